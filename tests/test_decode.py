@@ -83,7 +83,7 @@ def plain_tokens(prompt: list[int], limit: int = -1, cells: int = 256, ends: fro
 
 
 @given(any_settings, prompts, ends, st.integers(-1, 80), st.integers(41, 130), st.integers(4, 64))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_every_mode_equals_plain(
     chosen: DecodeSettings, prompt: list[int], ends: frozenset[int], limit: int, cells: int, rows: int
 ) -> None:

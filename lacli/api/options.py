@@ -21,9 +21,9 @@ class AnswerOptions(TypedDict, total=False):
 
     `max_tokens`: -1 for no limit but the context's. `stop`: a text that ends the answer, or several. `temperature`,
     `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or a class of pydantic's): as
-    in SamplingSettings; `sampling`: all of them at once, less what is given beside it. `system`: the system prompt
-    before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the log
-    probability of each token of the answer, and of this number of the most probable ones in its place;
+    in SamplingSettings; `sampling`: all of them at once; options beside it override its fields. `system`: the system
+    prompt before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the
+    log probability of each token of the answer, and of this number of the most probable ones in its place;
     `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's. `n_keep`: a
     full context loses half of what is behind its first `n_keep` tokens, and the answer goes on. `mode`: plain for one
     token a step, otherwise the mode that was loaded. `window`, `ngram`, `guesses`: W, N and G where that is lookahead;

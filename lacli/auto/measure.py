@@ -83,13 +83,15 @@ class MeasurePlan:
 class Measurement:
     """The step costs by context, and sentences about what was left out.
 
-    `stuck`: the cache cannot forget a row, so nothing could be measured. `stopped`: Ctrl-C ended it early.
+    `stuck`: the cache cannot forget a row, so nothing could be measured. `stopped`: Ctrl-C ended it early. `is_cut`: it
+    was not worthwhile to go on.
     """
 
     staircases: tuple[StepCost, ...]
     notes: tuple[str, ...] = ()
     stuck: bool = False
     stopped: bool = False
+    is_cut: bool = False
 
 
 def engine_settings(rows: int, back: int = -1) -> DecodeSettings:
@@ -113,18 +115,18 @@ def measure(
     *,
     clock: Callable[[], float] = perf_counter,
     progress: Callable[[str], None] = lambda sentence: None,
-    goes_on: Callable[[], bool] = lambda: True,
+    worthwhile: Callable[[], bool] = lambda: True,
 ) -> Measurement:
     """Return the step costs of an engine made with `engine_settings`, whose cache is cleared.
 
     `tokens`: the text of contexts and rows, repeated as needed. `progress`: gets a sentence when something slow begins.
-    `goes_on`: asked when sizes were tried once; after a False it ends with those. Ctrl-C ends it with what was
-    measured; raises KeyboardInterrupt before anything was.
+    `worthwhile`: asked once the sizes of a context were tried; after a False it ends with those. Ctrl-C ends it with
+    what was measured; raises KeyboardInterrupt before anything was.
     """
     plan = plan or MeasurePlan()
     end = clock() + plan.seconds
     sizes, contexts, notes, cut = _fitting(plan, engine)
-    bench = _Bench(engine, tokens, clock, goes_on)
+    bench = _Bench(engine, tokens, clock, worthwhile)
     found: list[StepCost] = []
     for left, context in zip(range(len(contexts), 0, -1), contexts, strict=True):
         begin = clock()
@@ -145,8 +147,8 @@ def measure(
             bench.stopped = True
             break
         found.append(staircase)
-        if not goes_on():
-            break
+        if bench.is_cut:
+            return Measurement(tuple(found), is_cut=True)
         if len(staircase.points) < len(sizes):
             notes.append(_left_out(staircase, sizes, plan.seconds))
         if bench.stopped:
@@ -172,19 +174,22 @@ class _Times:
 
 
 class _Bench:
-    """Times steps behind a context that stays as it is. `stopped`: by Ctrl-C, once each size was timed."""
+    """Times steps behind a context that stays as it is.
+
+    `stopped`: by Ctrl-C, once each size was timed. `is_cut`: it was not worthwhile to time them more than once.
+    """
 
     def __init__(
-        self, engine: Engine, tokens: Sequence[int], clock: Callable[[], float], goes_on: Callable[[], bool]
+        self, engine: Engine, tokens: Sequence[int], clock: Callable[[], float], worthwhile: Callable[[], bool]
     ) -> None:
         self._engine = engine
-        self._goes_on = goes_on
+        self._worthwhile = worthwhile
         self._tokens = cycle(tokens)
         self._clock = clock
         self._cache = Cache(engine)
         self._batch = Batch(engine.batch_rows)
         self._context = 0
-        self.stopped = False
+        self.stopped = self.is_cut = False
         self._cache.clear()
 
     def fill(self, context: int, largest: int) -> bool:
@@ -199,7 +204,8 @@ class _Bench:
         """Measure as many of the sizes as can be timed often enough until the clock shows `end`, in `most` rounds."""
         begin = self._clock()
         survey = self._survey(sizes, begin + SURVEY * (end - begin))
-        if not self._goes_on():
+        if not self._worthwhile():
+            self.is_cut = True
             return survey
         chosen = _chosen(sizes, survey, end - self._clock())
         times = {size: _Times() for size in chosen}

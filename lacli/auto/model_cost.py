@@ -251,11 +251,12 @@ def measure_cost(
             wanted_s = (perf_counter() - begin) * settings.threads
             return 1.0 if model.offloaded else (process_time() - core_begin) / wanted_s
 
-        def goes_on() -> bool:
+        def worthwhile() -> bool:
             return not (only_calm and replace(cost, core_share=share()).rough)
 
-        found = measure(engine, model.tokenize(SAMPLE) or [0], plan, progress=progress, goes_on=goes_on)
-        core_share = share()
+        found = measure(engine, model.tokenize(SAMPLE) or [0], plan, progress=progress, worthwhile=worthwhile)
+        # Of a machine that has become calm in the meantime nothing is kept either.
+        core_share = 0.0 if found.is_cut else share()
     stuck = "its cache cannot go back to what it was before a step" if found.stuck else model.chain_only
     return replace(
         cost,

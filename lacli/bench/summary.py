@@ -118,20 +118,18 @@ def summary(
     texts = _texts(found, judged) if machine.comparable else ""
     for sentence in filter(None, [_ceiling(whole, {} if busy else ceilings or {}), texts]):
         lines += ["", sentence]
-    advice = recommendation(compared, typed)
-    if busy:
-        advice = _once_more(machine, typed)
+    advice = _measure_again(machine, typed) if busy else recommendation(compared, typed)
     lines += ["", f"{advice.reason}:"]
     # A command stays on a line of its own, to be copied.
     return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])
 
 
-def _once_more(machine: Machine, typed: Typed) -> Advice:
-    """The same benchmark, for a machine that was busy: with one thread, where it had more."""
+def _measure_again(machine: Machine, typed: Typed) -> Advice:
+    """Advise the same benchmark again, with one thread if it had more."""
     calm = "When the machine is calm measure again"
-    if machine.n_threads == 1:
+    if machine.n_threads == 1 and machine.n_threads_batch in (0, 1):
         return Advice(typed.measure(typed.compared), calm)
-    alone = replace(typed, model=sub(r"(^| )-t \d+", "", typed.model))
+    alone = replace(typed, model=sub(r"(^| )-tb? \d+", "", typed.model).strip())
     return Advice(alone.measure(f"{typed.compared} -t 1".strip()), f"{calm}; beside other work one thread tells more")
 
 

@@ -273,7 +273,8 @@ class Commands:
             dropped = self._drop_files()
             self.transcript.begin(self.as_saved())
         loaded = f"loaded {counted(len(saved.messages), 'message')} and the settings from {name}{dropped}"
-        other = "" if saved.system == system else "its system prompt holds now: /system shows it"
+        holds = "its system prompt holds now: /system shows it" if saved.system else "it has no system prompt"
+        other = holds if saved.system != system else ""
         return Reply(_lines(loaded, changes_in_words(now, settings), other, new_context, *self.differences(saved)))
 
     def _copy(self, argument: str) -> Reply:

@@ -156,8 +156,8 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         if can_edit(plan.color):
             # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
             stack.enter_context(hidden_keys(raw=True))
-        # A log that ends is no note: it was asked for.
-        transcript = stack.enter_context(Transcript(plan.log, lambda sentence: screen.notes([sentence], [sentence])))
+        # Under -q too: the log was asked for.
+        transcript = stack.enter_context(Transcript(plan.log, screen.warn))
         talk, notes, warnings = opened(plan, Conversation(plan.system, saved.messages), stack)
         talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)

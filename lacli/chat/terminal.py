@@ -147,9 +147,10 @@ class TerminalLines:
             # To the running prompt Ctrl-C is a key; raised while it is set up, it would leave that half done.
             with without_ctrl_c(), wakeup_fd_kept():
                 line = self._session.prompt(default=default, set_exception_handler=False, pre_run=self._catch_failures)
-            # What is pasted while an answer comes is one message too.
-            self._session.output.enable_bracketed_paste()
-            self._session.output.flush()
+            if sys.platform != "win32":  # where nothing would turn it off
+                # What is pasted while an answer comes is one message too.
+                self._session.output.enable_bracketed_paste()
+                self._session.output.flush()
             return line
         except (EOFError, OSError) as error:
             if not sys.stdout.isatty():

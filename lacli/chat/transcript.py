@@ -163,7 +163,7 @@ class Transcript(Closing):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file could not be written to its end."""
+        """True if a write failed and the log ended early."""
         return self._path is not None and self._file is None
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ class LinesFile(Lines):
             if self._path.exists() and not self._path.is_file():
                 raise LacliError(f"{name} is no ordinary file", "give another name to -o, or - for standard output")
             self._file: BinaryIO = self._path.open("ab")
-            lines = self._begun()
+            lines = self._lock_and_read()
         except BlockingIOError as error:
             what = f"another run is writing {name}"
             raise LacliError(what, "wait for its end, or give another name to -o") from error
@@ -106,10 +106,12 @@ class LinesFile(Lines):
         with suppress(OSError):
             self._file.close()
 
-    def _begun(self) -> list[tuple[bytes, Row]]:
-        """The whole lines of the file, which nobody else may write now; what is behind them was cut off."""
+    def _lock_and_read(self) -> list[tuple[bytes, Row]]:
+        """Lock the file, cut a broken last line off, and return the whole lines."""
         try:
             lock(self._file)
+            if not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
+                raise BlockingIOError  # the run that held it has just put another file in its place
             lines = [*self._read()]
             self._file.truncate(sum(len(line) for line, _ in lines))
         except BaseException:

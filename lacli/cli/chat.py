@@ -85,6 +85,7 @@ ApiKey = Annotated[
 TO_A_SERVER = {
     *(
         "argument",
+        "words",
         "model_file",
         "first",
         "system",
@@ -152,16 +153,15 @@ def chat(
 
     if connect is not None:
         check_for_server(called)
-        asked = asked.of_server()
-    if asked.unknown:
-        raise asked.unknown
+        words = typed(called) & {"argument", "words", "model_file"}
+        asked = options.asked_of_server(**{name: called.params[name] for name in words})
+    elif asked.model_error:
+        raise asked.model_error
     if asked.prompt is not None and first:
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None
-    model = asked.model or (saved.model if saved else None)
-    if connect is not None and not typed(called) & {"argument", "model_file"}:
-        # Of the environment and of saved chats are models of this machine.
-        model = None
+    # A saved chat has a model of this machine.
+    model = asked.model or (saved.model if saved and connect is None else None)
     plan = replace(
         plan_of(
             model,

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any
 
 import typer
@@ -39,6 +38,8 @@ NEEDED: dict[str, tuple[str, ...]] = {
 
 OF_GPUS = ("gpu_layers", "split_mode")
 
+ESCAPES = {r"\n": "a line break", r"\r": "a carriage return", r"\t": "a tab"}
+
 ANSWERING = ("run", "chat", "check")
 """Commands that decode in the mode that is given."""
 
@@ -60,9 +61,11 @@ def tell(context: typer.Context) -> None:
 
 
 def escaped_stops(context: typer.Context) -> list[str]:
-    """A sentence for a --stop with an escape of other tools, which stands for itself here."""
-    found = (each for each in context.params.get("stop") or () if re.search(r"\\[nrt]", each))
-    return [f"--stop '{stop}' has a backslash in it; a line break is $'\\n' in bash" for stop in islice(found, 1)]
+    """A sentence on the first --stop with a backslash escape, which other programs would expand."""
+    for stop in context.params.get("stop") or ():
+        if found := re.search(r"\\[nrt](?![a-z])", stop):
+            return [f"--stop '{stop}' keeps its backslash; {ESCAPES[found[0]]} is $'{found[0]}' in bash"]
+    return []
 
 
 def without_effect(context: typer.Context) -> list[str]:

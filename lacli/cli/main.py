@@ -236,7 +236,8 @@ def _instead_of(option: str, context: Any) -> str:
         return offered([meant])
     longer = [name for name in own if name.startswith(option)]
     texts = [name for each in context.command.get_params(context) if _takes_text(each) for name in each.opts]
-    if any(word.startswith(option) and " " in word for word in sys.argv):
+    takes_prompt = any(each.name in ("prompt", "first") for each in context.command.params)
+    if takes_prompt and any(word.startswith(option) and " " in word.partition("=")[0] for word in sys.argv[1:]):
         return "a text that begins with - needs -p"
     with_a_space = [f"{option[:2]} {option[2:]}"] if option[:2] in texts else []
     return offered(near or longer[:3] or with_a_space) or _all_flags(context)

@@ -6,7 +6,7 @@ Declarations only; ranges are checked by the settings that the values end up in.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -136,19 +136,13 @@ def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: st
 class Asked:
     """What the arguments ask for: `model` as MODEL is, a prompt, and whether '-' stands for standard input.
 
-    `unknown`: what to say of a MODEL that names none of this machine: a single argument, or one before a name.
+    `model_error`: the error to raise if MODEL has to be on this machine and names nothing here.
     """
 
     model: str | None
     prompt: str | None
     stdin: bool
-    unknown: LacliError | None = None
-
-    def of_server(self) -> Asked:
-        """The same for a server, whose models only it knows: a text with spaces is the first message."""
-        if self.model and self.prompt is None and any(map(str.isspace, self.model)):
-            return Asked(None, self.model, self.stdin)
-        return replace(self, unknown=None)
+    model_error: LacliError | None = None
 
 
 def asked(
@@ -161,16 +155,34 @@ def asked(
     stdin = "-" in (argument, words)
     name, prompt = (None if each == "-" else each for each in (argument, words))
     flagged = model_file or hf_repo
-    unknown = None
+    error = None
     if flagged and name and prompt is None and name != flagged and not name.endswith(".gguf"):
         name, prompt = None, name
     elif name and prompt is None:
-        unknown = no_model(name)
-    elif name and prompt and no_model(name) and not no_model(prompt):
+        error = no_model(name)
+    elif name and prompt and _is_name(prompt) and no_model(name):
         from lacli.hub.names import shortened
 
-        unknown = UsageError("PROMPT stands before MODEL", f"write {quote(prompt)} {quote(shortened(name))}")
-    return Asked(model_name(name, model_file, hf_repo), prompt, stdin, unknown)
+        error = UsageError("PROMPT stands before MODEL", f"write {quote(prompt)} {quote(shortened(name))}")
+    return Asked(model_name(name, model_file, hf_repo), prompt, stdin, error)
+
+
+def asked_of_server(argument: str | None = None, words: str | None = None, model_file: str | None = None) -> Asked:
+    """What was typed beside --connect; the environment's model is one of this machine.
+
+    A single argument with a space in it, or beside -m, is the first message: only the server knows its models.
+    """
+    if argument and words is None and (model_file or any(map(str.isspace, argument))):
+        return Asked(model_file, argument, stdin=False)
+    return Asked(model_name(argument, model_file), words, "-" in (argument, words))
+
+
+def _is_name(text: str) -> bool:
+    """True for the name of a file of a model, and for one of 'lacli list'."""
+    from lacli.cli.folders import own_aliases
+    from lacli.hub.names import read_aliases
+
+    return text.endswith(".gguf") or text.lower() in read_aliases(own_aliases())
 
 
 def check_path(model: str) -> None:

@@ -176,8 +176,8 @@ def run(
     from lacli.text.format import listed
     from lacli.text.question import STDIN, file_named, on_terminal, read_question
 
-    if asked.unknown:
-        raise asked.unknown
+    if asked.model_error:
+        raise asked.model_error
     if asked.prompt is not None and prompt is not None:
         from lacli.hub.names import shortened
 
@@ -227,8 +227,7 @@ def run(
     elif prompt and (name := file_named(prompt)):
         screen.note(f"@{name} is only text here; -f {quote(name)} puts the file before the prompt")
     reads = False if no_stdin else from_stdin or None
-    warn = (lambda sentence: screen.notes([sentence], [sentence])) if screen.quiet else None
-    text = read_question(prompt, file, stdin=reads, say=screen.note, warn=warn)
+    text = read_question(prompt, file, stdin=reads, say=screen.note, warn=screen.warn if screen.quiet else None)
     ask(replace(question, text=text), loading, output, screen)
 
 

@@ -316,9 +316,10 @@ class LlamaEngine(Closing):
         return status
 
     def _muted_end(self) -> bool:
-        """True where a piece of a prompt is to end, which llama.cpp's log then calls a failure."""
-        self._log.muted = self._must_end()
-        return self._log.muted
+        """True to end a piece of a prompt; mutes the lines in which llama.cpp's log calls this a failure."""
+        if ends := self._must_end():
+            self._log.muted = True
+        return ends
 
     def _must_end(self) -> bool:
         """True where a piece of a prompt is to end: at Ctrl-C, or for fewer threads to read it."""

@@ -44,7 +44,7 @@ NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcript
 CHATS_ONLY = "lacli answers conversations at POST /v1/chat/completions only"
 
 PING_S = 25.0
-"""Seconds of a stream without an event: nginx closes a connection after 60, other proxies after 30."""
+"""The longest silence of a stream, in seconds: nginx closes a connection after 60, other proxies after 30."""
 
 Given = TypeVar("Given")
 Prepared = TypeVar("Prepared")
@@ -104,21 +104,24 @@ class Server:
         asked = parsed(ChatRequest, await body_of(request))
         prompts = self._model.session.prompts
         rendered, rules = await self._aside(self._rendered, asked), None
+        sampling = await self._aside(self._sampling, asked)
         if asked.offered:
-            rules = CallRules(format_of(prompts.template), asked.offered, asked.calls_several, asked.has_to_call)
-            if rules.forced and asked.has_form:
+            if asked.has_to_call and asked.has_form:
                 raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar or format")
+            schema = "" if asked.has_to_call else sampling.json_schema
+            form = format_of(prompts.template)
+            rules = CallRules(form, asked.offered, asked.calls_several, asked.has_to_call, schema)
         prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        sampling, warnings = await self._aside(partial(self._sampling, rules=rules, prompt=rendered), asked)
-        begin = partial(self._choices, asked, sampling, [prompt], logprobs, answers_each=asked.n, raw=False)
-        choices = await self._aside(partial(begin, rules=rules), owner_of(request))
+        sampling, warnings = await self._aside(partial(self._with_grammar, rules=rules, prompt=rendered), sampling)
+        begin = partial(self._choices, asked, sampling, [prompt], logprobs, raw=False, rules=rules)
+        choices = await self._aside(partial(begin, answers_each=asked.n), owner_of(request))
         return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked, sampling, warnings)))
 
     async def complete(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
-        sampling, warnings = await self._aside(self._sampling, asked)
+        sampling, warnings = await self._aside(self._with_grammar, await self._aside(self._sampling, asked))
         begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, answers_each=asked.n, raw=True)
         choices = await self._aside(begin, owner_of(request))
         texts = map(self._model.session.text, prompts) if asked.echo else ()
@@ -130,7 +133,7 @@ class Server:
     async def complete_plainly(self, request: Request) -> Response:
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
-        sampling, warnings = await self._aside(self._sampling, asked)
+        sampling, warnings = await self._aside(self._with_grammar, await self._aside(self._sampling, asked))
         begin = partial(self._choices, asked, sampling, prompts, asked.n_probs or None, raw=True)
         choices = await self._aside(partial(begin, drawn=asked.post_sampling_probs), owner_of(request))
         return await self._answered(
@@ -156,18 +159,20 @@ class Server:
     def _limit(self, asked: AnswerRequest) -> int:
         return self._settings.max_tokens if asked.limit is None else asked.limit
 
-    def _sampling(
-        self, asked: AnswerRequest, rules: CallRules | None = None, prompt: str = ""
-    ) -> tuple[SamplingSettings, list[str]]:
-        """How its tokens are drawn, and sentences on what of a schema they do not keep to.
-
-        `rules`: what an answer to `prompt` may call. A bias on a text is on its tokens, which take a while, as a
-        schema's grammar does.
-        """
+    def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
+        """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""
         model = self._model.session.model
-        sampling = asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
-        if rules and (rules.forced or sampling.json_schema):
-            grammar, ignored = rules.grammar(prompt, "" if rules.forced else sampling.json_schema)
+        return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
+
+    def _with_grammar(
+        self, sampling: SamplingSettings, rules: CallRules | None = None, prompt: str = ""
+    ) -> tuple[SamplingSettings, list[str]]:
+        """The same with a grammar for its schema, and sentences on what of that is not enforced.
+
+        `rules`: functions that an answer to `prompt` may call, or has to.
+        """
+        if rules and rules.have_grammar:
+            grammar, ignored = rules.grammar(prompt, self._grammar_of)
         elif sampling.json_schema:
             grammar, ignored = self._grammar_of(sampling.json_schema, schema_grammar)
         else:
@@ -302,8 +307,9 @@ class EventStream(StreamingResponse):
 
         async def ping() -> None:
             while not ended:
-                await asyncio.sleep(PING_S)
-                if not ended and monotonic() - last >= PING_S:
+                if (wait_s := last + PING_S - monotonic()) > 0:
+                    await asyncio.sleep(wait_s)
+                else:
                     await noted({"type": "http.response.body", "body": b": waiting\n\n", "more_body": True})
 
         pinging = asyncio.create_task(ping())
@@ -311,6 +317,7 @@ class EventStream(StreamingResponse):
             await super().stream_response(noted)
         finally:
             pinging.cancel()
+            await asyncio.gather(pinging, return_exceptions=True)
 
 
 def _options_of(options: AnswerOptions, sampling: SamplingSettings, place: int) -> AnswerOptions:

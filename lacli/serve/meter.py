@@ -15,7 +15,7 @@ from lacli.serve.replies import timings
 HELP = {
     "prompt_tokens_total": "Tokens of prompts that were decoded.",
     "prompt_tokens_cached_total": "Tokens of prompts that were decoded before.",
-    "prompt_seconds_total": "Seconds that answers waited for their prompts to be read, each for itself.",
+    "prompt_seconds_total": "Seconds of reading prompts; of answers that wait at the same time each counts.",
     "tokens_predicted_total": "Tokens of answers.",
     "tokens_predicted_seconds_total": "Seconds of the steps of answers.",
     "n_decode_total": "Steps of answers; one that several answers share counts for each.",
@@ -23,7 +23,7 @@ HELP = {
     "spec_decode_num_draft_tokens_total": "Guessed tokens that were verified.",
     "spec_decode_num_accepted_tokens_total": "Guessed tokens that came true.",
     "spec_decode_num_drafts_total": "Steps with guesses.",
-    "prompt_tokens_seconds": "Tokens of prompts a second of an answer, the mean of all.",
+    "prompt_tokens_seconds": "Tokens of prompts a second, by the two totals.",
     "predicted_tokens_seconds": "Tokens a second of an answer, the mean of all.",
     "requests_processing": "Answers that are decoded.",
     "requests_deferred": "Answers that wait for a place.",

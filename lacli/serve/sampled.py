@@ -118,9 +118,9 @@ class Sampled(WithoutNull):
         for field, name in NAMES.items():
             if (value := getattr(self, field)) is not None:
                 chosen[name] = value
-        if self.seed is not None and self.seed != -1:
-            # OpenAI's seeds have 64 bits, llama.cpp's 32.
-            chosen["seed"] = self.seed % (MOST_SEED + 1)
+        if self.seed is not None:
+            # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is another one each time, as -1 is.
+            chosen["seed"] = -1 if self.seed in (-1, MOST_SEED + 1) else self.seed % (MOST_SEED + 1)
         if self.logit_bias:
             given = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
             chosen["logit_bias"] = tuple(

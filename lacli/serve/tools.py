@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
@@ -18,6 +18,8 @@ from lacli.text.template import ChatTemplate
 
 ID_LENGTH = 9
 """Characters of a call's id: Mistral's templates refuse others."""
+
+Converter = Callable[[str, Callable[[str], str]], tuple[str, list[str]]]
 
 SPACE = " \t\r\n;"
 """What may stand between calls; Llama 3 writes semicolons."""
@@ -92,32 +94,35 @@ def format_of(template: ChatTemplate | None) -> CallFormat:
 class CallRules:
     """What an answer may call: `functions` by name with the JSON schemas of their arguments.
 
-    `several`: more than one call in an answer. `forced`: the answer is a call of one of `functions`.
+    `several`: more than one call in an answer. `forced`: the answer is a call of one of `functions`. `schema`: the JSON
+    schema that an answer keeps to where it does not call, "" for none.
     """
 
     format: CallFormat
     functions: Mapping[str, Mapping[str, Any]]
     several: bool
     forced: bool
+    schema: str = ""
 
-    def grammar(self, prompt: str, schema: str = "") -> tuple[str, list[str]]:
-        """The GBNF of an answer to `prompt` that calls, "" where it need not, and `grammar_of`'s sentences on it.
+    @property
+    def have_grammar(self) -> bool:
+        """True if an answer can only be a call or keep to the schema."""
+        return self.forced or bool(self.schema)
 
-        `schema`: the JSON schema of an answer that does not call, where it has one and calls are not `forced`. Raises
-        UsageError for wrong schemas.
+    def grammar(self, prompt: str, convert: Converter = grammar_of) -> tuple[str, list[str]]:
+        """The GBNF of an answer to `prompt`, and sentences on what of the schemas it does not enforce.
+
+        `convert`: as `grammar_of`. Raises UsageError for wrong schemas.
         """
-        if not (self.forced or schema):
-            return "", []
         form = self.format
-        schemas = [
-            *self._schemas(),
-            *([_moved(json.loads(schema), f"#/anyOf/{len(self.functions)}")] if schema else ()),
-        ]
-        text, ignored = grammar_of(json.dumps({"anyOf": schemas}), schema_grammar)
+        schemas = [*self._schemas()]
+        if self.schema:
+            schemas.append(_moved(json.loads(self.schema), f"#/anyOf/{len(schemas)}"))
+        text, ignored = convert(json.dumps({"anyOf": schemas}), schema_grammar)
         # The alternatives of the root are the rules of the functions' arguments, in the functions' order.
         above, alternatives, below = re.split(r"^root ::= (.*)$", text, flags=re.MULTILINE)
         arguments = alternatives.split(" | ")
-        answer = f" | {arguments.pop()}" if schema else ""
+        answer = f" | {arguments.pop()}" if self.schema else ""
         calls = " | ".join(
             f"{_quoted(form.before % name)} {rule} {_quoted(form.after)}"
             for name, rule in zip(self.functions, arguments, strict=True)
@@ -126,10 +131,8 @@ class CallRules:
         # Where the prompt has begun to reason, that has to end in front of a call.
         closer = ReasoningSplitter(begun_reasoning(prompt)).closer
         closed = _quoted(f"{closer}\n\n" if closer else "")
-        begin, end = (
-            _quoted(("" if form.bare else form.begin) + "[" * form.listed),
-            _quoted(form.closer + "]" * form.listed),
-        )
+        begin = _quoted(("" if form.bare else form.begin) + "[" * form.listed)
+        end = _quoted(form.closer + "]" * form.listed)
         return f"root ::= {closed} ({begin} called {more} {end}{answer})\ncalled ::= {calls}\n{above}{below}", ignored
 
     def _schemas(self) -> Iterator[Any]:
@@ -180,15 +183,16 @@ class CallSplitter:
         return "".join(iter(self._next, None))
 
     def finish(self) -> str:
-        """Return what was held back, once nothing more comes; of forced calls it is one that was cut, and no text."""
+        """Return what was held back, once nothing more comes; a call of a grammar that was cut is one, and no text."""
         self._final = True
         rest = self.feed("")
-        if not self._rules.forced:
+        if not self._rules.have_grammar:
             return rest
         if cut := [*self._cut(rest)]:
             self.calls += cut
             self.is_cut = True
-        return ""
+        begins_call = self._rules.forced or rest.lstrip(SPACE).startswith(self._format.begin)
+        return "" if cut or begins_call else rest
 
     def _cut(self, text: str) -> Iterator[Call]:
         """Yield the calls in a text that the grammar of forced ones has begun; the last one as far as it goes."""

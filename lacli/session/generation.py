@@ -19,7 +19,7 @@ from lacli.text.format import counted
 from lacli.text.stream import Piece, TextStream
 from lacli.verify import TokenLogprob
 
-SHOWN = 60
+MAX_SHOWN = 60
 """Characters of an answer's text in its repr."""
 
 
@@ -45,8 +45,8 @@ class Answer:
         return self.text
 
     def __repr__(self) -> str:
-        """The text's beginning and how it ended: all of the statistics would fill a notebook."""
-        shown = self.text if len(self.text) <= SHOWN else f"{self.text[:SHOWN]}..."
+        """Show the text's beginning, its tokens and how it ended: all of the statistics would fill a notebook."""
+        shown = self.text if len(self.text) <= MAX_SHOWN else f"{self.text[:MAX_SHOWN]}..."
         return f"<lacli.Answer {shown!r}: {counted(len(self.tokens), 'token')}, {self.finish_reason}>"
 
     @property

@@ -185,9 +185,10 @@ class TypedKeys:
         """Restore the terminal as `hide` found it."""
         found, self._found = self._found, None
         with suppress(OSError, termios.error):
-            if found and _in_front():
+            if _in_front():
                 self._tell(NO_PASTES)
-                termios.tcsetattr(1, termios.TCSANOW, found)
+                if found:
+                    termios.tcsetattr(1, termios.TCSANOW, found)
 
     @contextmanager
     def shown(self) -> Iterator[None]:

@@ -128,9 +128,13 @@ class Screen:
         """Print sentences on stderr; if quiet only the `warnings`: the answer is not what was asked for."""
         for sentence in sentences:
             if sentence in warnings:
-                self.say(f"lacli: {sentence}")
+                self.warn(sentence)
             else:
                 self.note(sentence)
+
+    def warn(self, sentence: str) -> None:
+        """Print a sentence on stderr, quiet or not."""
+        self.say(f"lacli: {sentence}")
 
     def note(self, sentence: str) -> None:
         """Print a sentence on stderr, unless quiet."""

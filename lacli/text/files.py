@@ -103,9 +103,9 @@ def for_owner(name: str, flags: int) -> int:
 
 
 def lock(file: IO[bytes]) -> None:
-    """Keep a file for this program until it is closed. Raises BlockingIOError where another one keeps it.
+    """Lock a file for this process until it is closed. Raises BlockingIOError if another process holds it.
 
-    On Windows, of a device and on a disk without locks nothing is kept.
+    Does nothing on Windows, for devices, and on file systems without locks.
     """
     if sys.platform == "win32" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return
@@ -114,7 +114,7 @@ def lock(file: IO[bytes]) -> None:
     except BlockingIOError:
         raise
     except OSError:
-        pass
+        pass  # this file system has no locks
 
 
 def replace_file(path: Path, lines: Iterable[bytes], opener: Callable[[str, int], int] | None = None) -> None:

@@ -58,7 +58,7 @@ OF_TYPE = {
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "object": ("properties", "required", "additionalProperties", "allOf"),
 }
-"""Keywords by the type that they are about."""
+"""Keywords that constrain values of one type only, by that type."""
 
 LIST = "a list that is not empty"
 
@@ -332,11 +332,13 @@ class _Reader:
 
 
 def _of_each_type(schema: Json, kinds: list[str]) -> list[Json]:
-    """A schema for each of several types with the keywords that are about it; the first one has those about none."""
-    about = {name for names in map(OF_TYPE.get, kinds) for name in names or ()}
-    others = {name: value for name, value in schema.items() if name not in about}
-    parts = [{name: value for name, value in schema.items() if name in OF_TYPE.get(kind, ())} for kind in kinds]
-    return [{**(others if not place else {}), **part, "type": kinds[place]} for place, part in enumerate(parts)]
+    """Split a schema with several types into one a type, each with the keywords that OF_TYPE names for it.
+
+    The others stay with the first, where they are noted as not enforced.
+    """
+    own = {kind: {name: schema[name] for name in OF_TYPE.get(kind, ()) if name in schema} for kind in kinds}
+    rest = {name: value for name, value in schema.items() if not any(name in each for each in own.values())}
+    return [{**(rest if kind == kinds[0] else {}), **each, "type": kind} for kind, each in own.items()]
 
 
 def _check_shape(name: str, value: Any, path: str) -> None:

@@ -21,7 +21,9 @@ PATIENCE_S = 0.5
 """Silence of piped input, in seconds, before a message says so: long enough for `echo`, short for a person."""
 
 LONG_PATIENCE_S = 5.0
-"""The same where somebody wants no notes: a program that forgot to close the pipe would wait for ever."""
+"""The same under -q: a process that keeps the pipe open would wait for ever. -q asks for quiet, so it is longer."""
+
+END_OF_INPUT = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
 
 
 def read_question(
@@ -36,7 +38,8 @@ def read_question(
 
     `stdin`: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. `say`: takes a
     sentence while piped input is waited for, and one if it adds to the other parts unasked. `warn`: takes the first in
-    its place, later. Raises UsageError when nothing was given and LacliError when a part cannot be read.
+    the place of `say`, after `LONG_PATIENCE_S`. Raises UsageError when nothing was given and LacliError when a part
+    cannot be read.
     """
     wants_stdin = stdin or STDIN in (prompt, file)
     alone = prompt is None and file is None
@@ -82,7 +85,7 @@ def read_text(name: str, *, ordinary: bool = False) -> str:
 
 def read_raw(name: str, *, ordinary: bool = False) -> bytes:
     """A file's bytes. Raises LacliError if it cannot be read or is too large; `ordinary` refuses devices and pipes."""
-    if name.endswith(".gguf"):
+    if name.endswith(".gguf") and os.path.isfile(os.path.expanduser(name)):
         raise LacliError(f"{name} is a model, and a text is read here", "lacli run MODEL and lacli chat MODEL take it")
     try:
         return read_file(os.path.expanduser(name), ordinary=ordinary)
@@ -120,8 +123,8 @@ def _is_pipe() -> bool:
 
 def _say_waiting(say: Callable[[str], None], warn: Callable[[str], None] | None, hint: str) -> None:
     """Say that piped input is waited for, if none comes, or how a terminal's ends."""
-    if sys.stdin is not None and not _is_piped():
-        say("type the prompt; Ctrl-D on a line of its own ends it")
+    if is_terminal(sys.stdin):
+        say(f"type the prompt; {END_OF_INPUT}")
         return
     try:
         waits = _is_piped() and not select([sys.stdin], [], [], LONG_PATIENCE_S if warn else PATIENCE_S)[0]

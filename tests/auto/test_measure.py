@@ -137,12 +137,12 @@ def test_a_machine_that_becomes_slow_after_the_survey_times_fewer_sizes() -> Non
     assert engine.now < 2 * sum(engine.seconds(rows, rows) for rows in SIZES)
 
 
-def test_what_need_not_go_on_ends_with_one_time_of_each_doubled_size() -> None:
+def test_measuring_ends_after_the_survey_where_it_is_not_worthwhile() -> None:
     engine = Timed()
     plan = MeasurePlan((8, 40), SIZES, 500.0)
-    found = measure(engine, TOKENS, plan, clock=engine.clock, goes_on=lambda: False)
+    found = measure(engine, TOKENS, plan, clock=engine.clock, worthwhile=lambda: False)
     assert [[point.rows for point in each.points] for each in found.staircases] == [[1, 2, 4, 8, 16]]
-    assert not found.notes and not found.stopped
+    assert found.is_cut and not found.notes and not found.stopped
 
 
 def test_reading_fewer_choices_never_costs_more() -> None:

@@ -246,7 +246,7 @@ def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     assert other.settings == chat.settings
 
 
-def test_behind_clear_or_load_it_is_another_chat_that_is_saved(tmp_path: Path) -> None:
+def test_save_asks_again_after_clear_or_load(tmp_path: Path) -> None:
     file, other = tmp_path / "chat", tmp_path / "other"
     write_chat(other, SavedChat("demo", messages=(Message("user", "kept"),)))
     for behind in ("/clear", f"/load {other}"):

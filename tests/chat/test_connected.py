@@ -15,7 +15,6 @@ from lacli.chat.connected import ConnectedChat, Server
 from lacli.chat.repl import status_line
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation
-from lacli.cli.options import Asked, asked
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin
@@ -308,14 +307,3 @@ def test_half_of_the_questions_are_dropped_to_make_room() -> None:
 def test_a_flag_for_a_model_of_its_own_is_refused() -> None:
     done = call("chat", "--connect", "http://127.0.0.1:1", "-c", "512")
     assert done.code == 2 and "-c is for a model in this process" in done.err
-
-
-@pytest.mark.parametrize("words", ["qwen", "what is a list?"])
-def test_a_name_or_a_message_for_a_server_is_no_name_of_this_machine(words: str) -> None:
-    done = call("chat", "--connect", "http://127.0.0.1:1", words)
-    assert done.code == 1 and "no server answers at http://127.0.0.1:1" in done.err
-
-
-def test_a_text_with_spaces_is_the_first_message_of_a_chat_with_a_server() -> None:
-    assert asked("what is a list?").of_server() == Asked(None, "what is a list?", stdin=False)
-    assert asked("toy").of_server() == Asked("toy", None, stdin=False)

@@ -202,7 +202,7 @@ def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
             assert command and (command.name, command.argument) == (entry.names[0][1:], argument)
 
 
-def test_help_on_what_is_no_command_tells_what_does_it() -> None:
+def test_help_for_what_is_no_command_names_what_does_it() -> None:
     for name, words in (("temp", "write /set temp"), ("model", "lacli chat MODEL"), ("sett", "did you mean /set?")):
         with pytest.raises(UsageError, match=words):
             help_text(name)

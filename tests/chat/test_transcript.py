@@ -313,7 +313,7 @@ def test_nothing_but_a_saved_chat_is_written_over(tmp_path: Path, log: Path) -> 
     assert sorted(os.listdir(tmp_path)) == ["chat.jsonl", "empty", "link", "notes.txt"]
 
 
-def test_to_a_saved_chat_nothing_is_added_and_the_way_on_is_told(tmp_path: Path) -> None:
+def test_a_log_refuses_a_file_that_save_wrote_and_says_what_to_do(tmp_path: Path) -> None:
     write_chat(tmp_path / "chat", CHAT)
     with pytest.raises(LacliError, match=r"/chat was written by /save.*--load .*/chat --log OTHER"):
         begun(tmp_path / "chat")

@@ -371,7 +371,7 @@ def test_a_long_context_is_cut_with_a_note_unless_it_was_asked_for(tiny: str, tm
     raw[value : value + 4] = (131_072).to_bytes(4, "little")
     long.write_bytes(raw)
     cut = call("run", str(long), "--stats", "-p", "hi", "-n", "1").err
-    assert "8192 of the model's 131072" in cut and "context of 8,192 tokens" in cut
+    assert "8,192 of the model's 131,072" in cut and "context of 8,192 tokens" in cut
     asked = call("run", str(long), "--stats", "-p", "hi", "-n", "1", "-c", "9000").err
     assert "of the model's" not in asked and "context of 9,216 tokens" in asked
 

@@ -206,6 +206,15 @@ def test_a_forced_call_that_is_cut_has_its_arguments_as_far_as_they_go(form: Cal
         assert [(call.name, call.arguments) for call in splitter.calls] == [("weather", whole[:length])]
 
 
+@pytest.mark.parametrize("form", [HERMES, MISTRAL, MISTRAL_ARGS])
+def test_a_call_that_is_cut_beside_a_schema_is_one_too(form: CallFormat) -> None:
+    before = form.begin + "[" * form.listed + form.before % "weather"
+    for text, calls in ((f'{before}{{"city": "Bo', 1), (before[:-3], 0), ('{"ok": tr', 0)):
+        splitter = CallSplitter(CallRules(form, FUNCTIONS, True, False, '{"type": "object"}'))
+        content = splitter.feed(text) + splitter.finish()
+        assert (content, len(splitter.calls)) == ("" if text.startswith(form.begin) else text, calls)
+
+
 def test_of_two_forced_calls_in_a_list_the_second_may_be_cut() -> None:
     splitter = CallSplitter(rules(MISTRAL, forced=True))
     calls = f'[{MISTRAL.before % "clock"}{{}}}}, {MISTRAL.before % "weather"}{{"ci'
@@ -338,7 +347,7 @@ def test_only_where_several_are_allowed_a_call_may_be_followed_by_another(model:
 def test_an_answer_with_a_schema_keeps_to_it_or_calls(form: CallFormat, model: lacli.Model) -> None:
     schema = {"$ref": "#/$defs/truth", "$defs": {"truth": {"type": "boolean"}}}
     for prompt, closer in (("a?", ""), ("a?<think>\n", "</think>\n\n")):
-        grammar = CallRules(form, {"weather": SCHEMA}, False, False).grammar(prompt, json.dumps(schema))[0]
+        grammar = CallRules(form, {"weather": SCHEMA}, False, False, json.dumps(schema)).grammar(prompt)[0]
         called = model.session.model.tokenize(form.begin[0], add_special=False)[-1]
         for bias in (-100.0, 100.0):
             sampling = SamplingSettings(logit_bias=((called, bias),), grammar=grammar)
@@ -347,7 +356,7 @@ def test_an_answer_with_a_schema_keeps_to_it_or_calls(form: CallFormat, model: l
             assert bool(calls) is (bias > 0) and (calls or json.loads(content) in (True, False))
 
 
-def test_of_tools_and_a_format_the_answer_takes_one(qwen: str) -> None:
+def test_with_tools_and_a_response_format_the_answer_is_a_call_or_keeps_to_the_format(qwen: str) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "boolean"}}}
     body = {"messages": QUESTION, "tools": [WEATHER], "parallel_tool_calls": False, "response_format": form}
     for bias in (-100, 100):

@@ -238,7 +238,7 @@ def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, kee
         return fixed_clock_decoder(engine, chosen), engine
 
     lines = first_and_last(spoiled(new, keep, -1))
-    # With and without shifts every second line; those of mode auto's sources are gone through in their own tests.
+    # Every second line, others with shifts than without; every fourth of auto, whose sources have tests of their own.
     for line in lines[bool(keep) :: 4 if chosen.mode == "auto" else 2]:
         spoiled(new, keep, line)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
@@ -136,6 +137,20 @@ def test_a_file_that_is_too_large_is_refused_without_reading_all_of_it(tmp_path:
             read_text(str(tmp_path / "zeros"), ordinary=ordinary)
 
 
+def test_how_the_input_of_a_terminal_ends_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(BytesIO(b"typed")))
+    said: list[str] = []
+    assert read_question(None, None, stdin=True, say=said.append) == "typed"
+    assert len(said) == 1 and "Ctrl-" in said[0]
+
+
 def test_a_model_is_no_text_whatever_its_size(tmp_path: Path) -> None:
+    with pytest.raises(LacliError, match="No such file"):
+        read_text(str(tmp_path / "some.gguf"))
+    (tmp_path / "some.gguf").touch()
     with pytest.raises(LacliError, match="is a model.*lacli run MODEL"):
         read_text(str(tmp_path / "some.gguf"))
