@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from lacli.bench.contenders import Judged
 from lacli.bench.oracle import Ceilings
+from lacli.bench.plan import SHORT
 from lacli.bench.results import Result, overall
 from lacli.bench.rows import Machine
 from lacli.bench.rows import verdict as judgement
@@ -27,12 +28,6 @@ TOO_FEW = "too few answers"
 """The verdict on a class with one answer, or with two prompts (or repetitions of its only one) that disagree.
 
 `undecided` would read as if 0.15x might be a gain.
-"""
-
-SHORT = 64
-"""Tokens of an answer below which mode auto has little to copy.
-
-At 16 it was 0.98x on the 0.5B shape, at 128 1.19x (calm, two threads, ten and six prompts, 2026-11-25).
 """
 
 MOST_COMPARED = 4

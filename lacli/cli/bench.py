@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -220,13 +220,14 @@ def bench(
         numbers = _numbers(parallel, [name for name, given in refused.items() if given])
     if plot:
         check_plot_path(plot)
+    wish = replace(amount.wish, names_contenders=not typed(called).isdisjoint(COMPARED))
     request = Request(
         tasks=tasks,
         state=state_file(),
         axes=axes,
-        wish=amount.wish,
+        wish=wish,
         form=output,
-        typed=_typed(called, model, amount.wish),
+        typed=_typed(called, model, wish),
         details=details,
         check=check,
         plot=plot,

@@ -7,10 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.plan import FULL, LADDER, WARM_UP_TOKENS, BenchPlan, Speed, Wish, by_class, choose, hopeless, speed_of
+from lacli.bench.plan import (
+    FULL,
+    LADDER,
+    SHORT,
+    WARM_UP_TOKENS,
+    BenchPlan,
+    BenchPrompts,
+    Speed,
+    Wish,
+    by_class,
+    choose,
+    hopeless,
+    planned,
+    speed_of,
+)
 from lacli.bench.rounds import Contender, Exchange, Trial
 from lacli.bench.tasks import Task
 from lacli.settings import DecodeSettings
+from lacli.terminal.screen import Screen
 from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, contender, task
 from tests.fakes.clock import FakeClock
 
@@ -134,6 +149,28 @@ def test_who_loses_even_if_every_guess_comes_true_is_hopeless_and_the_dearest_co
 
     assert hopeless(ones, speeds(0.99)) == []
     assert hopeless(ones, speeds(1.01)) == sorted((1, 2, 3), key=lambda number: -most[number])
+
+
+@pytest.mark.parametrize(
+    ("wish", "left"),
+    [
+        (Wish(seconds=30), ["plain", "auto"]),
+        (Wish(seconds=1000), ["plain", "lookup", "auto"]),
+        (Wish(seconds=30, names_contenders=True), ["plain", "lookup", "auto"]),
+        (Wish(seconds=30, max_tokens=16), ["plain", "lookup", "auto"]),
+    ],
+    ids=["short", "long", "named", "fixed answers"],
+)
+def test_fixed_modes_are_left_out_where_answers_would_be_short_for_their_sake(
+    wish: Wish, left: list[str], clock: FakeClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ones = [contender(each, clock)[0] for each in (PLAIN, LOOKUP, replace(PLAIN, mode="auto"))]
+    monkeypatch.setattr("lacli.bench.plan._warm", lambda *given: (ones, [Speed(0.05, 0.05, 0.0)] * 3))
+    prompts = BenchPrompts(dict.fromkeys(TASKS, SIZE), Exchange(TASKS[0], 0, (1,), 1))
+    kept, plan = planned(ones, prompts, CELLS, TASKS, wish, Screen())
+    assert [each.mode for each in kept] == left
+    assert ("left out, so that answers are longer: lookup" in capsys.readouterr().err) == (len(left) == 2)
+    assert plan.max_tokens >= SHORT or wish.seconds == 30 and len(left) > 2
 
 
 def test_the_most_tokens_of_a_step_are_its_deepest_guesses_and_the_models_own() -> None:
