@@ -154,6 +154,7 @@ def measure(
         if bench.stopped:
             break
     if bench.stopped:
+        cut = ""
         notes.append("stopped before everything was measured, so these numbers are not kept")
     return Measurement(tuple(found), tuple(filter(None, [*notes, cut])), stopped=bench.stopped)
 

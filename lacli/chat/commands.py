@@ -97,7 +97,15 @@ class Commands:
         return reply
 
     def message(self, typed: str) -> str:
-        """The message to send for what was typed: the files of /read come before it."""
+        """The message to send for what was typed: the files of /read come before it.
+
+        So do those of a question without an answer, whose place it takes.
+        """
+        conversation = self.chat.conversation
+        if conversation.is_open and (files := self.sent.get(conversation.messages[-1].content, ([], ""))[0]):
+            names = " and ".join(name for name, _ in files)
+            self.screen.note(f"{names} {'go' if len(files) > 1 else 'goes'} before this question too")
+            self.files = [*files, *self.files]
         if not self.files:
             return typed
         message = "\n\n".join([*(text.strip("\n") for _, text in self.files), typed])

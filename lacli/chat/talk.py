@@ -183,7 +183,9 @@ class Talk:
         before = self.conversation.messages.copy()
         self.notes = []
         if self.conversation.is_open:
-            self.notes.append(f'"{shortened(self.conversation.messages[-1].content)}" had no answer and is left out')
+            # A file may stand before the question.
+            asked = self.conversation.messages[-1].content.rpartition("\n\n")[2]
+            self.notes.append(f'"{shortened(asked)}" had no answer and is left out')
         self.conversation.ask(question)
         return self._turn(before)
 

@@ -293,5 +293,8 @@ def _refuse_others(target: Path, name: str) -> None:
         )
     if target.is_dir():
         raise LacliError(f"{name} is a folder", "give the name of a file")
-    if target.exists() and not (target.is_file() and _kind(target) in (SAVED, EMPTY)):
+    kind = _kind(target) if target.is_file() else EMPTY
+    if kind == SESSION:
+        raise LacliError(f"{name} is the log of a chat, which has it already", "give another name")
+    if target.exists() and not (target.is_file() and kind in (SAVED, EMPTY)):
         raise LacliError(f"{name} exists and is no saved chat", "give another name")

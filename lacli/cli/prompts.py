@@ -84,7 +84,8 @@ def ask_all(
                 elif output.verbose or is_terminal(sys.stderr):
                     screen.note(asked.words)
                 if asked.seconds > BUSY_AFTER_S and (held_up := busy(asked.cores)):
-                    screen.note(verdict(held_up, session.settings.mode))
+                    # The answers are there: nothing need be asked again.
+                    screen.note(verdict(held_up, session.settings.mode, in_short=True))
         lines.finish()
     if failed := len(tasks) - len(lines.answered):
         raise LacliError(f"no answer to {failed:,} of {counted(len(tasks), 'prompt')}", '"error" in its line says why')

@@ -123,7 +123,7 @@ def serve(
 ) -> None:
     """Answer programs that speak OpenAI's protocol, several at a time.
 
-    Requests that say how tokens are drawn win over these flags.
+    Requests that say how tokens are drawn, and how many, win over these flags; so does a system message over -sys.
     """
     try:
         from lacli.serve import app, guard, origins, run
@@ -144,6 +144,7 @@ def serve(
     guarded = guard.guard_settings(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
     certificate = run.checked_certificate(ssl_cert_file, ssl_key_file)
     pages = origins.checked_origins(_names(cors_origins))
+    system = prompt_options.system
     listening = run.open_sockets(hosts, port)
     path = options.model_path(asked, screen, offline)
     with ExitStack() as stack:
@@ -165,7 +166,7 @@ def serve(
             )
         session.use_known(state_file(), learns=learn)
         if learn and session.texts > 1 and session.settings.mode == "auto" and not session.knows_cost:
-            screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s, once; --no-learn leaves it out")
+            screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-learn leaves it out")
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
@@ -174,6 +175,7 @@ def serve(
             settings = app.ServeSettings(
                 names[0],
                 sampling,
+                system,
                 prompt_options.max_tokens,
                 prompt_options.stops,
                 queue,

@@ -37,7 +37,7 @@ from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
 from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
-from lacli.text.template import MARK
+from lacli.text.template import MARK, check_variables
 
 NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/speech")
 
@@ -143,11 +143,12 @@ class Server:
     def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings, warnings: Sequence[str]) -> Setting:
         """What the bodies and events of a request's answers are made of."""
         session, limit = self._model.session, self._limit(asked)
+        lengths = {"max_tokens": limit, "n_predict": limit, "stop": [*self._settings.stops, *asked.stop]}
         ends = session.model.ends() if sampling.ignore_eos else ()
         return Setting(
             self._settings.name,
             session.prompts.piece,
-            {**in_their_words(sampling, ends), "max_tokens": limit, "n_predict": limit, "stop": asked.stop},
+            {**in_their_words(sampling, ends), **lengths},
             self._model.context,
             per_token=asked.timings_per_token,
             progress=asked.return_progress,
@@ -251,10 +252,13 @@ class Server:
             format_of(prompts.template)
         tools = [tool.model_dump() for tool in asked.tools] if asked.offered else []
         messages = [message.for_template for message in asked.messages]
+        if self._settings.system and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": self._settings.system})
+        variables = check_variables(asked.chat_template_kwargs, "chat_template_kwargs")
         if not asked.is_begun:
-            return prompts.render(messages, tools)
+            return prompts.render(messages, tools, variables)
         *before, begun = messages
-        rendered = prompts.render(before, tools)
+        rendered = prompts.render(before, tools, variables)
         # What the message says is no reasoning, which the template may have begun.
         closer = ReasoningSplitter(begun_reasoning(rendered)).closer
         return rendered + (f"{closer}\n\n" if closer else "") + prompts.marked(begun["content"], "assistant")

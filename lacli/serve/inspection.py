@@ -25,7 +25,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How requests are answered. `name`: of the model. `sampling`: for requests that say nothing else.
+    """How requests are answered. `name`: of the model. `sampling`: for requests that say nothing else. `system`: the
+    system prompt of conversations that have none.
 
     `max_tokens`: of an answer where a request has no limit, -1 for none. `queue`: requests that may wait for a place.
     `aliases`, `tags`: other names of the model, and words beside them. `shifts`: a full context loses its oldest tokens
@@ -35,6 +36,7 @@ class ServeSettings:
 
     name: str
     sampling: SamplingSettings
+    system: str = ""
     max_tokens: int = -1
     stops: tuple[str, ...] = ()
     queue: int = 32

@@ -8,7 +8,7 @@ from re import fullmatch
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lacli.errors import UsageError
 from lacli.serve.replies import error_body
@@ -26,13 +26,26 @@ def checked_origins(origins: Sequence[str]) -> Sequence[str]:
 
 
 class Origins(CORSMiddleware):
-    """Answers browsers that ask whether a page may ask."""
+    """Answers browsers that ask whether a page may ask, and refuses pages that may not."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         if self.is_allowed_origin(origin := request_headers["origin"]):
             return super().preflight_response(request_headers)
-        what = f"pages of {origin} may not ask: --cors-origins names those that may"
-        return JSONResponse(error_body(403, "forbidden_error", what), 403)
+        return _refusal(origin)
+
+    async def simple_response(self, scope: Scope, receive: Receive, send: Send, request_headers: Headers) -> None:
+        """Refuse a page whose browser does not ask first, and would only keep the answer from it."""
+        origin, host = request_headers.get("origin", ""), request_headers.get("host")
+        is_own = origin.partition("://")[2] == host or request_headers.get("sec-fetch-site") == "same-origin"
+        if origin and scope["method"] == "POST" and not (is_own or self.is_allowed_origin(origin)):
+            await _refusal(origin)(scope, receive, send)
+        else:
+            await super().simple_response(scope, receive, send, request_headers)
+
+
+def _refusal(origin: str) -> Response:
+    what = f"pages of {origin} may not ask: --cors-origins names those that may"
+    return JSONResponse(error_body(403, "forbidden_error", what), 403)
 
 
 def with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

@@ -256,11 +256,13 @@ class ChatRequest(AnswerRequest):
     tools: list[Tool] = Field(default=[], max_length=MOST_TOOLS)
     tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _check(self) -> ChatRequest:
-        if any(message.content is None and not message.tool_calls for message in self.messages):
-            raise ValueError("a message needs a content")
+        for place, message in enumerate(self.messages):
+            if message.content is None and not message.tool_calls:
+                raise ValueError(f"messages.{place}: a message needs a content")
         known = [tool.function.name for tool in self.tools]
         if isinstance(self.tool_choice, Tool) and self.tool_choice.function.name not in known:
             raise ValueError(f"tool_choice: there is no function {self.tool_choice.function.name!r} in tools")
@@ -275,8 +277,10 @@ class ChatRequest(AnswerRequest):
             raise ValueError("continue_final_message: the last message is not the assistant's")
         if self.add_generation_prompt is False and not self.is_begun:
             raise ValueError("add_generation_prompt: false is for an answer that the last message has begun")
-        if self.is_begun and (self.messages[-1].tool_calls or not self.messages[:-1]):
-            raise ValueError("messages: an answer is continued behind another message, and without calls of tools")
+        if self.is_begun and self.messages[-1].tool_calls:
+            raise ValueError("messages: the calls of the last one are not answered: a message of role tool does that")
+        if self.is_begun and not self.messages[:-1]:
+            raise ValueError("messages: an answer is continued behind another message")
         return self
 
     @property

@@ -239,8 +239,8 @@ def serve(
             stop()
             loop.call_later(LAST_S, force)
         else:
-            if answers := busy():
-                said(f"ending; {counted(answers, 'answer')} may take {drain_s:g} s more; once more ends them now")
+            going = f"{counted(answers, 'answer')} may take {drain_s:g} s more" if (answers := busy()) else ""
+            said(f"ending; {going}; once more ends them now" if going else "ending")
             refuse()
             loop.call_later(drain_s, stop)
         pressed.append(number)

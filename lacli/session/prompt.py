@@ -56,11 +56,16 @@ class PromptWriter:
         """The tokens of a conversation up to where its next answer begins."""
         return self.tokenize(self.render(messages))
 
-    def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
+    def render(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         """A conversation as the template writes it, in ChatML without one; for `tokenize`.
 
-        `tools`: the functions that the model may call. Names of control tokens in messages and `tools` are marked.
-        Raises PromptError when the template fails.
+        `tools`: the functions that the model may call. `variables`: for the template, beside its own. Names of control
+        tokens in messages and `tools` are marked. Raises PromptError when the template fails.
         """
         marked = [
             {
@@ -69,7 +74,8 @@ class PromptWriter:
             }
             for message in messages
         ]
-        rendered = (self.template or chatml(self._model)).render(marked, [self._all_marked(tool) for tool in tools])
+        template = self.template or chatml(self._model)
+        rendered = template.render(marked, [self._all_marked(tool) for tool in tools], variables)
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:

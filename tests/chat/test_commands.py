@@ -246,6 +246,17 @@ def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     assert other.settings == chat.settings
 
 
+def test_the_file_of_a_question_that_got_no_answer_goes_before_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("code")
+    commands = commands_of(chat := FakeChat())
+    run_in(commands, f"/read {tmp_path}/a.py")
+    chat.conversation.ask(commands.message("explain it"))
+    assert commands.message("what does it do?") == "code\n\nwhat does it do?"
+    chat.conversation.ask("code\n\nwhat does it do?")
+    chat.conversation.answer("b")
+    assert commands.message("and now?") == "and now?"
+
+
 def test_save_asks_again_after_clear_or_load(tmp_path: Path) -> None:
     file, other = tmp_path / "chat", tmp_path / "other"
     write_chat(other, SavedChat("demo", messages=(Message("user", "kept"),)))

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 from urllib.request import Request, urlopen
@@ -26,7 +28,7 @@ def test_a_server_says_where_it_answers_and_ends_by_a_signal(number: signal.Sign
     command = (sys.executable, "-m", "lacli", "serve", "demo", "--host", hosts, "--port", "0", *QUICK)
     # One of the two has never run here.
     new = {"LACLI_LEARN": "1", "XDG_CACHE_HOME": str(tmp_path)} if code else {}
-    with subprocess.Popen(command, cwd=ROOT, env=environment(new), stderr=subprocess.PIPE, text=True) as server:
+    with started(command, new) as server:
         assert server.stderr
         address, told = begun(server.stderr)
         assert ("measuring what steps cost" in told) is bool(code)
@@ -36,7 +38,18 @@ def test_a_server_says_where_it_answers_and_ends_by_a_signal(number: signal.Sign
         server.send_signal(number)
         rest = server.stderr.read()
     assert exit_code(server.returncode) == code and not path.exists()
-    assert "Traceback" not in rest and "ending" not in rest
+    assert "Traceback" not in rest and "lacli: ending\n" in rest
+
+
+@contextmanager
+def started(command: Sequence[str], changes: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A server that does not outlive its test, whatever fails."""
+    with subprocess.Popen(command, cwd=ROOT, env=environment(changes), stderr=subprocess.PIPE, text=True) as server:
+        try:
+            yield server
+        except BaseException:
+            server.kill()
+            raise
 
 
 def begun(stderr: IO[str]) -> tuple[str, str]:
@@ -52,7 +65,7 @@ def begun(stderr: IO[str]) -> tuple[str, str]:
 def test_an_answer_that_the_servers_end_breaks_off_says_so_and_one_that_waits_is_not_begun() -> None:
     flags = ("--port", "0", "-t", "1", "-c", "4096", "-np", "1", "--drain", "0")
     command = (sys.executable, "-m", "lacli", "serve", "demo", *flags)
-    with subprocess.Popen(command, cwd=ROOT, env=environment({}), stderr=subprocess.PIPE, text=True) as server:
+    with started(command) as server:
         assert server.stderr
         address, _ = begun(server.stderr)
         body = json.dumps({"prompt": "def f(", "stream": True, "ignore_eos": True}).encode()

@@ -235,6 +235,42 @@ def test_a_browser_that_asks_for_another_page_is_told_the_flag(request: pytest.F
     assert error["code"] == 403 and "pages of https://b.example may not ask: --cors-origins" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [
+        ({"Origin": "https://b.example"}, 403),
+        ({"Origin": "https://a.example"}, 401),
+        ({"Origin": "http://HOST"}, 401),
+        ({"Origin": "https://proxy.example", "Sec-Fetch-Site": "same-origin"}, 401),
+        ({}, 401),
+    ],
+    ids=str,
+)
+def test_a_page_whose_browser_does_not_ask_first_is_refused_too(closed: str, page: dict[str, str], status: int) -> None:
+    headers = {name: value.replace("HOST", urlsplit(closed).netloc) for name, value in page.items()}
+    # Without its key, so that a request that may ask is refused for that alone.
+    assert asked(closed, "POST", "/v1/chat/completions", **headers)[0] == status
+
+
+def test_a_system_prompt_of_the_server_and_variables_of_a_request_are_in_the_prompt(model: lacli.Model) -> None:
+    source = "{% for message in messages %}{{ message.role }}:{{ message.content }};{% endfor %}{{ mood }}"
+    with lacli.load(threads=1, template=source, template_variables={"mood": "calm"}) as own:
+        settings = ServeSettings(NAME, SamplingSettings(), system="Be brief.")
+        with serving(Server(own, settings).app(GuardSettings())) as address:
+
+            def prompt(*messages: dict[str, str], **more: Any) -> str:
+                body = {"messages": [*messages, *QUESTION], **more}
+                return str(post(f"{address}/apply-template", body)["prompt"])
+
+            question = f"user:{QUESTION[0]['content']};"
+            assert prompt() == f"system:Be brief.;{question}calm"
+            for role in ("system", "developer"):
+                assert prompt({"role": role, "content": "Own."}) == f"system:Own.;{question}calm"
+            assert prompt(chat_template_kwargs={"mood": "wild"}).endswith(";wild")
+            refused = post(f"{address}/apply-template", {"messages": QUESTION, "chat_template_kwargs": {"messages": 1}})
+            assert refused["error"]["code"] == 400 and "chat_template_kwargs cannot set" in refused["error"]["message"]
+
+
 def test_no_page_may_ask_by_default(address: str) -> None:
     _, headers = asked(address, "GET", "/health", Origin="https://a.example")
     assert "access-control-allow-origin" not in dict(headers)
