@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
+from time import perf_counter
 
 from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.check.invariance import PROBE, Probe, probe
@@ -282,9 +283,12 @@ def check(
         plain = replace(modes[0], mode="plain", max_rollback=-1)
         with Comparison(open_engine, max_tokens, plain, sampler) as comparison:
             progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
+            begin = perf_counter()
             for prompt in prompts:
                 comparison.plain(prompt)
                 answered()
+            words = f"{counted(len(modes), 'mode')} to go, each about that or longer"
+            progress(f"plain took {perf_counter() - begin:.0f} s; {words}")
             try:
                 for settings in modes:
                     progress(f"{settings.mode}: the same prompts")

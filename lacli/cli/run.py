@@ -69,12 +69,16 @@ CLASHES = {
 
 @dataclass(frozen=True)
 class Output:
-    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log, with a line a step."""
+    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log, with a line a step.
+
+    `has_schema`: it has to be JSON itself.
+    """
 
     json: bool = False
     stats: Detail = ""
     verbose: bool = False
     explain: bool = False
+    has_schema: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,7 +220,7 @@ def run(
     # A file may be a pipe: it is read once, and before the model is loaded.
     question = replace(question, typed=question.system, file=None)
     loading = Loading(model, model_settings, decode_settings, sampling, copies, offline, store, learn)
-    output = Output(json, stats, verbose, explain)
+    output = Output(json, stats, verbose, explain, bool(sampling.json_schema))
     if prompts is not None:
         from lacli.cli.prompts import ask_all
 
@@ -310,7 +314,12 @@ def _conclude(
         cells = session.engine.cells
         screen.note(context_full(cells, session.decoder.context_hint(cells + 1)))
     elif answer.finish_reason == "length" and not output.json:
-        screen.note(f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n; -n -1 lifts the limit")
+        cut = f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n"
+        if output.has_schema:
+            # Under -q too: a program that reads it could not.
+            screen.warn(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
+        else:
+            screen.note(f"{cut}; -n -1 lifts the limit")
     _tell_cost(session, answer, output, screen, question.max_tokens, session.time_plain_steps)
 
 

@@ -363,6 +363,12 @@ def test_a_recurrent_model_runs_plain_and_says_why(folder: Path) -> None:
     assert "recurrent" in done.err and done.err.count("\n") == 1
 
 
+def test_json_that_was_cut_is_told_under_quiet_too() -> None:
+    schema = ("-q", "-p", "A number.", "-j", '{"type": "integer"}')
+    assert "its JSON may not be complete" in call("run", *schema, "-n", "1").err
+    assert not call("run", "-q", "-p", "A number.", "-n", "1").err
+
+
 def test_a_long_context_is_cut_with_a_note_unless_it_was_asked_for(tiny: str, tmp_path: Path) -> None:
     long = tmp_path / "long.gguf"
     raw = bytearray(Path(tiny).read_bytes())
