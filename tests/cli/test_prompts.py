@@ -275,13 +275,14 @@ def test_a_prompt_that_cannot_be_decoded_has_an_error_and_the_others_go_on(tmp_p
 def test_what_ends_the_model_ends_the_run_and_the_answers_before_it_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add = LinesFile.add
+    add, answered = LinesFile.add, list[int]()
 
     def failing(*_: object) -> NoReturn:
         raise LacliError("llama_decode failed (-3)")
 
     def last(lines: LinesFile, row: Row) -> None:
         add(lines, row)
+        answered.append(row["index"])
         monkeypatch.setattr(LlamaEngine, "decode", failing)
 
     monkeypatch.setattr(LinesFile, "add", last)
@@ -289,7 +290,8 @@ def test_what_ends_the_model_ends_the_run_and_the_answers_before_it_stay(
     rows = [{"prompt": "one", "max_tokens": 2}, {"prompt": "two", "max_tokens": 90}]
     done = run(tmp_path, "-o", str(out), "--ignore-eos", "-np", "1", rows=rows)
     assert (done.code, done.err.splitlines()[-1]) == (1, "lacli: llama_decode failed (-3)")
-    assert [row["index"] for row in rows_of(out.read_text())] == [0]
+    # Which prompt's thread asks first is not certain.
+    assert [row["index"] for row in rows_of(out.read_text())] == answered and len(answered) == 1
 
 
 def test_answers_of_another_model_in_the_file_are_named(tmp_path: Path) -> None:
