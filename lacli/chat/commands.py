@@ -101,8 +101,8 @@ class Commands:
 
         So do those of a question without an answer, whose place it takes.
         """
-        conversation = self.chat.conversation
-        if conversation.is_open and (files := self.sent.get(conversation.messages[-1].content, ([], ""))[0]):
+        files = [each for each in self.files_unanswered if each not in self.files]
+        if files:
             names = " and ".join(name for name, _ in files)
             self.screen.note(f"{names} {'go' if len(files) > 1 else 'goes'} before this question too")
             self.files = [*files, *self.files]
@@ -112,6 +112,12 @@ class Commands:
         self.sent[message] = self.files, typed
         self.files = []
         return message
+
+    @property
+    def files_unanswered(self) -> list[tuple[str, str]]:
+        """The files of /read before the last question, if it has no answer."""
+        conversation = self.chat.conversation
+        return self.sent.get(conversation.messages[-1].content, ([], ""))[0] if conversation.is_open else []
 
     def take_back(self, message: str) -> str:
         """What was typed for a message that was not sent or is taken back; its files wait for the next one again."""

@@ -354,7 +354,8 @@ class Repl:
             if not self.interactive:
                 raise KeyboardInterrupt
             is_open = self.chat.conversation.is_open
-            kept = "/regen gives it, another question takes its place" if is_open else "the old answer stays"
+            place = "place and files" if self.commands.files_unanswered else "place"
+            kept = f"/regen gives it, another question takes its {place}" if is_open else "the old answer stays"
             self.screen.note("stopped" if answered else f"stopped before the answer began; {kept}")
         for note in self.chat.notes:
             # They are about the answer, and so said also where notes are not wanted.

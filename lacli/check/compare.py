@@ -288,7 +288,7 @@ def check(
                 comparison.plain(prompt)
                 answered()
             words = f"{counted(len(modes), 'mode')} to go, each about that or longer"
-            progress(f"plain took {perf_counter() - begin:.0f} s; {words}")
+            progress(f"plain took {perf_counter() - begin:.1f} s; {words}")
             try:
                 for settings in modes:
                     progress(f"{settings.mode}: the same prompts")

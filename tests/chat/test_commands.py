@@ -251,7 +251,8 @@ def test_the_file_of_a_question_that_got_no_answer_goes_before_the_next_one(tmp_
     commands = commands_of(chat := FakeChat())
     run_in(commands, f"/read {tmp_path}/a.py")
     chat.conversation.ask(commands.message("explain it"))
-    assert commands.message("what does it do?") == "code\n\nwhat does it do?"
+    run_in(commands, f"/read {tmp_path}/a.py")
+    assert commands.message("what does it do?") == "code\n\nwhat does it do?", "the file is there once"
     chat.conversation.ask("code\n\nwhat does it do?")
     chat.conversation.answer("b")
     assert commands.message("and now?") == "and now?"
