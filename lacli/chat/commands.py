@@ -103,8 +103,7 @@ class Commands:
         """
         files = [each for each in self.files_unanswered if each not in self.files]
         if files:
-            names = " and ".join(name for name, _ in files)
-            self.screen.note(f"{names} {'go' if len(files) > 1 else 'goes'} before this question too")
+            self.screen.note(_go_before(files, "this question too"))
             self.files = [*files, *self.files]
         if not self.files:
             return typed
@@ -128,8 +127,7 @@ class Commands:
     @property
     def files_wait(self) -> str:
         """Words on the files that wait, of which there is one at least."""
-        names = " and ".join(name for name, _ in self.files)
-        return f"{names} {'go' if len(self.files) > 1 else 'goes'} before the next message"
+        return _go_before(self.files, "the next message")
 
     def as_saved(self) -> SavedChat:
         """The chat as a file has it."""
@@ -336,6 +334,12 @@ class Commands:
         if used < 0:
             return "the server counts the tokens with the next answer"
         return f"{used:,} of {cells:,} tokens used ({100 * used // cells}%)" if cells else counted(used, "token")
+
+
+def _go_before(files: Sequence[tuple[str, str]], what: str) -> str:
+    """Say that files, names with their texts, go before a message."""
+    names = " and ".join(name for name, _ in files)
+    return f"{names} {'go' if len(files) > 1 else 'goes'} before {what}"
 
 
 def oldest(count: int) -> str:

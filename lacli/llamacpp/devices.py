@@ -228,8 +228,7 @@ class ThreadsInUse:
 
     def __init__(self, threads: int) -> None:
         self._all = self.count = threads
-        self._pause_s, self._until_s = RETRY_S, 0.0
-        self._rested_s: float = 0.0
+        self._pause_s, self._until_s, self._rested_s = RETRY_S, 0.0, 0.0
         self._idle_s: float | None = None
         self._begin()
 

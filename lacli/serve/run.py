@@ -239,8 +239,9 @@ def serve(
             stop()
             loop.call_later(LAST_S, force)
         else:
-            going = f"{counted(answers, 'answer')} may take {drain_s:g} s more" if (answers := busy()) else ""
-            said(f"ending; {going}; once more ends them now" if going else "ending")
+            answers = busy()
+            more = f"; {counted(answers, 'answer')} may take {drain_s:g} s more; once more ends them now"
+            said(f"ending{more if answers else ''}")
             refuse()
             loop.call_later(drain_s, stop)
         pressed.append(number)

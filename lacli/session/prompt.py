@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -64,7 +65,7 @@ class PromptWriter:
     ) -> str:
         """A conversation as the template writes it, in ChatML without one; for `tokenize`.
 
-        `tools`: the functions that the model may call. `variables`: for the template, beside its own. Names of control
+        `tools`: the functions that the model may call. `variables`: win over the template's. Names of control
         tokens in messages and `tools` are marked. Raises PromptError when the template fails.
         """
         marked = [
@@ -75,7 +76,9 @@ class PromptWriter:
             for message in messages
         ]
         template = self.template or chatml(self._model)
-        rendered = template.render(marked, [self._all_marked(tool) for tool in tools], variables)
+        if variables:
+            template = replace(template, variables={**template.variables, **variables})
+        rendered = template.render(marked, [self._all_marked(tool) for tool in tools])
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:

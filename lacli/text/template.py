@@ -103,21 +103,15 @@ class ChatTemplate:
         """Whether it writes the functions that a model may call."""
         return bool(re.search(r"\btools\b", self.source))
 
-    def render(
-        self,
-        messages: Messages,
-        tools: Sequence[Mapping[str, Any]] = (),
-        variables: Mapping[str, object] | None = None,
-    ) -> str:
+    def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt of a conversation, up to the beginning of the next answer; answers are given as generated.
 
-        `tools`: the functions that the model may call, as OpenAI's protocol has them. `variables`: of this
-        conversation, which win over the template's. A system text that the template
+        `tools`: the functions that the model may call, as OpenAI's protocol has them. A system text that the template
         refuses or omits goes in front of the first question. Raises PromptError when the template fails.
         """
-        given = {**self.variables, **(variables or {}), **({"tools": tools} if tools else {})}
+        variables = {**self.variables, "tools": tools} if tools else self.variables
         return _render(
-            partial(self.formatter, **given),
+            partial(self.formatter, **variables),
             [
                 {**message, **(as_history(message["content"], self.source) if message["role"] == "assistant" else {})}
                 for message in messages
