@@ -101,6 +101,7 @@ class Limits(NamedTuple):
 
     `relative`, `slope`: by rows, as `StepCostModel` has them. `max_rows`: the input of each text included. `max_cost`:
     in steps without guesses. `texts`: their number. `beside`: rows that the step has in any case, beyond `max_rows`.
+    `max_wait`: steps without guesses that it may cost for each token that the text with the fewest expects of it.
     """
 
     relative: Sequence[float]
@@ -109,6 +110,7 @@ class Limits(NamedTuple):
     max_cost: float
     texts: int = 1
     beside: int = 0
+    max_wait: float = inf
 
 
 def best_prefix(orders: Sequence[Chain | Branches], limits: Limits, *, chains: bool = False) -> tuple[list[int], float]:
@@ -117,10 +119,11 @@ def best_prefix(orders: Sequence[Chain | Branches], limits: Limits, *, chains: b
     The orders are merged, the most probable guess first, and every beginning of the merged order may be the step; one
     of `chains` may overdraw the account. Texts without an order bring a token each, as all do.
     """
-    relative, slope, max_rows, max_cost, texts, beside = limits
+    relative, slope, max_rows, max_cost, texts, beside, max_wait = limits
     plain, rows, tokens = relative[texts], texts + beside, float(texts)
     best_tokens, best_value = tokens, tokens / relative[rows]
     counts, best = [0] * len(orders), [0] * len(orders)
+    expected = [1.0] * texts
     overdraft = MAX_OVERDRAFT if chains else 0.0
     bound = inf
     waiting = [(-order.chance, place) for place, order in enumerate(orders) if order.chance]
@@ -138,9 +141,14 @@ def best_prefix(orders: Sequence[Chain | Branches], limits: Limits, *, chains: b
             rows += 1
             tokens -= negative
             counts[place] += 1
+            expected[place] -= negative
             cost = relative[rows]
             bound = -negative
-            if tokens > best_value * cost and is_affordable(tokens / texts, cost / plain, max_cost, overdraft):
+            if (
+                tokens > best_value * cost
+                and is_affordable(tokens / texts, cost / plain, max_cost, overdraft)
+                and cost <= max_wait * min(expected) * plain
+            ):
                 best, best_tokens, best_value = counts.copy(), tokens, tokens / cost
                 bound = inf
         if order.chance:

@@ -150,7 +150,7 @@ class Commands:
             where = f"line {first}" + (f" and {counted(len(others), 'other')}" if others else "")
             sentences.append(f"{where} of it {'are' if others else 'is'} damaged and left out")
         if len(saved.messages) % 2:
-            sentences.append("the chat's last question has no answer: /regen gives one")
+            sentences.append("the last question has no answer: /regen gives one, another question takes its place")
         return sentences
 
     def _help(self, argument: str) -> Reply:

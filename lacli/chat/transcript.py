@@ -7,6 +7,7 @@ command that changed something. /save replaces its file, --log adds to it as the
 from __future__ import annotations
 
 import codecs
+import errno
 import json
 import os
 import re
@@ -173,6 +174,8 @@ class Transcript(Closing):
     def _write(self, line: bytes) -> None:
         """Write all of it; after a failure nothing more, since a log with a gap would be another chat."""
         try:
+            if self._file and not os.fstat(self._file.fileno()).st_nlink:
+                raise OSError(errno.ENOENT, "it was deleted")
             while line and self._file:
                 line = line[self._file.write(line) :]
         except OSError as error:

@@ -13,7 +13,7 @@ from lacli.api.options import AnswerOptions
 from lacli.api.request import PromptProgress
 from lacli.api.streams import AsyncStream
 from lacli.serve.meter import Meter
-from lacli.serve.tools import Call, CallRules, CallSplitter
+from lacli.serve.tools import Call, CallPart, CallRules, CallSplitter
 from lacli.session.generation import Answer
 from lacli.stats import Finish, RunStatistics, Step
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
@@ -33,7 +33,7 @@ LAST_TOKENS = 16
 class Delta(NamedTuple):
     """What a step added to an answer. `tokens`: those of the step, also where their text is held back.
 
-    `calls`: of functions, each with its place among those of the answer. `pieces`: of the text and the reasoning in
+    `calls`: what came to calls of functions. `pieces`: of the text and the reasoning in
     their order, before calls are taken out. `step`: None behind the last one. `progress`: how far the prompt is read,
     in front of the first step; then there is nothing else.
     """
@@ -42,7 +42,7 @@ class Delta(NamedTuple):
     reasoning: str
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprob]
-    calls: Sequence[tuple[int, Call]] = ()
+    calls: Sequence[CallPart] = ()
     pieces: Sequence[Piece] = ()
     step: Step | None = None
     progress: PromptProgress | None = None
@@ -94,9 +94,14 @@ class Choice:
         return self.answer.finish_reason
 
     @property
+    def calls(self) -> Sequence[Call]:
+        """The functions that it has called so far, the last one perhaps with a part of its arguments only."""
+        return self._calls.calls if self._calls else ()
+
+    @property
     def has_called(self) -> bool:
         """Whether it has called a function so far, and no call was cut."""
-        return bool(self._calls and self._calls.calls and not self._calls.is_cut)
+        return bool(self._calls and self.calls and not self._calls.is_cut)
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""
@@ -119,11 +124,10 @@ class Choice:
         text, reasoning = (
             "".join(piece.text for piece in pieces if piece.reasoning is wanted) for wanted in (False, True)
         )
-        calls: list[tuple[int, Call]] = []
+        calls: Sequence[CallPart] = ()
         if self._calls:
-            before = len(self._calls.calls)
             text = self._calls.feed(text) + (self._calls.finish() if final else "")
-            calls = [*enumerate(self._calls.calls)][before:]
+            calls = self._calls.news()
         return Delta(text, reasoning, step.tokens if step else (), logprobs, calls, pieces, step)
 
 

@@ -10,7 +10,7 @@ from lacli.api.request import PromptProgress
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.protocol import CompletionRequest
 from lacli.serve.replies import REASONS, Reply, timings, token_logprob, token_probability, usage
-from lacli.serve.tools import Call
+from lacli.serve.tools import Call, CallPart
 from lacli.stats import Finish
 
 STOP_TYPES: dict[Finish, str] = {"eog": "eos", "stop": "word", "length": "limit", "interrupt": "none"}
@@ -120,8 +120,8 @@ class ChatForm(Form):
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": "".join(delta.text for delta in deltas)}
-        if calls := [_called(call) for delta in deltas for _, call in delta.calls]:
-            message |= {"content": message["content"] or None, "tool_calls": calls}
+        if choice.calls:
+            message |= {"content": message["content"] or None, "tool_calls": [*map(_called, choice.calls)]}
         if reasoning := "".join(delta.reasoning for delta in deltas):
             message["reasoning_content"] = reasoning
         reason = _chat_reason(choice)
@@ -131,7 +131,7 @@ class ChatForm(Form):
         return [{"index": choice.place, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        calls = [{"index": place, **_called(call)} for place, call in delta.calls]
+        calls = [*map(_called_part, delta.calls)]
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         event = {
             "index": choice.place,
@@ -147,6 +147,11 @@ class ChatForm(Form):
 
 def _called(call: Call) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _called_part(part: CallPart) -> dict[str, Any]:
+    told = _called(part.call) if part.begins else {"function": {"arguments": part.call.arguments}}
+    return {"index": part.place, **told}
 
 
 def _chat_reason(choice: Choice) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from lacli.errors import UsageError
 from lacli.llamacpp.library import schema_grammar
@@ -26,6 +26,9 @@ SPACE = " \t\r\n;"
 
 BEGUN_HEADER = re.compile(r"\s*[\w.\[\]-]*\s*")
 """What may stand in front of a call's JSON, also where it is not complete."""
+
+BEGUN_CALL = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+"""The JSON of a call up to its arguments, with the function's name."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,17 @@ class Call:
     name: str
     arguments: str
     id: str = field(default_factory=lambda: token_hex(ID_LENGTH)[:ID_LENGTH])
+
+
+class CallPart(NamedTuple):
+    """What came to the call at `place` among those of an answer: `call.arguments` has only that.
+
+    `begins`: True for a call's first part.
+    """
+
+    place: int
+    call: Call
+    begins: bool
 
 
 def format_of(template: ChatTemplate | None) -> CallFormat:
@@ -161,7 +175,8 @@ def _quoted(text: str) -> str:
 class CallSplitter:
     """Takes the calls out of a stream of text, wherever it is cut; text that may begin one is held back.
 
-    What only looks like a call stays text; so does the call of an unknown function, which nobody could run.
+    What only looks like a call stays text; so does the call of an unknown function, which nobody could run. Where the
+    arguments of a known one have begun it is a call, and its arguments are given as they come and as they are.
     `calls`: those found so far. `is_cut`: True where the last one has a part of its arguments only.
     """
 
@@ -171,10 +186,13 @@ class CallSplitter:
         self.is_cut = False
         self._held = ""
         self._final = False
+        # A call whose end has not come, and how many characters of each call's arguments were told.
+        self._open: Call | None = None
+        self._told: list[int] = []
         # True while nothing but calls stands in the answer: there an object without `begin` may be one.
         self._fresh = True
-        # How far the JSON of a call has been read, where in it that is, and its end once that is known.
-        self._seen = self._depth = self._end = 0
+        # How far the JSON of a call has been read, where in it that is, the ends of its first inner object and its own.
+        self._seen = self._depth = self._inner = self._end = 0
         self._quoted = self._escaped = False
 
     def feed(self, text: str) -> str:
@@ -182,13 +200,30 @@ class CallSplitter:
         self._held += text
         return "".join(iter(self._next, None))
 
+    def news(self) -> list[CallPart]:
+        """Return what came to the calls since this was asked last."""
+        found = [*self.calls, self._open] if self._open else self.calls
+        parts = []
+        for place in range(max(len(self._told) - 1, 0), len(found)):
+            begins, call = place == len(self._told), found[place]
+            if begins:
+                self._told.append(0)
+            if begins or len(call.arguments) > self._told[place]:
+                parts.append(CallPart(place, replace(call, arguments=call.arguments[self._told[place] :]), begins))
+            self._told[place] = len(call.arguments)
+        return parts
+
     def finish(self) -> str:
         """Return what was held back, once nothing more comes; a call of a grammar that was cut is one, and no text."""
         self._final = True
         rest = self.feed("")
         if not self._rules.have_grammar:
             return rest
-        if cut := [*self._cut(rest)]:
+        cut = [*self._cut(rest)]
+        if rest.strip() and not cut and self._rules.forced and len(self._rules.functions) == 1:
+            # Only this function can have been meant.
+            cut = [Call(next(iter(self._rules.functions)), "")]
+        if cut:
             self.calls += cut
             self.is_cut = True
         begins_call = self._rules.forced or rest.lstrip(SPACE).startswith(self._format.begin)
@@ -231,8 +266,14 @@ class CallSplitter:
         if not header and (at >= 0 or self._final or not BEGUN_HEADER.fullmatch(held, begin)):
             return self._take(begin, held[:begin])
         end = self._json_end(at) if header else 0
+        begun = self._begun(header[1], at) if header else None
+        if not self._final and not end:
+            self._open = begun
+            return None
+        if begun and not end:
+            self.is_cut, end = True, len(held)
         if not header or not end:
-            return self._take(len(held), held) if self._final else None
+            return self._take(len(held), held)
         length, rest = end, held[end:].lstrip()
         if form.closer and rest.startswith(form.closer):
             length = len(held) - len(rest) + len(form.closer)
@@ -241,9 +282,20 @@ class CallSplitter:
                 return None
             # The answer was cut in the closer.
             length = len(held)
-        calls = self._read(header[1], held[at:end])
+        calls = [begun] if begun else self._read(header[1], held[at:end])
         self.calls += calls if self._rules.several else calls[: 1 - len(self.calls)]
         return self._take(length, "" if calls else held[:length])
+
+    def _begun(self, name: str, at: int) -> Call | None:
+        """The call of a known function in the JSON at `at`, whose arguments have come in part or whole; None in a list.
+
+        `name`: of the function, where it is not inside. The JSON has been read as far as it goes.
+        """
+        head = None if name else BEGUN_CALL.match(self._held, at)
+        name, begin, end = (head[1], head.end(), self._inner) if head else (name, at, self._end)
+        if name not in self._rules.functions or (self.calls and not self._rules.several):
+            return None
+        return Call(name, self._held[begin : end or len(self._held)])
 
     def _json_end(self, at: int) -> int:
         """Where the JSON that begins at `at` ends, 0 where more has to come. Reads every character once."""
@@ -256,6 +308,8 @@ class CallSplitter:
             else:
                 self._quoted = character == '"'
                 self._depth += (character in "{[") - (character in "}]")
+                if self._depth == 1 and character == "}" and not self._inner:
+                    self._inner = place + 1
             if not self._depth:
                 self._end = place + 1
                 break
@@ -281,6 +335,7 @@ class CallSplitter:
         """Remove the first `length` characters, which stand in the answer as `text`."""
         self._held = self._held[length:]
         self._fresh = self._fresh and not text.strip()
-        self._seen = self._depth = self._end = 0
+        self._seen = self._depth = self._inner = self._end = 0
         self._quoted = self._escaped = False
+        self._open = None
         return text

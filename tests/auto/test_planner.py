@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
+from math import inf
 from operator import mul
 
 import pytest
@@ -415,6 +416,15 @@ def test_the_trees_of_several_texts_are_the_best_of_all_trees(
             reach = sum(places[node].reach for places, tree in zip(found, trees, strict=True) for node in tree)
             value = max(value, (count + reach) / relative[rows])
     assert tokens / relative[count + sum(counts)] == pytest.approx(value)
+
+
+def test_no_text_waits_longer_for_the_guesses_of_another_than_it_may() -> None:
+    relative = [1.0, 1.0, 1.0, 1.3, 1.6, 1.9, 2.2, 2.5, 2.8]
+    limits = Limits(relative, slopes(relative), 8, 9.0, 2, max_wait=1.6)
+    sure = [1.0] * 6
+    assert best_prefix([Chain(sure)], limits, chains=True)[0] == [2]
+    assert best_prefix([Chain(sure)], limits._replace(max_wait=inf), chains=True)[0] == [6]
+    assert best_prefix([Chain([1.0]), Chain(sure)], limits, chains=True)[0] == [1, 5], "its own guess makes up for it"
 
 
 def test_a_cliff_is_passed_by_two_texts_that_neither_would_pass_alone() -> None:

@@ -348,6 +348,20 @@ def test_a_log_that_another_chat_writes_is_refused_until_that_ends(tmp_path: Pat
     assert read_chat(tmp_path / "log").messages == CHAT.messages
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
+def test_a_log_that_is_deleted_is_told_once_and_one_that_is_moved_goes_on(tmp_path: Path) -> None:
+    said: list[str] = []
+    with opened(tmp_path / "log", said.append) as transcript:
+        transcript.begin(CHAT)
+        (tmp_path / "log").rename(tmp_path / "moved")
+        transcript.changed("undo")
+        assert not said and '"undo"' in (tmp_path / "moved").read_text("utf-8")
+        (tmp_path / "moved").unlink()
+        for _ in range(2):
+            transcript.changed("undo")
+        assert said == [f"the log {tmp_path / 'log'} ends here: it was deleted"] and transcript.is_lost
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_said_once_and_the_chat_goes_on() -> None:
     said: list[str] = []

@@ -233,11 +233,10 @@ def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: s
 @pytest.mark.parametrize(
     ("form", "text"),
     [
-        (HERMES, 'It is <tool_call>{"name": "weather", "arguments": {"city": "Bo'),
-        (HERMES, '<tool_call>{"name": "weather", "arguments": {"city" "Bonn"}}</tool_call> so'),
+        (HERMES, 'It is <tool_call>{"name": "weather", "arguments": '),
         (HERMES, '<tool_call>{"name": "nothing", "arguments": {}}</tool_call>'),
         (HERMES, '<tool_call>{"name": "clock", "arguments": "now"}</tool_call>'),
-        (HERMES, '<tool_call>{"name": "clock", "arguments": {"a": NaN}}</tool_call>'),
+        (HERMES, '<tool_call>{"arguments": {"a": NaN}, "name": "clock"}</tool_call>'),
         (HERMES, "<tool_call> is how a call begins, {} not"),
         (HERMES, " <tool_call"),
         (LLAMA3, '{"name": "nothing", "parameters": {}}'),
@@ -255,6 +254,48 @@ def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: s
 def test_what_is_no_call_stays_content(form: CallFormat, text: str) -> None:
     for parts in cuts(text):
         assert split(form, parts) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "rest"),
+    [
+        ('<tool_call>{"name": "weather", "arguments": {"city": "Bo', '{"city": "Bo', ""),
+        ('<tool_call>{"name": "weather", "arguments": {"city" "Bonn"}}</tool_call> so', '{"city" "Bonn"}', " so"),
+        ('<tool_call>{"name": "weather", "arguments": {"city": NaN}, "a": {}}</tool_call>', '{"city": NaN}', ""),
+    ],
+)
+def test_the_arguments_of_a_known_function_are_as_the_model_writes_them(text: str, arguments: str, rest: str) -> None:
+    for parts in cuts(f"It is {text}"):
+        splitter = CallSplitter(rules(HERMES))
+        assert "".join(map(splitter.feed, parts)) + splitter.finish() == f"It is{rest}"
+        assert [(call.name, call.arguments) for call in splitter.calls] == [("weather", arguments)]
+        assert splitter.is_cut == (arguments == '{"city": "Bo')
+
+
+@pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
+def test_what_is_told_of_calls_on_the_way_adds_up_to_them(form: CallFormat, both: str, call: str) -> None:
+    arguments = '{"a": [{"b": "}"}]}'
+    text = both.replace("{0}", call.replace("{}", arguments))
+    for parts in cuts(text):
+        splitter, told = CallSplitter(rules(form)), []
+        for part in parts:
+            splitter.feed(part)
+            told += splitter.news()
+        splitter.finish()
+        told += splitter.news()
+        for place, found in enumerate(splitter.calls):
+            own = [each for each in told if each.place == place]
+            assert "".join(each.call.arguments for each in own) == found.arguments == arguments
+            assert [each.begins for each in own] == [True] + [False] * (len(own) - 1)
+        assert len(parts) == 2 or form is MISTRAL or len(told) == 2 * len(arguments)
+
+
+def test_a_call_that_is_cut_before_its_name_is_told_where_only_one_function_can_be_meant() -> None:
+    weather = {"weather": FUNCTIONS["weather"]}
+    for length in range(1, len("<tool_call>")):
+        splitter = CallSplitter(CallRules(HERMES, weather, True, True))
+        assert splitter.feed("<tool_call>"[:length]) + splitter.finish() == ""
+        assert [(call.name, call.arguments) for call in splitter.calls] == [("weather", "")] and splitter.is_cut
 
 
 def test_text_that_begins_no_call_is_not_held_back() -> None:
@@ -317,8 +358,11 @@ def test_a_required_call_comes_in_a_stream_without_its_markup(caller: OpenAI) ->
     parts = [part for event in events for part in event.delta.tool_calls or ()]
     assert not any(event.delta.content for event in events)
     assert events[-1].finish_reason == "tool_calls" and whole
-    assert [part.index for part in parts] == [0] and parts[0].id and parts[0].type == "function"
-    assert parts[0].function and parts[0].function.model_dump() == whole[0].function.model_dump()
+    assert {part.index for part in parts} == {0} and parts[0].id and parts[0].type == "function"
+    assert parts[0].function and parts[0].function.name == whole[0].function.name
+    assert not any(part.id or (part.function and part.function.name) for part in parts[1:])
+    arguments = [part.function.arguments or "" for part in parts if part.function]
+    assert "".join(arguments) == whole[0].function.arguments and len(parts) > 1
 
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
