@@ -184,7 +184,7 @@ class Decoder:
         """What -c there is for a text of `tokens` and an answer, as far as the model was trained for it."""
         longest = self.group.engine.trained_context
         if tokens > longest:
-            return f"the model takes {longest:,} at most"
+            return f"the model was trained for {longest:,} at most"
         whole = -(-(tokens + ROOM) // ROOM) * ROOM
         return f"a larger context has room, -c {min(whole, longest)} for example"
 

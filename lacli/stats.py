@@ -43,7 +43,8 @@ class Step(NamedTuple):
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
     `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `plan`: what the
     mode expected, where it expects anything. `mode_s`: the part of python in which the mode looked for guesses and
-    learned. `core_s`: processor seconds of all threads, 0 where they are counted elsewhere.
+    learned. `core_s`: processor seconds of all threads, 0 where they are counted elsewhere. `waited_s`: those that the
+    text waited for it, while prompts of others were read for example.
     """
 
     tokens: tuple[int, ...]
@@ -59,10 +60,11 @@ class Step(NamedTuple):
     plan: Plan | None = None
     mode_s: float = 0.0
     core_s: float = 0.0
+    waited_s: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """All that the step took."""
+        """All that the step took, without waiting."""
         return self.decode_s + self.choose_s + self.cache_s + self.python_s
 
 
@@ -142,9 +144,10 @@ class RunStatistics:
     origin. `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `times`: of plain
     steps and others; a plain one has no guesses and at most `plain_rows` rows. `reused_tokens`: those of the prompt
     that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to the first
-    accepted token, seconds. `threads`: of this process that decode; 0 where GPUs or other processes do.
-    `gives_way`: some of them rest while other programs take the cores. `core_s`, `core_wanted_s`: processor seconds of
-    the prompt and the steps, and those of threads that never wait for a core.
+    accepted token, seconds. `waited_s`: between its steps, while prompts of others were read for example. `threads`: of
+    this process that decode; 0 where GPUs or other processes do. `gives_way`: some of them rest while other programs
+    take the cores. `core_s`, `core_wanted_s`: processor seconds of the prompt and the steps, and those of threads that
+    never wait for a core.
     """
 
     prompt_tokens: int = 0
@@ -161,6 +164,7 @@ class RunStatistics:
     choose_s: float = 0.0
     cache_s: float = 0.0
     python_s: float = 0.0
+    waited_s: float = 0.0
     lengths: Counter[int] = field(default_factory=Counter)
     tried: Counter[Origin] = field(default_factory=Counter)
     accepted_from: Counter[Origin] = field(default_factory=Counter)
@@ -193,6 +197,7 @@ class RunStatistics:
         self.choose_s += step.choose_s
         self.cache_s += step.cache_s
         self.python_s += step.python_s
+        self.waited_s += step.waited_s
         self.lengths[len(origins)] += 1
         if step.core_s and self.threads:
             self.add_core_time(step, step.core_s)
@@ -217,8 +222,8 @@ class RunStatistics:
 
     @property
     def predicted_s(self) -> float:
-        """Seconds of the decode phase, the prefill not counted."""
-        return self.decode_s + self.choose_s + self.cache_s + self.python_s
+        """Seconds of the decode phase, the prefill not counted, and what was waited between steps."""
+        return self.decode_s + self.choose_s + self.cache_s + self.python_s + self.waited_s
 
     @property
     def tokens_per_step(self) -> float:

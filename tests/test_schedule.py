@@ -297,7 +297,7 @@ def test_a_text_among_others_ends_where_the_models_context_does() -> None:
         schedule.step()
     # The last token needs no cell.
     assert text.finish == "length" and len(text.tokens) == 31
-    with raises(PromptError, match="the model takes 30"):
+    with raises(PromptError, match="the model was trained for 30"):
         schedule.add([1] * 31)
 
 

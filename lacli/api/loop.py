@@ -251,7 +251,7 @@ class SharedLoop(Closing):
                 request.prompt_s -= step.decode_s
         if step and not news.reads:
             step = step._replace(core_s=core_s)
-        arrival = Arrival(step, news.error)
+        arrival = Arrival(request.timed(step) if step else None, news.error)
         if news.text.finish:
             self._end(request, arrival)
         else:

@@ -80,6 +80,8 @@ class Request:
         self.text: SharedText | None = None
         self.reused, self.prompt_s = 0, 0.0
         self.placed = 0.0
+        # When its last step ended, 0 before the first and while the text is held.
+        self._stepped = 0.0
         self.watch: Callable[[PromptProgress], None] | None = None
         self._read_tokens = -1
         # Each of the two counts is written by one thread alone.
@@ -120,6 +122,12 @@ class Request:
             self._read_tokens = read
             self.watch(PromptProgress(total, text.reused, read, perf_counter() - self.placed))
 
+    def timed(self, step: Step) -> Step:
+        """Note in a step that has just ended how long the text had waited for it, in the loop's thread."""
+        now, before = perf_counter(), self._stepped
+        self._stepped = now
+        return step._replace(waited_s=max(now - before - step.seconds, 0.0)) if before else step
+
     def tell(self, arrival: Arrival) -> None:
         """Deliver an arrival, in the loop's thread."""
         self._delivered += 1
@@ -143,7 +151,7 @@ class Request:
         unread = self._delivered - self._read
         text.is_held = unread > self._max_unread // 2 if was_held else unread >= self._max_unread
         if text.is_held and not was_held:
-            self._last_read = now
+            self._last_read, self._stepped = now, 0.0
 
     @property
     def held_until(self) -> float:

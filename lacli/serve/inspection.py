@@ -128,7 +128,7 @@ class Inspection:
 
     async def tokenize(self, request: Request) -> Response:
         asked = await body_of(request)
-        content = asked.get("content", "")
+        content = asked.get("content")
         if not isinstance(content, str):
             raise Refused(400, INVALID, "content: give a text")
         special = bool(asked.get("add_special", False))
@@ -139,7 +139,7 @@ class Inspection:
         return JSONResponse({"tokens": pieces})
 
     async def detokenize(self, request: Request) -> Response:
-        tokens = (await body_of(request)).get("tokens", [])
+        tokens = (await body_of(request)).get("tokens")
         if not isinstance(tokens, list):
             raise Refused(400, INVALID, "tokens: give a list of token ids")
         session = self._model.session

@@ -19,7 +19,10 @@ from lacli.engine import Floats
 from lacli.errors import LacliError, PromptError, SamplingError, Unavailable
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
+from lacli.stats import RunStatistics, Step
+from lacli.tree import Origin
 from lacli.verify import Verifier
+from tests.fakes.clock import FakeClock
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
 from tests.test_decode import VOCABULARY, tokens_of
@@ -120,6 +123,19 @@ def alone(prompt: Sequence[int], limit: int = 10) -> list[int]:
     """What plain decoding gives a text by itself."""
     engine = FakeEngine(CELLS, 256, 1, VOCABULARY)
     return tokens_of(list(fixed_clock_decoder(engine, PLAIN).generate(prompt, limit)))
+
+
+def test_a_step_tells_how_long_its_text_had_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr("lacli.api.request.perf_counter", clock)
+    step = Step((1,), (Origin.MODEL,), 1, 0, decode_s=2.0, choose_s=0.0, cache_s=0.0, python_s=0.0)
+    run = RunStatistics()
+    with stepped(1) as (loop, engine):
+        request = Request(loop, [1])
+        for seconds in (50.0, 2.0, 9.0):
+            clock.now += seconds
+            run.add(request.timed(step))
+    assert (run.waited_s, run.predicted_s) == (7.0, 13.0), "the time in front of the first step is the prompt's"
 
 
 @pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])

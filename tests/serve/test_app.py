@@ -177,6 +177,14 @@ def test_tokens_go_there_and_back(address: str) -> None:
     assert (by_text["stop_type"], by_text["timings"]["predicted_n"]) == ("limit", 2)
 
 
+@pytest.mark.parametrize(
+    ("path", "words"), [("tokenize", "content: give a text"), ("detokenize", "tokens: give a list")]
+)
+def test_a_field_of_another_server_counts_as_none(address: str, path: str, words: str) -> None:
+    error = post(f"{address}/{path}", {"prompt": "hello"})["error"]
+    assert error["code"] == 400 and error["message"].startswith(words)
+
+
 @pytest.mark.parametrize("path", ["detokenize", "completion", "v1/completions"])
 def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None:
     error = post(f"{address}/{path}", {"tokens": [10**9], "prompt": [10**9], "max_tokens": 1})["error"]
