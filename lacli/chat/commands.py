@@ -252,7 +252,7 @@ class Commands:
             message = self.message(question)
             self.sent[message] = waiting, f"/read {argument}"
             return Reply(size, ask=message)
-        return Reply(f"{size}; {self.files_wait}")
+        return Reply(f"{size}; {self.files_wait if waiting else 'it goes before the next message'}")
 
     def _save(self, argument: str) -> Reply:
         name, saved = file_name(argument), self.as_saved()
@@ -270,7 +270,9 @@ class Commands:
         """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
         name = file_name(argument)
         if not os.path.exists(os.path.expanduser(name)):
-            raise LacliError(f"there is no file {name}", "/load takes one of /save or --log; lacli chat MODEL a model")
+            raise LacliError(
+                f"there is no file {name}", "give a file of /save or --log; another model is for lacli chat MODEL"
+            )
         saved, now, system = read_chat(name), self.chat.settings, self.chat.conversation.system
         if self.asks and (messages := self.as_saved().messages) and messages != self.kept:
             self.kept = messages

@@ -207,6 +207,8 @@ def _in_one_line(error: Any) -> UsageError:
         what = f"{parameter.opts[0]}{_not_wanted(error.__cause__) or f': {what}'}"
         if context and (variable := variable_of(context, parameter)):
             hint = f"{variable} sets it"
+        elif parameter.opts[0] == "-s":
+            hint = "a seed is a number; -sys gives a system prompt"
     elif option := getattr(error, "option_name", "") if hasattr(error, "possibilities") else "":
         hint = _instead_of(option, context)
     elif unknown := re.fullmatch(r"No such command '(.*)'", what):
@@ -256,6 +258,8 @@ def _command_like(name: str) -> str:
 
     if name.endswith(".gguf") or "/" in name or name.lower() in read_aliases(own_aliases()):
         return f"lacli run {name} runs a model"
+    if " " in name:
+        return "lacli run -p TEXT answers a prompt"
     near = suggest(name, [*COMMANDS, *habits.COMMANDS])
     return offered(list(dict.fromkeys(habits.COMMANDS.get(each, each) for each in near))) or _all_flags(None)
 

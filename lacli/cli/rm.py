@@ -63,10 +63,13 @@ def remove(
     aliases = read_aliases(own_aliases(), screen.note)
     planned = [removal.plan_removal(name, aliases, unfinished=unfinished) for name in models]
     found = {each.name: each for each in planned or removal.plan_all_unfinished()}
+    if not found and not json:
+        screen.note("there is no unfinished download")
+        return
     for each in found.values():
         others = f" and {len(each.paths) - 1} more" if each.paths[1:] else ""
         screen.note(f"{each.name}: {size_in_words(each.size)}, {each.paths[0]}{others}")
-    if not yes and not ask(f"remove {listed([*found])}, {_size(found.values())}?"):
+    if found and not yes and not ask(f"remove {listed([*found])}, {_size(found.values())}?"):
         screen.note("nothing was removed")
         raise typer.Exit(1)
     removed = [each for each in map(removal.remove, found.values()) if each.paths]

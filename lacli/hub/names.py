@@ -34,7 +34,7 @@ from lacli.text.format import offered, suggest
 
 DEMO = "stdlib-7m.q8_0.gguf"
 LIST = "models.txt"
-LINE_IS = "a line is: alias repository [quant] [figures] [words]"
+LINE_IS = "a line is NAME OWNER/REPO [QUANT] or NAME FILE.gguf"
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 PREFIX = "hf:"
 MAX_OFFERED = 4
@@ -182,7 +182,7 @@ def _read_target(text: str, folder: Path) -> str:
     if REPOSITORY.fullmatch(text) and ":" not in text and not text.endswith(".gguf"):
         return text
     if not text.endswith(".gguf"):
-        raise ValueError(f"{text} is neither owner/repo nor a .gguf file")
+        raise ValueError(f"{text!r} is neither OWNER/REPO nor a .gguf file")
     return str(folder / os.path.expanduser(text))
 
 

@@ -74,10 +74,9 @@ def plan_removal(name: str, aliases: Mapping[str, Alias], *, unfinished: bool = 
 
 
 def plan_all_unfinished() -> list[Removal]:
-    """All unfinished downloads by repository, without those that are going on."""
-    downloads = unfinished_downloads()
-    if not downloads:
-        raise ModelLoadError("there is no unfinished download", "lacli list shows what there is")
+    """All unfinished downloads by repository, without those that are going on; none is no error."""
+    if not (downloads := unfinished_downloads()):
+        return []
     ended = _ended(downloads, "all unfinished downloads")
     repositories = dict.fromkeys(each.repository for each in ended)
     return [_of_downloads(name, [each for each in ended if each.repository == name]) for name in repositories]

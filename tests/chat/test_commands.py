@@ -176,7 +176,7 @@ def test_a_file_goes_before_the_next_message_and_comes_back_with_undo(tmp_path: 
     chat = FakeChat()
     commands = commands_of(chat)
     said = run_in(commands, f"/read {tmp_path}/a.txt").text
-    assert "17 characters, 3 tokens" in said and "a.txt goes before the next message" in said
+    assert "a.txt: 17 characters, 3 tokens; it goes before the next message" in said
     assert "b.txt go before" in run_in(commands, f'/read "{tmp_path}/b.txt"').text
     message = commands.message("what is it?")
     assert message == "three short words\n\nmore\n\nwhat is it?"

@@ -90,6 +90,11 @@ def test_letters_behind_a_flag_are_offered_as_its_value_where_it_takes_any_text(
     assert done.code == 2 and f"no such option: {word} (" in done.err and hint in done.err
 
 
+def test_a_prompt_and_a_system_prompt_in_the_places_of_other_tools_are_told_their_own() -> None:
+    assert "(lacli run -p TEXT answers a prompt)" in call("what is a queue").err
+    assert "-sys gives a system prompt" in call("run", "demo", "-s", "You are a poet", "hi").err
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [

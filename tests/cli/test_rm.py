@@ -86,6 +86,9 @@ def test_unfinished_downloads_need_no_name_and_models_do(home: Home) -> None:
     done = home.call("rm", "--unfinished", "-y")
     assert (done.code, broken_off.exists()) == (0, False)
     assert "unfinished downloads of me/a" in done.err and "1 kB freed" in done.err
+    done = home.call("rm", "--unfinished")
+    assert (done.code, done.err) == (0, "lacli: there is no unfinished download\n")
+    assert json.loads(home.call("rm", "--unfinished", "--json").out) == {"removed": []}
 
 
 def test_what_is_gone_on_with_while_the_user_is_asked_is_not_said_to_be_removed(

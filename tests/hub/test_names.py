@@ -116,9 +116,9 @@ def test_columns_after_the_repository_may_be_left_out(line: str, alias: Alias, t
     ("line", "words"),
     [
         ("alone", "no repository"),
-        ("me a-word", "neither owner/repo nor a .gguf file"),
-        ("me folder/deep/repo", "neither owner/repo nor a .gguf file"),
-        ("me a/b.", "neither owner/repo nor a .gguf file"),
+        ("me a-word", "neither OWNER/REPO nor a .gguf file"),
+        ("me folder/deep/repo", "neither OWNER/REPO nor a .gguf file"),
+        ("me a/b.", "neither OWNER/REPO nor a .gguf file"),
         ("me/you a/b", "me/you is no name"),
         (".me a/b", ".me is no name"),
         ("-me a/b", "-me is no name"),
@@ -134,7 +134,7 @@ def test_a_broken_line_is_named_with_its_file_and_number(line: str, words: str, 
     found, [error] = read_list(path)
     assert [alias.name for alias in found] == ["fine"]
     assert f"{path}, line 3: " in error.what and words in error.what
-    assert error.hint.startswith("a line is: alias repository")
+    assert error.hint.startswith("a line is NAME OWNER/REPO")
 
 
 def test_all_other_names_go_on_working_beside_broken_lines_which_one_sentence_tells_of(tmp_path: Path) -> None:
