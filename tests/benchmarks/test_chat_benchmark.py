@@ -23,7 +23,7 @@ turns = st.lists(st.tuples(st.integers(0, 60), prompts, st.integers(0, 12)), min
 
 
 @given(kinds, any_settings, turns)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_every_turn_has_plains_tokens(
     kind: type[Decoder], chosen: DecodeSettings, rest: list[tuple[int, list[int], int]]
 ) -> None:

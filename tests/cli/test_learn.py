@@ -71,10 +71,16 @@ def test_nothing_but_numbers_under_known_names_is_kept_of_an_answer(learns: dict
 
 
 @pytest.mark.parametrize(
-    "flags", [("--no-learn",), ("--mode", "plain"), ("--mode", "lookahead"), ("-n", "16", "-W", "4")]
+    ("flags", "learn"),
+    [
+        (("--no-learn",), "1"),
+        ((), "0"),
+        (("--mode", "plain"), "1"),
+        (("--mode", "lookahead", "-n", "4", "-W", "4"), "1"),
+    ],
 )
 def test_what_is_not_to_be_learned_is_neither_written_nor_read(
-    learns: dict[str, str], flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    learns: dict[str, str], flags: tuple[str, ...], learn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done(learns, *RUN)
     before = kept(learns)
@@ -86,8 +92,7 @@ def test_what_is_not_to_be_learned_is_neither_written_nor_read(
 
     monkeypatch.setattr(Records, "read", refusing)
     for arguments in (RUN, ("chat", "-q", "-n", "4", "-p", QUESTION)):
-        done(learns, *arguments, *flags)
-        done({**learns, "LACLI_LEARN": "0"}, *arguments)
+        done({**learns, "LACLI_LEARN": learn}, *arguments, *flags)
     assert kept(learns) == before
 
 
