@@ -8,7 +8,7 @@ from dataclasses import replace
 from json import dumps
 from queue import SimpleQueue
 from threading import Lock
-from typing import TypeVar, Unpack, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 from weakref import WeakValueDictionary, finalize
 
 from lacli.api.loop import SharedLoop
@@ -178,8 +178,8 @@ class Model(Closing):
                 raise PromptError(f"prompt {number} of {len(prompts)}: {error.what}", error.hint) from error
         return streams
 
-    def _asked(self, kind: type[AnyStream], prompt: Prompt, options: AnswerOptions) -> AnyStream:
-        options = checked_options(options)
+    def _asked(self, kind: type[AnyStream], prompt: Prompt, given: AnswerOptions) -> AnyStream:
+        options = checked_options(given)
         prompts, raw = self.session.prompts, options.get("raw", False)
         with self._asking:
             self.session.model.check_open()
@@ -241,9 +241,9 @@ class Model(Closing):
             raise UsageError(f"the model was loaded for mode {own}, not {mode}", f"an answer's mode is plain or {own}")
         return mode == "plain"
 
-    def _own_settings(self, options: AnswerOptions) -> DecodeSettings | None:
+    def _own_settings(self, options: Mapping[str, Any]) -> DecodeSettings | None:
         """How an answer with W, N or G of its own is decoded. Raises UsageError where that cannot be."""
-        chosen = {name: options[name] for name in LETTERS if name in options}  # type: ignore[literal-required]
+        chosen = {name: options[name] for name in LETTERS if name in options}
         if not chosen:
             return None
         loaded = self._loop.decoder.settings
@@ -256,7 +256,7 @@ class Model(Closing):
             raise UsageError(what, f"W up to {loaded.window}, N of {loaded.ngram}, G up to {loaded.guesses}")
         return own
 
-    def _sampling_of(self, options: AnswerOptions) -> SamplingSettings:
+    def _sampling_of(self, options: Mapping[str, Any]) -> SamplingSettings:
         chosen = {SAMPLED[name]: value for name, value in options.items() if name in SAMPLED}
         schema = options.get("json_schema", "")
         if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
@@ -272,4 +272,5 @@ class Model(Closing):
         form = {"grammar": options.get("grammar", ""), "json_schema": schema}
         if any(form.values()):
             chosen |= form
-        return replace(options.get("sampling", self._sampling), **chosen)  # type: ignore[arg-type]  # names of its fields
+        sampling: SamplingSettings = options.get("sampling", self._sampling)
+        return replace(sampling, **chosen)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from re import sub
-from typing import TypedDict, cast
+from typing import Any, TypedDict
 
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -31,26 +31,26 @@ class AnswerOptions(TypedDict, total=False):
     n-grams and what was learned of texts.
     """
 
-    max_tokens: int
-    stop: str | Sequence[str]
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-    grammar: str
-    json_schema: str | Mapping[str, object] | type
-    sampling: SamplingSettings
-    system: str
-    raw: bool
-    logprobs: int
-    drawn_logprobs: bool
-    n_keep: int
-    mode: str
-    window: int
-    ngram: int
-    guesses: int
-    owner: str
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    seed: int | None
+    grammar: str | None
+    json_schema: str | Mapping[str, object] | type | None
+    sampling: SamplingSettings | None
+    system: str | None
+    raw: bool | None
+    logprobs: int | None
+    drawn_logprobs: bool | None
+    n_keep: int | None
+    mode: str | None
+    window: int | None
+    ngram: int | None
+    guesses: int | None
+    owner: str | None
 
 
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
@@ -128,16 +128,16 @@ def _instead(name: str, known: Sequence[str]) -> str:
     return INSTEAD.get(name, "")
 
 
-def checked_options(options: AnswerOptions) -> AnswerOptions:
+def checked_options(given: AnswerOptions) -> dict[str, Any]:
     """Return the options of an answer without those that are None.
 
     Raises UsageError for unknown names and impossible values; SamplingSettings checks its own.
     """
     known = AnswerOptions.__annotations__
-    if unknown := options.keys() - known.keys():
+    if unknown := given.keys() - known.keys():
         raise unknown_option("an answer", min(unknown), [*known])
     # A function that hands its own options on has None for those that it was not given.
-    options = cast("AnswerOptions", {name: value for name, value in options.items() if value is not None})
+    options = {name: value for name, value in given.items() if value is not None}
     for name, least in LEAST.items():
         value = options.get(name, least)
         if type(value) is not int or value < least:
@@ -147,7 +147,7 @@ def checked_options(options: AnswerOptions) -> AnswerOptions:
         raise UsageError(f"stop is {stops!r:.60}", "give a text, or several in a list")
     for name in ("system", "owner"):
         if not isinstance(options.get(name, ""), str):
-            raise UsageError(f"{name} is {options[name]!r:.60}", "give a text")  # type: ignore[literal-required]
+            raise UsageError(f"{name} is {options[name]!r:.60}", "give a text")
     if not isinstance(options.get("raw", False), bool):
         raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
     if not isinstance(options.get("sampling", SamplingSettings()), SamplingSettings):

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from lacli.api.request import Arrival, PromptProgress, Request
+from lacli.errors import UsageError
 from lacli.session.generation import Answer, PartialAnswer
 from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
@@ -52,6 +53,13 @@ class Answering(Closing):
         self._ended = True
         self._request.end()
 
+    def _iterate(self) -> None:
+        """Note that it is iterated. Raises UsageError the second time: what came before is not kept in pieces."""
+        if self._iterated:
+            hint = "answer() has the text; what no loop has read is lost with its iterator"
+            raise UsageError("an answer on its way is iterated once", hint)
+        self._iterated = True
+
     def _begin(
         self, deliver: Callable[[Arrival], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0
     ) -> None:
@@ -91,9 +99,7 @@ class Stream(Answering):
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
 
     def __iter__(self) -> Iterator[str]:
-        if self._iterated:
-            return
-        self._iterated = True
+        self._iterate()
         self.begin()
         try:
             while not self._ended:
@@ -108,8 +114,9 @@ class Stream(Answering):
 
     def answer(self) -> Answer:
         """The whole answer; where its iteration was left early, what there is of it."""
-        for _ in self:
-            pass
+        if not self._iterated:
+            for _ in self:
+                pass
         return self.partial_answer()
 
 
@@ -138,9 +145,7 @@ class AsyncStream(Answering):
         `max_unread`: steps that may wait to be read. With more the answer is held until half of them are read, and it
         raises LacliError where nothing is for 20 seconds. 0: no limit.
         """
-        if self._iterated:
-            return
-        self._iterated = True
+        self._iterate()
         arrivals: asyncio.Queue[Arrival] = asyncio.Queue()
         mailbox = self._model._mailbox(asyncio.get_running_loop())
         self._begin(partial(mailbox.post, self._request, arrivals), wake=mailbox.wake, max_unread=max_unread)
@@ -153,8 +158,9 @@ class AsyncStream(Answering):
 
     async def answer(self) -> Answer:
         """The whole answer; where its iteration was left early, what there is of it."""
-        async for _ in self:
-            pass
+        if not self._iterated:
+            async for _ in self:
+                pass
         return self.partial_answer()
 
 
