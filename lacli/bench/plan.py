@@ -75,12 +75,14 @@ class Speed:
 class BenchPlan:
     """What is run: tasks with the limits of their answers, and how often.
 
-    `seconds`: how long it takes at the speed of the warm-up if no answer ends early.
+    `seconds`: how long it takes at the speed of the warm-up if no answer ends early. `further`: the tasks that follow
+    where it takes less; none where their number was asked for.
     """
 
     tasks: tuple[Task, ...]
     repetitions: int
     seconds: float
+    further: tuple[Task, ...] = ()
 
     @property
     def max_tokens(self) -> int:
@@ -212,16 +214,17 @@ def _plans(
     counts = [len(classes)] * len(ladder) + fewer
     for step, count in enumerate(counts):
         each, repetitions, limit = ladder[min(step, len(ladder) - 1)]
-        rows = zip_longest(*(members[: wish.each or each] for members in list(classes.values())[:count]))
         # Class by class in turns, so that what an interrupt leaves is about all of them.
-        chosen = [task for row in rows for task in row if task]
+        rows = [*zip_longest(*(members[: wish.each] for members in [*classes.values()][:count]))]
         repeats = wish.repetitions or repetitions
-        limited, seconds = [], 0.0
-        for task in chosen:
+        limited, costs = [], []
+        for task in (task for row in rows for task in row if task):
             room = max(cells - sizes[task], 1)
             limited.append(replace(task, max_tokens=min(_max_tokens(task, limit, wish), room)))
-            seconds += repeats * _cost(limited[-1], speeds, sizes[task])
-        yield BenchPlan(tuple(limited), repeats, seconds)
+            costs.append(repeats * _cost(limited[-1], speeds, sizes[task]))
+        chosen = sum(task is not None for row in rows[: wish.each or each] for task in row)
+        further = limited[chosen:] if wish.seconds is not None else []
+        yield BenchPlan(tuple(limited[:chosen]), repeats, sum(costs[:chosen]), tuple(further))
 
 
 def _max_tokens(task: Task, limit: int, wish: Wish) -> int:

@@ -210,6 +210,16 @@ class Rounds:
         """Answers that there will be, where no prompt is left out."""
         return sum(len(task.turns) for task in self.tasks) * len(self.contenders) * self.repetitions
 
+    def take_in(self, further: Rounds) -> None:
+        """Add what the same contenders have answered to other tasks."""
+        first = len(self.exchanges)
+        self.exchanges += further.exchanges
+        self.trials |= {(place, first + number): found for (place, number), found in further.trials.items()}
+        self.tasks = [*self.tasks, *further.tasks]
+        self.left_out += further.left_out
+        self.failures |= further.failures
+        self.is_cut = self.is_cut or further.is_cut
+
     def of(self, contender: int, exchange: int) -> list[Trial]:
         """A contender's trials on one exchange, one a repetition."""
         return self.trials.get((contender, exchange), [])

@@ -15,7 +15,7 @@ from lacli.auto.step_cost import Cost
 from lacli.bench import plot
 from lacli.bench.contenders import Contexts, Judged, contenders, judge, points_of
 from lacli.bench.oracle import Ceilings, oracles
-from lacli.bench.plan import BenchPrompts, Wish, planned, prompts_of
+from lacli.bench.plan import BenchPlan, BenchPrompts, Wish, planned, prompts_of
 from lacli.bench.report import as_lines, lined_up
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Asker, Contender, Rounds
@@ -34,6 +34,7 @@ from lacli.stats import MIN_CORE_SHARE
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import PAGE, columns
+from lacli.text.format import counted
 
 COST_S = 6.0
 """Seconds for the cost of rows, where mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
@@ -208,6 +209,7 @@ def measured(
 
     `asking`: the prompts of the request's tasks, where they are not those of a text each; they end with the time.
     """
+    begin = perf_counter()
     asker = asking[0] if asking else asker_of(session)
     prompts = asking[1] if asking else prompts_of(asker, request.tasks, request.wish)
     cost = None
@@ -235,6 +237,8 @@ def measured(
             _go_through(again, screen, words, seconds)
             # Ctrl-C before this leaves the first ones, which are complete.
             rounds, core_begin = again, again_begin
+        if request.wish.is_timed and not (asking or rounds.is_cut):
+            use_time_left(rounds, plan, (request.wish.seconds or 0.0) - (perf_counter() - begin), spent_s, screen)
     except KeyboardInterrupt:
         interrupted = True
     share = _core_share(rounds, process_time() - core_begin, session.threads)
@@ -247,6 +251,25 @@ def measured(
     for number, error in rounds.failures.items():
         screen.note(f"{rounds.contenders[number].label} was given up: {error}")
     return BenchOutcome(rounds, machine_of(session), interrupted, share, cost=cost)
+
+
+def use_time_left(rounds: Rounds, plan: BenchPlan, left_s: float, spent_s: float, screen: Screen) -> None:
+    """Let the contenders answer as many further tasks of the plan as fit into `left_s` seconds.
+
+    `spent_s`: those that the plan's own tasks took. The oracle beside mode auto takes its part of both behind them.
+    """
+    count = len(rounds.contenders)
+    task_s = spent_s / len(plan.tasks) * (count + any(each.mode == "auto" for each in rounds.contenders)) / count
+    own_s = len(plan.tasks) * task_s - spent_s
+    further = plan.further[: max(int((left_s - own_s) / task_s), 0)]
+    if not further:
+        return
+    screen.note(f"time is left for {counted(len(further), 'prompt')} more")
+    more = Rounds(rounds.contenders, further, plan.repetitions, rounds.asker)
+    try:
+        _go_through(more, screen, seconds=LATE * left_s)
+    finally:
+        rounds.take_in(more)
 
 
 def _core_share(rounds: Rounds, core_s: float, threads: int) -> float:
@@ -343,7 +366,8 @@ def _go_through(rounds: Rounds, screen: Screen, words: str = "answers", seconds:
 def _reach(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
     """Let an oracle answer for each contender of mode auto."""
     cost = outcome.cost
-    if cost is None or not cost.staircases:
+    # Where the time was up already, nobody waits for more.
+    if cost is None or not cost.staircases or outcome.rounds.is_cut:
         return
     for number, contender in enumerate(outcome.contenders):
         if contender.mode == "auto":

@@ -177,6 +177,14 @@ _SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAM
 _RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
 _RESTART |= dict.fromkeys(("num-ctx", "ctx", "context"), "-c")  # as others call it
 _RESTART["context-shift"] = "--context-shift"
+_COMMANDS = {
+    "system": ("the system prompt", "/system TEXT changes it"),
+    "verbose": ("what an answer cost", "/stats shows it, /status the line of numbers"),
+    "status": ("the line of numbers", "/status on or off"),
+    **dict.fromkeys(("color", "colour"), ("the colour of guessed tokens", "/color on or off")),
+    "format": ("the form of an answer", "/set json-schema {} makes it JSON"),
+}
+"""What is no setting: what it is in words, and the command that has it."""
 
 
 def plain_name(typed: str) -> str:
@@ -199,10 +207,9 @@ def find_setting(typed: str) -> Setting:
     if folded in _RESTART:
         kept = "/save FILE and --load FILE keep the chat"
         raise UsageError(f"{folded} cannot be changed in a session", f"start again with {_RESTART[folded]}; {kept}")
-    if folded == "system":
-        raise UsageError("the system prompt is not a setting", "/system TEXT changes it")
-    if folded == "verbose":
-        raise UsageError("what an answer cost is not a setting", "/stats shows it, /status the line of numbers")
+    if folded in _COMMANDS:
+        what, hint = _COMMANDS[folded]
+        raise UsageError(f"{what} is not a setting", hint)
     known = (*_BY_NAME, DEFAULT, PRESET, *FILES)
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, known, "/set lists them"))
 

@@ -83,7 +83,9 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
         replace_file(target, [chat.lines(SAVED, local_time())], for_owner)
     except (OSError, ValueError) as error:
         what = f"cannot write {str(path)!r}: {reason_of(error)}"
-        raise LacliError(what, "give another name, in a folder that is there") from error
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        place = "on another disk, or make room" if is_full else "in a folder that is there"
+        raise LacliError(what, f"give another name, {place}") from error
 
 
 def read_chat(path: str | Path) -> SavedChat:

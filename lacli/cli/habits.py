@@ -15,7 +15,9 @@ COMMANDS = {"ls": "list", "models": "list", "remove": "rm", "download": "pull", 
 FLAGS = {
     **dict.fromkeys(("--context", "--context-length", "--num-ctx", "--n-ctx"), "--ctx-size"),
     "--num-gpu": "--gpu-layers",
-    "--format": "--json",
+    **dict.fromkeys(("--format", "--schema"), "--json-schema"),
+    "--perf": "--stats",
+    **dict.fromkeys(("-lv", "--verbosity", "--log-verbosity"), "--verbose"),
 }
 """Flags of ollama, hf and of llama.cpp's Python interface that look like none here, by what they are called here."""
 
@@ -34,7 +36,13 @@ REFUSED = {
         ("-no-cnv", "--no-conversation"),
         ("a prompt goes through the model's chat template here", "--raw goes without"),
     ),
-    **dict.fromkeys(("-md", "--model-draft"), ("lacli needs no draft model", "leave it out")),
+    **dict.fromkeys(
+        ("-md", "--model-draft", "--draft-max", "--draft-min", "--draft"),
+        ("lacli needs no draft model", "leave it out"),
+    ),
+    **dict.fromkeys(("--mmproj", "--image"), ("a prompt is a text here", "leave it out")),
+    **dict.fromkeys(("--samplers", "--sampling-seq"), ("samplers have llama.cpp's usual order here", "leave it out")),
+    "--prompt-cache": ("what a prompt begins with is not kept between runs", "lacli chat and lacli serve keep it"),
     **dict.fromkeys(("-ub", "--ubatch-size"), ("llama.cpp's own size is used, 512 rows", "-b bounds a call's rows")),
     **dict.fromkeys(("-np", "--parallel"), ("one text is decoded at a time", "leave it out")),
     **dict.fromkeys(("-r", "--reverse-prompt"), ("an answer ends before --stop TEXT here", "write --stop")),

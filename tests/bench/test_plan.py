@@ -66,6 +66,13 @@ def test_a_plan_takes_no_longer_than_there_is_time_and_the_next_larger_one_would
         assert chosen(TASKS, Wish(*LADDER[step - 1], seconds=budget), QUICK).seconds > budget
 
 
+def test_tasks_that_had_no_place_follow_class_by_class_unless_their_number_was_asked_for() -> None:
+    plan = chosen(TASKS, Wish(seconds=5.0), QUICK)
+    assert {*plan.tasks, *plan.further} == {replace(each, max_tokens=plan.max_tokens) for each in TASKS}
+    assert len({each.kind for each in plan.further[:3]}) == 3
+    assert not chosen(TASKS, Wish(each=1, seconds=5.0), QUICK).further and not chosen(TASKS, Wish(), QUICK).further
+
+
 def test_a_slow_machine_drops_classes_last_and_at_least_one_prompt_stays() -> None:
     plan = chosen(TASKS, Wish(seconds=1), SLOW)
     assert len(plan.tasks) == 1 and plan.repetitions == 1

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from lacli.bench.plan import BenchPlan
 from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
+from lacli.bench.run import use_time_left
 from lacli.errors import LacliError
+from lacli.terminal.screen import Screen
 from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, asker, contender, played, task, tokens_of
 from tests.fakes.clock import FakeClock
 
@@ -53,6 +56,23 @@ def test_the_time_ends_the_rounds_once_all_have_answered_an_exchange(clock: Fake
         rounds = Rounds(ones, TASKS, 3, asker())
         assert len([*rounds.within(seconds)]) == turns
         assert sum(map(len, rounds.trials.values())) == turns
+
+
+@pytest.mark.parametrize(("left_s", "taken"), [(79.0, 1), (119.0, 2), (1e9, 3)])
+def test_further_tasks_are_answered_while_time_is_left_as_if_they_had_been_asked_at_once(
+    clock: FakeClock, left_s: float, taken: int
+) -> None:
+    """A step takes a second, and there is no mode auto whose oracle would take a part."""
+    tasks = (*TASKS, task("7 8 7 8", kind="code"))
+    ones = [contender(PLAIN, clock, number=number)[0] for number in range(2)]
+    rounds = played(Rounds(ones, tasks[:1], 1, asker()))
+    plan = BenchPlan(tasks[:1], 1, 40.0, further=tasks[1:])
+    use_time_left(rounds, plan, left_s - 40.0, 40.0, Screen(quiet=True))
+    whole = played(Rounds(ones, tasks[:taken], 1, asker()))
+    assert rounds.exchanges == whole.exchanges and rounds.most == whole.most
+    assert {key: [each.ids for each in found] for key, found in rounds.trials.items()} == {
+        key: [each.ids for each in found] for key, found in whole.trials.items()
+    }
 
 
 def test_a_later_turn_comes_behind_plain_decodings_answer(clock: FakeClock) -> None:

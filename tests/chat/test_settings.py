@@ -201,6 +201,8 @@ WRONG = [
     ("grammar-file", "", "needs a file"),
     ("mirostat", "1", "--temp 0"),
     ("system", "hello", "/system TEXT"),
+    ("color", "on", "/color on or off"),
+    ("format", "json", "/set json-schema"),
     ("num_ctx", "4096", "start again with -c"),
     ("t", "1", "start again with -t"),
     *((key, "1", "--strict") for key in ("strict", "ordered", "min-outputs")),

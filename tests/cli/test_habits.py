@@ -108,7 +108,7 @@ def test_a_prompt_and_a_system_prompt_in_the_places_of_other_tools_are_told_thei
         ("--ctx", "--ctx-size"),
         ("--gpu", "--gpu-layers"),
         ("--ngl", "-ngl"),
-        ("--format", "--json"),
+        ("--format", "--json-schema"),
     ],
 )
 def test_flags_of_other_tools_are_answered_with_what_they_are_called_here(word: str, meant: str) -> None:
