@@ -128,6 +128,15 @@ class Model(Closing):
         """The same as `stream`, for `async for`."""
         return self._asked(AsyncStream, prompt, options)
 
+    def tokenize(self, prompt: Prompt, *, system: str = "", raw: bool = False) -> list[int]:
+        """The tokens of a prompt or a conversation behind which its answer begins, the chat template's included.
+
+        `system`, `raw`: as an answer takes them. Raises PromptError and UsageError as `stream` does.
+        """
+        with self._asking:
+            self.session.model.check_open()
+            return self._prompt_tokens(prompt, system, raw=raw)
+
     @property
     def context(self) -> int:
         """Tokens that a prompt and its answer may have."""
@@ -187,18 +196,11 @@ class Model(Closing):
                 self._loop.close()
                 self.session.reopen()
                 self._begin_loop()
-            if isinstance(prompt, str):
-                tokens = prompts.question(prompt, options.get("system", ""), (), raw=raw)
-            elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], int):
-                tokens = checked_tokens(cast("Sequence[int]", prompt), self.session.model.vocabulary)
-            elif raw or options.get("system"):
-                what = "raw and system are for a prompt that is a text"
-                raise UsageError(what, "write a system message in front")
-            else:
-                tokens = prompts.conversation(checked_messages(cast("Messages", prompt)))
+            tokens = self._prompt_tokens(prompt, options.get("system", ""), raw=raw)
             own = self._own_settings(options)
             with told_to_programs():
-                drawn, sampler = self.session.text_verifier(self._sampling_of(options))
+                sampling, warnings = self.session.completed(self._sampling_of(options))
+                drawn, sampler = self.session.text_verifier(sampling)
             stops = (*as_stops(options.get("stop", ())), *(() if raw else prompts.turn_ends))
             controls = prompts.control_tokens(stops)
         behind = (sampler or MostProbable()) if options.get("drawn_logprobs") else None
@@ -227,8 +229,20 @@ class Model(Closing):
             threads=threads,
             gives_way=self.session.gives_way,
             logprobs=found,
+            seed=sampling.seed if sampling.temp > 0 else None,
+            warnings=warnings,
         )
         return kind(self, partial, request)
+
+    def _prompt_tokens(self, prompt: Prompt, system: str, *, raw: bool) -> list[int]:
+        prompts = self.session.prompts
+        if isinstance(prompt, str):
+            return prompts.question(prompt, system, (), raw=raw)
+        if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], int):
+            return checked_tokens(cast("Sequence[int]", prompt), self.session.model.vocabulary)
+        if raw or system:
+            raise UsageError("raw and system are for a prompt that is a text", "write a system message in front")
+        return prompts.conversation(checked_messages(cast("Messages", prompt)))
 
     def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
         with self._reading:

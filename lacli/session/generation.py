@@ -30,7 +30,8 @@ class Answer:
     `tokens`: the generated ids that the text was made of, with an end token but without those of a stop string, which
     count as predicted all the same. `finish_reason`: stop (the stop string `stop`), eog (an end token), length
     (`max_tokens`, or a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they
-    were asked for.
+    were asked for. `seed`: what its tokens were drawn with, None where the most probable ones were taken. `warnings`:
+    sentences on what of its JSON schema it does not keep to.
     """
 
     text: str
@@ -40,6 +41,8 @@ class Answer:
     pool: PoolStatistics
     logprobs: tuple[TokenLogprob, ...] = ()
     stop: str = ""
+    seed: int | None = None
+    warnings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text
@@ -97,15 +100,18 @@ class PartialAnswer:
         threads: int = 0,
         gives_way: bool = False,
         logprobs: Sequence[TokenLogprob] = (),
+        seed: int | None = None,
+        warnings: Sequence[str] = (),
     ) -> None:
         """`bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
 
         `watch`: gets every step with the text of its tokens. `threads`, `gives_way`: as `RunStatistics` has them.
-        `logprobs`: where those of the tokens are found.
+        `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has them.
         """
         self._measured = measured
         self._bytes_of, self._watch, self._logprobs = bytes_of, watch, logprobs
         self._stream = TextStream(bytes_of, stops, controls)
+        self._seed, self._warnings = seed, tuple(warnings)
         self._text: list[str] = []
         self._tokens: list[int] = []
         self._finish: Finish = "interrupt"
@@ -165,6 +171,8 @@ class PartialAnswer:
             pool=self._measured.pool.statistics(),
             logprobs=tuple(self._logprobs[: len(self._tokens)]),
             stop=self._stream.stop,
+            seed=self._seed,
+            warnings=self._warnings,
         )
 
     def _note(self, pieces: list[Piece]) -> list[Piece]:
@@ -193,6 +201,7 @@ class Generation(PartialAnswer, Closing):
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
         gives_way: bool = False,
+        seed: int | None = None,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
         """`max_tokens`: of the answer, -1 for no limit. `reuse`, `n_keep`: as `Decoder.generate` takes them.
@@ -201,7 +210,15 @@ class Generation(PartialAnswer, Closing):
         LacliError where something else uses it. The others: as `PartialAnswer` takes them.
         """
         super().__init__(
-            decoder, bytes_of, prompt, stops, controls=controls, watch=watch, threads=threads, gives_way=gives_way
+            decoder,
+            bytes_of,
+            prompt,
+            stops,
+            controls=controls,
+            watch=watch,
+            threads=threads,
+            gives_way=gives_way,
+            seed=seed,
         )
         self._decoder, self._alone = decoder, alone
         self._begun = False

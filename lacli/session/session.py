@@ -93,7 +93,7 @@ class Session(Closing):
         self._cost = cost
         self._records: ModelRecords | None = None
         self._past_texts = PastTexts(past_texts) if past_texts else None
-        self._schema = ("", "")
+        self._schema: tuple[str, str, list[str]] = ("", "", [])
         self._busy = Lock()
         self._generations: WeakSet[Generation] = WeakSet()
         if not often_alone:
@@ -118,7 +118,7 @@ class Session(Closing):
             self.prompts = self._prompts(template, template_variables or {})
             decode_settings = self._restricted(decode_settings)
             self.notes += source_notes(decode_settings, texts=self._past_texts is not None)
-            self.sampling = self._completed(sampling)
+            self.sampling = self._own_sampling(sampling)
             self.sampler = self._new_sampler(self.sampling)
             stack.callback(self._close_sampler)
             self.engine = self._open_contexts(decode_settings)
@@ -183,6 +183,7 @@ class Session(Closing):
             watch=watch,
             threads=self.threads,
             gives_way=self.gives_way,
+            seed=self.sampling.seed if self.sampling.temp > 0 else None,
             alone=self.alone,
         )
         self._generations.add(generation)
@@ -296,7 +297,7 @@ class Session(Closing):
                 self.notes += source_notes(chosen, texts=self._past_texts is not None)
             if chosen.strict:
                 check_draws(sampling)
-            sampling = self._completed(sampling)
+            sampling = self._own_sampling(sampling)
             before = now, self.sampling, self.sampler
             self.sampling, self.sampler = sampling, self._new_sampler(sampling)
             suits = self.copies.suits(chosen, raw_logits=self.sampler is not None)
@@ -369,17 +370,25 @@ class Session(Closing):
         check_rows(settings, self.model_settings)
         return settings
 
-    def _completed(self, sampling: SamplingSettings) -> SamplingSettings:
-        """The settings with a random seed chosen, and a JSON schema turned into its grammar."""
+    def completed(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
+        """The settings with a random seed chosen, and a JSON schema turned into its grammar.
+
+        Beside them sentences on what the grammar does not keep to. Raises UsageError for a schema that cannot be.
+        """
         if sampling.seed < 0:
             sampling = replace(sampling, seed=new_seed())
-        if sampling.json_schema:
-            if sampling.json_schema != self._schema[0]:
-                grammar, warnings = grammar_of(sampling.json_schema, schema_grammar)
-                self._schema = sampling.json_schema, grammar
-                self.notes += warnings
-                self.warnings += warnings
-            sampling = replace(sampling, grammar=self._schema[1], json_schema="")
+        if not sampling.json_schema:
+            return sampling, []
+        if sampling.json_schema != self._schema[0]:
+            self._schema = sampling.json_schema, *grammar_of(sampling.json_schema, schema_grammar)
+        _, grammar, warnings = self._schema
+        return replace(sampling, grammar=grammar, json_schema=""), warnings
+
+    def _own_sampling(self, sampling: SamplingSettings) -> SamplingSettings:
+        sampling, warnings = self.completed(sampling)
+        told = [each for each in warnings if each not in self.warnings]
+        self.notes += told
+        self.warnings += told
         return sampling
 
     def _new_sampler(self, sampling: SamplingSettings) -> LlamaSampler | None:
@@ -395,9 +404,9 @@ class Session(Closing):
     def text_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
         """What draws the tokens of one text among others as `sampling` says, and its sampler, which is to be closed.
 
-        None for both where the most probable tokens are taken. Raises UsageError for a form that cannot be.
+        None for both where the most probable tokens are taken. `sampling`: completed. Raises UsageError for a grammar
+        that cannot be.
         """
-        sampling = self._completed(sampling)
         sampler = self._new_sampler(sampling)
         return (verifier(sampler, sampling) if sampler else None), sampler
 

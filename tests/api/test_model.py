@@ -89,6 +89,25 @@ def test_pieces_joined_are_the_text_and_come_once(model: Model) -> None:
     assert stream.answer().finish_reason == "length"
 
 
+def test_an_answer_tells_its_seed_and_what_of_its_own_schema_it_does_not_keep_to(model: Model) -> None:
+    kept, not_kept = {"type": "boolean"}, {"type": "object", "properties": {"f": {"type": "number", "maximum": 2}}}
+    answers = [model.generate("A number.", json_schema=each, max_tokens=4) for each in (kept, not_kept, kept)]
+    assert [len(each.warnings) for each in answers] == [0, 1, 0] and "maximum" in answers[1].warnings[0]
+    assert model.session.warnings == [] and answers[0].seed is None
+    drawn = model.generate(QUESTIONS[0], temperature=1.0, max_tokens=TOKENS)
+    assert drawn.seed is not None
+    assert model.generate(QUESTIONS[0], temperature=1.0, seed=drawn.seed, max_tokens=TOKENS).text == drawn.text
+
+
+def test_the_tokens_of_a_conversation_are_those_its_answer_begins_behind(model: Model) -> None:
+    messages = [{"role": "user", "content": QUESTIONS[0]}]
+    assert model.tokenize(messages) == model.tokenize(QUESTIONS[0]) == [*model.stream(messages).prompt]
+    assert len(model.tokenize(QUESTIONS[0], raw=True)) < len(model.tokenize(QUESTIONS[0]))
+    assert len(model.tokenize(QUESTIONS[0], system="Be short.")) > len(model.tokenize(QUESTIONS[0]))
+    with pytest.raises(PromptError):
+        model.tokenize([])
+
+
 def test_stops_end_an_answer_across_pieces_alone_and_in_lists(model: Model) -> None:
     whole = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
     stop = whole[4:9]
