@@ -59,8 +59,11 @@ Only sizes that were measured before count: where those timed between answers di
 slower by 5% in edits (benchmarks.many laws, 3 texts), since plain steps had to be timed anew for each new size.
 """
 
-CONTEXT_STEP = 256
-"""Tokens after which the cost of the longer context is looked up."""
+CONTEXT_STEP, CONTEXT_STEPS = 256, 1024
+"""Tokens after which the cost of the longer context is looked up, and steps after which it is all the same.
+
+A server's answers may all be short, and a size that looked too dear in a busy moment would never be looked at again.
+"""
 
 
 @dataclass
@@ -68,13 +71,20 @@ class _Observed:
     """What steps of one size showed: the cost of its further rows as a multiple of the expected one.
 
     `count`: steps that say so. `followed`: the multiple that the neighbouring sizes follow. `recent`: since the context
-    last changed.
+    last changed. `beside`: among several texts, since a plain step of a single one was last timed.
     """
 
     share: float
     count: float
     followed: float = inf
     recent: bool = True
+    beside: bool = False
+
+    def learn(self, share: float) -> None:
+        """Take in what one more step showed."""
+        self.count = min(self.count + 1, MAX_WEIGHT)
+        self.share += (share - self.share) / self.count
+        self.recent = True
 
 
 class StepCostModel:
@@ -97,7 +107,7 @@ class StepCostModel:
         self._max_rows = max_rows
         self._fills = fills
         self._measured = cost if cost and cost.staircases and cost.at(0).max_rows >= LEAST_MEASURED else None
-        self._context = 0
+        self._context = self._steps = 0
         self._unmeasured_row = UNKNOWN_ROW
         self._prefill: tuple[int, float] | None = None
         self._texts = 1
@@ -150,15 +160,16 @@ class StepCostModel:
         """Compare the steps of `count` texts, at most `max_rows`, from now on."""
         if count != self._texts:
             self._before_s = self.plain_s or self._before_s
-            self._plain = self._plain.of_other_texts(self._base / self._without_return[count])
+            self._plain = self._plain.of_other_texts(self._base, self._without_return[count])
             self._texts = count
             self._stale = True
             self.refresh()
 
     def set_context(self, tokens: int) -> None:
-        """Look up the cost behind `tokens` tokens if the context has changed enough."""
-        if abs(tokens - self._context) >= CONTEXT_STEP:
-            self._context = tokens
+        """Look up the cost of the next step, behind `tokens` tokens, if the context has changed enough."""
+        self._steps += 1
+        if abs(tokens - self._context) >= CONTEXT_STEP or self._steps >= CONTEXT_STEPS:
+            self._context, self._steps = tokens, 0
             # What looked too dear to be taken again would never be looked at again.
             self._observed = {rows: each for rows, each in self._observed.items() if each.recent}
             for each in self._observed.values():
@@ -249,13 +260,17 @@ class StepCostModel:
         if not before_s and self._kept:
             before_s = self._kept.plain_s
         if self._texts > 1:
-            cost = max(seconds / before_s, 1.0) if before_s else self._base
-            self._observed[self._texts] = _Observed((cost - 1) / self._unit(self._texts), 1)
+            cost = _plausible(seconds / before_s if before_s else self._base, self._texts)
+            seen = self._observed.setdefault(self._texts, _Observed(0.0, 0))
+            seen.learn((cost - 1) / self._unit(self._texts))
+            seen.beside = True
         else:
-            # What was timed beside steps of several rows was not timed beside this one.
+            # What was timed beside steps of several rows was not timed beside this one; what was is left as it is, or
+            # the noise of all comparisons would add up.
             for rows, each in self._observed.items():
-                cost = (1 + self._unit(rows) * each.share) * before_s / seconds
-                each.share = max(cost - 1, 0.0) / self._unit(rows)
+                if each.beside:
+                    cost = _plausible((1 + self._unit(rows) * each.share) * before_s / seconds, rows)
+                    each.share, each.beside = (cost - 1) / self._unit(rows), False
         self._before_s = 0.0
         self._stale = True
         self.refresh()
@@ -292,9 +307,8 @@ class StepCostModel:
             self._observed[rows] = _Observed((expected - 1) / unit, weight)
         seen = self._observed[rows]
         believed, booked = self._clip(relative, expected, seen, is_new)
-        seen.count = min(seen.count + 1, MAX_WEIGHT)
-        seen.share += ((believed - 1) / unit - seen.share) / seen.count
-        seen.recent = True
+        seen.learn((believed - 1) / unit)
+        seen.beside = self._texts > 1
         self._stale = self._stale or abs(seen.share - seen.followed) > NEIGHBOUR_CHANGE * seen.share
         self._without_return[rows] = 1 + unit * seen.share
         for less in range(max(rows - FILL_ROWS, 1), rows + 1):
@@ -344,6 +358,11 @@ class StepCostModel:
         cost = np.interp(rows, sizes, [known.relative(size) for size in sizes])
         cost[sizes[-1] + 1 :] = [known.relative(size) for size in range(sizes[-1] + 1, self._max_rows + 1)]
         self._expected = np.asarray(np.maximum(cost, 1 + (rows - 1) * MIN_COST), np.float64)
+
+
+def _plausible(cost: float, rows: int) -> float:
+    """The cost of a step that was compared with few others, as far as it can be: those may have been held up."""
+    return min(max(cost, 1.0), FIRST_JUMP * rows)
 
 
 def _slopes(cost: npt.NDArray[np.float64]) -> list[float]:

@@ -30,6 +30,8 @@ class PlainSteps:
         self.larger = 0
         self.return_cost = 0.0
         self.is_return_known = False
+        # The return cost in single-row steps, None once it was learned here; what is only handed on stays as it was.
+        self._carried: float | None = None
         self._patience = PATIENCE
         self._times: deque[float] = deque(maxlen=PLAIN_STEPS)
 
@@ -42,10 +44,12 @@ class PlainSteps:
         # A median, since one of a few steps may meet a busy moment, or be the first of a context and slow for that.
         return median_low(self._times) if self._times else 0.0
 
-    def of_other_texts(self, ratio: float) -> PlainSteps:
-        """Return those of another number of texts; `ratio`: the cost of one here in units of theirs."""
+    def of_other_texts(self, here: float, there: float) -> PlainSteps:
+        """Return those of another number of texts; `here`, `there`: single-row steps that one costs."""
         steps = PlainSteps()
-        steps.return_cost, steps.is_return_known = self.return_cost * ratio, self.is_return_known
+        steps._carried = self.return_cost * here if self._carried is None else self._carried
+        steps.return_cost = min(steps._carried / there, MAX_RETURN)
+        steps.is_return_known = self.is_return_known
         return steps
 
     @property
@@ -65,6 +69,7 @@ class PlainSteps:
         if not self.larger:
             self._times.append(seconds)
             if self.is_first_guess:
+                self._carried = None
                 self.return_cost = min(RETURN_S / self.seconds, MAX_RETURN / 2) if self.seconds else 0.0
             return 0.0
         plain = self.seconds
@@ -85,5 +90,5 @@ class PlainSteps:
         self.larger += 1
 
     def _average(self, excess: float) -> None:
-        self.is_return_known = True
+        self._carried, self.is_return_known = None, True
         self.return_cost += (excess - self.return_cost) / RETURNS

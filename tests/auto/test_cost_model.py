@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from lacli.auto import cost_model, plain_steps
 from lacli.auto.cost_model import (
+    CONTEXT_STEPS,
     FILL_ROWS,
     FILL_SAVING,
     MAX_WEIGHT,
@@ -377,6 +379,29 @@ def test_what_several_texts_showed_counts_for_one_as_soon_as_its_plain_step_is_t
     assert model.needs_plain_step
     see(model, 1, 1.0, 1)
     assert [model.relative[4], model.relative[8]] == pytest.approx([STEEP[4], STEEP[8]])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_noise_of_texts_that_come_and_go_does_not_add_up(seed: int) -> None:
+    random, model = Random(seed), Model(MOST, None)
+    costs = [1 + 0.3 * more for more in range(MOST)]
+    for rows in (1, 8):
+        see(model, rows, costs[rows - 1], 9)
+    for _ in range(400):
+        model.set_texts(count := random.choice([1, 1, 2, 3]))
+        for _ in range(random.randint(1, 6)):
+            model.record(count, costs[count - 1] * PLAIN_S * random.choice([0.7, 0.9, 1, 1, 1.2, 1.6]))
+    assert model.relative[8] == pytest.approx(costs[7], rel=0.3)
+
+
+def test_a_size_that_looked_too_dear_is_looked_at_again_behind_short_texts_too() -> None:
+    model = Model(MOST, None)
+    see(model, 1, 1.0, 3)
+    see(model, 8, 40.0, 3)
+    for _ in range(2 * CONTEXT_STEPS):
+        assert model.relative[8] > 30
+        model.set_context(100)
+    assert model.relative[8] == pytest.approx(UNKNOWN[7])
 
 
 def test_the_first_plain_step_of_several_texts_says_what_it_costs_beside_one_of_a_single_text() -> None:
