@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lacli.auto.plain_steps import JUMP, MIN_PLAIN, PlainSteps
+from lacli.auto.plain_steps import JUMP, MAX_RETURN, MIN_PLAIN, PlainSteps
 from lacli.auto.step_cost import Cost, KeptSteps
 
 UNKNOWN_ROW = 0.35
@@ -287,7 +287,7 @@ class StepCostModel:
         """Go on from what an earlier run has seen."""
         self._measured_s = kept.plain_s
         if kept.return_cost is not None:
-            self._plain.return_cost, self._plain.is_return_known = kept.return_cost, True
+            self._plain.return_cost, self._plain.is_return_known = min(kept.return_cost, MAX_RETURN), True
         is_recent = abs(kept.context - self._context) < CONTEXT_STEP
         for rows, cost, count in kept.sizes:
             if rows <= self._max_rows and rows not in self._observed:
