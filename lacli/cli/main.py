@@ -166,7 +166,7 @@ def _check_shell(flag: str, wanted: str = "") -> None:
     if shell not in SHELLS:
         what = f"no script completes in {shell}" if shell else "lacli was not started from a shell"
         raise UsageError(f"{flag}: {what}", "call it at a prompt of bash, zsh, fish or PowerShell")
-    if wanted in SHELLS and wanted != shell:
+    if wanted and not wanted.startswith("-") and wanted != shell:
         raise UsageError(
             f"{flag} is for the shell it is called in, which is {shell}", f"call it at a prompt of {wanted}"
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from os.path import isfile
@@ -250,29 +251,37 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
     """Show the answer as it comes, and its steps where they are explained."""
     from lacli.session.explanation import Explanation, watching
     from lacli.terminal.interrupts import without_ctrl_c
+    from lacli.text.files import is_terminal
+    from lacli.text.format import counted
     from lacli.text.reasoning import begun_reasoning
 
     wait = screen.shared and not output.json
     explanation = Explanation(screen.row, planned=session.settings.mode == "auto", wait=wait)
     tell = partial(_tell_losses, session, screen) if not wait and len(session.copies.names) > 1 else None
-    generation = session.generate(
-        prompt,
-        question.max_tokens,
-        (*question.stops, *session.prompts.turn_ends),
-        watch=watching(explanation if output.explain else None, tell),
-    )
-    stopped = False
-    try:
-        _stream(generation, output, screen, begun=begun_reasoning(session.text(prompt[-LAST_TOKENS:], special=True)))
-    except KeyboardInterrupt:
-        stopped = True
-    finally:
-        screen.end_line()
-        explanation.end()
-        _tell_losses(session, screen)
+    unseen, stopped = output.json or not is_terminal(sys.stdout), False
+    with ExitStack() as progress:
+        count = progress.enter_context(screen.answering(shown=unseen and not output.explain))
+        generation = session.generate(
+            prompt,
+            question.max_tokens,
+            (*question.stops, *session.prompts.turn_ends),
+            watch=watching(explanation if output.explain else None, tell, count),
+        )
+        begun = begun_reasoning(session.text(prompt[-LAST_TOKENS:], special=True))
+        try:
+            _stream(generation, output, screen, begun=begun)
+        except KeyboardInterrupt:
+            stopped = True
+        finally:
+            progress.close()
+            screen.end_line()
+            explanation.end()
+            _tell_losses(session, screen)
     if stopped:
-        if not generation.statistics.tokens:
+        if not (tokens := generation.statistics.tokens):
             screen.note("stopped before the answer began")
+        elif unseen:
+            screen.note(f"stopped after {counted(tokens, 'token')} of the answer")
         with without_ctrl_c():
             _tell_cost(session, generation.answer(), output, screen)
         raise Interrupted("")

@@ -107,9 +107,14 @@ def _shortened(text: str) -> str:
     return repr(shown)
 
 
-def watching(explanation: Explanation | None, tell: Callable[[], None] | None) -> Callable[[Step, str], None] | None:
-    """Combine the per-step callbacks; None if there are none, as a step's text is made anew for each of them."""
-    if not explanation and not tell:
+def watching(
+    explanation: Explanation | None, tell: Callable[[], None] | None, count: Callable[[int], None] | None = None
+) -> Callable[[Step, str], None] | None:
+    """Combine the per-step callbacks; None if there are none, as a step's text is made anew for each of them.
+
+    `count`: gets the number of a step's tokens.
+    """
+    if not (explanation or tell or count):
         return None
 
     def watch(step: Step, text: str) -> None:
@@ -117,5 +122,7 @@ def watching(explanation: Explanation | None, tell: Callable[[], None] | None) -
             explanation.add(step, text)
         if tell:
             tell()
+        if count:
+            count(len(step.tokens))
 
     return watch

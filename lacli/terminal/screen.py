@@ -22,7 +22,7 @@ from lacli.settings import Switch
 from lacli.stats import MIN_CORE_SHARE
 from lacli.terminal.charts import drawable
 from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone_by_signals
-from lacli.terminal.waiting import Say, waiting_line
+from lacli.terminal.waiting import Say, counting, waiting_line
 from lacli.text.files import is_terminal
 from lacli.text.format import printable
 from lacli.text.stream import Piece
@@ -159,7 +159,7 @@ class Screen:
     @contextmanager
     def waiting(self, *, shown: bool = True) -> Iterator[Say]:
         """Show a line on stderr about what is done inside once that takes long, if it is a terminal, unless quiet."""
-        if not (shown and self._errors.is_interactive and is_terminal(sys.stderr)) or self.quiet:
+        if not (shown and self._can_wait):
             yield lambda *forms: None
             return
         with waiting_line(sys.stderr, lambda: self.width) as say:
@@ -185,6 +185,18 @@ class Screen:
             read(0)
             yield read
 
+    @contextmanager
+    def answering(self, *, shown: bool) -> Iterator[Callable[[int], None] | None]:
+        """Show how many tokens an answer has whose text is not seen; call what it yields with those of each step.
+
+        None where no line is shown.
+        """
+        if not (shown and self._can_wait):
+            yield None
+            return
+        with self.waiting() as say:
+            yield counting(say)
+
     def legend(self, accepted: Mapping[Origin, int]) -> None:
         """Print the colours of a marked answer with the tokens of each; nothing if quiet or without colours."""
         if self.quiet or not (self._colored and self.show_accepted and accepted):
@@ -194,6 +206,11 @@ class Screen:
             text.append(", " if place else "")
             text.append(f"{accepted[origin]} {origin.value}", f"not dim color({ORIGIN_COLORS[origin]})")
         self._errors.print(text, soft_wrap=True)
+
+    @property
+    def _can_wait(self) -> bool:
+        """Whether a line may be shown while something takes long."""
+        return self._errors.is_interactive and is_terminal(sys.stderr) and not self.quiet
 
     @property
     def shared(self) -> bool:

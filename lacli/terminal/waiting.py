@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock, Timer
+from time import perf_counter
 from typing import TextIO
 
 from lacli.terminal.interrupts import undone
+from lacli.text.format import counted
 
 SHOWN_AFTER_S = 0.3
 """Seconds of work without a line: the bundled model is loaded in 0.03 s, and would only make one flash."""
+
+COUNTED_S = 0.1
+"""Seconds between two counts of an answer's tokens: a small model takes a thousand steps a second."""
 
 ERASE = "\r\x1b[K"
 
@@ -74,3 +79,18 @@ def waiting_line(file: TextIO, width: Callable[[], int]) -> Iterator[Say]:
         finally:
             timer.cancel()
             line.erase()
+
+
+def counting(say: Say) -> Callable[[int], None]:
+    """A function that takes the number of each step's tokens, and has `say` tell how many there are and how fast."""
+    tokens, begin, last = 0, 0.0, 0.0
+
+    def count(more: int) -> None:
+        nonlocal tokens, begin, last
+        tokens, now = tokens + more, perf_counter()
+        begin = begin or now
+        if now - last >= COUNTED_S:
+            last, words = now, f"answering: {counted(tokens, 'token')}"
+            say(*([f"{words}, {tokens / (now - begin):,.0f} tokens/s"] if now > begin else ()), words)
+
+    return count

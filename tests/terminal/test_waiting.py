@@ -12,7 +12,8 @@ import pytest
 
 from lacli.terminal import waiting
 from lacli.terminal.screen import Screen, loading_model
-from lacli.terminal.waiting import WaitingLine, waiting_line
+from lacli.terminal.waiting import WaitingLine, counting, waiting_line
+from tests.fakes.clock import FakeClock
 
 ROWS = 4
 WIDTHS = {
@@ -156,3 +157,15 @@ def test_a_terminal_that_has_gone_away_ends_no_work() -> None:
     line.show()
     line.say("working")
     line.erase()
+
+
+def test_the_tokens_of_an_answer_that_is_not_seen_are_counted_ten_times_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, said = FakeClock(), list[tuple[str, ...]]()
+    monkeypatch.setattr("lacli.terminal.waiting.perf_counter", clock)
+    count = counting(lambda *forms: said.append(forms))
+    for seconds in (0.0, 0.05, 0.25, 0.02):
+        clock.now += seconds
+        count(3)
+    assert said == [("answering: 3 tokens",), ("answering: 9 tokens, 30 tokens/s", "answering: 9 tokens")]
