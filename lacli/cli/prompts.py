@@ -81,7 +81,7 @@ def ask_all(
                 asked.run(screen, shown=not output.verbose and (name is not None or not is_terminal(sys.stdout)))
                 if output.stats:
                     screen.say("\n".join(f"{subject:9} {text}" for subject, text in asked.report()))
-                elif output.verbose or is_terminal(sys.stderr):
+                else:
                     screen.note(asked.words)
                 if asked.seconds > BUSY_AFTER_S and (held_up := busy(asked.cores)):
                     # The answers are there: nothing need be asked again.

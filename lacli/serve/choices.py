@@ -49,7 +49,10 @@ class Delta(NamedTuple):
 
 
 class Choice:
-    """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
+    """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded.
+
+    `has_logprobs`: whether log probabilities of its tokens were asked for.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Choice:
         end = model.session.text(tokens[-LAST_TOKENS:], special=True)
         self._splitter = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
         self._calls = CallSplitter(rules) if rules else None
-        self._has_logprobs = "logprobs" in options
+        self.has_logprobs = "logprobs" in options
         self._seen = 0
 
     @property
@@ -114,7 +117,7 @@ class Choice:
             yield rest
 
     def _delta(self, pieces: Sequence[Piece], step: Step | None) -> Delta:
-        logprobs = self.answer.logprobs[self._seen :] if self._has_logprobs else ()
+        logprobs = self.answer.logprobs[self._seen :] if self.has_logprobs else ()
         self._seen += len(logprobs)
         return self._joined(self._splitter.feed(pieces) if self._splitter else pieces, step, logprobs)
 

@@ -108,9 +108,10 @@ class Form:
     def _last(self, choice: Choice) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _logprobs(self, deltas: Sequence[Delta]) -> dict[str, Any] | None:
+    def _logprobs(self, deltas: Sequence[Delta], whole: Choice | None = None) -> dict[str, Any] | None:
+        """The log probabilities of deltas; of a `whole` answer also where they were asked for and there are none."""
         found = [token_logprob(each, self._setting.piece) for delta in deltas for each in delta.logprobs]
-        return {"content": found} if found else None
+        return {"content": found} if found or (whole and whole.has_logprobs) else None
 
 
 class ChatForm(Form):
@@ -125,7 +126,12 @@ class ChatForm(Form):
         if reasoning := "".join(delta.reasoning for delta in deltas):
             message["reasoning_content"] = reasoning
         reason = _chat_reason(choice)
-        return {"index": choice.place, "message": message, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
+        return {
+            "index": choice.place,
+            "message": message,
+            "finish_reason": reason,
+            "logprobs": self._logprobs(deltas, choice),
+        }
 
     def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
         return [{"index": choice.place, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
@@ -175,7 +181,12 @@ class TextForm(Form):
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         text = "".join(event["text"] for event in self._first(choice)) + "".join(delta.text for delta in deltas)
         reason = REASONS[choice.finish]
-        return {"index": choice.place, "text": text, "finish_reason": reason, "logprobs": self._logprobs(deltas)}
+        return {
+            "index": choice.place,
+            "text": text,
+            "finish_reason": reason,
+            "logprobs": self._logprobs(deltas, choice),
+        }
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         return {

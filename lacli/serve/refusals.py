@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from lacli.errors import LacliError, PromptError, Unavailable, UsageError, in_one_line
+from lacli.errors import LacliError, PromptError, SamplingError, Unavailable, UsageError, in_one_line
 from lacli.llamacpp.sampling import flag
 from lacli.serve.protocol import NotOffered, in_words
 from lacli.serve.replies import error_body
@@ -76,16 +76,17 @@ async def refuse(request: Request, error: Exception) -> Response:
 
 
 async def refuse_ours(request: Request, error: Exception) -> Response:
-    """Say what lacli's own errors say: what a request asks for is its fault, and the rest the server's."""
-    asked = isinstance(error, UsageError | PromptError)
+    """Say what lacli's own errors say."""
     # Settings are named by their flags, and requests have llama.cpp's and OpenAI's names for them.
     said = re.sub(r"--[a-z-]+", lambda found: FIELDS.get(found[0], found[0]), str(error))
-    status, kind = (400, INVALID) if asked else failure_of(error)
+    status, kind = failure_of(error)
     return JSONResponse(error_body(status, kind, said), status)
 
 
 def failure_of(error: Exception) -> tuple[int, str]:
-    """The status of an error that no request is at fault for, and OpenAI's name of its kind."""
+    """The status of an error and OpenAI's name of its kind: what a request asks for is its fault, the rest is not."""
+    if isinstance(error, UsageError | PromptError | SamplingError):
+        return 400, INVALID
     return (503, BUSY) if isinstance(error, Unavailable) else (500, FAILED)
 
 

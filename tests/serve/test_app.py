@@ -105,6 +105,8 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
         model="any", messages=QUESTION, max_tokens=5, logprobs=True, top_logprobs=3
     ).choices[0]
     assert reply.logprobs and reply.logprobs.content
+    none = client.chat.completions.create(model="any", messages=QUESTION, max_tokens=0, logprobs=True).choices[0]
+    assert none.logprobs and none.logprobs.content == []
     assert "".join(each.token for each in reply.logprobs.content) == reply.message.content
     for each in reply.logprobs.content:
         assert each.logprob == max(best.logprob for best in each.top_logprobs)

@@ -339,6 +339,8 @@ def test_an_echo_has_the_prompt_in_front_of_each_answer(client: OpenAI, stream: 
         ({"function_call": "auto"}, "tool_choice"),
         ({"audio": {"voice": "a"}}, "text only"),
         ({"web_search_options": {}}, "tools"),
+        ({"guided_json": {"type": "object"}}, "json_schema"),
+        ({"format": "json"}, "response_format"),
         ({"best_of": 2, "n": 2, "suffix": "", "functions": None, "max_tokens": 1}, ""),
     ],
 )

@@ -111,10 +111,10 @@ def test_a_dead_end_in_an_answer_is_an_error_event_and_ends_no_other(address: st
     other = opened(port, {**LONG, "max_tokens": 60})
     first, *_, last = rest(opened(port, DEAD_END))
     assert json.loads(first)["choices"][0]["text"] == "a"
-    assert json.loads(last)["error"]["code"] == 500
+    assert json.loads(last)["error"]["code"] == 400
     assert rest(other)[-1] == "[DONE]"
     whole = post(f"{address}/v1/completions", DEAD_END)
-    assert whole["error"]["code"] == 500
+    assert whole["error"]["code"] == 400, "a client would ask again after 500"
 
 
 def test_a_client_that_goes_away_leaves_no_complaint(port: int, caplog: pytest.LogCaptureFixture) -> None:
