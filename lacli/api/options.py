@@ -150,6 +150,8 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
             raise UsageError(f"{name} is {options[name]!r:.60}", "give a text")
     if not isinstance(options.get("raw", False), bool):
         raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
+    if options.get("drawn_logprobs") and "logprobs" not in options:
+        raise UsageError("drawn_logprobs says which log probabilities are kept", "logprobs=0 keeps them")
     if not isinstance(options.get("sampling", SamplingSettings()), SamplingSettings):
         raise UsageError(f"sampling is {options['sampling']!r:.60}", "give SamplingSettings")
     return options

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from lacli.api.request import Arrival, PromptProgress, Request
 from lacli.errors import UsageError
@@ -121,7 +121,13 @@ class Stream(Answering):
 
 
 class AsyncStream(Answering):
-    """The same for `async for`; other tasks go on in the meantime."""
+    """The same for `async for` and `async with`; other tasks go on in the meantime."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
 
     async def __aiter__(self) -> AsyncIterator[str]:
         async for _, pieces in self.steps():

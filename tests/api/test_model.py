@@ -168,6 +168,9 @@ def test_tasks_share_a_model(model: Model) -> None:
         assert (await model.agenerate(QUESTIONS[0], max_tokens=TOKENS)).text == expected[0]
         messages = [{"role": "user", "content": QUESTIONS[1]}]
         assert (await model.achat(messages, max_tokens=TOKENS)).text == expected[1]
+        async with model.astream(QUESTIONS[0], sampling=ENDLESS) as stream:
+            await anext(aiter(stream))
+        assert (await stream.answer()).finish_reason == "interrupt"
         stream = model.astream(QUESTIONS[0], max_tokens=TOKENS)
         async for _ in stream:
             break
@@ -415,6 +418,7 @@ LOAD: Any = lacli.load
     [
         (lambda model: model.generate(""), PromptError, "the prompt is empty"),
         (lambda model: model.generate(["a", " "]), PromptError, "the prompt is empty"),
+        (lambda model: model.generate("a", drawn_logprobs=True), UsageError, "drawn_logprobs says"),
         (lambda model: model.generate("x " * 3000), PromptError, "tokens and the context 1,024"),
         (lambda model: model.generate(5), UsageError, "the prompt is 5"),
         (lambda model: model.generate(None), UsageError, "the prompt is None"),
