@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lacli.auto.plain_steps import JUMP, MAX_RETURN, MIN_PLAIN, PlainSteps
+from lacli.auto.plain_steps import JUMP, MIN_PLAIN, PlainSteps
 from lacli.auto.step_cost import Cost, KeptSteps
 
 UNKNOWN_ROW = 0.35
@@ -37,6 +37,12 @@ One step lasts for a run, many for four: a size that looked too dear to be taken
 FIRST_JUMP = 2.0
 """Slow-down beyond which a step is an outlier where none of its size was seen before; JUMP counts for the others."""
 
+MAX_ROW_COST = 2.0
+"""Plain steps that a row may cost at most; a dearer step was held up by something else.
+
+Two rows of Q8_0 cost 2.6 on two AVX-512 cores, and no machine was seen where a row costs more.
+"""
+
 LEAST_MEASURED = 8
 """Rows that the largest measured step must have, else the cost is learned as if nothing were measured.
 
@@ -60,9 +66,10 @@ slower by 5% in edits (benchmarks.many laws, 3 texts), since plain steps had to 
 """
 
 CONTEXT_STEP, CONTEXT_STEPS = 256, 1024
-"""Tokens after which the cost of the longer context is looked up, and steps after which it is all the same.
+"""Tokens of growth, or steps, after which costs are looked up anew.
 
-A server's answers may all be short, and a size that looked too dear in a busy moment would never be looked at again.
+A server's answers may all be short, and a size that looked too dear in a busy moment would never be looked at again;
+four such contexts are long enough to see the others.
 """
 
 
@@ -71,14 +78,13 @@ class _Observed:
     """What steps of one size showed: the cost of its further rows as a multiple of the expected one.
 
     `count`: steps that say so. `followed`: the multiple that the neighbouring sizes follow. `recent`: since the context
-    last changed. `beside`: among several texts, since a plain step of a single one was last timed.
+    last changed.
     """
 
     share: float
     count: float
     followed: float = inf
     recent: bool = True
-    beside: bool = False
 
     def learn(self, share: float) -> None:
         """Take in what one more step showed."""
@@ -113,7 +119,8 @@ class StepCostModel:
         self._texts = 1
         self._plain = PlainSteps()
         # Seconds of a plain step by the steps of another number of texts, 0 where these have been timed beside them.
-        self._before_s = 0.0
+        self._before_s, self._before_texts = 0.0, 1
+        self._knows_single = False
         self._kept: KeptSteps | None = None
         self._observed: dict[int, _Observed] = {}
         self._since_outlier = OUTLIER_PAUSE
@@ -159,14 +166,15 @@ class StepCostModel:
     def set_texts(self, count: int) -> None:
         """Compare the steps of `count` texts, at most `max_rows`, from now on."""
         if count != self._texts:
-            self._before_s = self.plain_s or self._before_s
+            if self.plain_s:
+                self._before_s, self._before_texts = self.plain_s, self._texts
             self._plain = self._plain.of_other_texts(self._base, self._without_return[count])
             self._texts = count
             self._stale = True
             self.refresh()
 
     def set_context(self, tokens: int) -> None:
-        """Look up the cost of the next step, behind `tokens` tokens, if the context has changed enough."""
+        """Look up costs behind `tokens` tokens where the context or many steps have passed; once a step."""
         self._steps += 1
         if abs(tokens - self._context) >= CONTEXT_STEP or self._steps >= CONTEXT_STEPS:
             self._context, self._steps = tokens, 0
@@ -207,8 +215,7 @@ class StepCostModel:
             (int(rows), float(cost), min(KEPT_SHARE * count, MEASURED_WEIGHT) * weight)
             for rows, cost, count in kept["sizes"]
         ]
-        # A step that cost twice as many plain ones as it had rows was held up by something else.
-        believed = tuple(each for each in sizes if each[2] >= MIN_KEPT and each[1] < FIRST_JUMP * each[0])
+        believed = tuple(each for each in sizes if each[2] >= MIN_KEPT and each[1] < MAX_ROW_COST * each[0])
         self._kept = KeptSteps(float(kept["plain_s"]), int(kept["context"]), kept["return_cost"], believed)
 
     def refresh(self) -> None:
@@ -252,9 +259,13 @@ class StepCostModel:
         return 0.0
 
     def _compare_texts(self, seconds: float) -> None:
-        """Learn from the first plain step of another number of texts what one costs beside those before."""
-        before_s, own = self._before_s, self._observed.get(self._texts)
-        if own and not before_s:
+        """Learn from the first plain step of another number of texts what one costs beside a single text's.
+
+        Comparisons with other numbers of texts, and every further one that scales all sizes, would add up their noise.
+        """
+        own = self._observed.get(self._texts)
+        before_s, self._before_s = self._before_s, 0.0
+        if own and (not before_s or self._before_texts > 1):
             own.recent = True
             return
         if not before_s and self._kept:
@@ -263,15 +274,12 @@ class StepCostModel:
             cost = _plausible(seconds / before_s if before_s else self._base, self._texts)
             seen = self._observed.setdefault(self._texts, _Observed(0.0, 0))
             seen.learn((cost - 1) / self._unit(self._texts))
-            seen.beside = True
-        else:
-            # What was timed beside steps of several rows was not timed beside this one; what was is left as it is, or
-            # the noise of all comparisons would add up.
+        elif not self._knows_single:
+            # What was timed beside steps of several rows was not timed beside this one.
             for rows, each in self._observed.items():
-                if each.beside:
-                    cost = _plausible((1 + self._unit(rows) * each.share) * before_s / seconds, rows)
-                    each.share, each.beside = (cost - 1) / self._unit(rows), False
-        self._before_s = 0.0
+                cost = _plausible((1 + self._unit(rows) * each.share) * before_s / seconds, rows)
+                each.share = (cost - 1) / self._unit(rows)
+        self._knows_single = self._knows_single or self._texts == 1
         self._stale = True
         self.refresh()
 
@@ -287,7 +295,7 @@ class StepCostModel:
         """Go on from what an earlier run has seen."""
         self._measured_s = kept.plain_s
         if kept.return_cost is not None:
-            self._plain.return_cost, self._plain.is_return_known = min(kept.return_cost, MAX_RETURN), True
+            self._plain.know_return(kept.return_cost)
         is_recent = abs(kept.context - self._context) < CONTEXT_STEP
         for rows, cost, count in kept.sizes:
             if rows <= self._max_rows and rows not in self._observed:
@@ -307,8 +315,7 @@ class StepCostModel:
             self._observed[rows] = _Observed((expected - 1) / unit, weight)
         seen = self._observed[rows]
         believed, booked = self._clip(relative, expected, seen, is_new)
-        seen.learn((believed - 1) / unit)
-        seen.beside = self._texts > 1
+        seen.learn((_plausible(believed, rows) - 1) / unit)
         self._stale = self._stale or abs(seen.share - seen.followed) > NEIGHBOUR_CHANGE * seen.share
         self._without_return[rows] = 1 + unit * seen.share
         for less in range(max(rows - FILL_ROWS, 1), rows + 1):
@@ -361,8 +368,7 @@ class StepCostModel:
 
 
 def _plausible(cost: float, rows: int) -> float:
-    """The cost of a step that was compared with few others, as far as it can be: those may have been held up."""
-    return min(max(cost, 1.0), FIRST_JUMP * rows)
+    return min(max(cost, 1.0), MAX_ROW_COST * rows)
 
 
 def _slopes(cost: npt.NDArray[np.float64]) -> list[float]:

@@ -44,13 +44,17 @@ class PlainSteps:
         # A median, since one of a few steps may meet a busy moment, or be the first of a context and slow for that.
         return median_low(self._times) if self._times else 0.0
 
-    def of_other_texts(self, here: float, there: float) -> PlainSteps:
-        """Return those of another number of texts; `here`, `there`: single-row steps that one costs."""
+    def of_other_texts(self, own_cost: float, other_cost: float) -> PlainSteps:
+        """Return those of another number of texts; `own_cost`, `other_cost`: single-row steps that one costs."""
         steps = PlainSteps()
-        steps._carried = self.return_cost * here if self._carried is None else self._carried
-        steps.return_cost = min(steps._carried / there, MAX_RETURN)
+        steps._carried = self.return_cost * own_cost if self._carried is None else self._carried
+        steps.return_cost = min(steps._carried / other_cost, MAX_RETURN)
         steps.is_return_known = self.is_return_known
         return steps
+
+    def know_return(self, cost: float) -> None:
+        """Go on from a return cost of an earlier run, in plain steps."""
+        self.return_cost, self.is_return_known, self._carried = min(cost, MAX_RETURN), True, None
 
     @property
     def is_first_guess(self) -> bool:

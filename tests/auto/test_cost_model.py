@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -381,17 +382,23 @@ def test_what_several_texts_showed_counts_for_one_as_soon_as_its_plain_step_is_t
     assert [model.relative[4], model.relative[8]] == pytest.approx([STEEP[4], STEEP[8]])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_noise_of_texts_that_come_and_go_does_not_add_up(seed: int) -> None:
-    random, model = Random(seed), Model(MOST, None)
-    costs = [1 + 0.3 * more for more in range(MOST)]
-    for rows in (1, 8):
-        see(model, rows, costs[rows - 1], 9)
-    for _ in range(400):
-        model.set_texts(count := random.choice([1, 1, 2, 3]))
-        for _ in range(random.randint(1, 6)):
-            model.record(count, costs[count - 1] * PLAIN_S * random.choice([0.7, 0.9, 1, 1, 1.2, 1.6]))
-    assert model.relative[8] == pytest.approx(costs[7], rel=0.3)
+@pytest.mark.parametrize("begins_alone", [True, False])
+@pytest.mark.parametrize("numbers", [[1, 1, 2, 3], [2, 3]])
+def test_the_noise_of_texts_that_come_and_go_does_not_add_up(numbers: list[int], begins_alone: bool) -> None:
+    costs, found = [1 + 0.3 * more for more in range(MOST)], []
+    for seed in range(5):
+        random, model = Random(seed), Model(MOST, None)
+        if begins_alone:
+            see(model, 1, 1.0, 9)
+        for _ in range(300):
+            model.set_texts(count := random.choice(numbers))
+            for _ in range(random.randint(1, 6)):
+                rows = 8 if random.random() < 0.3 and model.plain_s else count
+                model.record(rows, costs[rows - 1] * PLAIN_S * random.choice([0.7, 0.9, 1, 1, 1.2, 1.6]))
+        found.append([model.plain_s / PLAIN_S, *(model.relative[rows] for rows in (2, 3, 8))])
+    plain, two, three, eight = (median(each) for each in zip(*found, strict=True))
+    # Never timed alone, a single row is only guessed at.
+    assert 0.5 < plain < 2 and two < 2.2 and three < 2.7 and eight < 6.5
 
 
 def test_a_size_that_looked_too_dear_is_looked_at_again_behind_short_texts_too() -> None:
@@ -399,7 +406,7 @@ def test_a_size_that_looked_too_dear_is_looked_at_again_behind_short_texts_too()
     see(model, 1, 1.0, 3)
     see(model, 8, 40.0, 3)
     for _ in range(2 * CONTEXT_STEPS):
-        assert model.relative[8] > 30
+        assert model.relative[8] > 14
         model.set_context(100)
     assert model.relative[8] == pytest.approx(UNKNOWN[7])
 
