@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
@@ -101,7 +102,7 @@ class Limits(NamedTuple):
 
     `relative`, `slope`: by rows, as `StepCostModel` has them. `max_rows`: the input of each text included. `max_cost`:
     in steps without guesses. `texts`: their number. `beside`: rows that the step has in any case, beyond `max_rows`.
-    `max_wait`: steps without guesses that it may cost for each token that the text with the fewest expects of it.
+    `max_wait`: steps without guesses that it may cost per token expected by the text that expects fewest.
     """
 
     relative: Sequence[float]
@@ -117,13 +118,15 @@ def best_prefix(orders: Sequence[Chain | Branches], limits: Limits, *, chains: b
     """Return how many guesses of each order make the step with the most expected tokens a second, and its tokens.
 
     The orders are merged, the most probable guess first, and every beginning of the merged order may be the step; one
-    of `chains` may overdraw the account. Texts without an order bring a token each, as all do.
+    of `chains` may overdraw the account. Texts without an order bring a token each, as all do. An order for whose next
+    guess another text would wait too long stands aside until that text expects more.
     """
     relative, slope, max_rows, max_cost, texts, beside, max_wait = limits
     plain, rows, tokens = relative[texts], texts + beside, float(texts)
     best_tokens, best_value = tokens, tokens / relative[rows]
     counts, best = [0] * len(orders), [0] * len(orders)
-    expected = [1.0] * texts
+    expected, least, aside = [1.0] * texts, 1.0, list[tuple[float, int]]()
+    cheapest = [*accumulate(reversed(relative), min)][::-1] if max_wait < inf else relative
     overdraft = MAX_OVERDRAFT if chains else 0.0
     bound = inf
     waiting = [(-order.chance, place) for place, order in enumerate(orders) if order.chance]
@@ -136,18 +139,22 @@ def best_prefix(orders: Sequence[Chain | Branches], limits: Limits, *, chains: b
         if (-negative if chains else bound) <= best_value * slope[rows]:
             # No further guess is more probable, and even rows at their cheapest would cost more than they bring.
             break
+        if expected[place] > least and cheapest[rows + 1] > max_wait * least * plain:
+            aside.append(heappop(waiting))
+            continue
         order = orders[place]
         if order.take():
             rows += 1
             tokens -= negative
             counts[place] += 1
             expected[place] -= negative
+            least = min(expected)
             cost = relative[rows]
             bound = -negative
             if (
                 tokens > best_value * cost
                 and is_affordable(tokens / texts, cost / plain, max_cost, overdraft)
-                and cost <= max_wait * min(expected) * plain
+                and cost <= max_wait * least * plain
             ):
                 best, best_tokens, best_value = counts.copy(), tokens, tokens / cost
                 bound = inf
@@ -155,6 +162,8 @@ def best_prefix(orders: Sequence[Chain | Branches], limits: Limits, *, chains: b
             heapreplace(waiting, (-order.chance, place))
         else:
             heappop(waiting)
+        while aside and cheapest[min(rows + 1, max_rows)] <= max_wait * least * plain:
+            heappush(waiting, aside.pop())
     return best, best_tokens
 
 

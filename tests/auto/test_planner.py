@@ -424,7 +424,7 @@ def test_no_text_waits_longer_for_the_guesses_of_another_than_it_may() -> None:
     sure = [1.0] * 6
     assert best_prefix([Chain(sure)], limits, chains=True)[0] == [2]
     assert best_prefix([Chain(sure)], limits._replace(max_wait=inf), chains=True)[0] == [6]
-    assert best_prefix([Chain([1.0]), Chain(sure)], limits, chains=True)[0] == [1, 5], "its own guess makes up for it"
+    assert best_prefix([Chain([0.9]), Chain(sure)], limits, chains=True)[0] == [1, 5], "its own guess makes up for it"
 
 
 def test_a_cliff_is_passed_by_two_texts_that_neither_would_pass_alone() -> None:
