@@ -211,14 +211,14 @@ class Rounds:
         return sum(len(task.turns) for task in self.tasks) * len(self.contenders) * self.repetitions
 
     def take_in(self, further: Rounds) -> None:
-        """Add what the same contenders have answered to other tasks."""
+        """Add what the same contenders have answered to other tasks, whole or as far as the time went."""
         first = len(self.exchanges)
         self.exchanges += further.exchanges
         self.trials |= {(place, first + number): found for (place, number), found in further.trials.items()}
-        self.tasks = [*self.tasks, *further.tasks]
+        asked = {exchange.task for exchange in further.exchanges}
+        self.tasks = [*self.tasks, *(task for task in further.tasks if task in asked)]
         self.left_out += further.left_out
         self.failures |= further.failures
-        self.is_cut = self.is_cut or further.is_cut
 
     def of(self, contender: int, exchange: int) -> list[Trial]:
         """A contender's trials on one exchange, one a repetition."""

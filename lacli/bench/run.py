@@ -234,7 +234,7 @@ def measured(
             wish = replace(request.wish, seconds=(request.wish.seconds or 0.0) - spent_s)
             competing, plan = planned(competing, prompts, asker.cells, request.tasks, wish, screen)
             again, again_begin = Rounds(competing, plan.tasks, plan.repetitions, asker), process_time()
-            _go_through(again, screen, words, seconds)
+            spent_s = _go_through(again, screen, words, seconds)
             # Ctrl-C before this leaves the first ones, which are complete.
             rounds, core_begin = again, again_begin
         if request.wish.is_timed and not (asking or rounds.is_cut):
@@ -264,8 +264,9 @@ def use_time_left(rounds: Rounds, plan: BenchPlan, left_s: float, spent_s: float
     further = plan.further[: max(int((left_s - own_s) / task_s), 0)]
     if not further:
         return
-    screen.note(f"time is left for {counted(len(further), 'prompt')} more")
-    more = Rounds(rounds.contenders, further, plan.repetitions, rounds.asker)
+    prompts = counted(sum(len(task.turns) for task in further), "more prompt")
+    screen.note(f"asking {prompts} in the time that is left")
+    more = Rounds(rounds.contenders, further, plan.repetitions, rounds.asker, failures=dict(rounds.failures))
     try:
         _go_through(more, screen, seconds=LATE * left_s)
     finally:
@@ -366,7 +367,7 @@ def _go_through(rounds: Rounds, screen: Screen, words: str = "answers", seconds:
 def _reach(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
     """Let an oracle answer for each contender of mode auto."""
     cost = outcome.cost
-    # Where the time was up already, nobody waits for more.
+    # The ceiling takes time of its own, and there is none where answers were cut for it.
     if cost is None or not cost.staircases or outcome.rounds.is_cut:
         return
     for number, contender in enumerate(outcome.contenders):

@@ -22,7 +22,7 @@ from lacli.chat.talk import Conversation, Message
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
 from lacli.session.generation import Answer
-from lacli.text.files import Closing, for_owner, lock, replace_file
+from lacli.text.files import Closing, for_owner, is_deleted, lock, replace_file
 from lacli.text.question import read_raw
 
 FORMAT, VERSION = "lacli chat", 2
@@ -176,7 +176,7 @@ class Transcript(Closing):
     def _write(self, line: bytes) -> None:
         """Write all of it; after a failure nothing more, since a log with a gap would be another chat."""
         try:
-            if self._file and not os.fstat(self._file.fileno()).st_nlink:
+            if self._file and is_deleted(self._file):
                 raise OSError(errno.ENOENT, "it was deleted")
             while line and self._file:
                 line = line[self._file.write(line) :]

@@ -13,13 +13,13 @@ COMMANDS = {"ls": "list", "models": "list", "remove": "rm", "download": "pull", 
 """Commands of ollama and others, by what they are called here."""
 
 FLAGS = {
-    **dict.fromkeys(("--context", "--context-length", "--num-ctx", "--n-ctx"), "--ctx-size"),
-    "--num-gpu": "--gpu-layers",
-    **dict.fromkeys(("--format", "--schema"), "--json-schema"),
-    "--perf": "--stats",
-    **dict.fromkeys(("-lv", "--verbosity", "--log-verbosity"), "--verbose"),
+    **dict.fromkeys(("--context", "--context-length", "--num-ctx", "--n-ctx"), ("--ctx-size",)),
+    "--num-gpu": ("--gpu-layers",),
+    **dict.fromkeys(("--format", "--schema"), ("--json-schema", "--json")),
+    "--perf": ("--stats",),
+    **dict.fromkeys(("-lv", "--verbosity", "--log-verbosity"), ("--verbose",)),
 }
-"""Flags of ollama, hf and of llama.cpp's Python interface that look like none here, by what they are called here."""
+"""Flags of other programs that look like none here, by what they are called here; the first that a command has."""
 
 ALREADY_SO = (
     *("--jinja", "--mmap", "--no-display-prompt", "--log-disable", "--no-warmup", "--simple-io"),

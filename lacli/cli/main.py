@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -234,8 +235,8 @@ def _instead_of(option: str, context: Any) -> str:
         shown = others if len(others) < 4 else [*others[:2], "others"]
         have, it = "have" if others[1:] else "has", option if near else "it"
         return f"{offered(near)} lacli {listed(shown, 'and')} {have} {it}".lstrip()
-    if (meant := habits.FLAGS.get(option.replace("_", "-"), "")) in own:
-        return offered([meant])
+    if meant := [each for each in habits.FLAGS.get(option.replace("_", "-"), ()) if each in own]:
+        return offered(meant[:1])
     longer = [name for name in own if name.startswith(option)]
     texts = [name for each in context.command.get_params(context) if _takes_text(each) for name in each.opts]
     takes_prompt = any(each.name in ("prompt", "first") for each in context.command.params)
@@ -256,10 +257,10 @@ def _command_like(name: str) -> str:
     from lacli.cli.folders import own_aliases
     from lacli.hub.names import read_aliases
 
-    if name.endswith(".gguf") or "/" in name or name.lower() in read_aliases(own_aliases()):
-        return f"lacli run {name} runs a model"
-    if " " in name:
+    if " " in name and not name.endswith(".gguf"):
         return "lacli run -p TEXT answers a prompt"
+    if name.endswith(".gguf") or "/" in name or name.lower() in read_aliases(own_aliases()):
+        return f"lacli run {quote(name)} runs a model"
     near = suggest(name, [*COMMANDS, *habits.COMMANDS])
     return offered(list(dict.fromkeys(habits.COMMANDS.get(each, each) for each in near))) or _all_flags(None)
 

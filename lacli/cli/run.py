@@ -251,16 +251,19 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
     """Show the answer as it comes, and its steps where they are explained."""
     from lacli.session.explanation import Explanation, watching
     from lacli.terminal.interrupts import without_ctrl_c
-    from lacli.text.files import is_terminal
+    from lacli.text.files import is_file
     from lacli.text.format import counted
     from lacli.text.reasoning import begun_reasoning
 
     wait = screen.shared and not output.json
     explanation = Explanation(screen.row, planned=session.settings.mode == "auto", wait=wait)
     tell = partial(_tell_losses, session, screen) if not wait and len(session.copies.names) > 1 else None
-    unseen, stopped = output.json or not is_terminal(sys.stdout), False
+    # A pipe may lead back to the terminal that the line is on.
+    unseen = output.json or is_file(sys.stdout)
+    stopped = False
     with ExitStack() as progress:
-        count = progress.enter_context(screen.answering(shown=unseen and not output.explain))
+        lined = unseen and not (output.explain or output.verbose or tell)
+        count = progress.enter_context(screen.answering(shown=lined))
         generation = session.generate(
             prompt,
             question.max_tokens,

@@ -220,7 +220,7 @@ class CallSplitter:
         if not self._rules.have_grammar:
             return rest
         cut = [*self._cut(rest)]
-        if rest.strip() and not cut and self._rules.forced and len(self._rules.functions) == 1:
+        if rest.strip() and not (cut or self.calls) and self._rules.forced and len(self._rules.functions) == 1:
             # Only this function can have been meant.
             cut = [Call(next(iter(self._rules.functions)), "")]
         if cut:
@@ -266,12 +266,15 @@ class CallSplitter:
         if not header and (at >= 0 or self._final or not BEGUN_HEADER.fullmatch(held, begin)):
             return self._take(begin, held[:begin])
         end = self._json_end(at) if header else 0
-        begun = self._begun(header[1], at) if header else None
+        self._open = begun = self._begun(header[1], at) if header else None
+        # A small model may leave out the bracket behind the arguments.
+        inner = self._inner if begun and not form.named else 0
+        if inner and not end and form.closer and held[inner:].lstrip().startswith(form.closer):
+            end = inner
         if not self._final and not end:
-            self._open = begun
             return None
         if begun and not end:
-            self.is_cut, end = True, len(held)
+            self.is_cut, end = not inner, inner or len(held)
         if not header or not end:
             return self._take(len(held), held)
         length, rest = end, held[end:].lstrip()
@@ -295,7 +298,8 @@ class CallSplitter:
         name, begin, end = (head[1], head.end(), self._inner) if head else (name, at, self._end)
         if name not in self._rules.functions or (self.calls and not self._rules.several):
             return None
-        return Call(name, self._held[begin : end or len(self._held)])
+        arguments = self._held[begin : end or len(self._held)]
+        return replace(self._open, arguments=arguments) if self._open else Call(name, arguments)
 
     def _json_end(self, at: int) -> int:
         """Where the JSON that begins at `at` ends, 0 where more has to come. Reads every character once."""

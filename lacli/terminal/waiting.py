@@ -82,15 +82,18 @@ def waiting_line(file: TextIO, width: Callable[[], int]) -> Iterator[Say]:
 
 
 def counting(say: Say) -> Callable[[int], None]:
-    """A function that takes the number of each step's tokens, and has `say` tell how many there are and how fast."""
-    tokens, begin, last = 0, 0.0, 0.0
+    """A function that takes the number of each step's tokens, and has `say` tell how many there are.
+
+    It tells how fast those behind the first step's come, too.
+    """
+    tokens, first, begin, last = 0, 0, 0.0, 0.0
 
     def count(more: int) -> None:
-        nonlocal tokens, begin, last
+        nonlocal tokens, first, begin, last
         tokens, now = tokens + more, perf_counter()
-        begin = begin or now
+        first, begin = first or more, begin or now
         if now - last >= COUNTED_S:
             last, words = now, f"answering: {counted(tokens, 'token')}"
-            say(*([f"{words}, {tokens / (now - begin):,.0f} tokens/s"] if now > begin else ()), words)
+            say(*([f"{words}, {(tokens - first) / (now - begin):,.0f} tokens/s"] if now > begin else ()), words)
 
     return count

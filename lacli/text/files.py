@@ -26,6 +26,14 @@ def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
     return stream is not None and stream.isatty()
 
 
+def is_file(stream: TextIO) -> bool:
+    """True if a stream leads to a file on a disk, where nobody sees what comes."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # it is closed, or no file
+        return False
+
+
 PAGE = 80
 """Columns of sentences where no terminal says how many it has."""
 
@@ -115,6 +123,12 @@ def lock(file: IO[bytes]) -> None:
         raise
     except OSError:
         pass  # this file system has no locks
+
+
+def is_deleted(file: IO[bytes]) -> bool:
+    """True if an open file has no name any more; devices and pipes may never have had one."""
+    found = os.fstat(file.fileno())
+    return stat.S_ISREG(found.st_mode) and not found.st_nlink
 
 
 def replace_file(path: Path, lines: Iterable[bytes], opener: Callable[[str, int], int] | None = None) -> None:

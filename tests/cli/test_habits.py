@@ -91,7 +91,7 @@ def test_letters_behind_a_flag_are_offered_as_its_value_where_it_takes_any_text(
 
 
 def test_a_prompt_and_a_system_prompt_in_the_places_of_other_tools_are_told_their_own() -> None:
-    assert "(lacli run -p TEXT answers a prompt)" in call("what is a queue").err
+    assert "(lacli run -p TEXT answers a prompt)" in call("what is and/or").err
     assert "-sys gives a system prompt" in call("run", "demo", "-s", "You are a poet", "hi").err
 
 

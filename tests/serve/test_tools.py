@@ -272,6 +272,23 @@ def test_the_arguments_of_a_known_function_are_as_the_model_writes_them(text: st
         assert splitter.is_cut == (arguments == '{"city": "Bo')
 
 
+def test_a_call_without_its_last_bracket_swallows_nothing_of_what_follows() -> None:
+    call = '<tool_call>{"name": "clock", "arguments": {}'
+    for parts in cuts(f"{call}</tool_call> So. {call}}}</tool_call>"):
+        splitter = CallSplitter(rules(HERMES))
+        assert "".join(map(splitter.feed, parts)) + splitter.finish() == " So."
+        assert [each.arguments for each in splitter.calls] == ["{}", "{}"] and not splitter.is_cut
+    assert split(HERMES, [f"{call}\nSo."]) == ("\nSo.", [("clock", {})])
+
+
+@pytest.mark.parametrize("rest", ["<tool_ca", "</tool"])
+def test_behind_a_forced_call_of_the_only_function_no_other_is_invented(rest: str) -> None:
+    splitter = CallSplitter(CallRules(HERMES, {"clock": FUNCTIONS["clock"]}, True, True))
+    splitter.feed(f'<tool_call>{{"name": "clock", "arguments": {{}}}}\n</tool_call>\n{rest}')
+    splitter.finish()
+    assert [each.arguments for each in splitter.calls] == ["{}"] and not splitter.is_cut
+
+
 @pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
 def test_what_is_told_of_calls_on_the_way_adds_up_to_them(form: CallFormat, both: str, call: str) -> None:
     arguments = '{"a": [{"b": "}"}]}'
@@ -287,6 +304,7 @@ def test_what_is_told_of_calls_on_the_way_adds_up_to_them(form: CallFormat, both
             own = [each for each in told if each.place == place]
             assert "".join(each.call.arguments for each in own) == found.arguments == arguments
             assert [each.begins for each in own] == [True] + [False] * (len(own) - 1)
+            assert form is MISTRAL or own[0].call.id == found.id
         assert len(parts) == 2 or form is MISTRAL or len(told) == 2 * len(arguments)
 
 

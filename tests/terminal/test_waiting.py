@@ -168,4 +168,4 @@ def test_the_tokens_of_an_answer_that_is_not_seen_are_counted_ten_times_a_second
     for seconds in (0.0, 0.05, 0.25, 0.02):
         clock.now += seconds
         count(3)
-    assert said == [("answering: 3 tokens",), ("answering: 9 tokens, 30 tokens/s", "answering: 9 tokens")]
+    assert said == [("answering: 3 tokens",), ("answering: 9 tokens, 20 tokens/s", "answering: 9 tokens")]
