@@ -494,7 +494,7 @@ owned_visits = st.builds(
 
 
 @given(any_settings, st.lists(owned_visits, min_size=2, max_size=9), st.integers(0, 3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_no_text_gets_cells_or_guesses_of_another_owners(
     chosen: DecodeSettings, coming: list[Visit], rests: int
 ) -> None:

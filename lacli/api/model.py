@@ -129,7 +129,7 @@ class Model(Closing):
         return self._asked(AsyncStream, prompt, options)
 
     def tokenize(self, prompt: Prompt, *, system: str = "", raw: bool = False) -> list[int]:
-        """The tokens of a prompt or a conversation behind which its answer begins, the chat template's included.
+        """Tokens of a prompt or a conversation as `stream` decodes them, the chat template's included.
 
         `system`, `raw`: as an answer takes them. Raises PromptError and UsageError as `stream` does.
         """
@@ -229,7 +229,7 @@ class Model(Closing):
             threads=threads,
             gives_way=self.session.gives_way,
             logprobs=found,
-            seed=sampling.seed if sampling.temp > 0 else None,
+            seed=sampling.drawn_seed,
             warnings=warnings,
         )
         return kind(self, partial, request)
@@ -238,10 +238,11 @@ class Model(Closing):
         prompts = self.session.prompts
         if isinstance(prompt, str):
             return prompts.question(prompt, system, (), raw=raw)
-        if isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], int):
-            return checked_tokens(cast("Sequence[int]", prompt), self.session.model.vocabulary)
-        if raw or system:
+        is_tokens = isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
+        if system or (raw and not is_tokens):
             raise UsageError("raw and system are for a prompt that is a text", "write a system message in front")
+        if is_tokens:
+            return checked_tokens(cast("Sequence[int]", prompt), self.session.model.vocabulary)
         return prompts.conversation(checked_messages(cast("Messages", prompt)))
 
     def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:

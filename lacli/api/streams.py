@@ -54,10 +54,9 @@ class Answering(Closing):
         self._request.end()
 
     def _iterate(self) -> None:
-        """Note that it is iterated. Raises UsageError the second time: what came before is not kept in pieces."""
+        """Note that it is iterated; raise UsageError the second time."""
         if self._iterated:
-            hint = "answer() has the text; what no loop has read is lost with its iterator"
-            raise UsageError("an answer on its way is iterated once", hint)
+            raise UsageError("a stream is iterated once", "answer() has its text; ask again for another stream")
         self._iterated = True
 
     def _begin(

@@ -24,9 +24,9 @@ Source: python -m benchmarks.auto --stairs gpu --only auto:recycling --set auto_
 MAX_DELAY = 1.5
 """How many times longer than with its share of the machine a text may wait for a token, for the guesses of others.
 
-Beside a text that repeats itself (0.5B Q4_0, two AVX-512 cores) answers of 17 and 35 tokens took 0.53 and 0.89 s with
-1, 0.57 and 1.21 with 1.5, 0.70 and 3.5 with 2, 2.7 and 2.6 without a bound. On the law of those cores
-four edits bring 1.59, 1.72, 1.76 and 1.83 tokens a plain step (benchmarks.many laws).
+With 1, 1.5, 2 and without a bound an answer of 35 tokens took 0.9, 1.2, 3.5 and 2.6 s beside a text that repeats itself
+(0.5B Q4_0, two AVX-512 cores), and four edits brought 1.59, 1.72, 1.76 and 1.83 tokens a plain step on the law of those
+cores (benchmarks.many laws).
 """
 
 
@@ -193,9 +193,8 @@ class SharedStep:
             # A piece of prompt has to be decoded anyway, so guesses pay for what they add to it.
             plain, more = relative[texts], relative[texts] - relative[texts + beside]
             relative, slope = [max(cost + more, plain) for cost in relative[beside:]], slope[beside:]
-        # Alone it would have a token in a step of one row, and with its share in as many of them as there are texts.
-        share = max(texts * self._cost.relative[1] / self._cost.relative[texts], 1.0)
-        max_wait = MAX_DELAY * share if texts > 1 else inf
+        # With its share a text has a token in as many single-row steps as there are texts.
+        max_wait = MAX_DELAY * max(1 / self.token_worth, 1.0) if texts > 1 else inf
         return Limits(relative, slope, room - columns, self._budget.max_cost, texts, columns, max_wait)
 
     def _pays(self, tokens: float, limits: Limits, guesses: int, least: float) -> bool:

@@ -93,6 +93,11 @@ class SamplingSettings:
         return not self.temp and all(getattr(self, name) == DEFAULT[name] for name in ALTERS_GREEDY)
 
     @property
+    def drawn_seed(self) -> int | None:
+        """The seed that tokens are drawn with, None where none are: at temperature 0 XTC alone draws."""
+        return self.seed if self.temp or self.xtc_probability else None
+
+    @property
     def draws_otherwise(self) -> bool:
         """True if a mode with guesses draws other random numbers than plain decoding, and so another text."""
         return self.verify == "rejection" and not self.greedy

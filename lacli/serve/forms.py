@@ -108,10 +108,10 @@ class Form:
     def _last(self, choice: Choice) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _logprobs(self, deltas: Sequence[Delta], whole: Choice | None = None) -> dict[str, Any] | None:
-        """The log probabilities of deltas; of a `whole` answer also where they were asked for and there are none."""
+    def _logprobs(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any] | None:
+        """The log probabilities of an answer's deltas; None where they were not asked for."""
         found = [token_logprob(each, self._setting.piece) for delta in deltas for each in delta.logprobs]
-        return {"content": found} if found or (whole and whole.has_logprobs) else None
+        return {"content": found} if choice.has_logprobs else None
 
 
 class ChatForm(Form):
@@ -130,7 +130,7 @@ class ChatForm(Form):
             "index": choice.place,
             "message": message,
             "finish_reason": reason,
-            "logprobs": self._logprobs(deltas, choice),
+            "logprobs": self._logprobs(choice, deltas),
         }
 
     def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
@@ -144,8 +144,7 @@ class ChatForm(Form):
             "delta": {name: part for name, part in parts.items() if part},
             "finish_reason": None,
         }
-        logprobs = self._logprobs([delta])
-        return {**event, "logprobs": logprobs} if logprobs else event
+        return {**event, "logprobs": self._logprobs(choice, [delta])} if delta.logprobs else event
 
     def _last(self, choice: Choice) -> dict[str, Any]:
         return {"index": choice.place, "delta": {}, "finish_reason": _chat_reason(choice)}
@@ -185,7 +184,7 @@ class TextForm(Form):
             "index": choice.place,
             "text": text,
             "finish_reason": reason,
-            "logprobs": self._logprobs(deltas, choice),
+            "logprobs": self._logprobs(choice, deltas),
         }
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
@@ -193,7 +192,7 @@ class TextForm(Form):
             "index": choice.place,
             "text": delta.text,
             "finish_reason": None,
-            "logprobs": self._logprobs([delta]),
+            "logprobs": self._logprobs(choice, [delta]),
         }
 
     def _last(self, choice: Choice) -> dict[str, Any]:

@@ -17,7 +17,7 @@ HELP = {
     "prompt_tokens_cached_total": "Tokens of prompts that were decoded before.",
     "prompt_seconds_total": "Seconds of reading prompts; of answers that wait at the same time each counts.",
     "tokens_predicted_total": "Tokens of answers.",
-    "tokens_predicted_seconds_total": "Seconds of the steps of answers.",
+    "tokens_predicted_seconds_total": "Seconds of answers from their first step on.",
     "n_decode_total": "Steps of answers; one that several answers share counts for each.",
     "n_tokens_max": "Tokens of the longest text so far.",
     "spec_decode_num_draft_tokens_total": "Guessed tokens that were verified.",

@@ -51,8 +51,9 @@ INSTEAD = {
     "suffix": "is not offered: write the model's own tokens for a gap into the prompt",
     "audio": "is not offered: lacli reads and writes text only",
     "web_search_options": "is not offered: a search can be one of the tools",
-    **dict.fromkeys(("guided_json", "guided_choice", "structured_outputs"), "is vLLM's name: give json_schema"),
+    **dict.fromkeys(("guided_json", "guided_choice"), "is vLLM's name: give json_schema"),
     **dict.fromkeys(("guided_regex", "guided_grammar"), "is vLLM's name: give grammar, in GBNF"),
+    "structured_outputs": "is vLLM's name: give json_schema or grammar",
     "format": "is Ollama's name: give response_format",
 }
 """Fields of OpenAI's and others that would change the answer and are not offered, with what there is."""

@@ -186,9 +186,9 @@ class CallSplitter:
         self.is_cut = False
         self._held = ""
         self._final = False
-        # A call whose end has not come, and how many characters of each call's arguments were told.
+        # A call whose end has not come; the place of the last one told of, and the characters of its arguments.
         self._open: Call | None = None
-        self._told: list[int] = []
+        self._told = -1, 0
         # True while nothing but calls stands in the answer: there an object without `begin` may be one.
         self._fresh = True
         # How far the JSON of a call has been read, where in it that is, the ends of its first inner object and its own.
@@ -204,13 +204,13 @@ class CallSplitter:
         """Return what came to the calls since this was asked last."""
         found = [*self.calls, self._open] if self._open else self.calls
         parts = []
-        for place in range(max(len(self._told) - 1, 0), len(found)):
-            begins, call = place == len(self._told), found[place]
-            if begins:
-                self._told.append(0)
-            if begins or len(call.arguments) > self._told[place]:
-                parts.append(CallPart(place, replace(call, arguments=call.arguments[self._told[place] :]), begins))
-            self._told[place] = len(call.arguments)
+        last, told = self._told
+        for place in range(max(last, 0), len(found)):
+            call, begins = found[place], place > last
+            told = 0 if begins else told
+            if begins or len(call.arguments) > told:
+                parts.append(CallPart(place, replace(call, arguments=call.arguments[told:]), begins))
+            self._told = place, len(call.arguments)
         return parts
 
     def finish(self) -> str:

@@ -31,7 +31,7 @@ class Answer:
     count as predicted all the same. `finish_reason`: stop (the stop string `stop`), eog (an end token), length
     (`max_tokens`, or a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they
     were asked for. `seed`: what its tokens were drawn with, None where the most probable ones were taken. `warnings`:
-    sentences on what of its JSON schema it does not keep to.
+    sentences on what it does not keep to of a JSON schema that was its own, and not its session's.
     """
 
     text: str

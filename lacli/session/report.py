@@ -71,7 +71,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "auto_rows": settings.auto_rows,
         "temperature": session.sampling.temp,
         "sampling": describe_sampling(session.sampling),
-        "seed": None if session.sampling.greedy else session.sampling.seed,
+        "seed": session.sampling.drawn_seed,
         "verify": session.sampling.verify,
         "strict": settings.strict,
         "notes": session.notes,

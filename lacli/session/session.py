@@ -183,7 +183,7 @@ class Session(Closing):
             watch=watch,
             threads=self.threads,
             gives_way=self.gives_way,
-            seed=self.sampling.seed if self.sampling.temp > 0 else None,
+            seed=self.sampling.drawn_seed,
             alone=self.alone,
         )
         self._generations.add(generation)

@@ -191,11 +191,8 @@ class Screen:
 
         None where no line is shown.
         """
-        if not (shown and self._can_wait):
-            yield None
-            return
-        with self.waiting() as say:
-            yield counting(say)
+        with self.waiting(shown=shown) as say:
+            yield counting(say) if shown and self._can_wait else None
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
         """Print the colours of a marked answer with the tokens of each; nothing if quiet or without colours."""

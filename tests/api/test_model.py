@@ -129,7 +129,7 @@ def test_an_answer_that_is_left_early_ends_with_the_step_that_was_read(model: Mo
     text = stream.answer().text
     assert text.startswith(piece) and stream.answer().finish_reason == "interrupt"
     assert ends_of(model, [stream]) == {"interrupt"} and stream.answer().text == text
-    with pytest.raises(UsageError, match=r"iterated once .* is lost with its iterator"):
+    with pytest.raises(UsageError, match="iterated once"):
         next(iter(stream))
 
 
