@@ -126,21 +126,25 @@ class LinesFile(Lines):
         with self._path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 is_whole = line.endswith(b"\n")
-                row = self._parsed(line) if is_whole else {}
-                if row:
+                row, other = self._parsed(line) if is_whole else ({}, "")
+                if row and not other:
                     yield line, row
                 elif is_whole or not BEGINNING.startswith(line[: len(BEGINNING)]):
-                    what = f"line {number} of {self._name} is no answer to these prompts"
+                    what = f"line {number} of {self._name} is no answer to these prompts{other}"
                     raise LacliError(what, "give another name to -o, or move that file away")
 
-    def _parsed(self, line: bytes) -> Row:
-        """What the line of an answer says; empty where it answers none of these prompts."""
+    def _parsed(self, line: bytes) -> tuple[Row, str]:
+        """What the line of an answer says, empty where it is none, and words on what else was asked."""
         with suppress(ValueError, LookupError, TypeError, RecursionError):
             row: Row = json.loads(line)
             index = row["index"]
-            if type(index) is int and index >= 0 and row["prompt"] == prompt_of(self._tasks[index]):
-                return row
-        return {}
+            if type(index) is int and index >= 0:
+                task = self._tasks[index]
+                was_other = row["prompt"] != prompt_of(task)
+                if was_other or row.get("system", "") != task.system:
+                    return row, f": row {index + 1} had another {'one' if was_other else 'system prompt'}"
+                return row, ""
+        return {}, ""
 
 
 def prompt_of(task: Task) -> str | list[str]:

@@ -62,7 +62,7 @@ def ask_all(
         of = f", of {listed(sorted(lines.models))}" if lines.models else ""
         known = f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}"
         if lines.answered and not left:
-            screen.note(f"{known}, and stay, whatever the flags; another -o asks anew")
+            screen.note(f"{known}, and stay, whatever the other flags; another -o asks anew")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
@@ -174,6 +174,7 @@ class PromptList:
         for index in self._coming:
             task = self._tasks[index]
             row: Row = {"index": index, **({} if task.id is None else {"id": task.id}), "prompt": prompt_of(task)}
+            row |= {"system": task.system} if task.system else {}
             row["model"] = self._model.session.model.path.name
             try:
                 self._arrivals.put(row | self._answered(index, task))

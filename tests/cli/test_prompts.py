@@ -92,6 +92,17 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
     assert [row["predicted_n"] for row in single] == [each.statistics.tokens for each in alone]
 
 
+def test_an_answer_behind_another_system_prompt_is_no_answer(tmp_path: Path) -> None:
+    def asked(*flags: str, **row: str) -> Done:
+        return run(tmp_path, "-o", str(tmp_path / "out"), "-n", "2", *flags, rows=[{"prompt": "one", **row}])
+
+    assert asked("-sys", "two").code == asked(system="two").code == 0
+    assert json.loads((tmp_path / "out").read_text())["system"] == "two"
+    for done, other in ((asked(system="three"), "system prompt"), (asked(system="two", prompt="four"), "one")):
+        assert done.code == 1
+        assert f"line 1 of {tmp_path}/out is no answer to these prompts: row 1 had another {other} (" in done.err
+
+
 def test_the_system_prompt_of_the_command_line_is_for_rows_without_their_own_that_have_a_template(
     tmp_path: Path,
 ) -> None:
@@ -207,7 +218,7 @@ def test_an_error_is_no_answer_and_goes_when_there_is_one(tmp_path: Path) -> Non
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str, number: int) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(text)
-    with pytest.raises(LacliError, match=f"line {number} of .* is no answer to these prompts .give another name"):
+    with pytest.raises(LacliError, match=f"line {number} of .* is no answer to these prompts.* .give another name"):
         LinesFile(str(path), Screen(), TASKS)
     assert path.read_text() == text
 
