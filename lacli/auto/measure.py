@@ -120,7 +120,8 @@ def measure(
     """Return the step costs of an engine made with `engine_settings`, whose cache is cleared.
 
     `tokens`: the text of contexts and rows, repeated as needed. `progress`: gets a sentence when something slow begins.
-    `worthwhile`: asked once the sizes of a context were tried; after a False it ends with those. Ctrl-C ends it with
+    `worthwhile`: asked once the sizes of a context were tried and behind each step of the rounds; after a False it ends
+    with those. Ctrl-C ends it with
     what was measured; raises KeyboardInterrupt before anything was.
     """
     plan = plan or MeasurePlan()
@@ -177,7 +178,7 @@ class _Times:
 class _Bench:
     """Times steps behind a context that stays as it is.
 
-    `stopped`: by Ctrl-C, once each size was timed. `is_cut`: it was not worthwhile to time them more than once.
+    `stopped`: by Ctrl-C, once each size was timed. `is_cut`: it was not worthwhile to go on.
     """
 
     def __init__(
@@ -223,6 +224,9 @@ class _Bench:
                         chosen = chosen[:place]
                         break
                     self._visit(size, times[size])
+                    if not self._worthwhile():
+                        self.is_cut = True
+                        return survey
             except KeyboardInterrupt:
                 if not rounds:
                     raise

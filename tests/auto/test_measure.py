@@ -137,10 +137,13 @@ def test_a_machine_that_becomes_slow_after_the_survey_times_fewer_sizes() -> Non
     assert engine.now < 2 * sum(engine.seconds(rows, rows) for rows in SIZES)
 
 
-def test_measuring_ends_after_the_survey_where_it_is_not_worthwhile() -> None:
+@pytest.mark.parametrize("calm", [0, 5])
+def test_measuring_ends_where_it_is_not_worthwhile_with_what_each_size_showed_first(calm: int) -> None:
     engine = Timed()
     plan = MeasurePlan((8, 40), SIZES, 500.0)
-    found = measure(engine, TOKENS, plan, clock=engine.clock, worthwhile=lambda: False)
+    looks = iter([True] * calm)
+    found = measure(engine, TOKENS, plan, clock=engine.clock, worthwhile=lambda: next(looks, False))
+    assert next(looks, None) is None
     assert [[point.rows for point in each.points] for each in found.staircases] == [[1, 2, 4, 8, 16]]
     assert found.is_cut and not found.notes and not found.stopped
 
