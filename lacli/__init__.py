@@ -102,6 +102,7 @@ def load(
     from lacli.api.options import told_to_programs, unknown_option
     from lacli.errors import UsageError
     from lacli.hub.download import find_model
+    from lacli.hub.names import own_aliases
     from lacli.llamacpp.model import giving_way
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
@@ -137,7 +138,7 @@ def load(
             raise UsageError(f"parallel is {parallel!r}", "parallel must be a whole number, at least 1")
         sampling = sampling or SamplingSettings()
         session = Session(
-            find_model(model),
+            find_model(model, aliases=own_aliases()),
             giving_way(replace(model_settings or ModelSettings(), **loading)),  # type: ignore[arg-type]  # names of integers
             decoding,
             sampling,

@@ -126,6 +126,10 @@ class AsyncStream(Answering):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """The same as `close`, for `contextlib.aclosing`."""
         self.close()
 
     async def __aiter__(self) -> AsyncIterator[str]:

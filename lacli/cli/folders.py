@@ -12,13 +12,6 @@ def rpc_folder() -> Path:
     return user_cache_path("lacli", appauthor=False) / "rpc"
 
 
-def own_aliases() -> Path:
-    """The user's own list of model names."""
-    from platformdirs import user_config_path
-
-    return user_config_path("lacli", appauthor=False) / "models.txt"
-
-
 def history_file() -> Path:
     """The lines that were typed in chats."""
     from platformdirs import user_state_path
@@ -28,6 +21,7 @@ def history_file() -> Path:
 
 def own_folders() -> dict[str, Path]:
     """All folders that lacli writes to or reads the user's files from, by what is in them."""
+    from lacli.hub.names import own_aliases
     from lacli.text.records import state_file
 
     return {

@@ -24,8 +24,8 @@ def list_models(words: Words = None, json: options.Json = False) -> None:
     With what each weighs and the memory it takes to run. On disk are the models of the Hugging Face cache, which
     llama-cli shares. Nothing is fetched.
     """
-    from lacli.cli.folders import own_aliases
     from lacli.hub.listing import inventory_json, inventory_text, take_inventory
+    from lacli.hub.names import own_aliases
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
     from lacli.text.format import listed

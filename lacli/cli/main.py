@@ -254,8 +254,7 @@ def _takes_text(parameter: Any) -> bool:
 
 
 def _command_like(name: str) -> str:
-    from lacli.cli.folders import own_aliases
-    from lacli.hub.names import read_aliases
+    from lacli.hub.names import own_aliases, read_aliases
 
     if " " in name and not name.endswith(".gguf"):
         return "lacli run -p TEXT answers a prompt"

@@ -47,9 +47,8 @@ def _quoted(name: str) -> str:
 
 
 def _aliases(incomplete: str) -> list[str]:
-    from lacli.cli.folders import own_aliases
     from lacli.errors import LacliError
-    from lacli.hub.names import read_aliases
+    from lacli.hub.names import own_aliases, read_aliases
 
     try:
         return sorted(name for name in read_aliases(own_aliases()) if name.startswith(incomplete))

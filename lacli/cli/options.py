@@ -44,8 +44,8 @@ def layers(value: str) -> int:
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
     """The file of MODEL, fetched where it is a name and not here; what runs without one or for a name is said."""
-    from lacli.cli.folders import own_aliases
     from lacli.hub.download import find_model
+    from lacli.hub.names import own_aliases
 
     path = find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
     if model is None:
@@ -72,8 +72,7 @@ def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model:
 
 def no_model(text: str) -> LacliError | None:
     """What to say where a text that stands in MODEL's place names no model; None where it may name one."""
-    from lacli.cli.folders import own_aliases
-    from lacli.hub.names import read_aliases, read_name, shortened
+    from lacli.hub.names import own_aliases, read_aliases, read_name, shortened
 
     if text.endswith(".gguf") or os.path.exists(os.path.expanduser(text)):
         return None
@@ -179,17 +178,15 @@ def asked_of_server(argument: str | None = None, words: str | None = None, model
 
 def _is_name(text: str) -> bool:
     """True for the name of a file of a model, and for one of 'lacli list'."""
-    from lacli.cli.folders import own_aliases
-    from lacli.hub.names import read_aliases
+    from lacli.hub.names import own_aliases, read_aliases
 
     return text.endswith(".gguf") or text.lower() in read_aliases(own_aliases())
 
 
 def check_path(model: str) -> None:
     """Raise ModelLoadError where MODEL is the path of no model, before the prompt is found missing."""
-    from lacli.cli.folders import own_aliases
     from lacli.hub.download import check_file
-    from lacli.hub.names import read_aliases, read_name
+    from lacli.hub.names import own_aliases, read_aliases, read_name
 
     path = read_name(model, read_aliases(own_aliases()))
     if isinstance(path, Path):

@@ -36,9 +36,8 @@ def pull(
     It prints the paths of their files. They go to the Hugging Face cache, which llama-cli shares. A download that
     breaks off goes on where it ended; only that of a file above 50 GB begins anew.
     """
-    from lacli.cli.folders import own_aliases
     from lacli.hub.download import check_file, fetch_model
-    from lacli.hub.names import HubModel, read_aliases, read_name
+    from lacli.hub.names import HubModel, own_aliases, read_aliases, read_name
     from lacli.llamacpp.gguf import parts
     from lacli.terminal.screen import Screen
 

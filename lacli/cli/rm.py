@@ -51,9 +51,8 @@ def remove(
     Other quants of the same repository stay, and files outside the Hugging Face cache are never touched. Exit code 1
     where the answer was no.
     """
-    from lacli.cli.folders import own_aliases
     from lacli.hub import removal
-    from lacli.hub.names import read_aliases
+    from lacli.hub.names import own_aliases, read_aliases
     from lacli.terminal.screen import Screen
 
     models = options.model_names(models, model_file, hf_repo)

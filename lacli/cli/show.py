@@ -74,10 +74,9 @@ def find_on_disk(name: str | None, screen: Screen, *, absent_too: bool = True) -
 
     Raises ModelLoadError if there is neither.
     """
-    from lacli.cli.folders import own_aliases
     from lacli.hub.cache import find_cached
     from lacli.hub.download import check_file
-    from lacli.hub.names import HubModel, demo_model, read_aliases, read_name
+    from lacli.hub.names import HubModel, demo_model, own_aliases, read_aliases, read_name
     from lacli.hub.sizes import absent_model
 
     if name is None:

@@ -119,6 +119,13 @@ def packaged_list() -> Path:
     return installed if installed.is_file() else package.parent / LIST
 
 
+def own_aliases() -> Path:
+    """The user's own list of model names, which need not exist."""
+    from platformdirs import user_config_path
+
+    return user_config_path("lacli", appauthor=False) / LIST
+
+
 def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
     """All aliases by their names in lower case, `demo` among them; `own` is the user's list, which need not exist.
 

@@ -81,5 +81,5 @@ def _line(scope: Scope, status: int, seconds: float) -> str:
     words.append(f"{seconds:.2f} s")
     found = [busy(choice.statistics) for choice in choices or () if seconds > BUSY_AFTER_S]
     if held_up := next(filter(None, found), None):
-        words[-1] += f": {verdict(held_up, '')}"
+        words[-1] += f": {verdict(held_up, '', in_short=True)}"
     return " ".join(words)

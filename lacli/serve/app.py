@@ -106,8 +106,8 @@ class Server:
         rendered, rules = await self._aside(self._rendered, asked), None
         sampling = await self._aside(self._sampling, asked)
         if asked.offered:
-            if asked.has_to_call and asked.has_form:
-                raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar or format")
+            if asked.has_to_call and asked.has_grammar:
+                raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar")
             schema = "" if asked.has_to_call else sampling.json_schema
             form = format_of(prompts.template)
             rules = CallRules(form, asked.offered, asked.calls_several, asked.has_to_call, schema)

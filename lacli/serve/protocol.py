@@ -265,7 +265,8 @@ class ChatRequest(AnswerRequest):
     @model_validator(mode="after")
     def _check(self) -> ChatRequest:
         for place, message in enumerate(self.messages):
-            if message.content is None and not message.tool_calls:
+            # A refusal of OpenAI's has none.
+            if message.content is None and not message.tool_calls and message.role != "assistant":
                 raise ValueError(f"messages.{place}: a message needs a content")
         known = [tool.function.name for tool in self.tools]
         if isinstance(self.tool_choice, Tool) and self.tool_choice.function.name not in known:

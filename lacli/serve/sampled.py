@@ -104,10 +104,9 @@ class Sampled(WithoutNull):
     response_format: ResponseFormat | None = None
 
     @property
-    def has_form(self) -> bool:
-        """Whether the request gives its answer a form."""
-        formatted = self.response_format is not None and self.response_format.type != "text"
-        return bool(self.grammar or self.json_schema is not None or formatted)
+    def has_grammar(self) -> bool:
+        """Whether the whole answer has a form, calls too; a `response_format` is that of a text."""
+        return bool(self.grammar or self.json_schema is not None)
 
     def sampling(self, defaults: SamplingSettings, tokens_of: Callable[[str], Sequence[int]]) -> SamplingSettings:
         """How tokens are drawn: as the request says, otherwise by `defaults`. Raises UsageError for what cannot be.

@@ -189,6 +189,10 @@ class _Reader:
         if honoured == ("type",) and "type" not in schema:
             raise UsageError(f"no type at {_place(path)}", f"it must be {SHAPES['type'][0]}")
         copy = {name: schema[name] for name in honoured if name in schema}
+        for name in ("maxItems", "maxLength"):
+            if type(copy.get(name)) is int and copy[name] > LONGEST_RUN:
+                del copy[name]
+                self._note(f"the schema's {name} above {LONGEST_RUN:,} is not enforced", path)
         for name, value in copy.items():
             _check_shape(name, value, f"{path}/{name}")
         for least, most in (("minItems", "maxItems"), ("minLength", "maxLength")):

@@ -99,6 +99,13 @@ def test_an_answer_tells_its_seed_and_what_of_its_own_schema_it_does_not_keep_to
     assert model.generate(QUESTIONS[0], temperature=1.0, seed=drawn.seed, max_tokens=TOKENS).text == drawn.text
 
 
+def test_the_users_own_names_of_models_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    monkeypatch.setattr("lacli.hub.names.own_aliases", lambda: tmp_path / "models.txt")
+    (tmp_path / "models.txt").write_text(f"mine {tiny}\n")
+    with lacli.load("mine", threads=1, parallel=1) as model:
+        assert model.session.model.path == tiny
+
+
 def test_the_tokens_of_a_conversation_are_those_its_answer_begins_behind(model: Model) -> None:
     messages = [{"role": "user", "content": QUESTIONS[0]}]
     assert model.tokenize(messages) == model.tokenize(QUESTIONS[0]) == [*model.stream(messages).prompt]

@@ -426,6 +426,8 @@ def test_with_tools_and_a_response_format_the_answer_is_a_call_or_keeps_to_the_f
         message, finish = reply["choices"][0]["message"], reply["choices"][0]["finish_reason"]
         assert bool(message.get("tool_calls")) is (bias > 0) is (finish == "tool_calls")
         assert message["content"] is None or json.loads(message["content"]) in (True, False)
+    forced = post(f"{qwen}/v1/chat/completions", {**body, "tool_choice": "required"})["choices"][0]
+    assert forced["finish_reason"] == "tool_calls" and forced["message"]["tool_calls"]
 
 
 @pytest.mark.parametrize("arguments", ['{"city": "B', "[1]", "now"])
@@ -497,7 +499,7 @@ def test_a_control_token_that_begins_a_call_has_a_text(
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
         ({"tool_choice": "required"}, "required needs tools"),
         ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "no function 'x'"),
-        ({"tools": [CLOCK], "tool_choice": "required", "response_format": {"type": "json_object"}}, "another grammar"),
+        ({"tools": [CLOCK], "tool_choice": "required", "grammar": 'root ::= "a"'}, "another grammar"),
         (
             {
                 "tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}],

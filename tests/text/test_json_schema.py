@@ -138,6 +138,7 @@ MINIMUM = {"type": "number", "minimum": 1}
             ],
         ),
         (INTEGER | {"requird": 1}, ["the schema's requird is not enforced at the top"]),
+        ({"type": "string", "maxLength": 2000}, ["the schema's maxLength above 1,000 is not enforced at the top"]),
         (
             properties(a=INTEGER) | {"required": ["a", "b"]},
             ["the schema's required b, which is not in properties, is not enforced at the top"],
@@ -266,7 +267,7 @@ LIST = "it must be a list that is not empty"
         ({"items": False}, "nothing that a grammar can follow at /items"),
         ({"items": INTEGER, "minItems": 3, "maxItems": 1}, "minItems is more than maxItems at the top"),
         ({"items": INTEGER, "minItems": -1}, "/minItems is -1 (it must be a whole number from 0 to 1000)"),
-        ({"items": INTEGER, "maxItems": 1001}, "/maxItems is 1001"),
+        ({"items": INTEGER, "minItems": 1001}, "/minItems is 1001"),
         ({"type": "string", "minLength": 1.5}, "/minLength is 1.5"),
         ({"type": "string", "minLength": True}, "/minLength is true"),
         ({"allOf": [INTEGER, INTEGER]}, "allOf can only join objects with properties, unlike /allOf/0"),
