@@ -175,7 +175,9 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 def _bound_to(host: str, port: int) -> socket.socket:
     """A socket that refuses connections until the server listens on it: a model may take a minute to load."""
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # asyncio has TCP send small parts at once where a socket names TCP; else a kept connection waits 40 ms for each.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         # The port of a server that has just ended can be had again.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import subprocess
@@ -148,3 +149,24 @@ def test_a_socket_that_a_killed_server_left_is_taken_again(tmp_path: Path) -> No
     with run.open_socket(host, 0), pytest.raises(LacliError, match="cannot listen on unix:"):
         run.open_socket(host, 0)
     run.open_socket(host, 0).close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_small_parts_of_an_answer_are_sent_at_once(host: str) -> None:
+    async def sends_at_once() -> bool:
+        served = asyncio.Event()
+        found = list[int]()
+
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            found.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+            served.set()
+
+        listening = run.open_socket(host, 0)
+        async with await asyncio.start_server(accepted, sock=listening):
+            _, writer = await asyncio.open_connection(*listening.getsockname()[:2])
+            await served.wait()
+            writer.close()
+        return bool(found[0])
+
+    assert asyncio.run(sends_at_once())
