@@ -176,6 +176,20 @@ class Tool(BaseModel):
     function: Function
 
 
+class Allowed(BaseModel):
+    """Tools that an answer may call, by their names; where `mode` is required it has to call one."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[Tool] = Field(min_length=1)
+
+
+class AllowedTools(BaseModel):
+    """OpenAI's form of a choice among the tools of a request."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
+
+
 class CalledFunction(BaseModel):
     """A function and the arguments that an earlier answer gave it."""
 
@@ -258,7 +272,7 @@ class ChatRequest(AnswerRequest):
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
     tools: list[Tool] = Field(default=[], max_length=MOST_TOOLS)
-    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | AllowedTools | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
 
@@ -269,8 +283,8 @@ class ChatRequest(AnswerRequest):
             if message.content is None and not message.tool_calls and message.role != "assistant":
                 raise ValueError(f"messages.{place}: a message needs a content")
         known = [tool.function.name for tool in self.tools]
-        if isinstance(self.tool_choice, Tool) and self.tool_choice.function.name not in known:
-            raise ValueError(f"tool_choice: there is no function {self.tool_choice.function.name!r} in tools")
+        if unknown := [each.function.name for each in self._chosen if each.function.name not in known]:
+            raise ValueError(f"tool_choice: there is no function {unknown[0]!r} in tools")
         if self.tool_choice == "required" and not self.tools:
             raise ValueError("tool_choice: required needs tools")
         roles = [message.role for message in self.messages]
@@ -298,10 +312,16 @@ class ChatRequest(AnswerRequest):
         """The functions that the answer may call, by name, with the JSON schemas of their arguments."""
         if self.tool_choice == "none":
             return {}
-        functions = [tool.function for tool in self.tools]
-        if isinstance(self.tool_choice, Tool):
-            functions = [each for each in functions if each.name == self.tool_choice.function.name]
+        chosen = {tool.function.name for tool in self._chosen or self.tools}
+        functions = [tool.function for tool in self.tools if tool.function.name in chosen]
         return {each.name: each.parameters for each in functions}
+
+    @property
+    def _chosen(self) -> Sequence[Tool]:
+        """The tools that the choice names, none where it is among all."""
+        if isinstance(self.tool_choice, AllowedTools):
+            return self.tool_choice.allowed_tools.tools
+        return [self.tool_choice] if isinstance(self.tool_choice, Tool) else []
 
     @property
     def calls_several(self) -> bool:
@@ -311,6 +331,8 @@ class ChatRequest(AnswerRequest):
     @property
     def has_to_call(self) -> bool:
         """Whether the answer has to be a call."""
+        if isinstance(self.tool_choice, AllowedTools):
+            return self.tool_choice.allowed_tools.mode == "required"
         return self.tool_choice == "required" or isinstance(self.tool_choice, Tool)
 
 

@@ -353,6 +353,16 @@ def test_a_named_function_is_called(caller: OpenAI) -> None:
     assert json.loads(call.function.arguments)["city"] in ("Bonn", "Rome")
 
 
+def test_of_several_tools_the_allowed_ones_are_called(caller: OpenAI) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "clock"}}]}
+    choice: Any = {"type": "allowed_tools", "allowed_tools": allowed}
+    reply = caller.chat.completions.create(
+        model="any", messages=QUESTION, tools=[CLOCK, WEATHER], tool_choice=choice, parallel_tool_calls=False
+    )
+    calls: Any = reply.choices[0].message.tool_calls
+    assert [call.function.name for call in calls] == ["clock"]
+
+
 def test_a_forced_call_that_max_tokens_cuts_is_given_as_far_as_it_goes(caller: OpenAI) -> None:
     named: Any = {"type": "function", "function": {"name": "weather"}}
     asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK, WEATHER], "tool_choice": named}
