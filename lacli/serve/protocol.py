@@ -305,7 +305,7 @@ class ChatRequest(AnswerRequest):
     @property
     def is_begun(self) -> bool:
         """Whether the last message is the beginning of the answer."""
-        return self.messages[-1].role == "assistant"
+        return self.messages[-1].role == "assistant" and not self.add_generation_prompt
 
     @property
     def offered(self) -> dict[str, dict[str, Any]]:

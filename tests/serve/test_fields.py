@@ -96,6 +96,8 @@ def test_an_answer_that_is_begun_goes_on(address: str, more: Mapping[str, Any]) 
     reply = post(f"{address}/v1/chat/completions", {"messages": BEGUN, "max_tokens": 8, **more})
     raw = post(f"{address}/completion", {"prompt": prompts[1], "n_predict": 8})
     assert reply["choices"][0]["message"]["content"] == raw["content"]
+    another = post(f"{address}/apply-template", {"messages": BEGUN, "add_generation_prompt": True})["prompt"]
+    assert "def add(a" in another and not another.endswith("def add(a")
 
 
 @pytest.mark.parametrize(
