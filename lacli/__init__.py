@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 __all__ = [
     "Answer",
+    "AsyncStream",
     "DecodeSettings",
     "LacliError",
     "Model",
@@ -15,6 +16,7 @@ __all__ = [
     "Placement",
     "ReplicaSettings",
     "SamplingSettings",
+    "Stream",
     "load",
 ]
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, Never
 
     from lacli.api.model import Model
+    from lacli.api.streams import AsyncStream, Stream
     from lacli.auto.step_cost import Cost
     from lacli.errors import LacliError
     from lacli.llamacpp.sampling import SamplingSettings
@@ -37,6 +40,7 @@ PARALLEL = 4
 
 HOMES = {
     "Answer": "session.generation",
+    "AsyncStream": "api.streams",
     "DecodeSettings": "settings",
     "LacliError": "errors",
     "Model": "api.model",
@@ -44,6 +48,7 @@ HOMES = {
     "Placement": "llamacpp.settings",
     "ReplicaSettings": "llamacpp.settings",
     "SamplingSettings": "llamacpp.sampling",
+    "Stream": "api.streams",
 }
 
 

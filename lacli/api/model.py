@@ -238,6 +238,8 @@ class Model(Closing):
         prompts = self.session.prompts
         if isinstance(prompt, str):
             return prompts.question(prompt, system, (), raw=raw)
+        if isinstance(prompt, bytes | bytearray):
+            raise UsageError(f"the prompt is {prompt!r:.60}", "give a text; bytes have decode()")
         is_tokens = isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
         if system or (raw and not is_tokens):
             raise UsageError("raw and system are for a prompt that is a text", "write a system message in front")

@@ -25,8 +25,8 @@ MAX_DELAY = 1.5
 """How many times longer than with its share of the machine a text may wait for a token, for the guesses of others.
 
 With 1, 1.5, 2 and without a bound an answer of 35 tokens took 0.9, 1.2, 3.5 and 2.6 s beside a text that repeats itself
-(0.5B Q4_0, two AVX-512 cores), and four edits brought 1.59, 1.72, 1.76 and 1.83 tokens a plain step on the law of those
-cores (benchmarks.many laws).
+(0.5B Q4_0, two AVX-512 cores). On the law of those cores four edits bring 1.78 tokens a plain step with 1.5, and 1.83
+without (benchmarks.many laws).
 """
 
 

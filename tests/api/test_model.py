@@ -425,6 +425,8 @@ LOAD: Any = lacli.load
     [
         (lambda model: model.generate(""), PromptError, "the prompt is empty"),
         (lambda model: model.generate(["a", " "]), PromptError, "the prompt is empty"),
+        (lambda model: model.tokenize(b"abc"), UsageError, "the prompt is b'abc'"),
+        (lambda model: model.stream(b"abc"), UsageError, "the prompt is b'abc'"),
         (lambda model: model.generate("a", drawn_logprobs=True), UsageError, "drawn_logprobs says"),
         (lambda model: model.generate("x " * 3000), PromptError, "tokens and the context 1,024"),
         (lambda model: model.generate(5), UsageError, "the prompt is 5"),
