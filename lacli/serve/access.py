@@ -22,6 +22,9 @@ CHOICES = "lacli.choices"
 POLLED = ("/health", "/v1/health", "/slots", "/metrics", "/lacli/steps", *pages.FILES)
 """What programs and the page ask for all the time."""
 
+TOLD_WAIT_S = 1.0
+"""Seconds of waiting for a place from which a line tells them: below, a client hardly feels it."""
+
 LONGEST_PATH = 100
 """Characters of a path that a line shows."""
 
@@ -66,7 +69,7 @@ def _error(body: bytes) -> str:
 
 
 def _line(scope: Scope, status: int, seconds: float) -> str:
-    """Time, address, key, method, path, status, tokens of the prompt and of the answer, seconds, a busy machine."""
+    """Time, address, key, method, path, status, tokens of the prompt and of the answer, seconds, what took them."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
@@ -79,7 +82,10 @@ def _line(scope: Scope, status: int, seconds: float) -> str:
         counted = usage(choices)
         words.append(f"{counted['prompt_tokens']}+{counted['completion_tokens']} tokens")
     words.append(f"{seconds:.2f} s")
-    found = [busy(choice.statistics) for choice in choices or () if seconds > BUSY_AFTER_S]
+    runs = [choice.statistics for choice in choices or ()]
+    if (waited_s := max((run.first_token_s - run.prompt_s for run in runs), default=0.0)) > TOLD_WAIT_S:
+        words.append(f"({waited_s:.2f} s for a place)")
+    found = [busy(run) for run in runs if seconds > BUSY_AFTER_S]
     if held_up := next(filter(None, found), None):
         words[-1] += f": {verdict(held_up, '', in_short=True)}"
     return " ".join(words)

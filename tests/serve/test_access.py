@@ -69,6 +69,14 @@ def test_a_slow_answer_of_a_busy_machine_is_told(logged: Logged, monkeypatch: py
         assert " ".join(logged.words()).endswith(" s: the machine was busy") == told
 
 
+def test_a_long_wait_for_a_place_is_told(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = OpenAI(api_key="two", base_url=f"{logged.address}/v1", max_retries=0)
+    for least, told in ((1e9, False), (-1.0, True)):
+        monkeypatch.setattr("lacli.serve.access.TOLD_WAIT_S", least)
+        client.completions.create(model="any", prompt="def f(", max_tokens=2)
+        assert (logged.words()[-3:] == ["for", "a", "place)"]) == told
+
+
 def test_an_answer_that_its_client_left_is_broken_off(logged: Logged) -> None:
     client = OpenAI(api_key="one", base_url=f"{logged.address}/v1", max_retries=0)
     more = {"ignore_eos": True}
