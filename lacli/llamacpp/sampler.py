@@ -20,7 +20,7 @@ from lacli.engine import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
 from lacli.llamacpp.library import captured_stderr, free_with, lib, library
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.sampling import LONGEST_MEMORY, SamplingSettings
 from lacli.text.files import Closing
 from lacli.text.gbnf import danger
 
@@ -59,7 +59,7 @@ class LlamaSampler(Closing):
     def __init__(self, model: LlamaModel, settings: SamplingSettings) -> None:
         assert settings.seed >= 0, "a random seed is chosen above"
         self._settings = settings
-        self._reach = max(settings.repeat_last_n, settings.dry_penalty_last_n)
+        self._reach = max(_reach(settings.repeat_last_n), _reach(settings.dry_penalty_last_n))
         self._vocabulary = model.vocabulary
         _check_biases(model, settings)
         grammar, biases = _grammar(model, settings.grammar), _biases(model, settings)
@@ -247,7 +247,7 @@ def _sampler_chain(model: LlamaModel, settings: SamplingSettings) -> Any:
         samplers += [
             lib.llama_sampler_init_penalties(
                 model.vocabulary,
-                settings.repeat_last_n,
+                _reach(settings.repeat_last_n),
                 settings.repeat_penalty,
                 settings.frequency_penalty,
                 settings.presence_penalty,
@@ -257,7 +257,7 @@ def _sampler_chain(model: LlamaModel, settings: SamplingSettings) -> Any:
                 settings.dry_multiplier,
                 settings.dry_base,
                 settings.dry_allowed_length,
-                settings.dry_penalty_last_n,
+                _reach(settings.dry_penalty_last_n),
                 (ctypes.c_char_p * len(breakers))(*breakers),
                 len(breakers),
             ),
@@ -273,6 +273,11 @@ def _sampler_chain(model: LlamaModel, settings: SamplingSettings) -> Any:
     for sampler in samplers:
         lib.llama_sampler_chain_add(sampler_chain, sampler)
     return sampler_chain
+
+
+def _reach(tokens: int) -> int:
+    """Tokens that a penalty looks back at; -1 is the whole text, as in llama.cpp's server."""
+    return tokens if tokens >= 0 else LONGEST_MEMORY
 
 
 def _last(model: LlamaModel, settings: SamplingSettings) -> Any:

@@ -99,6 +99,20 @@ def test_an_answer_tells_its_seed_and_what_of_its_own_schema_it_does_not_keep_to
     assert model.generate(QUESTIONS[0], temperature=1.0, seed=drawn.seed, max_tokens=TOKENS).text == drawn.text
 
 
+def test_penalties_look_back_at_the_whole_text_where_they_are_told_minus_one(model: Model) -> None:
+    none, whole, long = (
+        model.generate(
+            QUESTIONS[0],
+            sampling=SamplingSettings(
+                repeat_penalty=1.5, repeat_last_n=last, dry_multiplier=2.0, dry_penalty_last_n=last
+            ),
+            max_tokens=TOKENS,
+        ).text
+        for last in (0, -1, 2000)
+    )
+    assert whole == long != none
+
+
 def test_the_users_own_names_of_models_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
     monkeypatch.setattr("lacli.hub.names.own_aliases", lambda: tmp_path / "models.txt")
     (tmp_path / "models.txt").write_text(f"mine {tiny}\n")
