@@ -123,7 +123,7 @@ def test_flags_without_effect_are_said() -> None:
         (["--min-p", "-0.1"], "--min-p must be from 0 to 1"),
         (["--repeat-penalty", "0"], "--repeat-penalty is 0"),
         (["--dry-base", "0.5"], "--dry-base must be from 1"),
-        (["--repeat-last-n", "-1"], "--repeat-last-n must be from 0"),
+        (["--repeat-last-n", "-2"], "--repeat-last-n must be from -1"),
         (["--mirostat", "3", "--temp", "1"], "--mirostat must be from 0 to 2"),
         (["--mirostat", "2"], "--mirostat draws nothing at --temp 0"),
         (["--mirostat", "2", "--temp", "1", "--verify", "rejection"], "--verify rejection needs the distribution"),
