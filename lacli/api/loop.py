@@ -249,9 +249,9 @@ class SharedLoop(Closing):
                 step = step._replace(decode_s=0.0, rows=1 + step.drafted)
             else:
                 request.prompt_s -= step.decode_s
-        if step and not news.reads:
-            step = step._replace(core_s=core_s)
-        arrival = Arrival(request.timed(step) if step else None, news.error)
+        if step:
+            step = request.timed(step, 0.0 if news.reads else core_s)
+        arrival = Arrival(step, news.error)
         if news.text.finish:
             self._end(request, arrival)
         else:
