@@ -174,7 +174,10 @@ class StepCostModel:
             self.refresh()
 
     def set_context(self, tokens: int) -> None:
-        """Look up costs behind `tokens` tokens anew where these are more or many steps were taken; call it once a step."""
+        """Look up costs anew, behind `tokens` tokens, if the context has changed enough or many steps were taken.
+
+        Called once a step.
+        """
         self._steps += 1
         if abs(tokens - self._context) >= CONTEXT_STEP or self._steps >= CONTEXT_STEPS:
             self._context, self._steps = tokens, 0
