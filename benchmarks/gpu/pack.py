@@ -78,8 +78,10 @@ def add_source(archive: tarfile.TarFile, sdist: Path) -> None:
                 inner = PurePosixPath(*PurePosixPath(member.name).parts[1:])
                 if member.isfile() and inner.parts and is_needed(str(inner)):
                     content = source.extractfile(member)
-                    member.name = f"{FOLDER}/{PACKAGE}/{inner}"
-                    archive.addfile(member, content)
+                    # A member of its own: a long name of the source's would come along beside the new one.
+                    packed = tarfile.TarInfo(f"{FOLDER}/{PACKAGE}/{inner}")
+                    packed.size, packed.mode = member.size, member.mode
+                    archive.addfile(packed, content)
     except (OSError, tarfile.TarError) as error:
         raise KitError(f"cannot read {sdist}: {error}") from error
 

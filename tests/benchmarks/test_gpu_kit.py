@@ -39,6 +39,8 @@ NEEDED = (
     "vendor/llama.cpp/ggml/include/ggml-vulkan.h",
     "vendor/llama.cpp/ggml/src/ggml.c",
     "vendor/llama.cpp/ggml/src/ggml-cuda/template-instances/mmq-instance-q4_0.cu",
+    # Too long a name, with its archive's folder, for tar's own field.
+    "vendor/llama.cpp/ggml/src/ggml-cuda/template-instances/fattn-vec-instance-bf16-bf16.cu",
     "vendor/llama.cpp/src/models/llama.cpp",
     "vendor/llama.cpp/vendor/nlohmann/json.hpp",
 )
