@@ -324,7 +324,11 @@ def _conclude(
         screen.legend(answer.statistics.accepted_from)
     if answer.filled_context(question.max_tokens):
         cells = session.engine.cells
-        screen.note(context_full(cells, session.decoder.context_hint(cells + 1)))
+        todo = session.decoder.context_hint(cells + 1)
+        if output.has_schema:
+            screen.warn(context_full(cells, f"its JSON may not be complete; {todo}"))
+        else:
+            screen.note(context_full(cells, todo))
     elif answer.finish_reason == "length" and not output.json:
         cut = f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n"
         if output.has_schema:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from select import select
-from stat import S_ISFIFO
+from stat import S_ISFIFO, S_ISREG
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import is_terminal, read_file, read_to_end
@@ -37,9 +37,9 @@ def read_question(
     """The prompt text: the given parts, separated by blank lines.
 
     `stdin`: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. `say`: takes a
-    sentence while piped input is waited for, and one if it adds to the other parts unasked. `warn`: takes the first in
-    the place of `say`, after `LONG_PATIENCE_S`. Raises UsageError when nothing was given and LacliError when a part
-    cannot be read.
+    sentence while piped input is waited for, and one if it adds to the other parts unasked. `warn`: takes in the place
+    of `say` the first, after `LONG_PATIENCE_S`, and the second where a program before had read a part of the file.
+    Raises UsageError when nothing was given and LacliError when a part cannot be read.
     """
     wants_stdin = stdin or STDIN in (prompt, file)
     alone = prompt is None and file is None
@@ -49,10 +49,13 @@ def read_question(
         parts.append(read_text(file))
     if wants_stdin or (stdin is None and _is_piped()):
         _say_waiting(say, warn, "; skip it with </dev/null or --no-stdin" if unasked else "")
+        begun = _is_begun_file()
         parts.append(_read_stdin())
         if unasked and parts[-1].strip():
             lines = counted(len(parts[-1].strip().splitlines()), "line")
-            say(f"added {lines} of standard input to the prompt (--no-stdin adds none)")
+            # A loop over the file's lines would end after this one: said under -q too.
+            tell, rest = (warn or say, ", the rest of a file,") if begun else (say, "")
+            tell(f"added {lines} of standard input{rest} to the prompt (--no-stdin adds none)")
         elif unasked and _is_pipe():
             say("nothing came through the pipe, so it adds nothing to the prompt")
     if prompt is not None and prompt != STDIN:
@@ -117,6 +120,14 @@ def _is_pipe() -> bool:
     """True if stdin is the end of a pipe, and not /dev/null or a file."""
     try:
         return S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # it is no file
+        return False
+
+
+def _is_begun_file() -> bool:
+    """True if stdin is a file of which a part has been read, as a `while read` loop leaves it."""
+    try:
+        return S_ISREG(os.fstat(sys.stdin.fileno()).st_mode) and os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) > 0
     except (AttributeError, OSError, ValueError):  # it is no file
         return False
 

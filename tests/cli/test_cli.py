@@ -367,6 +367,9 @@ def test_json_that_was_cut_is_told_under_quiet_too() -> None:
     schema = ("-q", "-p", "A number.", "-j", '{"type": "integer"}')
     assert "its JSON may not be complete" in call("run", *schema, "-n", "1").err
     assert not call("run", "-q", "-p", "A number.", "-n", "1").err
+    long = '{"type": "array", "minItems": 200, "items": {"type": "boolean"}}'
+    full = call("run", "-q", "-p", "Some.", "-c", "256", "-j", long).err
+    assert "context of 256 tokens is full" in full and "its JSON may not be complete" in full
 
 
 def test_a_long_context_is_cut_with_a_note_unless_it_was_asked_for(tiny: str, tmp_path: Path) -> None:

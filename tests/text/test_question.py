@@ -84,6 +84,21 @@ def test_where_no_notes_are_wanted_a_pipe_that_stays_open_is_told_all_the_same(
     assert len(warned) == 1 and "waiting for standard input" in warned[0]
 
 
+@pytest.mark.parametrize(("read", "warned"), [("one\n", True), ("", False)], ids=["in a loop", "from its beginning"])
+def test_the_rest_of_a_file_that_a_loop_reads_is_told_under_q_too(
+    read: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lines"
+    path.write_text("one\ntwo\nthree\n")
+    with path.open(encoding="utf-8") as stdin:
+        os.lseek(stdin.fileno(), len(read), os.SEEK_SET)
+        monkeypatch.setattr("sys.stdin", stdin)
+        sentences: list[str] = []
+        assert "three" in read_question("p", None, warn=sentences.append)
+    rest = "added 2 lines of standard input, the rest of a file, to the prompt (--no-stdin adds none)"
+    assert sentences == [rest] * warned
+
+
 @pytest.mark.parametrize("name", ["/dev/null", __file__])
 def test_nothing_is_waited_for_where_standard_input_is_no_pipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.text.question.PATIENCE_S", 0)
