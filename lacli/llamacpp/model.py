@@ -224,12 +224,12 @@ class LlamaModel(Closing):
         except UnicodeEncodeError as error:
             what = "the prompt is not valid Unicode (a lone surrogate)"
             raise PromptError(what, "give text that is UTF-8") from error
-        count = -lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), None, 0, add_special, special)
-        if count <= 0:
-            return []
-        tokens = (lib.llama_token * count)()
-        lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), tokens, count, add_special, special)
-        return list(tokens)
+        # A byte is rarely more than a token, and so the text is rarely gone through twice.
+        count = -(len(raw) + 8)
+        while count < 0:
+            tokens = (lib.llama_token * -count)()
+            count = lib.llama_tokenize(self.vocabulary_handle, raw, len(raw), tokens, -count, add_special, special)
+        return tokens[:count]
 
     @cached_property
     def control_tokens(self) -> dict[str, tuple[bool, bool]]:
