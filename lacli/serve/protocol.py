@@ -287,6 +287,8 @@ class ChatRequest(AnswerRequest):
             raise ValueError(f"tool_choice: there is no function {unknown[0]!r} in tools")
         if self.tool_choice == "required" and not self.tools:
             raise ValueError("tool_choice: required needs tools")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs: it needs logprobs: true")
         roles = [message.role for message in self.messages]
         if roles[-2:] == ["assistant", "assistant"]:
             raise ValueError("messages: two of the assistant's stand at the end, and one answer is continued")

@@ -108,6 +108,7 @@ def test_an_answer_that_is_begun_goes_on(address: str, more: Mapping[str, Any]) 
         ({"messages": QUESTION, "continue_final_message": True}, "not the assistant's"),
         ({"messages": BEGUN[1:]}, "behind another message"),
         ({"messages": QUESTION, "add_generation_prompt": False}, "add_generation_prompt"),
+        ({"messages": QUESTION, "top_logprobs": 2}, "needs logprobs"),
         ({"messages": QUESTION, "W": 3}, "mode lookahead"),
         ({"messages": QUESTION, "mode": "jacobi"}, "jacobi"),
     ],
