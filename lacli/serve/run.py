@@ -33,6 +33,12 @@ They hold 250 events of a token each, so that a client that stops reading is soo
 HEADERS_S = 20.0
 """Seconds in which the headers of a request have to come, as Apache's mod_reqtimeout has it."""
 
+KEPT_S = 75
+"""Seconds that a connection without a request is kept, as nginx does it: longer than clients keep theirs.
+
+With uvicorn's 5 s one of 140 requests of openai's client at intervals of 5 s met a connection that was just closed.
+"""
+
 
 NO_HTTP = "Invalid HTTP request received."
 """What uvicorn says of bytes that it cannot read."""
@@ -127,6 +133,7 @@ class Listener(uvicorn.Server):
                 ws="none",
                 log_config=None,
                 access_log=False,
+                timeout_keep_alive=KEPT_S,
                 timeout_graceful_shutdown=int(drain_s + LAST_S),
                 lifespan="off",
                 ssl_certfile=certificate and certificate.file,

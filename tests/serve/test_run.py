@@ -10,6 +10,7 @@ from pathlib import Path
 from shutil import which
 from urllib.request import urlopen
 
+import openai
 import pytest
 
 import lacli
@@ -169,3 +170,9 @@ def test_small_parts_of_an_answer_are_sent_at_once() -> None:
         return bool(found[0])
 
     assert asyncio.run(sends_at_once())
+
+
+def test_a_connection_is_kept_longer_than_openais_client_keeps_it(model: lacli.Model) -> None:
+    kept_s = openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
+    app = Server(model, ServeSettings(NAME, SamplingSettings())).app(GuardSettings())
+    assert kept_s and run.Listener(app, 1).config.timeout_keep_alive > 2 * kept_s
