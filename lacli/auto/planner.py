@@ -194,7 +194,6 @@ class Branches:
     """
 
     def __init__(self, sources: Sequence[Source], text: Sequence[int], max_leaves: int, max_nodes: int) -> None:
-        self._sources = sources
         self._everywhere = [source for source in sources if source.everywhere]
         self._branches_left = max_leaves - 1
         self._max_nodes = max_nodes
