@@ -231,6 +231,8 @@ class _Reader:
         for name, value in schema.items():
             if name in honoured or _is_annotation(name) or (name in HARMLESS and HARMLESS[name] == value):
                 continue
+            if "prefixItems" in honoured and _suits_length(name, value, len(schema["prefixItems"])):
+                continue
             self._note(f"the schema's {shown(name)} is not enforced", path)
 
     def _read_value(self, name: str, value: Any, path: str, inside: str) -> Any:
@@ -315,14 +317,15 @@ class _Reader:
                 choices = enumerate(part["anyOf"])
                 copies.append({"anyOf": [self._part(choice, f"{where}/anyOf/{number}") for number, choice in choices]})
             else:
-                copies.append(self._part(part, where))
+                copies.append(self._part(part, where, is_whole=True))
         names = Counter(name for copy in copies for part in copy.get("anyOf", [copy]) for name in part["properties"])
         for name, count in names.items():
             if count > 1:
                 raise UsageError(f"{shown(name)} is a property of two parts at {_place(path)}", "merge them")
         return copies
 
-    def _part(self, part: Any, path: str) -> Json:
+    def _part(self, part: Any, path: str, *, is_whole: bool = False) -> Json:
+        """The properties of a part of an allOf; `is_whole`: the part is no choice of several, and all have to come."""
         if isinstance(part, dict) and isinstance(reference := part.get("$ref"), str):
             self._note_others(part, ("$ref",), path)
             part, path = self._target(reference), reference[1:]
@@ -330,9 +333,19 @@ class _Reader:
             raise UsageError(
                 f"allOf can only join objects with properties, unlike {_place(path)}", "merge them yourself"
             )
-        self._note_others(part, ("type", "properties"), path)
         _check_shape("properties", part["properties"], f"{path}/properties")
+        required = part.get("required", [])
+        _check_shape("required", required, f"{path}/required")
+        is_met = is_whole and part["properties"].keys() >= {*required}
+        self._note_others(part, ("type", "properties", *["required"] * is_met), path)
         return {"properties": self._properties(part["properties"], f"{path}/properties")}
+
+
+def _suits_length(name: str, value: Any, length: int) -> bool:
+    """True for a bound that a list of exactly `length` items keeps."""
+    if type(value) is not int:
+        return False
+    return (name == "minItems" and value <= length) or (name == "maxItems" and value >= length)
 
 
 def _of_each_type(schema: Json, kinds: list[str]) -> list[Json]:

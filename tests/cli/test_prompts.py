@@ -39,7 +39,7 @@ ROWS: list[Row] = [
     {"prompt": "What is a dict?", "max_tokens": 2},
 ]
 PLAIN = ("--mode", "plain", "-n", "5")
-TASKS = [Task(("one",), name="a"), Task(("two",)), Task(("three", "four"))]
+TASKS = [Task(("one",), name="a", id="a"), Task(("two",)), Task(("three", "four"))]
 ANSWERS = [
     {"index": 0, "id": "a", "prompt": "one", "text": "1"},
     {"index": 1, "prompt": "two", "text": "2"},
@@ -92,13 +92,15 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
     assert [row["predicted_n"] for row in single] == [each.statistics.tokens for each in alone]
 
 
-def test_an_answer_behind_another_system_prompt_is_no_answer(tmp_path: Path) -> None:
+def test_an_answer_to_a_row_that_has_changed_is_no_answer(tmp_path: Path) -> None:
     def asked(*flags: str, **row: str) -> Done:
         return run(tmp_path, "-o", str(tmp_path / "out"), "-n", "2", *flags, rows=[{"prompt": "one", **row}])
 
     assert asked("-sys", "two").code == asked(system="two").code == 0
     assert json.loads((tmp_path / "out").read_text())["system"] == "two"
-    for done, other in ((asked(system="three"), "system prompt"), (asked(system="two", prompt="four"), "one")):
+    changes = {"system prompt": {"system": "three"}, "one": {"prompt": "four"}, "id": {"id": "five"}}
+    for other, change in changes.items():
+        done = asked(**{"system": "two", **change})
         assert done.code == 1
         assert f"line 1 of {tmp_path}/out is no answer to these prompts: row 1 had another {other} (" in done.err
 
@@ -195,7 +197,7 @@ def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
 
 def test_an_error_is_no_answer_and_goes_when_there_is_one(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    error = json.dumps({"index": 0, "prompt": "one", "error": "too long"})
+    error = json.dumps({"index": 0, "id": "a", "prompt": "one", "error": "too long"})
     path.write_text(f"{error}\n{LINES[1]}{LINES[2]}")
     with LinesFile(str(path), Screen(), TASKS) as lines:
         assert lines.answered == {1, 2}

@@ -47,7 +47,7 @@ SCHEMAS: list[Json] = [
     },
     {"type": "array", "minItems": 1, "uniqueItems": True, "contains": INTEGER},
     {"items": INTEGER, "minItems": 2, "maxItems": 3, "uniqueItems": True, "prefixItems": [{"type": "null"}]},
-    {"type": "array", "prefixItems": [INTEGER], "minItems": 1, "maxItems": 3},
+    {"type": "array", "prefixItems": [INTEGER], "minItems": 2, "maxItems": 0},
     {"items": [INTEGER], "minItems": 1, "maxItems": 3, "additionalItems": INTEGER},
     {"type": "string", "pattern": "^[a-z]{2,3}$", "minLength": 2, "maxLength": 3, "format": "date"},
     {"type": "string", "format": "date", "minLength": 2, "maxLength": 3},
@@ -222,7 +222,7 @@ def test_parts_of_all_of_are_read_through_their_references_and_one_alone_is_that
     color = {"$defs": {"Color": {"enum": ["red", "blue"]}}}
     grammar, notes = converted(properties(a={"allOf": [{"$ref": "#/$defs/Color"}], "title": "Color"}) | color)
     assert notes == [] and r'"\"red\"" | "\"blue\""' in grammar
-    part = {"$defs": {"a": properties(x=MINIMUM) | {"required": ["x"]}}}
+    part = {"$defs": {"a": properties(x=MINIMUM) | {"required": ["x", "w"]}}}
     schema = {"allOf": [{"$ref": "#/$defs/a"}, {"properties": {"y": INTEGER}}]} | part
     grammar, notes = converted(schema)
     assert grammar == by_converter(schema)
@@ -230,7 +230,20 @@ def test_parts_of_all_of_are_read_through_their_references_and_one_alone_is_that
         "the schema's required is not enforced at /$defs/a",
         "the schema's minimum is not enforced at /$defs/a/properties/x",
     ]
-    assert converted(properties(z=schema, x={"$ref": "#/$defs/a"}) | part)[1] == notes
+    missing = "the schema's required w, which is not in properties, is not enforced at /$defs/a"
+    assert converted(properties(z=schema, x={"$ref": "#/$defs/a"}) | part)[1] == [*notes, missing]
+    choice = {"anyOf": [properties(a=INTEGER) | {"required": ["a"]}]}
+    whole = properties(b=INTEGER) | {"required": ["b"]}
+    assert converted({"allOf": [whole, choice]})[1] == ["the schema's required is not enforced at /allOf/1/anyOf/0"]
+
+
+def test_a_list_of_given_items_has_their_number_and_other_bounds_are_told() -> None:
+    pair = {"type": "array", "prefixItems": [INTEGER, INTEGER]}
+    assert converted(pair | {"minItems": 2, "maxItems": 2})[1] == []
+    assert converted(pair | {"minItems": 3, "maxItems": 1})[1] == [
+        "the schema's minItems is not enforced at the top",
+        "the schema's maxItems is not enforced at the top",
+    ]
 
 
 LIST = "it must be a list that is not empty"
