@@ -132,7 +132,10 @@ class CallRules:
         schemas = [*self._schemas()]
         if self.schema:
             schemas.append(_moved(json.loads(self.schema), f"#/anyOf/{len(schemas)}"))
-        text, ignored = convert(json.dumps({"anyOf": schemas}), schema_grammar)
+        try:
+            text, ignored = convert(json.dumps({"anyOf": schemas}), schema_grammar)
+        except UsageError as error:
+            raise UsageError(self._in_words(error.what), error.hint) from error
         # The alternatives of the root are the rules of the functions' arguments, in the functions' order.
         above, alternatives, below = re.split(r"^root ::= (.*)$", text, flags=re.MULTILINE)
         arguments = alternatives.split(" | ")
@@ -147,7 +150,14 @@ class CallRules:
         closed = _quoted(f"{closer}\n\n" if closer else "")
         begin = _quoted(("" if form.bare else form.begin) + "[" * form.listed)
         end = _quoted(form.closer + "]" * form.listed)
-        return f"root ::= {closed} ({begin} called {more} {end}{answer})\ncalled ::= {calls}\n{above}{below}", ignored
+        return f"root ::= {closed} ({begin} called {more} {end}{answer})\ncalled ::= {calls}\n{above}{below}", [
+            self._in_words(sentence) for sentence in ignored
+        ]
+
+    def _in_words(self, sentence: str) -> str:
+        """A sentence in which the places of schemas among all begin with what a schema is for."""
+        owners = [*self.functions, "response_format"]
+        return re.sub(r"/anyOf/(\d+)(\S*)", lambda found: owners[int(found[1])] + found[2], sentence)
 
     def _schemas(self) -> Iterator[Any]:
         for place, (name, schema) in enumerate(self.functions.items()):

@@ -452,7 +452,9 @@ def test_a_client_is_told_what_of_its_functions_is_not_kept(qwen: str) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     body = {"messages": QUESTION, "tools": tools, "tool_choice": "required", "max_tokens": 2}
     (warning,) = post(f"{qwen}/v1/chat/completions", body)["warnings"]
-    assert "multipleOf" in warning
+    assert warning == "the schema's multipleOf is not enforced at f/properties/a"
+    schema["properties"] = {"a": {"type": "whole"}}
+    assert 'f/properties/a/type is "whole"' in post(f"{qwen}/v1/chat/completions", body)["error"]["message"]
 
 
 def test_without_a_choice_the_answer_is_as_the_model_writes_it(caller: OpenAI) -> None:
