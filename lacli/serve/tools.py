@@ -150,9 +150,8 @@ class CallRules:
         closed = _quoted(f"{closer}\n\n" if closer else "")
         begin = _quoted(("" if form.bare else form.begin) + "[" * form.listed)
         end = _quoted(form.closer + "]" * form.listed)
-        return f"root ::= {closed} ({begin} called {more} {end}{answer})\ncalled ::= {calls}\n{above}{below}", [
-            self._in_words(sentence) for sentence in ignored
-        ]
+        root = f"root ::= {closed} ({begin} called {more} {end}{answer})"
+        return f"{root}\ncalled ::= {calls}\n{above}{below}", [*map(self._in_words, ignored)]
 
     def _in_words(self, sentence: str) -> str:
         """A sentence in which the places of schemas among all begin with what a schema is for."""
