@@ -25,7 +25,7 @@ from lacli.llamacpp.settings import Capacity
 from lacli.schedule import HEADROOM, Schedule
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.stats import Step
+from lacli.stats import Step, core_wanted_s
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen
 from lacli.text.format import counted
@@ -45,10 +45,15 @@ class BlockTrial(Trial):
     """The answers to a block of prompts.
 
     `answers`: the tokens of each. `paces`: seconds a token of each, from the first step of its group to its own last.
+    `decode_s`: seconds of the steps in llama.cpp, each counted once for all its texts.
     """
 
     answers: Texts = ()
     paces: tuple[float, ...] = ()
+    decode_s: float = 0.0
+
+    def core_wanted_s(self, threads: int) -> float:
+        return core_wanted_s(threads, self.seconds, self.decode_s, self.prompt_s)
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,7 @@ def _answering(
             steps=tuple(block.steps),
             answers=tuple(block.answers),
             paces=tuple(block.paces),
+            decode_s=block.decode_s,
         )
 
     return answer
@@ -199,6 +205,7 @@ class _Groups:
     rows: list[int] = field(default_factory=list)
     prompt_s: float = 0.0
     seconds: float = 0.0
+    decode_s: float = 0.0
 
 
 def _decode_group(session: Session, schedule: Schedule, prompts: Texts, limits: Sequence[int], block: _Groups) -> None:
@@ -219,6 +226,7 @@ def _decode_group(session: Session, schedule: Schedule, prompts: Texts, limits: 
             if found:
                 first = first or before
                 block.rows.append(found[0][1].rows)
+                block.decode_s += found[0][1].decode_s
             for text, step in found:
                 ends[text] = perf_counter()
                 block.steps.append(step)

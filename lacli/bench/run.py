@@ -229,9 +229,10 @@ def measured(
     core_begin = process_time()
     try:
         spent_s = _go_through(rounds, screen, words, seconds)
-        if request.wish.is_timed and not asking and spent_s < EARLY * plan.seconds:
+        left_s = (request.wish.seconds or 0.0) - (perf_counter() - begin)
+        if request.wish.is_timed and not asking and spent_s < min(EARLY * plan.seconds, left_s):
             screen.note(f"done after {spent_s:.0f} s: the machine was busy while that was planned, so once more")
-            wish = replace(request.wish, seconds=(request.wish.seconds or 0.0) - spent_s)
+            wish = replace(request.wish, seconds=round(left_s, 1))
             competing, plan = planned(competing, prompts, asker.cells, request.tasks, wish, screen)
             again, again_begin = Rounds(competing, plan.tasks, plan.repetitions, asker), process_time()
             spent_s = _go_through(again, screen, words, seconds)

@@ -139,7 +139,7 @@ def benchmark_together(
             outcome = measured(session, competing, asked, screen, (blocks.asker, blocks.prompts))
             found = beside_alone(results(outcome.rounds))
             judged = {} if outcome.interrupted else judge(found, blocks, engine, screen)
-    _show(found, judged, replace(outcome.machine, n_ctx=blocks.context), request, screen)
+    _show(found, judged, replace(outcome.machine, n_ctx=blocks.context), request, screen, outcome.held_up)
     if outcome.interrupted:
         raise Interrupted("")
     return 0
@@ -226,11 +226,16 @@ def as_lines(found: Sequence[Together], machine: Machine, write: Write, width: i
 
 
 def summary(
-    found: Sequence[Together], judged: Judged, machine: Machine, width: int, seconds: float | None = None
+    found: Sequence[Together],
+    judged: Judged,
+    machine: Machine,
+    width: int,
+    seconds: float | None = None,
+    busy: str = "",
 ) -> str:
     """What each number of texts brings, how long one text takes in company, and whether the texts are the same.
 
-    `seconds`: as `needs_more` takes it.
+    `seconds`: as `needs_more` takes it. `busy`: a sentence on a machine that was; then nothing is advised.
     """
     whole = _overall(found)
     alone, kinds = whole[0].result, {each.result.kind for each in found} - {ALL}
@@ -240,6 +245,7 @@ def summary(
     asked = f"{counted(whole[0].texts, 'prompt')}{of}, each answered {times}"
     lines = [
         f"{machine.model_type} on {machine.where}, {machine.thread_words}",
+        *([busy] if busy else []),
         f"Tokens/s of all texts together; 1x is plain decoding of one, {alone.speed:.0f} tokens/s ({asked}):",
         "",
     ]
@@ -248,7 +254,8 @@ def summary(
     for number in dict.fromkeys(each.number for each in others):
         said = [_one(each) for each in others if each.number == number]
         lines.append(f"{number} at a time:  {', '.join(said)}")
-    if unsure := [ratio for each in others if verdict(ratio := _judged(each)) not in ("faster", "slower")]:
+    unsure = [ratio for each in others if verdict(ratio := _judged(each)) not in ("faster", "slower")]
+    if unsure and not busy:
         lines += ["", needs_more(unsure, seconds)]
     best = max(whole, key=lambda each: each.total.value)
     most = f"Most tokens/s: {best.mode}, {best.number} at a time ({best.total.value:.2f}x)."
@@ -293,16 +300,20 @@ def _texts(others: Sequence[Together], judged: Judged) -> str:
     return f"{texts - len(parted)} of {texts} texts are those of plain decoding alone; the others: {words}."
 
 
-def _show(found: Sequence[Together], judged: Judged, machine: Machine, request: Request, screen: Screen) -> None:
-    """Print a summary, behind a table where that is wanted, or rows for programs."""
+def _show(
+    found: Sequence[Together], judged: Judged, machine: Machine, request: Request, screen: Screen, busy: str
+) -> None:
+    """Print a summary, behind a table where that is wanted, or rows for programs. `busy`: as `summary` takes it."""
     if not found:
         screen.note("nothing was finished")
         return
     if request.form not in ("text", "md"):
+        if busy:
+            screen.note(busy)
         screen.line(as_text(rows_of(found, judged, machine), request.form))
         return
     width = columns()
-    parts = [summary(found, judged, machine, width or PAGE, request.typed.seconds)]
+    parts = [summary(found, judged, machine, width or PAGE, request.typed.seconds, busy)]
     if request.form == "md" or request.details:
         write = markdown if request.form == "md" else lined_up(width)
         parts.insert(0, as_lines(found, machine, write, width or PAGE))

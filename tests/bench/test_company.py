@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lacli.bench.rounds import Rounds
+from lacli.bench.rounds import Rounds, Trial
 from tests.fakes.tiny_models import write_mamba
 from tests.program import Done, call
 
@@ -55,6 +55,18 @@ def test_each_mode_answers_the_same_prompts_in_groups_of_each_number(prompts: st
         assert row["identical_n"] == row["prompts"] or row["verdict"] == "rounding"
     page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
     assert not {name for row in found for name in row if f"`{name}`" not in page}
+
+
+def test_a_step_of_several_texts_wants_a_core_once(prompts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials: list[Trial] = []
+
+    def noted(rounds: Rounds, *_: object) -> float:
+        trials.extend(trial for found in rounds.trials.values() for trial in found)
+        return 1.0
+
+    monkeypatch.setattr("lacli.bench.run._core_share", noted)
+    together(prompts, "--parallel", "3", "--modes", "plain")
+    assert trials and all(each.core_wanted_s(2) <= 2 * (each.seconds + each.prompt_s) for each in trials)
 
 
 def test_people_get_a_summary_and_a_table_where_they_ask(prompts: str) -> None:

@@ -113,10 +113,18 @@ def test_answers_end_late_where_time_decides_and_never_where_their_number_was_as
 
 def test_a_plan_of_a_busy_moment_is_made_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.bench.run.EARLY", 1e9)
-    flags = ("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-n", "2", "-r", "1")
+    flags = ("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "600", "-n", "2", "-r", "1")
     told = call(*flags).err
     assert told.count("the machine was busy while that was planned") == 1 and told.count(" prompts, answers of") == 2
     assert "busy" not in call(*flags, "--each", "1").err
+
+
+def test_no_plan_is_made_anew_where_less_time_is_left_than_the_first_one_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.bench.run.EARLY", 1e9)
+    # 3 s from each look to the next one: all answers take so long, and none of 6 s is left behind them.
+    monkeypatch.setattr("lacli.bench.run.perf_counter", count(0.0, 3.0).__next__)
+    told = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-n", "2", "-r", "1").err
+    assert told.count(" prompts, answers of") == 1 and "busy" not in told
 
 
 def test_ctrl_c_in_the_second_plan_leaves_what_the_first_one_brought(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +137,7 @@ def test_ctrl_c_in_the_second_plan_leaves_what_the_first_one_brought(monkeypatch
         return planned(*arguments)
 
     monkeypatch.setattr("lacli.bench.run.planned", interrupted)
-    done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-n", "2", "-r", "1")
+    done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "600", "-n", "2", "-r", "1")
     assert done.code == 130 and "stopped after 16 of 16 answers" in done.err and "lookup: " in done.out
 
 

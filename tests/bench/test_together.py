@@ -61,8 +61,8 @@ def measured(*modes: DecodeSettings, repetitions: int = 2, most: int = -1, parts
     return beside_alone(results(played(Rounds(ones, TASKS, repetitions, asker()), most)))
 
 
-def told(found: list[Together], width: int = 80) -> str:
-    return summary(found, {}, MACHINE, width, 20.0)
+def told(found: list[Together], width: int = 80, busy: str = "") -> str:
+    return summary(found, {}, MACHINE, width, 20.0, busy)
 
 
 def test_each_number_has_a_line_that_begins_with_plain_decoding_and_goes_on_with_the_fastest() -> None:
@@ -88,6 +88,12 @@ def test_few_prompts_are_called_undecided_or_not_certain() -> None:
     assert "2 at a time:  plain 2.00x (not certain)\n" in text and "--seconds 80" in text
     assert "of class code, each answered once" in " ".join(text.split())
     assert "--seconds" not in told(measured())
+
+
+def test_a_busy_machine_is_named_before_the_numbers_and_no_more_time_is_advised() -> None:
+    ones = [contender(PLAIN, 1, 1.0), contender(PLAIN, 2, 2.0)]
+    text = told(beside_alone(results(played(Rounds(ones, TASKS[:2], 1, asker())))), busy="It was busy.")
+    assert text.splitlines()[1] == "It was busy." and "--seconds" not in text
 
 
 def test_texts_that_part_are_counted_beside_one_alone_and_their_verdict_is_told() -> None:
