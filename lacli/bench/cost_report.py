@@ -124,7 +124,10 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     fixed = "Lookahead is not for this model, which can go back along a chain of guesses only."
     if cost.rough:
         return [
-            ("rough", "The times are too rough to say what follows: measure again on a calm machine, or with -t 1.")
+            (
+                "rough",
+                "The times are too rough to say what follows: measure again on a calm machine; -t 1 needs one core.",
+            )
         ]
     return [
         ("rows", " ".join(filter(None, [_on_rows(wide[0]), _on_dips(wide[0])]))),

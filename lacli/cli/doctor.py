@@ -94,7 +94,7 @@ def doctor(
     """
     from json import dumps
 
-    from lacli.cli.main import commands
+    from lacli.cli.main import commands, wrong_values
     from lacli.terminal.screen import Screen, console
 
     ModelSettings(threads=threads)
@@ -110,7 +110,7 @@ def doctor(
         "threads": lambda: check_threads(threads),
         "model cache": check_cache,
         "own folders": lambda: check_folders(own_folders()),
-        "environment": lambda: check_variables(os.environ, known),
+        "environment": lambda: check_variables(os.environ, known, wrong_values()),
     }
     if not no_test:
         checks["self-test"] = lambda: check_answers(threads)
@@ -275,10 +275,11 @@ def writable(path: Path) -> bool:
     return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
 
 
-def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Finding:
+def check_variables(environ: Mapping[str, str], known: Mapping[str, str], wrong: Mapping[str, str]) -> Finding:
     """What is set and what it changes; a name that lacli does not know is probably a slip.
 
-    `known`: the variables that options read, each with its option; of an option's the first one wins.
+    `known`: the variables that options read, each with its option; of an option's the first one wins. `wrong`: those
+    with a value that ends each command with the option, and the reason.
     """
     given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
     unknown = unknown_variables(environ, known)
@@ -288,9 +289,10 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> Fin
         sets = f" sets {known[name]}" if known[name] else ""
         value = "..." if known[name] == "--api-key" else given[name]
         parts.append(f"{name}={value}{sets}" if name == winner else f"{name} is not used, {winner} wins")
-    todo = [f"{name}: {meant or 'no option has it'}" for name, meant in unknown.items()]
+    todo = [f"{name}: {reason}" for name, reason in wrong.items()]
+    todo += [f"{name}: {meant or 'no option has it'}" for name, meant in unknown.items()]
     words = "; ".join(parts) or f"no {OURS} or {THEIRS} variable is set"
-    return Finding("better" if unknown else "fine", words, todo)
+    return Finding("broken" if wrong else "better" if unknown else "fine", words, todo)
 
 
 def check_answers(threads: int) -> Finding:

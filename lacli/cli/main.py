@@ -221,6 +221,21 @@ def _in_one_line(error: Any) -> UsageError:
     return UsageError(what[:1].lower() + what[1:], hint)
 
 
+def wrong_values() -> dict[str, str]:
+    """Map each variable of the environment whose value its option does not take to what is wrong with it."""
+    found: dict[str, str] = {}
+    for name, command in commands().items():
+        context = typer.Context(command, info_name=name)
+        for parameter in command.params:
+            try:
+                if parameter.envvar:
+                    parameter.handle_parse_result(context, {}, [])
+            except TYPER_USAGE_ERROR as error:
+                if variable := variable_of(context, parameter):
+                    found.setdefault(variable, _in_one_line(error).what)
+    return found
+
+
 def _all_flags(context: typer.Context | None) -> str:
     command = context.command_path if context else _command_typed()
     return f"{command} {'--help-all' if command != 'lacli' else '-h'} lists what there is"

@@ -95,7 +95,7 @@ FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
     ({"free_disk": GIB // 10}, doctor.check_cache, "fine", "107 MB free", ""),
     ({"writable": False}, doctor.check_cache, "better", "it is not writable", "HF_HUB_CACHE"),
     ({}, lambda: doctor.check_folders(FOLDERS), "fine", "can be written", ""),
-    ({}, lambda: doctor.check_variables({"LACLI_WINDOW": "", "PATH": "x"}, KNOWN), "fine", "variable is set", ""),
+    ({}, lambda: doctor.check_variables({"LACLI_WINDOW": "", "PATH": "x"}, KNOWN, {}), "fine", "variable is set", ""),
 ]  # fmt: skip
 """What differs from a good machine, a check, and what it finds; '' for nothing to be done."""
 
@@ -188,7 +188,7 @@ def test_a_folder_with_a_file_in_its_place_or_above_it_is_not_writable(tmp_path:
 
 def test_variables_are_shown_with_the_flag_they_set_and_slips_with_the_nearest_name() -> None:
     environ = {"LACLI_WINDOW": "8", "LACLI_WINDWO": "8", "LLAMA_ARG_PORT": "80", "LACLI_DEBUG": "1"}
-    found = doctor.check_variables(environ | {"LACLI_THREADS": "2", "LLAMA_ARG_THREADS": "9"}, KNOWN)
+    found = doctor.check_variables(environ | {"LACLI_THREADS": "2", "LLAMA_ARG_THREADS": "9"}, KNOWN, {})
     assert found.state == "better" and found.todo == ["LACLI_WINDWO: did you mean LACLI_WINDOW?"]
     said = found.words.split("; ")
     assert said[0] == "unknown: LACLI_WINDWO" and "LLAMA_ARG_PORT" not in found.words
@@ -199,7 +199,7 @@ def test_variables_are_shown_with_the_flag_they_set_and_slips_with_the_nearest_n
 @pytest.mark.parametrize("name", ["LACLI_FOO", "LACLI_PROMPT", "LACLI_KEY"])
 def test_a_variable_that_resembles_none_is_given_no_other_name(name: str) -> None:
     known = known_variables(commands())
-    assert doctor.check_variables({name: "1"}, known).todo == [f"{name}: no option has it"]
+    assert doctor.check_variables({name: "1"}, known, {}).todo == [f"{name}: no option has it"]
 
 
 class PlayedAnswer:
@@ -307,3 +307,11 @@ def test_a_library_that_cannot_be_imported_is_reported_by_the_program(tmp_path: 
 def test_a_wrong_option_is_a_usage_error_that_names_its_variable(name: str, value: str, words: str) -> None:
     done = call("doctor", "--no-test", env={name: value})
     assert done.code == 2 and words in done.err and value in done.err
+
+
+def test_a_value_that_no_command_would_take_is_broken() -> None:
+    done = call("doctor", "--no-test", env={"LACLI_MODE": "foo", "LACLI_SEED": "two", "LACLI_TEMP": "0.5"})
+    told = " ".join(done.out.split())
+    assert done.code == 1 and "does not work here: see environment" in told
+    assert "LACLI_MODE: --mode: 'foo' is not one of 'plain'," in told and "LACLI_SEED: -s is 'two'" in told
+    assert "→ LACLI_TEMP" not in told
