@@ -88,8 +88,9 @@ class Alias:
 
     @property
     def target(self) -> str:
-        """The repository with its quant."""
-        return f"{self.repository}:{self.quant}" if self.quant else self.repository
+        """The repository with its quant, or a file, which has but one."""
+        has_several = self.quant and not self.repository.endswith(".gguf")
+        return f"{self.repository}:{self.quant}" if has_several else self.repository
 
 
 @dataclass(frozen=True)

@@ -204,13 +204,15 @@ class Server:
         llama-server does. `rules`: what they may call. `drawn`: `logprobs` are of the distribution that tokens are
         drawn from, not of the model's.
         """
-        settings, busy = self._settings, sum(self._model.load)
-        wanted, places = answers_each * len(prompts), self._model.session.texts + settings.queue
+        settings, (running, deferred), texts = self._settings, self._model.load, self._model.session.texts
+        wanted, places = answers_each * len(prompts), texts + settings.queue
         if wanted > places:
             room = f"there is room for {places} (-np and --queue of the server)"
             raise Refused(400, INVALID, f"{wanted} answers in one request, and {room}: ask in several requests")
-        if busy + wanted > places:
-            raise Refused(503, BUSY, "all places are taken, and so are those that wait: try again", retry=True)
+        if running + deferred + wanted > places:
+            seconds = self._meter.seconds_until_free(deferred, texts)
+            full = f"{running} answers are decoded and {deferred} wait (-np and --queue of the server)"
+            raise Refused(503, BUSY, f"{full}: try again in {seconds} s", retry_s=seconds)
         longest = max(map(len, prompts))
         if longest > self._model.context:
             raise Refused(

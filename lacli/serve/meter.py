@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter, time
+from math import ceil
+from time import time
 from typing import Any
 
 from lacli.api.streams import AsyncStream
@@ -39,7 +40,6 @@ class Slot:
     number: int
     stream: AsyncStream
     prompt: Sequence[int]
-    begun: float
 
 
 class Meter:
@@ -49,6 +49,7 @@ class Meter:
         self._sums = dict.fromkeys(HELP, 0.0)
         self._running: list[Slot] = []
         self._statuses = Counter[int]()
+        self._answers = 0
         self._started = time()
 
     @property
@@ -56,12 +57,20 @@ class Meter:
         """The time since which is counted, seconds since 1970."""
         return {"Process-Start-Time-Unix": str(int(self._started))}
 
+    def seconds_until_free(self, deferred: int, places: int) -> int:
+        """Estimate when the last of `deferred` answers will have one of the `places`, from what answers took so far.
+
+        At least 1, and 60 at most: OpenAI's client waits no longer.
+        """
+        seconds = self._sums["prompt_seconds_total"] + self._sums["tokens_predicted_seconds_total"]
+        return ceil(min(max(deferred * seconds / max(self._answers, 1) / places, 1), 60))
+
     @contextmanager
     def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:
         """Show an answer while it is decoded, and count it at its end."""
         taken = {slot.number for slot in self._running}
         number = next(number for number in range(len(taken) + 1) if number not in taken)
-        slot = Slot(number, stream, prompt, perf_counter())
+        slot = Slot(number, stream, prompt)
         self._running.append(slot)
         try:
             yield
@@ -111,6 +120,7 @@ class Meter:
     def _count(self, slot: Slot) -> None:
         run = slot.stream.statistics
         sums = self._sums
+        self._answers += 1
         sums["prompt_tokens_total"] += run.prompt_tokens - run.reused_tokens
         sums["prompt_tokens_cached_total"] += run.reused_tokens
         sums["prompt_seconds_total"] += run.prompt_s

@@ -41,12 +41,14 @@ Asked = TypeVar("Asked", bound=BaseModel)
 class Refused(Exception):
     """A request that gets an error and no answer."""
 
-    def __init__(self, status: int, kind: str, message: str, *, retry: bool = False, **more: Any) -> None:
-        """`retry`: another try may soon be answered. `more`: further fields of the error."""
+    def __init__(self, status: int, kind: str, message: str, *, retry_s: int = 0, **more: Any) -> None:
+        """`retry_s`: seconds after which another try may be answered. `more`: further fields of the error."""
         super().__init__(message)
         self.status, self.body = status, error_body(status, kind, message, **more)
         # OpenAI's client asks again after any status from 500 on, unless it is told not to.
-        self.headers = {"Retry-After": "1"} if retry else {"X-Should-Retry": "false"} if status == 501 else None
+        self.headers = (
+            {"Retry-After": f"{retry_s}"} if retry_s else {"X-Should-Retry": "false"} if status == 501 else None
+        )
 
 
 async def body_of(request: Request) -> dict[str, Any]:

@@ -216,6 +216,12 @@ def test_a_file_here_goes_before_names_and_a_folder_before_repositories_only(tmp
     assert read_name("phi-4", ALIASES) == HubModel(ALIASES["phi-4"].repository, ALIASES["phi-4"].quant)
 
 
+def test_what_an_alias_means_can_be_typed_in_its_place() -> None:
+    targets = [ALIASES[name].target for name in ("mine", "file")]
+    assert targets == ["me/mine-GGUF:Q8_0", "hf:me/mine-GGUF/deep/a.gguf"]
+    assert [str(read_name(target, {})) for target in targets] == targets
+
+
 def test_an_alias_called_hf_hides_no_name_of_the_hub() -> None:
     assert read_name("hf:a/b", {"hf": Alias("hf", "c/d")}) == HubModel("a/b")
 
