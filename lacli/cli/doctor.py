@@ -249,23 +249,29 @@ def cpu_limit(control_group: Path = Path("/sys/fs/cgroup")) -> float | None:
     return None
 
 
+SMALLEST_MODEL = 490_000_000
+"""Bytes of the smallest model of `lacli list`."""
+
+
 def check_cache() -> Finding:
     """Where models are kept, and the free disk there."""
     from lacli.hub.cache import cache_folder
 
     place = cache_folder()
     words = f"{place}: {size_in_words(free_disk(place))} free"
+    another = "or name another folder: export HF_HUB_CACHE=FOLDER"
     if not writable(place):
-        todo = "make it writable, or name another folder: export HF_HUB_CACHE=FOLDER"
-        return Finding("better", f"{words}; it is not writable", [todo])
+        return Finding("better", f"{words}; it is not writable", [f"make it writable, {another}"])
+    if free_disk(place) < SMALLEST_MODEL:
+        return Finding("better", f"{words}, too little for a model", [f"make room, {another}"])
     return Finding("fine", words)
 
 
 def check_folders(folders: Mapping[str, Path]) -> Finding:
     """lacli's own folders can be written, or made."""
-    if closed := [f"{name} ({path})" for name, path in folders.items() if not writable(path)]:
+    if closed := [f"{name} ({path})" for name, path in folders.items() if not writable(path) or not free_disk(path)]:
         words = f"cannot be written: {', '.join(closed)}"
-        return Finding("better", words, ["make them writable; without them nothing is kept"])
+        return Finding("better", words, ["make them writable, or room on a full disk; without them nothing is kept"])
     return Finding("fine", "can be written")
 
 

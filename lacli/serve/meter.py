@@ -95,7 +95,7 @@ class Meter:
             lines += [
                 f"# HELP llamacpp:{name} {help}",
                 f"# TYPE llamacpp:{name} {kind}",
-                f"llamacpp:{name} {values[name]:g}",
+                f"llamacpp:{name} {values[name]:.15g}",
             ]
         lines += [
             "# HELP lacli:requests_total Requests by the status of their answers.",

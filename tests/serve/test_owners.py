@@ -62,3 +62,12 @@ def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None
     with meter.counting(cast(AsyncStream, stream), [1, 2]):
         pass
     assert meter.seconds_until_free(8, 2) == 12 and meter.seconds_until_free(99, 2) == 60
+
+
+def test_counters_are_whole_numbers_however_large() -> None:
+    meter = Meter()
+    stream = SimpleNamespace(statistics=RunStatistics(prompt_tokens=12_345_678, tokens=1))
+    with meter.counting(cast(AsyncStream, stream), []):
+        pass
+    text = meter.text(0, 0)
+    assert "\nllamacpp:prompt_tokens_total 12345678\n" in text and "\nllamacpp:n_tokens_max 12345679\n" in text
