@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from lacli.cli.options import model_group
 from lacli.cli.placement_options import replica_group
 from lacli.cli.prompt_options import TEXT, PromptOptions, prompt_group
 from lacli.cli.sampling_options import sampling_group
-from lacli.errors import UsageError
+from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings
@@ -155,13 +156,17 @@ def chat(
         check_for_server(called)
         words = typed(called) & {"argument", "words", "model_file"}
         asked = options.asked_of_server(**{name: called.params[name] for name in words})
-    elif asked.model_error:
-        raise asked.model_error
+    elif (error := asked.model_error) and load is not None:
+        raise type(error)(error.what, "a loaded chat has its model, and -p gives its next message")
+    elif error:
+        raise error
     if asked.prompt is not None and first:
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None
     # A saved chat has a model of this machine.
     model = asked.model or (saved.model if saved and connect is None else None)
+    if model and model != asked.model and os.path.isabs(model) and not os.path.exists(model):
+        raise LacliError(f"the model of {load} is gone: {model}", f"lacli chat MODEL --load {load} takes another")
     plan = replace(
         plan_of(
             model,

@@ -694,6 +694,14 @@ def test_a_chat_whose_last_question_is_open_is_loaded_too(tmp_path: Path) -> Non
     assert chat("--load", str(file), *QUICK, lines=["/regen"]).out == answer("-p", QUESTION)
 
 
+def test_a_loaded_chat_whose_model_is_gone_says_where_that_name_comes_from(tmp_path: Path) -> None:
+    file, gone = tmp_path / "chat", tmp_path / "gone.gguf"
+    write_chat(file, SavedChat(model=str(gone), messages=(Message("user", QUESTION),)))
+    told = chat("--load", str(file), *QUICK, lines=["/regen"])
+    assert told.code == 1 and f"the model of {file} is gone: {gone} (lacli chat MODEL --load" in told.err
+    assert "-p gives its next message" in call("chat", "--load", str(file), "hi").err
+
+
 @pytest.mark.parametrize(
     "saved",
     [
