@@ -55,6 +55,13 @@ Plans of 39 and 29 s that were made beside other work were done after 9 and 12 s
 """
 
 
+BUSY_SHARE = 0.5
+"""Part of the warm-up in which threads that are not held up have a core, at least: Python takes the rest on one.
+
+On two busy cores it was 0.22, where a benchmark of 30 s took 125.
+"""
+
+
 @dataclass(frozen=True)
 class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
@@ -218,7 +225,9 @@ def measured(
             # The session tells mode auto too; where the model is in another process, auto learns it as it decodes.
             cost_s = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
             cost = session.learn_cost(MeasurePlan(seconds=cost_s), request.state, screen.note, ctrl_c_ends_at_once())
+        warm_up = perf_counter(), process_time()
         competing, plan = planned(competing, prompts, asker.cells, request.tasks, request.wish, screen)
+        _tell_busy(session.threads, perf_counter() - warm_up[0], process_time() - warm_up[1], screen)
     except KeyboardInterrupt:
         raise Interrupted("stopped before anything was compared") from None
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
@@ -252,6 +261,15 @@ def measured(
     for number, error in rounds.failures.items():
         screen.note(f"{rounds.contenders[number].label} was given up: {error}")
     return BenchOutcome(rounds, machine_of(session), interrupted, share, cost=cost)
+
+
+def _tell_busy(threads: int, seconds: float, core_s: float, screen: Screen) -> None:
+    """Say before the answers that `threads` lacked cores in a warm-up of `seconds`, of which they had `core_s`."""
+    wanted_s = threads * seconds
+    if core_s < BUSY_SHARE * wanted_s:
+        fewer = "; -t 1 needs one core only" if threads > 1 else ""
+        share = f"the threads had a core for {core_s / wanted_s:.0%} of the warm-up"
+        screen.note(f"the machine is busy, {share}: this may take longer than planned{fewer}")
 
 
 def use_time_left(rounds: Rounds, plan: BenchPlan, left_s: float, spent_s: float, screen: Screen) -> None:

@@ -95,7 +95,9 @@ def test_a_busy_machine_is_named_before_the_numbers_and_nothing_is_advised(
 ) -> None:
     # Processor seconds from the first look to the second.
     monkeypatch.setattr("lacli.bench.run.process_time", count(0.0, core_s).__next__)
-    told = " ".join(call(*QUICK, "--modes", "lookup", "-t", "2").out.split())
+    done = call(*(word for word in QUICK if word != "-q"), "--modes", "lookup", "-t", "2")
+    assert ("busy, the threads had a core for 0% of the warm-up" in done.err and "-t 1 needs one" in done.err) == busy
+    told = " ".join(done.out.split())
     assert ("busy, the threads had a core for 0% of the time: these numbers say little. Times plain" in told) == busy
     assert ("one thread tells more: lacli bench" in told and " -t 1 " in told) == busy
     assert ("-t 2" in told) != busy, "one thread is advised in the place of two"
