@@ -38,6 +38,10 @@ MIN_RESTORED = 8
 """Tokens for which a saved text is restored, whole: 400 of the 0.5B shape take 5 ms, and decoding one takes 4."""
 
 
+MOST_OWNERS = 256
+"""Owners of whose texts n-grams and experience are kept, those that asked last: 33 KB each at least (demo model)."""
+
+
 @dataclass(eq=False)
 class SharedText(TextState):
     """A text among others.
@@ -106,7 +110,7 @@ class Schedule:
         self.texts: list[SharedText] = []
         self.ended: list[SharedText] = []
         self.latest: Mode | None = None
-        # Of each owner; a text without one is the program's own.
+        # Of each owner, the one that asked last at the end; a text without one is the program's own.
         self._modes: dict[str, Mode] = {}
         self._pools = {"": decoder.pool}
         engine.clear()
@@ -163,12 +167,16 @@ class Schedule:
 
     def _new_mode(self, owner: str, *, sampled: bool) -> Mode:
         """The mode of an owner's next text: what was learned of the machine is common to all owners."""
-        new_mode, before = self._decoder.new_mode, self._modes.get(owner)
+        new_mode, before = self._decoder.new_mode, self._modes.pop(owner, None)
         if owner and not before:
             if "" not in self._modes:
                 self._modes[""] = new_mode(sampled=sampled)
             before = self._modes[""].for_owner()
         self._modes[owner] = new_mode(before, sampled=sampled, pool=self.pool(owner))
+        if len(self._modes) > MOST_OWNERS:
+            running = {text.owner for text in self.texts}
+            gone = next(name for name in self._modes if name and name not in running)
+            del self._modes[gone], self._pools[gone]
         return self._modes[owner]
 
     def check_prompt(self, prompt: Sequence[int]) -> None:

@@ -244,6 +244,16 @@ def test_a_saved_text_is_restored_for_the_next_turn_of_its_owner() -> None:
     assert ended([*LONG[:20], 2], "ann").reused == 20
 
 
+def test_owners_that_asked_long_ago_are_forgotten_unless_their_texts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.schedule.MOST_OWNERS", 3)
+    schedule = Schedule(Decoder(engine_of(PLAIN, 200), PLAIN), PLACES)
+    pools = {owner: schedule.pool(owner) for owner in ("", "runs", "old", "asks again")}
+    schedule.add(LONG, 99, owner="runs")
+    for owner in ("old", "asks again", "new", "asks again", "newer"):
+        schedule.end(schedule.add(LONG, 1, owner=owner))
+    assert [owner for owner, pool in pools.items() if schedule.pool(owner) is pool] == ["", "runs"]
+
+
 def test_a_text_that_is_set_aside_goes_on_from_what_was_saved_of_it() -> None:
     engine = engine_of(PLAIN, 100, rests=-1)
     schedule = Schedule(Decoder(engine, PLAIN), PLACES)
