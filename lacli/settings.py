@@ -175,7 +175,7 @@ class DecodeSettings:
             raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
         if self.sequences > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
-            words, hint = f"W + {self.leaves} + 1", f"-W of at most {fits - self.leaves} fits"
+            words, hint = f"W + {self.leaves} branches of guesses + 1", f"-W of at most {fits - self.leaves} fits"
             if self.mode == "lookahead":
                 words = "W + G + 1"
                 hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
