@@ -69,11 +69,11 @@ def _error(body: bytes) -> str:
 
 
 def _line(scope: Scope, status: int, seconds: float) -> str:
-    """Time, address, key, method, path, status, tokens of the prompt and of the answer, seconds, what took them."""
+    """Date, time, address, key, method, path, status, tokens of the prompt and of the answer, seconds, what took them."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
-    words = [strftime("%H:%M:%S"), scope["client"][0] if scope.get("client") else "unix"]
+    words = [strftime("%Y-%m-%d %H:%M:%S"), scope["client"][0] if scope.get("client") else "unix"]
     words += [] if owner is None else [f"key {int(owner or 0) + 1}"]
     words += [scope["method"], path, str(status)]
     if choices:

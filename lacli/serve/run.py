@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -46,6 +46,13 @@ NO_HTTP = "Invalid HTTP request received."
 
 LAST_S = 5.0
 """Seconds behind `drain_s` in which answers that were ended tell their clients so: a step of a prompt may take 2 s."""
+
+
+FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of the system where it has no room for another connection, as asyncio knows them."""
+
+FULL_TOLD_S = 60.0
+"""Seconds after which they are told again: asyncio speaks of each connection, of thousands a second."""
 
 
 class Certificate(NamedTuple):
@@ -260,6 +267,7 @@ def serve(
         server.force_exit = True
 
     async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(told_of(said))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, end, number)
         await server.serve(sockets=[*listening])
@@ -272,6 +280,22 @@ def serve(
             Path(path).unlink(missing_ok=True)
     if signal.SIGINT in pressed:
         raise Interrupted("")
+
+
+def told_of(said: Callable[[str], None]) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Return a handler of an event loop's errors; connections that the system has no room for get a line a minute."""
+    last_s = -FULL_TOLD_S
+
+    def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal last_s
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in FULL):
+            loop.default_exception_handler(context)
+        elif loop.time() - last_s >= FULL_TOLD_S:
+            last_s = loop.time()
+            said(f"no further connection can be taken in: {reason_of(error)} (ulimit -n)")
+
+    return tell
 
 
 def _is_told(record: logging.LogRecord) -> bool:

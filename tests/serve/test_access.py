@@ -35,9 +35,9 @@ class Logged(NamedTuple):
     lines: SimpleQueue[str]
 
     def words(self) -> Sequence[str]:
-        """The next line's words, without the time in front."""
-        time, *words = self.lines.get(timeout=10).split()
-        assert re.fullmatch(r"\d\d:\d\d:\d\d", time)
+        """The next line's words, without date and time in front."""
+        date, time, *words = self.lines.get(timeout=10).split()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", f"{date} {time}")
         return words
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 import subprocess
 from pathlib import Path
 from shutil import which
+from types import SimpleNamespace
+from typing import Any
 from urllib.request import urlopen
 
 import openai
@@ -176,3 +179,17 @@ def test_a_connection_is_kept_longer_than_openais_client_keeps_it(model: lacli.M
     kept_s = openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
     app = Server(model, ServeSettings(NAME, SamplingSettings())).app(GuardSettings())
     assert kept_s and run.Listener(app, 1).config.timeout_keep_alive > 2 * kept_s
+
+
+def test_connections_that_the_system_has_no_room_for_are_told_once_a_minute() -> None:
+    said, others, now = list[str](), list[str](), [0.0]
+    loop: Any = SimpleNamespace(
+        time=lambda: now[0], default_exception_handler=lambda found: others.append(found["message"])
+    )
+    tell = run.told_of(said.append)
+    for seconds in (0.0, 1.0, 59.0, 61.0):
+        now[0] = seconds
+        tell(loop, {"message": "no room", "exception": OSError(errno.EMFILE, "Too many open files")})
+    tell(loop, {"message": "another", "exception": OSError(errno.EPIPE, "Broken pipe")})
+    assert said == 2 * ["no further connection can be taken in: Too many open files (ulimit -n)"]
+    assert others == ["another"]
