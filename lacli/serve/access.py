@@ -69,7 +69,7 @@ def _error(body: bytes) -> str:
 
 
 def _line(scope: Scope, status: int, seconds: float) -> str:
-    """Date, time, address, key, method, path, status, tokens of the prompt and of the answer, seconds, what took them."""
+    """Date, time, address, key, method, path, status, tokens of prompt and answer, seconds, what took them."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
