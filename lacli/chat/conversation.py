@@ -262,12 +262,15 @@ class Chat(Talk):
         """The conversation as a prompt with room for an answer behind it."""
         self.dropped = 0
         prompt = self._prompt(self.conversation)
-        while len(prompt.tokens) >= self.cells:
-            if not (self._shifts and self.conversation.drop_oldest()):
-                raise self._too_long(len(prompt.tokens))
+        if len(prompt.tokens) < self.cells:
+            return prompt
+        # What is left is decoded again, so it should not soon be too long again.
+        while self._shifts and len(prompt.tokens) > COMPACT * self.cells and self.conversation.drop_oldest():
             self.dropped += 1
             self._prompts.recall(self.conversation)
             prompt = self._prompt(self.conversation)
+        if len(prompt.tokens) >= self.cells:
+            raise self._too_long(len(prompt.tokens))
         return prompt
 
     def _too_long(self, tokens: int) -> PromptError:
