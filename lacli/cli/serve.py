@@ -126,7 +126,7 @@ def serve(
     Requests that say how tokens are drawn, and how many, win over these flags; so does a system message over -sys.
     """
     try:
-        from lacli.serve import app, guard, origins, run
+        from lacli.serve import access, app, guard, origins, run
     except ImportError as error:
         raise UsageError(f"lacli serve needs {error.name}", "in lacli's folder: pip install '.[serve]'") from error
     from lacli import PARALLEL
@@ -193,13 +193,14 @@ def serve(
             for each in listening:
                 each.listen()
             screen.say(f"lacli: {settings.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
+            said = access.unless_full(screen.note)
             try:
-                served = app.Server(model, settings).app(guarded, pages, screen.note)
+                served = app.Server(model, settings).app(guarded, pages, said)
                 run.serve(
                     served,
                     listening,
                     drain_s=drain,
-                    said=screen.note,
+                    said=said,
                     busy=lambda: model.load[0],
                     refuse=partial(model.take_no_more, ENDING),
                     stop=partial(model.stop, ENDING),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from select import select
 from time import perf_counter, strftime
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,7 +16,7 @@ from lacli.serve.meter import Meter
 from lacli.serve.replies import usage
 from lacli.session.comparison import busy, verdict
 from lacli.terminal.screen import BUSY_AFTER_S
-from lacli.text.format import printable
+from lacli.text.format import counted, printable
 
 CHOICES = "lacli.choices"
 """Where a request's scope has its answers."""
@@ -58,6 +60,35 @@ class AccessLog:
             self._meter.count_status(status)
             if self._polled or status >= 400 or scope["path"] not in POLLED:
                 self._said(_line(scope, status, perf_counter() - begin) + said)
+
+
+def unless_full(said: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what says lines on stderr, as `said` does, unless that is a full pipe, where it would wait for a reader.
+
+    Where there is room again a line counts those that were left out.
+    """
+    left_out = 0
+
+    def say(line: str) -> None:
+        nonlocal left_out
+        if not _has_room():
+            left_out += 1
+        elif left_out:
+            said(f"{counted(left_out, 'line')} left out: nobody has read those before")
+            left_out = 0
+            say(line)
+        else:
+            said(line)
+
+    return say
+
+
+def _has_room() -> bool:
+    """False where stderr is a pipe, or a socket, that is full."""
+    try:
+        return bool(select([], [sys.stderr], [], 0)[1])
+    except (OSError, ValueError, TypeError):  # it is no file, or Windows, which can ask sockets only
+        return True
 
 
 def _error(body: bytes) -> str:

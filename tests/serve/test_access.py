@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -17,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 import lacli
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.access import AccessLog
+from lacli.serve.access import AccessLog, unless_full
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
 from lacli.serve.meter import Meter
@@ -145,3 +146,18 @@ def test_why_a_request_was_refused_is_told_with_v_alone(verbose: bool, body: byt
     assert re.search(r"POST /v1 400 \d\.\d\d s$", line.partition(": ")[0])
     assert ("role" in line) == (verbose and b"role" in body) and ("no reason" in line) == (verbose and body == b"[]")
     assert "\n" not in line
+
+
+def test_a_full_pipe_holds_up_nobody_and_what_was_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with open(reader, "rb", buffering=0) as read, open(writer, "w", buffering=1, encoding="utf-8") as errors:
+        monkeypatch.setattr("sys.stderr", errors)
+        say = unless_full(lambda line: print(line, file=errors))
+        for number in range(1000):
+            say(f"{number} " + "x" * 1000)
+        told = read.read(1 << 20)
+        say("last")
+        told += read.read(1 << 20)
+    *lines, counted, last = told.decode().splitlines()
+    assert 0 < len(lines) < 1000 and last == "last"
+    assert counted == f"{1000 - len(lines)} lines left out: nobody has read those before"
