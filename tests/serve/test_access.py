@@ -150,6 +150,8 @@ def test_why_a_request_was_refused_is_told_with_v_alone(verbose: bool, body: byt
 
 def test_a_full_pipe_holds_up_nobody_and_what_was_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
+    # Whoever writes into it when it is full fails at once, in the place of waiting for ever.
+    os.set_blocking(writer, False)
     with open(reader, "rb", buffering=0) as read, open(writer, "w", buffering=1, encoding="utf-8") as errors:
         monkeypatch.setattr("sys.stderr", errors)
         say = unless_full(lambda line: print(line, file=errors))
