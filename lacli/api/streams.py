@@ -96,8 +96,17 @@ class Stream(Answering):
     def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
         super().__init__(model, partial, request)
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
+        # Of `next`, behind which a loop goes on; a loop alone ends the answer where it is left.
+        self._texts: Iterator[str] | None = None
 
     def __iter__(self) -> Iterator[str]:
+        return self._texts or self._read()
+
+    def __next__(self) -> str:
+        self._texts = self._texts or self._read()
+        return next(self._texts)
+
+    def _read(self) -> Iterator[str]:
         self._iterate()
         self.begin()
         try:
@@ -122,6 +131,8 @@ class Stream(Answering):
 class AsyncStream(Answering):
     """The same for `async for` and `async with`; other tasks go on in the meantime."""
 
+    _texts: AsyncIterator[str] | None = None
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -132,7 +143,14 @@ class AsyncStream(Answering):
         """The same as `close`, for `contextlib.aclosing`."""
         self.close()
 
-    async def __aiter__(self) -> AsyncIterator[str]:
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self._texts or self._read()
+
+    async def __anext__(self) -> str:
+        self._texts = self._texts or self._read()
+        return await anext(self._texts)
+
+    async def _read(self) -> AsyncIterator[str]:
         async for _, pieces in self.steps():
             for piece in pieces:
                 yield piece.text

@@ -44,6 +44,9 @@ NOT_LOADED = {
     "SPLIT_MODE_TENSOR": "-sm layer splits every model",
     "split buffers": "-sm layer splits between all devices",
     "unable to allocate": "fewer layers on a GPU (-ngl), more devices (-dev) or a smaller model may fit",
+    **dict.fromkeys(
+        ("failed to allocate", "Cannot allocate memory", "bad_alloc"), "memory is short: a smaller model may fit"
+    ),
 }
 """Hints by a part of llama.cpp's reason why it cannot load a model."""
 

@@ -139,6 +139,18 @@ def test_stops_end_an_answer_across_pieces_alone_and_in_lists(model: Model) -> N
     assert again[0].text == whole[:4]
 
 
+def test_next_gives_the_first_text_and_a_loop_goes_on_behind_it(model: Model) -> None:
+    expected = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
+    stream = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    assert "".join([next(stream), *stream]) == expected and next(stream, "") == ""
+
+    async def ask() -> str:
+        behind = model.astream(QUESTIONS[0], max_tokens=TOKENS)
+        return "".join([await anext(behind), *[piece async for piece in behind]])
+
+    assert asyncio.run(ask()) == expected
+
+
 def test_a_stop_ends_an_answer_of_a_list_before_the_others_are_read(model: Model) -> None:
     first, second = model.generate(["def", "class"], max_tokens=60, stop=[" ", "\n"], raw=True)
     assert first.statistics.steps < 60 and second.statistics.steps < 60
