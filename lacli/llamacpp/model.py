@@ -39,6 +39,8 @@ DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it agai
 ENDS_EARLY = "not within the file bounds"
 """What llama.cpp says of a file that ends before its tensors do."""
 
+SHORT = "memory is short: a smaller model may fit"
+
 NOT_LOADED = {
     "unknown model architecture": "a newer llama-cpp-python may know it",
     "SPLIT_MODE_TENSOR": "-sm layer splits every model",
