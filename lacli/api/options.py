@@ -8,7 +8,7 @@ from dataclasses import fields
 from re import sub
 from typing import Any, TypedDict
 
-from lacli.errors import PromptError, UsageError
+from lacli.errors import ModelLoadError, PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.prompt import Messages
@@ -89,7 +89,7 @@ FLAGS = {
     flag: option
     for option, field in (
         *SAMPLED.items(),
-        *((name, name) for name in ("grammar", "json_schema", "context", "threads", "gpu_layers")),
+        *((name, name) for name in ("grammar", "json_schema", "context", "threads", "gpu_layers", "cache_type_k")),
         *((name, name) for name in ("mode", "window", "ngram", "guesses", "strict", "parallel")),
     )
     for flag in spellings(field)
@@ -99,16 +99,16 @@ FLAGS = {
 
 @contextmanager
 def told_to_programs() -> Iterator[None]:
-    """Name options where a UsageError of the block names the flags of the command line."""
+    """Name options where an error of the block about settings or the model names the flags of the command line."""
     try:
         yield
-    except UsageError as error:
+    except (UsageError, ModelLoadError) as error:
         # A program reads its own files, and needs no quotes of a shell.
         what, hint = (
             sub(r"(?<![\w-])--?[A-Za-z][\w-]*", lambda found: FLAGS.get(found[0], found[0]), words)
             for words in (error.what, sub("( in a shell)?; --?[a-z-]+ FILE reads one$", "", error.hint))
         )
-        raise UsageError(what, hint) from error
+        raise type(error)(what, hint) from error
 
 
 def unknown_option(of: str, name: str, known: Sequence[str]) -> UsageError:

@@ -25,7 +25,7 @@ from lacli import LacliError, Model, ModelSettings, ReplicaSettings, SamplingSet
 from lacli.api.request import ENDED, Arrival
 from lacli.api.streams import AsyncStream, Stream
 from lacli.check.judge import PLAIN, plain_logits
-from lacli.errors import PromptError, ReplicaLost, SamplingError, UsageError
+from lacli.errors import ModelLoadError, PromptError, ReplicaLost, SamplingError, UsageError
 from lacli.llamacpp.context import LlamaEngine
 from lacli.replicas.isolated import RemoteEngine
 from lacli.text.stream import Piece
@@ -395,6 +395,8 @@ def test_errors_name_the_options_of_programs(model: Model) -> None:
     for options, words in wrong:
         with pytest.raises(UsageError, match=f"^{words}"):
             lacli.load(**options)
+    with pytest.raises(ModelLoadError, match=r"a smaller one may fit: context 4096, or cache_type_k q8_0"):
+        lacli.load(context=10**9, threads=1, gpu_layers=0)
 
 
 def test_of_several_prompts_the_wrong_one_is_named(model: Model) -> None:
