@@ -19,6 +19,7 @@ from lacli.cli.answer_lines import Lines, LinesFile, Row, prompt_of
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.session.comparison import busy, verdict
+from lacli.session.generation import Answer
 from lacli.session.report import describe
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
@@ -186,40 +187,51 @@ class PromptList:
                 return
 
     def _answered(self, index: int, task: Task) -> Row:
-        """The answer to a prompt, or to each of its turns behind those before it."""
+        """The answer to a prompt, or to each of its turns behind those before it.
+
+        Beside the error of a later turn the answers before it stay. Raises PromptError and SamplingError of the first.
+        """
         seed = self._sampling.seed if self._sampling.seed >= 0 else new_seed()
         texts: list[str] = []
         numbers: dict[str, float] = {}
+        ended: Row = {}
         for turn in task.turns:
-            history = [*zip(task.turns, texts, strict=False)]
-            raw = task.raw or self._model.session.prompts.template is None
-            if raw:
-                before = [task.system] * bool(task.system) + [part for exchange in history for part in exchange]
-                prompt: Prompt = "\n\n".join([*before, turn])
-            else:
-                prompt = as_messages(turn, task.system, history)
-            stream = self._model.stream(prompt, raw=raw, max_tokens=task.max_tokens, stop=self._stops, seed=seed)
-            self._running[index] = stream.statistics
             try:
-                answer = stream.answer()
-            finally:
-                del self._running[index]
+                answer = self._answer(index, task, turn, texts, seed)
+            except (PromptError, SamplingError) as error:
+                if not texts:
+                    raise
+                ended = {"error": str(error)}
+                break
+            ended = {"finish_reason": answer.finish_reason}
             texts.append(answer.text)
-            with self._adding:
-                self.cores.core_s += answer.statistics.core_s
-                self.cores.core_wanted_s += answer.statistics.core_wanted_s
             numbers = {
                 name: round(numbers.get(name, 0) + value, 2) for name, value in _numbers(answer.statistics).items()
             }
+        drawn = {} if self._sampling.greedy else {"seed": seed}
+        return {"text": texts if task.turns[1:] else texts[0], **ended, **drawn, **numbers}
+
+    def _answer(self, index: int, task: Task, turn: str, texts: Sequence[str], seed: int) -> Answer:
+        """The answer to a turn of a task behind the `texts` of those before it."""
+        history = [*zip(task.turns, texts, strict=False)]
+        raw = task.raw or self._model.session.prompts.template is None
+        if raw:
+            before = [task.system] * bool(task.system) + [part for exchange in history for part in exchange]
+            prompt: Prompt = "\n\n".join([*before, turn])
+        else:
+            prompt = as_messages(turn, task.system, history)
+        stream = self._model.stream(prompt, raw=raw, max_tokens=task.max_tokens, stop=self._stops, seed=seed)
+        self._running[index] = stream.statistics
+        try:
+            answer = stream.answer()
+        finally:
+            del self._running[index]
+        with self._adding:
+            self.cores.core_s += answer.statistics.core_s
+            self.cores.core_wanted_s += answer.statistics.core_wanted_s
             if self._store:
-                with self._adding:
-                    self._trouble = self._store.add([*stream.prompt, *answer.tokens]) or self._trouble
-        return {
-            "text": texts if task.turns[1:] else texts[0],
-            "finish_reason": answer.finish_reason,
-            **({} if self._sampling.greedy else {"seed": seed}),
-            **numbers,
-        }
+                self._trouble = self._store.add([*stream.prompt, *answer.tokens]) or self._trouble
+        return answer
 
     def _next(self, say: Say) -> Row:
         """Wait for what becomes of a prompt. Raises KeyboardInterrupt at Ctrl-C, and what ended the model."""
