@@ -61,7 +61,7 @@ def ask_all(
     with LinesFile(name, screen, tasks) if name is not None else Lines(screen) as lines:
         left = [index for index in range(len(tasks)) if index not in lines.answered]
         of = f", of {listed(sorted(lines.models))}" if lines.models else ""
-        known = f"{len(lines.answered):,} of {counted(len(tasks), 'answer')} are {lines.place} already{of}"
+        known = f"{_are(len(lines.answered), len(tasks))} {lines.place} already{of}"
         if lines.answered and not left:
             screen.note(f"{known}, and stay, whatever the other flags; another -o asks anew")
         if left:
@@ -146,7 +146,7 @@ class PromptList:
                 while not self._arrivals.empty():
                     if isinstance(row := self._arrivals.get(), dict):
                         self._take(row)
-                what = f"stopped: {len(self._lines.answered):,} of {counted(len(self._tasks), 'answer')} are"
+                what = f"stopped: {_are(len(self._lines.answered), len(self._tasks))}"
                 raise Interrupted(f"{what} {self._lines.place}", self._lines.way_on) from None
         self.seconds = perf_counter() - self._begin
         if self._trouble:
@@ -258,6 +258,11 @@ class PromptList:
         words = f"{count} answers, {f'{tokens / seconds:,.1f} tokens/s together' if tokens else 'reading the prompts'}"
         left = f", {_duration(seconds / self._done * (len(self._left) - self._done))} left" if self._done else ""
         say(*dict.fromkeys((words + left, words, f"{count} answers", count)))
+
+
+def _are(answers: int, every: int) -> str:
+    """That `answers` of `every` answer are somewhere, as the beginning of a sentence."""
+    return f"{answers:,} of {counted(every, 'answer')} {'is' if answers == 1 else 'are'}"
 
 
 def _completed(task: Task, question: PromptOptions) -> Task:

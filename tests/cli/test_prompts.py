@@ -317,7 +317,7 @@ def test_answers_of_another_model_in_the_file_are_named(tmp_path: Path) -> None:
     assert "are of" not in whole and rest
     answers.write_text(first.replace('"model": "', '"model": "other-'))
     demo = demo_model().name
-    told = f"1 of 5 answers are in {answers} already, of other-{demo}; 4 more answers will come from {demo}"
+    told = f"1 of 5 answers is in {answers} already, of other-{demo}; 4 more answers will come from {demo}"
     assert told in run(tmp_path, "-q", "-o", str(answers)).err
 
 
@@ -353,7 +353,7 @@ def test_a_process_ends_at_ctrl_c_with_130_and_what_is_out(tmp_path: Path) -> No
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
-    assert (exit_code(process.returncode), out, err) == (130, b"", b"lacli: stopped: 1 of 5 answers are out\n")
+    assert (exit_code(process.returncode), out, err) == (130, b"", b"lacli: stopped: 1 of 5 answers is out\n")
     assert json.loads(first)["index"] == 0
 
 
