@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from math import isfinite
 from time import perf_counter, process_time
 from typing import Any, Protocol
@@ -52,7 +53,7 @@ prompt's 128 rows and a row of each of eight texts of 100, 400 and 1,200 tokens 
 """
 
 ABORTED = 2
-"""llama_decode's status for a batch that its abort callback has broken off; its rows are out of the cache again."""
+"""llama_decode's status for a batch that its abort callback has broken off."""
 
 PIECE_ROWS = 64
 """Rows without logits from which a step that has others too can be interrupted: they are a piece of a prompt."""
@@ -308,12 +309,25 @@ class LlamaEngine(Closing):
             self._seen = perf_counter(), process_time()
         with self._interruptible() if reads else nullcontext():
             status: int = lib.llama_decode(self._handle, self._struct)
+            if status == ABORTED:
+                self._take_back()
         if self._threads:
             self._observe(self._threads)
             if self._threads.count != self._threads_set:
                 self._threads_set = self._threads.count
                 lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
         return status
+
+    def _take_back(self) -> None:
+        """Remove the rows of a batch that was broken off: llama.cpp has done so in the first sequence of each alone."""
+        assert self._batch is not None, "a batch was broken off"
+        rows, starts, ids = self._batch.rows, dict[int, int](), iter(self._batch.sequence_ids.tolist())
+        counts, positions = self._batch.sequence_counts[:rows].tolist(), self._batch.positions[:rows].tolist()
+        for position, count in zip(positions, counts, strict=True):
+            for sequence in islice(ids, count):
+                starts[sequence] = min(position, starts.get(sequence, position))
+        for sequence, start in starts.items():
+            lib.llama_memory_seq_rm(self._memory, sequence, start, -1)
 
     def _muted_end(self) -> bool:
         """True to end a piece of a prompt; mutes the lines in which llama.cpp's log calls this a failure."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
-from lacli.batch import Batch, from_tokens, from_tree
+from lacli.batch import Batch, BatchPart, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
@@ -317,6 +317,23 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         assert operations > 2
         assert engine.decode(from_tree(Tree(5), 100))
         assert len(calls) == operations
+
+
+def test_a_piece_that_fewer_threads_read_again_leaves_no_sequence_of_its_guesses_behind(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(5)
+    for sequence in (0, 1):
+        tree.add_path([6, 7 + sequence], sequence, Origin.CHAIN)
+    prompt = [*range(3, 103)]
+    with LlamaEngine(model, SETTINGS, LOOKAHEAD) as engine:
+        monkeypatch.setattr(engine, "_must_end", chain([False, False, True], repeat(False)).__next__)
+        assert engine.decode(Batch(200).set_parts([BatchPart(tree, 0, prompt)]))
+        assert engine.calls == 1
+        ends = engine.logits().copy()
+        engine.clear()
+        assert engine.decode(Batch(200).set_parts([BatchPart(tree, 0, prompt)]))
+        assert np.array_equal(engine.logits(), ends)
 
 
 @pytest.mark.parametrize("write", [tiny_models.write_llama, tiny_models.write_mamba])
