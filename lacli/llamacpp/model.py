@@ -39,16 +39,12 @@ DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it agai
 ENDS_EARLY = "not within the file bounds"
 """What llama.cpp says of a file that ends before its tensors do."""
 
-SHORT = "memory is short: a smaller model may fit"
-
 NOT_LOADED = {
     "unknown model architecture": "a newer llama-cpp-python may know it",
     "SPLIT_MODE_TENSOR": "-sm layer splits every model",
     "split buffers": "-sm layer splits between all devices",
     "unable to allocate": "fewer layers on a GPU (-ngl), more devices (-dev) or a smaller model may fit",
-    **dict.fromkeys(
-        ("failed to allocate", "Cannot allocate memory", "bad_alloc"), "memory is short: a smaller model may fit"
-    ),
+    **dict.fromkeys(("failed to allocate", "Cannot allocate memory", "bad_alloc"), "a smaller one may fit into memory"),
 }
 """Hints by a part of llama.cpp's reason why it cannot load a model."""
 

@@ -353,8 +353,8 @@ def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(mon
         ("error loading model: LLAMA_SPLIT_MODE_TENSOR not implemented for architecture 'mamba'", "-sm layer"),
         ("error loading model: device Vulkan0 does not support split buffers", "-sm layer"),
         ("error loading model: unable to allocate CUDA0 buffer", "-ngl"),
-        ("error loading model: mmap failed: Cannot allocate memory", "memory is short: a smaller model may fit"),
-        ("error loading model: failed to allocate CPU_REPACK buffer of size 9", "memory is short"),
+        ("error loading model: mmap failed: Cannot allocate memory", "a smaller one may fit into memory"),
+        ("error loading model: failed to allocate CPU_REPACK buffer of size 9", "may fit into memory"),
         ("error loading model: tensor data is not within the file bounds", "damaged"),
     ],
 )
