@@ -8,7 +8,7 @@ aside: it is saved too, or its tokens stay, and it is decoded again from these w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -173,11 +173,18 @@ class Schedule:
                 self._modes[""] = new_mode(sampled=sampled)
             before = self._modes[""].for_owner()
         self._modes[owner] = new_mode(before, sampled=sampled, pool=self.pool(owner))
-        if len(self._modes) > MOST_OWNERS:
-            running = {text.owner for text in self.texts}
-            gone = next(name for name in self._modes if name and name not in running)
-            del self._modes[gone], self._pools[gone]
+        if len(self._modes) > MOST_OWNERS + 1:
+            self._forget_owners({"", owner, *(text.owner for text in self.texts)})
         return self._modes[owner]
+
+    def _forget_owners(self, kept: Collection[str]) -> None:
+        """Forget the owners beyond MOST_OWNERS that asked longest ago, but for those that are `kept`."""
+        more = len(self._modes) - 1 - MOST_OWNERS
+        for name in [name for name in self._modes if name not in kept][:more]:
+            del self._modes[name]
+        # An answer that ended long ago may have asked for its owner's pool once more.
+        for name in [name for name in [*self._pools] if name and name not in self._modes]:
+            del self._pools[name]
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have; safe in any thread."""

@@ -247,11 +247,21 @@ def test_a_saved_text_is_restored_for_the_next_turn_of_its_owner() -> None:
 def test_owners_that_asked_long_ago_are_forgotten_unless_their_texts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.schedule.MOST_OWNERS", 3)
     schedule = Schedule(Decoder(engine_of(PLAIN, 200), PLAIN), PLACES)
-    pools = {owner: schedule.pool(owner) for owner in ("", "runs", "old", "asks again")}
+    owners = ("", "runs", "old", "asks again", "new")
+    pools = {owner: schedule.pool(owner) for owner in owners}
     schedule.add(LONG, 99, owner="runs")
     for owner in ("old", "asks again", "new", "asks again", "newer"):
         schedule.end(schedule.add(LONG, 1, owner=owner))
-    assert [owner for owner, pool in pools.items() if schedule.pool(owner) is pool] == ["", "runs"]
+    assert [owner for owner in owners if schedule.pool(owner) is pools[owner]] == ["", "runs", "asks again"]
+
+
+def test_more_owners_than_are_remembered_may_have_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.schedule.MOST_OWNERS", 1)
+    schedule = Schedule(Decoder(engine_of(PLAIN, 200), PLAIN), PLACES)
+    texts = [schedule.add([number], 3, owner=f"owner {number}") for number in range(PLACES)]
+    while schedule.texts:
+        schedule.step()
+    assert all(len(text.tokens) == 4 for text in texts)
 
 
 def test_a_text_that_is_set_aside_goes_on_from_what_was_saved_of_it() -> None:

@@ -169,13 +169,17 @@ class Chat(Talk):
         At least one is, where there is one before the last question.
         """
         rest = Conversation(self.conversation.system, self.conversation.messages)
+        if dropped := self._drop_half(rest):
+            self.resume(rest)
+        return dropped
+
+    def _drop_half(self, conversation: Conversation) -> int:
+        """Drop from a conversation what `compact` drops, and return the number of questions."""
         dropped = 0
-        while not dropped or len(self._prompt(rest).tokens) > COMPACT * self.cells:
-            if not rest.drop_oldest():
+        while not dropped or len(self._prompt(conversation).tokens) > COMPACT * self.cells:
+            if not conversation.drop_oldest():
                 break
             dropped += 1
-        if dropped:
-            self.resume(rest)
         return dropped
 
     def recall(self) -> None:
@@ -259,14 +263,15 @@ class Chat(Talk):
         return self._prompts.prompt(messages if conversation.is_open else [*messages, {"role": "user", "content": "?"}])
 
     def _fitting_prompt(self) -> Prompt:
-        """The conversation as a prompt with room for an answer behind it."""
+        """The conversation as a prompt with room for an answer behind it; where it may, it drops the oldest questions.
+
+        Raises PromptError where there is no room.
+        """
         self.dropped = 0
         prompt = self._prompt(self.conversation)
-        if len(prompt.tokens) < self.cells:
-            return prompt
-        # What is left is decoded again, so it should not soon be too long again.
-        while self._shifts and len(prompt.tokens) > COMPACT * self.cells and self.conversation.drop_oldest():
-            self.dropped += 1
+        if len(prompt.tokens) >= self.cells and self._shifts:
+            # What is left is decoded again, so it should not soon be too long again.
+            self.dropped = self._drop_half(self.conversation)
             self._prompts.recall(self.conversation)
             prompt = self._prompt(self.conversation)
         if len(prompt.tokens) >= self.cells:

@@ -154,9 +154,15 @@ class CallRules:
         return f"{root}\ncalled ::= {calls}\n{above}{below}", [*map(self._in_words, ignored)]
 
     def _in_words(self, sentence: str) -> str:
-        """A sentence in which the places of schemas among all begin with what a schema is for."""
+        """A sentence in which the places of all schemas begin with a schema's owner, and references are its own."""
         owners = [*self.functions, "response_format"]
-        return re.sub(r"/anyOf/(\d+)(\S*)", lambda found: owners[int(found[1])] + found[2], sentence)
+
+        def named(found: re.Match[str]) -> str:
+            place = int(found[2])
+            return "#" if found[1] else owners[place] if place < len(owners) else found[0]
+
+        # Inside a place the word stands behind a property's name.
+        return re.sub(r"(?:(#)|(?<![\w/]))/anyOf/(\d+)", named, sentence)
 
     def _schemas(self) -> Iterator[Any]:
         for place, (name, schema) in enumerate(self.functions.items()):

@@ -453,6 +453,11 @@ def test_a_client_is_told_what_of_its_functions_is_not_kept(qwen: str) -> None:
     body = {"messages": QUESTION, "tools": tools, "tool_choice": "required", "max_tokens": 2}
     (warning,) = post(f"{qwen}/v1/chat/completions", body)["warnings"]
     assert warning == "the schema's multipleOf is not enforced at f/properties/a"
+    schema["properties"] = {"first name": {"anyOf": [{"type": "null"}, {"type": "integer", "multipleOf": 3}]}}
+    (warning,) = post(f"{qwen}/v1/chat/completions", body)["warnings"]
+    assert warning == "the schema's multipleOf is not enforced at f/properties/first name/anyOf/1"
+    schema["properties"] = {"a": {"$ref": "#/$defs/none"}}
+    assert "#/$defs/none" in post(f"{qwen}/v1/chat/completions", body)["error"]["message"]
     schema["properties"] = {"a": {"type": "whole"}}
     assert 'f/properties/a/type is "whole"' in post(f"{qwen}/v1/chat/completions", body)["error"]["message"]
 
