@@ -193,7 +193,7 @@ def serve(
             for each in listening:
                 each.listen()
             screen.say(f"lacli: {settings.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
-            said = access.unless_full(screen.note)
+            said, warned = access.unless_full(screen.note), access.unless_full(screen.warn)
             try:
                 served = app.Server(model, settings).app(guarded, pages, said)
                 run.serve(
@@ -201,6 +201,7 @@ def serve(
                     listening,
                     drain_s=drain,
                     said=said,
+                    warned=warned,
                     busy=lambda: model.load[0],
                     refuse=partial(model.take_no_more, ENDING),
                     stop=partial(model.stop, ENDING),

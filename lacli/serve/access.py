@@ -31,6 +31,10 @@ LONGEST_PATH = 100
 """Characters of a path that a line shows."""
 
 
+LONGEST_LINE = 1000
+"""Characters of a line: a pipe that is not full takes 4,096 bytes at once (PIPE_BUF)."""
+
+
 class AccessLog:
     """Tells of each request once its answer has ended, and with `polled` why it was refused."""
 
@@ -63,7 +67,7 @@ class AccessLog:
 
 
 def unless_full(said: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what says lines on stderr, as `said` does, unless that is a full pipe, where it would wait for a reader.
+    """Wrap `said` so that a line is left out while stderr is a full pipe, which would hold up all for its reader.
 
     Where there is room again a line counts those that were left out.
     """
@@ -74,11 +78,11 @@ def unless_full(said: Callable[[str], None]) -> Callable[[str], None]:
         if not _has_room():
             left_out += 1
         elif left_out:
-            said(f"{counted(left_out, 'line')} left out: nobody has read those before")
+            said(f"{counted(left_out, 'line')} left out: this log was not read")
             left_out = 0
             say(line)
         else:
-            said(line)
+            said(line[:LONGEST_LINE])
 
     return say
 
@@ -110,8 +114,8 @@ def _line(scope: Scope, status: int, seconds: float) -> str:
     if choices:
         if any(choice.finish == "interrupt" for choice in choices):
             words.append("broken off")
-        counted = usage(choices)
-        words.append(f"{counted['prompt_tokens']}+{counted['completion_tokens']} tokens")
+        tokens = usage(choices)
+        words.append(f"{tokens['prompt_tokens']}+{tokens['completion_tokens']} tokens")
     words.append(f"{seconds:.2f} s")
     runs = [choice.statistics for choice in choices or ()]
     if (waited_s := max((run.first_token_s - run.prompt_s for run in runs), default=0.0)) > TOLD_WAIT_S:

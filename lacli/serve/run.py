@@ -52,7 +52,10 @@ FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """Errors of the system where it has no room for another connection, as asyncio knows them."""
 
 FULL_TOLD_S = 60.0
-"""Seconds after which they are told again: asyncio speaks of each connection, of thousands a second."""
+"""Seconds between two lines about it: asyncio speaks of each connection, of thousands a second."""
+
+LOGS = ("uvicorn.error", "asyncio")
+"""The loggers whose lines would go to stderr by themselves."""
 
 
 class Certificate(NamedTuple):
@@ -236,6 +239,7 @@ def serve(
     *,
     drain_s: float,
     said: Callable[[str], None],
+    warned: Callable[[str], None],
     busy: Callable[[], int],
     refuse: Callable[[], None],
     stop: Callable[[], None],
@@ -243,7 +247,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end within `drain_s` seconds; a second one ends at once.
 
-    `busy`: the number of these. `refuse`: ends those that wait, and takes no more. `stop`: ends those that run, so that
+    `said`, `warned`: take lines for people, quiet or not for the second. `busy`: the number of these. `refuse`: ends those that wait, and takes no more. `stop`: ends those that run, so that
     they tell their clients. `certificate`: for https. Raises Interrupted after Ctrl-C.
     """
     server = Listener(app, drain_s, certificate)
@@ -267,39 +271,58 @@ def serve(
         server.force_exit = True
 
     async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(told_of(said))
+        asyncio.get_running_loop().set_exception_handler(exception_handler(warned))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, end, number)
         await server.serve(sockets=[*listening])
 
     paths = [each.getsockname() for each in listening if each.family == socket.AF_UNIX]
+    lines = LogLines(warned)
+    for name in LOGS:
+        logging.getLogger(name).addHandler(lines)
     try:
         asyncio.run(run())
     finally:
+        for name in LOGS:
+            logging.getLogger(name).removeHandler(lines)
         for path in paths:
             Path(path).unlink(missing_ok=True)
     if signal.SIGINT in pressed:
         raise Interrupted("")
 
 
-def told_of(said: Callable[[str], None]) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+def exception_handler(warned: Callable[[str], None]) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
     """Return a handler of an event loop's errors; connections that the system has no room for get a line a minute."""
     last_s = -FULL_TOLD_S
 
-    def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         nonlocal last_s
         error = context.get("exception")
-        if not (isinstance(error, OSError) and error.errno in FULL):
+        # asyncio names the socket where it accepts connections.
+        if "socket" not in context or not (isinstance(error, OSError) and error.errno in FULL):
             loop.default_exception_handler(context)
         elif loop.time() - last_s >= FULL_TOLD_S:
             last_s = loop.time()
-            said(f"no further connection can be taken in: {reason_of(error)} (ulimit -n)")
+            todo = " (ulimit -n)" if error.errno == errno.EMFILE else ""
+            warned(f"no further connection can be taken in: {reason_of(error)}{todo}")
 
-    return tell
+    return handle
+
+
+class LogLines(logging.Handler):
+    """Hands what libraries log to `warned`, a line at a time."""
+
+    def __init__(self, warned: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._warned = warned
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for line in self.format(record).splitlines():
+            self._warned(line)
 
 
 def _is_told(record: logging.LogRecord) -> bool:
     """False for the traceback of an answer that the server's end has broken off; uvicorn's sentence gets ours."""
     if record.msg == NO_HTTP:
-        record.msg = "lacli: something that is no HTTP came to this address; https, perhaps"
+        record.msg = "something that is no HTTP came to this address; https, perhaps"
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

@@ -186,10 +186,10 @@ def test_connections_that_the_system_has_no_room_for_are_told_once_a_minute() ->
     loop: Any = SimpleNamespace(
         time=lambda: now[0], default_exception_handler=lambda found: others.append(found["message"])
     )
-    tell = run.told_of(said.append)
+    handle = run.exception_handler(said.append)
     for seconds in (0.0, 1.0, 59.0, 61.0):
         now[0] = seconds
-        tell(loop, {"message": "no room", "exception": OSError(errno.EMFILE, "Too many open files")})
-    tell(loop, {"message": "another", "exception": OSError(errno.EPIPE, "Broken pipe")})
+        handle(loop, {"message": "no room", "exception": OSError(errno.EMFILE, "Too many open files"), "socket": None})
+    handle(loop, {"message": "another", "exception": OSError(errno.ENOMEM, "Cannot allocate memory")})
     assert said == 2 * ["no further connection can be taken in: Too many open files (ulimit -n)"]
     assert others == ["another"]
