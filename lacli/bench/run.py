@@ -55,13 +55,6 @@ Plans of 39 and 29 s that were made beside other work were done after 9 and 12 s
 """
 
 
-BUSY_SHARE = 0.5
-"""Part of the warm-up in which threads that are not held up have a core, at least: Python takes the rest on one.
-
-On two busy cores it was 0.22, where a benchmark of 30 s took 125.
-"""
-
-
 @dataclass(frozen=True)
 class Request:
     """What is asked, what is compared, how much of it, and how it is shown.
@@ -217,6 +210,10 @@ def measured(
     `asking`: the prompts of the request's tasks, where they are not those of a text each; they end with the time.
     """
     begin = perf_counter()
+
+    def time_left() -> float:
+        return (request.wish.seconds or 0.0) - (perf_counter() - begin)
+
     asker = asking[0] if asking else asker_of(session)
     prompts = asking[1] if asking else prompts_of(asker, request.tasks, request.wish)
     cost = None
@@ -225,9 +222,10 @@ def measured(
             # The session tells mode auto too; where the model is in another process, auto learns it as it decodes.
             cost_s = COST_S if request.wish.seconds is None else min(COST_S, request.wish.seconds / 10)
             cost = session.learn_cost(MeasurePlan(seconds=cost_s), request.state, screen.note, ctrl_c_ends_at_once())
-        warm_up = perf_counter(), process_time()
+        warm_begin, core_begin = perf_counter(), process_time()
         competing, plan = planned(competing, prompts, asker.cells, request.tasks, request.wish, screen)
-        _tell_busy(session.threads, perf_counter() - warm_up[0], process_time() - warm_up[1], screen)
+        if session.threads and all(each.point for each in competing):
+            _tell_busy(session.threads, perf_counter() - warm_begin, process_time() - core_begin, screen)
     except KeyboardInterrupt:
         raise Interrupted("stopped before anything was compared") from None
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
@@ -238,9 +236,10 @@ def measured(
     core_begin = process_time()
     try:
         spent_s = _go_through(rounds, screen, words, seconds)
-        left_s = (request.wish.seconds or 0.0) - (perf_counter() - begin)
+        left_s = time_left()
         if request.wish.is_timed and not asking and spent_s < min(EARLY * plan.seconds, left_s):
             screen.note(f"done after {spent_s:.0f} s: the machine was busy while that was planned, so once more")
+            # As it is told where it is too short.
             wish = replace(request.wish, seconds=round(left_s, 1))
             competing, plan = planned(competing, prompts, asker.cells, request.tasks, wish, screen)
             again, again_begin = Rounds(competing, plan.tasks, plan.repetitions, asker), process_time()
@@ -248,7 +247,7 @@ def measured(
             # Ctrl-C before this leaves the first ones, which are complete.
             rounds, core_begin = again, again_begin
         if request.wish.is_timed and not (asking or rounds.is_cut):
-            use_time_left(rounds, plan, (request.wish.seconds or 0.0) - (perf_counter() - begin), spent_s, screen)
+            use_time_left(rounds, plan, time_left(), spent_s, screen)
     except KeyboardInterrupt:
         interrupted = True
     share = _core_share(rounds, process_time() - core_begin, session.threads)
@@ -264,11 +263,13 @@ def measured(
 
 
 def _tell_busy(threads: int, seconds: float, core_s: float, screen: Screen) -> None:
-    """Say before the answers that `threads` lacked cores in a warm-up of `seconds`, of which they had `core_s`."""
-    wanted_s = threads * seconds
-    if core_s < BUSY_SHARE * wanted_s:
+    """Say before the answers that a warm-up of `seconds` had less than one core, `core_s` processor seconds.
+
+    One is at work all the time, in Python too; how many more of the `threads` are depends on the model.
+    """
+    if core_s < MIN_CORE_SHARE * seconds:
         fewer = "; -t 1 needs one core only" if threads > 1 else ""
-        share = f"the threads had a core for {core_s / wanted_s:.0%} of the warm-up"
+        share = f"the warm-up had a core for {core_s / seconds:.0%} of its time"
         screen.note(f"the machine is busy, {share}: this may take longer than planned{fewer}")
 
 

@@ -156,17 +156,18 @@ def chat(
         check_for_server(called)
         words = typed(called) & {"argument", "words", "model_file"}
         asked = options.asked_of_server(**{name: called.params[name] for name in words})
-    elif (error := asked.model_error) and load is not None:
-        raise type(error)(error.what, "a loaded chat has its model, and -p gives its next message")
-    elif error:
-        raise error
+    elif error := asked.model_error:
+        loaded = "a loaded chat has its model, and -p gives its next message" if load is not None else ""
+        raise type(error)(error.what, "; ".join(filter(None, [error.hint, loaded])))
     if asked.prompt is not None and first:
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None
-    # A saved chat has a model of this machine.
-    model = asked.model or (saved.model if saved and connect is None else None)
-    if model and model != asked.model and os.path.isabs(model) and not os.path.exists(model):
-        raise LacliError(f"the model of {load} is gone: {model}", f"lacli chat MODEL --load {load} takes another")
+    model = asked.model
+    if saved and connect is None and not model:
+        # A saved chat has a model of this machine.
+        model = saved.model
+        if os.path.isabs(model) and not os.path.exists(model):
+            raise LacliError(f"the model of {load} is gone: {model}", f"lacli chat MODEL --load {load} takes another")
     plan = replace(
         plan_of(
             model,

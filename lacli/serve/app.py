@@ -35,6 +35,7 @@ from lacli.serve.refusals import BUSY, HANDLERS, INVALID, TOO_LONG, Refused, bod
 from lacli.serve.replies import error_body
 from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
+from lacli.text.format import counted
 from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK, check_variables
@@ -210,9 +211,10 @@ class Server:
             room = f"there is room for {places} (-np and --queue of the server)"
             raise Refused(400, INVALID, f"{wanted} answers in one request, and {room}: ask in several requests")
         if running + deferred + wanted > places:
-            seconds = self._meter.seconds_until_free(deferred, texts)
-            full = f"{running} answers are decoded and {deferred} wait (-np and --queue of the server)"
-            raise Refused(503, BUSY, f"{full}: try again in {seconds} s", retry_s=seconds)
+            # Before all that wait have begun, others that were refused would take what gets free.
+            seconds = self._meter.seconds_until(max(deferred, running + deferred + wanted - places), texts)
+            full = f"no room for {counted(wanted, 'answer')}: {running} run and {deferred} wait (-np, --queue)"
+            raise Refused(503, BUSY, f"{full}; try again in {seconds} s", retry_s=seconds)
         longest = max(map(len, prompts))
         if longest > self._model.context:
             raise Refused(
@@ -270,8 +272,8 @@ class Server:
     ) -> Response:
         request.scope[CHOICES] = choices
         if asked.stream:
-            counted = bool(asked.stream_options and asked.stream_options.include_usage)
-            events = form.events(choices, counted=counted)
+            with_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+            events = form.events(choices, counted=with_usage)
             return EventStream(_as_sent(events), media_type="text/event-stream")
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in choices}
 

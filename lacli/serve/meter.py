@@ -57,13 +57,13 @@ class Meter:
         """The time since which is counted, seconds since 1970."""
         return {"Process-Start-Time-Unix": str(int(self._started))}
 
-    def seconds_until_free(self, deferred: int, places: int) -> int:
-        """Estimate when the last of `deferred` answers will have one of the `places`, from what answers took so far.
+    def seconds_until(self, ends: int, places: int) -> int:
+        """Estimate in how many seconds `ends` answers will have ended in the `places`, from what answers took so far.
 
         At least 1, and 60 at most: OpenAI's client waits no longer.
         """
         seconds = self._sums["prompt_seconds_total"] + self._sums["tokens_predicted_seconds_total"]
-        return ceil(min(max(deferred * seconds / max(self._answers, 1) / places, 1), 60))
+        return ceil(min(max(ends * seconds / max(self._answers, 1) / places, 1), 60))
 
     @contextmanager
     def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:
@@ -120,7 +120,8 @@ class Meter:
     def _count(self, slot: Slot) -> None:
         run = slot.stream.statistics
         sums = self._sums
-        self._answers += 1
+        # A client that left while it waited has had no answer.
+        self._answers += run.steps > 0
         sums["prompt_tokens_total"] += run.prompt_tokens - run.reused_tokens
         sums["prompt_tokens_cached_total"] += run.reused_tokens
         sums["prompt_seconds_total"] += run.prompt_s

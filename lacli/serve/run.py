@@ -247,8 +247,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then let running answers end within `drain_s` seconds; a second one ends at once.
 
-    `said`, `warned`: take lines for people, quiet or not for the second. `busy`: the number of these. `refuse`: ends those that wait, and takes no more. `stop`: ends those that run, so that
-    they tell their clients. `certificate`: for https. Raises Interrupted after Ctrl-C.
+    `said`: takes lines for people. `warned`: those that they want to see in any case. `busy`: the number of running
+    answers. `refuse`: ends those that wait, and takes no more. `stop`: ends those that run, so that they tell their
+    clients. `certificate`: for https. Raises Interrupted after Ctrl-C.
     """
     server = Listener(app, drain_s, certificate)
     pressed: list[int] = []

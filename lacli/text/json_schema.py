@@ -231,7 +231,8 @@ class _Reader:
         for name, value in schema.items():
             if name in honoured or _is_annotation(name) or (name in HARMLESS and HARMLESS[name] == value):
                 continue
-            if "prefixItems" in honoured and _suits_length(name, value, len(schema["prefixItems"])):
+            lists = (schema.get(each) for each in ("prefixItems", "items") if each in honoured)
+            if any(isinstance(items, list) and _meets_bound(name, value, len(items)) for items in lists):
                 continue
             self._note(f"the schema's {shown(name)} is not enforced", path)
 
@@ -325,7 +326,7 @@ class _Reader:
         return copies
 
     def _part(self, part: Any, path: str, *, is_whole: bool = False) -> Json:
-        """The properties of a part of an allOf; `is_whole`: the part is no choice of several, and all have to come."""
+        """Return the properties of a part of an allOf. `is_whole`: it is no choice of several, and all have to come."""
         if isinstance(part, dict) and isinstance(reference := part.get("$ref"), str):
             self._note_others(part, ("$ref",), path)
             part, path = self._target(reference), reference[1:]
@@ -341,8 +342,8 @@ class _Reader:
         return {"properties": self._properties(part["properties"], f"{path}/properties")}
 
 
-def _suits_length(name: str, value: Any, length: int) -> bool:
-    """True for a bound that a list of exactly `length` items keeps."""
+def _meets_bound(name: str, value: Any, length: int) -> bool:
+    """True if a list of exactly `length` items meets the bound `name`: `value`."""
     if type(value) is not int:
         return False
     return (name == "minItems" and value <= length) or (name == "maxItems" and value >= length)

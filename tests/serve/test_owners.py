@@ -57,11 +57,12 @@ def test_slots_tell_an_owner_of_its_own_texts_only() -> None:
 
 def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None:
     meter = Meter()
-    assert meter.seconds_until_free(9, 2) == 1
-    stream = SimpleNamespace(statistics=RunStatistics(prompt_s=1.0, decode_s=1.5, waited_s=0.5))
-    with meter.counting(cast(AsyncStream, stream), [1, 2]):
-        pass
-    assert meter.seconds_until_free(8, 2) == 12 and meter.seconds_until_free(99, 2) == 60
+    assert meter.seconds_until(9, 2) == 1
+    answered = RunStatistics(steps=3, prompt_s=1.0, decode_s=1.5, waited_s=0.5)
+    for statistics in (answered, RunStatistics()):
+        with meter.counting(cast(AsyncStream, SimpleNamespace(statistics=statistics)), [1, 2]):
+            pass
+    assert meter.seconds_until(8, 2) == 12 and meter.seconds_until(99, 2) == 60
 
 
 def test_counters_are_whole_numbers_however_large() -> None:

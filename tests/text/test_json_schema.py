@@ -48,7 +48,7 @@ SCHEMAS: list[Json] = [
     {"type": "array", "minItems": 1, "uniqueItems": True, "contains": INTEGER},
     {"items": INTEGER, "minItems": 2, "maxItems": 3, "uniqueItems": True, "prefixItems": [{"type": "null"}]},
     {"type": "array", "prefixItems": [INTEGER], "minItems": 2, "maxItems": 0},
-    {"items": [INTEGER], "minItems": 1, "maxItems": 3, "additionalItems": INTEGER},
+    {"items": [INTEGER], "minItems": 2, "maxItems": 0, "additionalItems": INTEGER},
     {"type": "string", "pattern": "^[a-z]{2,3}$", "minLength": 2, "maxLength": 3, "format": "date"},
     {"type": "string", "format": "date", "minLength": 2, "maxLength": 3},
     {"type": "string", "format": "uuid4", "minLength": 2},
@@ -240,6 +240,7 @@ def test_parts_of_all_of_are_read_through_their_references_and_one_alone_is_that
 def test_a_list_of_given_items_has_their_number_and_other_bounds_are_told() -> None:
     pair = {"type": "array", "prefixItems": [INTEGER, INTEGER]}
     assert converted(pair | {"minItems": 2, "maxItems": 2})[1] == []
+    assert converted({"items": [INTEGER, INTEGER], "minItems": 2, "maxItems": 2})[1] == []
     assert converted(pair | {"minItems": 3, "maxItems": 1})[1] == [
         "the schema's minItems is not enforced at the top",
         "the schema's maxItems is not enforced at the top",
