@@ -91,30 +91,31 @@ class Answering(Closing):
 
 
 class Stream(Answering):
-    """An answer on its way: iterate it, once, for its text as it is accepted; then, or at any time, read `answer()`."""
+    """An answer on its way: iterate it, once, for its text as it is accepted; then, or at any time, read `answer()`.
+
+    A loop that is left ends the answer; behind `next` alone `close` does, or the end of a `with` block.
+    """
 
     def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
         super().__init__(model, partial, request)
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
-        # Of `next`, behind which a loop goes on; a loop alone ends the answer where it is left.
-        self._texts: Iterator[str] | None = None
+        self._texts: deque[str] = deque()
 
     def __iter__(self) -> Iterator[str]:
-        return self._texts or self._read()
-
-    def __next__(self) -> str:
-        self._texts = self._texts or self._read()
-        return next(self._texts)
-
-    def _read(self) -> Iterator[str]:
         self._iterate()
-        self.begin()
         try:
-            while not self._ended:
-                for piece in self._take(self._arrivals.get()):
-                    yield piece.text
+            while (text := next(self, None)) is not None:
+                yield text
         finally:
             self.close()
+
+    def __next__(self) -> str:
+        self.begin()
+        while not self._texts:
+            if self._ended:
+                raise StopIteration
+            self._texts += [piece.text for piece in self._take(self._arrivals.get())]
+        return self._texts.popleft()
 
     def begin(self) -> None:
         """Let it be decoded from now on; otherwise that begins with the first piece that is asked for."""
@@ -131,7 +132,9 @@ class Stream(Answering):
 class AsyncStream(Answering):
     """The same for `async for` and `async with`; other tasks go on in the meantime."""
 
-    _texts: AsyncIterator[str] | None = None
+    def __init__(self, model: Model, partial: PartialAnswer, request: Request) -> None:
+        super().__init__(model, partial, request)
+        self._texts: AsyncIterator[str] | None = None
 
     async def __aenter__(self) -> Self:
         return self
