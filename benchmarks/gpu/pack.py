@@ -78,10 +78,9 @@ def add_source(archive: tarfile.TarFile, sdist: Path) -> None:
                 inner = PurePosixPath(*PurePosixPath(member.name).parts[1:])
                 if member.isfile() and inner.parts and is_needed(str(inner)):
                     content = source.extractfile(member)
-                    # A member of its own: a long name of the source's would come along beside the new one.
-                    packed = tarfile.TarInfo(f"{FOLDER}/{PACKAGE}/{inner}")
-                    packed.size, packed.mode = member.size, member.mode
-                    archive.addfile(packed, content)
+                    # A long name is a header beside the member's own, and would win over the new one.
+                    member.name, member.pax_headers = f"{FOLDER}/{PACKAGE}/{inner}", {}
+                    archive.addfile(member, content)
     except (OSError, tarfile.TarError) as error:
         raise KitError(f"cannot read {sdist}: {error}") from error
 

@@ -89,7 +89,10 @@ FLAGS = {
     flag: option
     for option, field in (
         *SAMPLED.items(),
-        *((name, name) for name in ("grammar", "json_schema", "context", "threads", "gpu_layers", "cache_type_k")),
+        *(
+            (name, name)
+            for name in ("grammar", "json_schema", "context", "threads", "gpu_layers", "cache_type_k", "devices")
+        ),
         *((name, name) for name in ("mode", "window", "ngram", "guesses", "strict", "parallel")),
     )
     for flag in spellings(field)

@@ -235,7 +235,7 @@ def summary(
 ) -> str:
     """What each number of texts brings, how long one text takes in company, and whether the texts are the same.
 
-    `seconds`: as `needs_more` takes it. `busy`: a sentence on a machine that was; then nothing is advised.
+    `seconds`: as `needs_more` takes it. `busy`: a sentence on a machine that was; then no more time is advised.
     """
     whole = _overall(found)
     alone, kinds = whole[0].result, {each.result.kind for each in found} - {ALL}

@@ -140,8 +140,8 @@ class LinesFile(Lines):
             index = row["index"]
             if type(index) is int and index >= 0:
                 task = self._tasks[index]
-                was = {"one": row["prompt"], "system prompt": row.get("system", ""), "id": row.get("id")}
-                now = {"one": prompt_of(task), "system prompt": task.system, "id": task.id}
+                was = {"prompt": row["prompt"], "system prompt": row.get("system", ""), "id": row.get("id")}
+                now = {"prompt": prompt_of(task), "system prompt": task.system, "id": task.id}
                 changed = next((name for name in now if was[name] != now[name]), "")
                 return row, f": row {index + 1} had another {changed}" if changed else ""
         return {}, ""

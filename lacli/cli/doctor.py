@@ -258,20 +258,23 @@ def check_cache() -> Finding:
     from lacli.hub.cache import cache_folder
 
     place = cache_folder()
-    words = f"{place}: {size_in_words(free_disk(place))} free"
+    free = free_disk(place)
+    words = f"{place}: {size_in_words(free)} free"
     another = "or name another folder: export HF_HUB_CACHE=FOLDER"
     if not writable(place):
         return Finding("better", f"{words}; it is not writable", [f"make it writable, {another}"])
-    if free_disk(place) < SMALLEST_MODEL:
+    if free < SMALLEST_MODEL:
         return Finding("better", f"{words}, too little for a model", [f"make room, {another}"])
     return Finding("fine", words)
 
 
 def check_folders(folders: Mapping[str, Path]) -> Finding:
     """lacli's own folders can be written, or made."""
-    if closed := [f"{name} ({path})" for name, path in folders.items() if not writable(path) or not free_disk(path)]:
+    if closed := [f"{name} ({path})" for name, path in folders.items() if not writable(path)]:
         words = f"cannot be written: {', '.join(closed)}"
-        return Finding("better", words, ["make them writable, or room on a full disk; without them nothing is kept"])
+        return Finding("better", words, ["make them writable; without them nothing is kept"])
+    if full := [f"{name} ({path})" for name, path in folders.items() if not free_disk(path)]:
+        return Finding("better", f"on a full disk: {', '.join(full)}", ["make room; without it nothing is kept"])
     return Finding("fine", "can be written")
 
 
@@ -285,7 +288,7 @@ def check_variables(environ: Mapping[str, str], known: Mapping[str, str], wrong:
     """What is set and what it changes; a name that lacli does not know is probably a slip.
 
     `known`: the variables that options read, each with its option; of an option's the first one wins. `wrong`: those
-    with a value that ends each command with the option, and the reason.
+    with a value that cannot be read, and the reason.
     """
     given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
     unknown = unknown_variables(environ, known)

@@ -222,7 +222,7 @@ def _in_one_line(error: Any) -> UsageError:
 
 
 def wrong_values() -> dict[str, str]:
-    """Map each variable of the environment whose value its option does not take to what is wrong with it."""
+    """Map each variable of the environment whose value an option cannot read to what is wrong with it."""
     found: dict[str, str] = {}
     for name, command in commands().items():
         context = typer.Context(command, info_name=name)

@@ -89,8 +89,8 @@ class Alias:
     @property
     def target(self) -> str:
         """The repository with its quant, or a file, which has but one."""
-        has_several = self.quant and not self.repository.endswith(".gguf")
-        return f"{self.repository}:{self.quant}" if has_several else self.repository
+        is_file = self.repository.endswith(".gguf")
+        return f"{self.repository}:{self.quant}" if self.quant and not is_file else self.repository
 
 
 @dataclass(frozen=True)

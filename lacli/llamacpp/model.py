@@ -225,7 +225,7 @@ class LlamaModel(Closing):
         except UnicodeEncodeError as error:
             what = "the prompt is not valid Unicode (a lone surrogate)"
             raise PromptError(what, "give text that is UTF-8") from error
-        # A byte is rarely more than a token, and so the text is rarely gone through twice.
+        # A text rarely has more tokens than bytes, and so it is rarely gone through twice.
         count = -(len(raw) + 8)
         while count < 0:
             tokens = (lib.llama_token * -count)()

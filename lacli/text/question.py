@@ -37,8 +37,8 @@ def read_question(
     """The prompt text: the given parts, separated by blank lines.
 
     `stdin`: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. `say`: takes a
-    sentence while piped input is waited for, and one if it adds to the other parts unasked. `warn`: takes in the place
-    of `say` the first, after `LONG_PATIENCE_S`, and the second where a program before had read a part of the file.
+    sentence while piped input is waited for, and one if it adds to the other parts unasked. `warn`: for
+    where `say` is not heard; takes the first after `LONG_PATIENCE_S`, and the second where it is the rest of a file.
     Raises UsageError when nothing was given and LacliError when a part cannot be read.
     """
     wants_stdin = stdin or STDIN in (prompt, file)
@@ -49,12 +49,12 @@ def read_question(
         parts.append(read_text(file))
     if wants_stdin or (stdin is None and _is_piped()):
         _say_waiting(say, warn, "; skip it with </dev/null or --no-stdin" if unasked else "")
-        begun = _is_begun_file()
+        is_rest = _is_begun_file()
         parts.append(_read_stdin())
         if unasked and parts[-1].strip():
             lines = counted(len(parts[-1].strip().splitlines()), "line")
             # A loop over the file's lines would end after this one: said under -q too.
-            tell, rest = (warn or say, ", the rest of a file,") if begun else (say, "")
+            tell, rest = (warn or say, ", the rest of a file,") if is_rest else (say, "")
             tell(f"added {lines} of standard input{rest} to the prompt (--no-stdin adds none)")
         elif unasked and _is_pipe():
             say("nothing came through the pipe, so it adds nothing to the prompt")

@@ -94,7 +94,7 @@ FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
     ({"load": 40.0}, lambda: doctor.check_threads(4), "better", "slows all", "-t 1 while they run"),
     ({"free_disk": GIB // 2}, doctor.check_cache, "fine", "537 MB free", ""),
     ({"free_disk": GIB // 10}, doctor.check_cache, "better", "107 MB free, too little for a model", "make room"),
-    ({"free_disk": 0}, lambda: doctor.check_folders({"costs": Path("/")}), "better", "written: costs (/)", "full disk"),
+    ({"free_disk": 0}, lambda: doctor.check_folders({"costs": Path("/")}), "better", "full disk: costs", "make room"),
     ({"writable": False}, doctor.check_cache, "better", "it is not writable", "HF_HUB_CACHE"),
     ({}, lambda: doctor.check_folders(FOLDERS), "fine", "can be written", ""),
     ({}, lambda: doctor.check_variables({"LACLI_WINDOW": "", "PATH": "x"}, KNOWN, {}), "fine", "variable is set", ""),

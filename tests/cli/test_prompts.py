@@ -98,7 +98,7 @@ def test_an_answer_to_a_row_that_has_changed_is_no_answer(tmp_path: Path) -> Non
 
     assert asked("-sys", "two").code == asked(system="two").code == 0
     assert json.loads((tmp_path / "out").read_text())["system"] == "two"
-    changes = {"system prompt": {"system": "three"}, "one": {"prompt": "four"}, "id": {"id": "five"}}
+    changes = {"system prompt": {"system": "three"}, "prompt": {"prompt": "four"}, "id": {"id": "five"}}
     for other, change in changes.items():
         done = asked(**{"system": "two", **change})
         assert done.code == 1

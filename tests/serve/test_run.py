@@ -15,6 +15,7 @@ from urllib.request import urlopen
 
 import openai
 import pytest
+from starlette.types import Receive, Scope, Send
 
 import lacli
 from lacli.errors import LacliError
@@ -175,9 +176,11 @@ def test_small_parts_of_an_answer_are_sent_at_once() -> None:
     assert asyncio.run(sends_at_once())
 
 
-def test_a_connection_is_kept_longer_than_openais_client_keeps_it(model: lacli.Model) -> None:
+def test_a_connection_is_kept_longer_than_openais_client_keeps_it() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer nothing."""
+
     kept_s = openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
-    app = Server(model, ServeSettings(NAME, SamplingSettings())).app(GuardSettings())
     assert kept_s and run.Listener(app, 1).config.timeout_keep_alive > 2 * kept_s
 
 
