@@ -298,7 +298,8 @@ class Chat(Talk):
     def _choice(self, earlier: list[Message], question: Message) -> str:
         """What a user can do about a context that the `earlier` messages fill, so that the `question` has room."""
         short = self.cells // SHORT_ANSWERS
-        flags = [self._larger(self.cells), "" if self._why_not_shifted() else "--context-shift"]
+        tokens = max(self._tokens([*earlier, question]), self.cells)
+        flags = [self._larger(tokens), "" if self._why_not_shifted() else "--context-shift"]
         if not self.takes_commands:
             flags.insert(0, f"-n {short}" if not 0 <= self._wanted.max_tokens <= short else "")
         again = " or ".join(flag for flag in flags if flag)
@@ -324,8 +325,8 @@ class Chat(Talk):
             return self.cells
 
     def _larger(self, tokens: int) -> str:
-        """The flag for a context with room for more than `tokens`, empty where the model cannot have one."""
-        whole = -(-tokens // self.cells) + 1
+        """The flag for a context with room for `tokens` and half of this one, empty where the model cannot have it."""
+        whole = -(-(tokens + self.cells // 2) // self.cells)
         cells = min(whole * self.cells, self.session.model.context)
         return f"-c {cells}" if cells > max(tokens, self.cells) else ""
 

@@ -599,6 +599,9 @@ def test_a_full_context_says_what_can_be_done() -> None:
         assert chat._choice(earlier, question).startswith("/compact drops the oldest questions, /clear")
         chat.takes_commands = False
         assert chat._choice(earlier, question) == "start again with -c 512 or --context-shift"
+        longer = 3 * [Message("user", "word " * 100), Message("assistant", "word " * 100)]
+        room = int(chat._choice(longer, question).split()[4]) - chat._tokens([*longer, question])
+        assert 128 <= room < 128 + 256, "one larger context is enough"
 
 
 def test_a_system_prompt_that_fills_the_context_leaves_no_message_short_enough() -> None:
