@@ -274,6 +274,8 @@ def _text(line: Mapping[str, Any], name: str) -> str:
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return "it is not JSON"
+    if isinstance(error, TypeError):
+        return "it is no object of a chat's"
     return f"it has no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
 
 

@@ -47,7 +47,7 @@ Contexts = Annotated[
 Rows = Annotated[
     str | None,
     typer.Option("--rows", metavar="ROWS,..", show_default=False, rich_help_panel=COST,
-                 help="Sizes of the steps, also ranges: 1-16,32-128*2. (default: 24 sizes from 1 to 128)"),
+                 help="Sizes of the steps, also ranges: 1-16,32-128*2. (default: 31 sizes from 1 to 128)"),
 ]  # fmt: skip
 Seconds = Annotated[
     float,
