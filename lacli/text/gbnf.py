@@ -43,7 +43,7 @@ SAFE_CHARACTER = f"[^{FORBIDDEN}]"
 PIECE = re.compile(
     r"\\[\[\](){}|*+?](?![*+?{])"
     r"|\[\^?(?:[^\\\]\x00-\x1f\ud800-\udfff]|\\[\[\]\\nrt-]|\\u[0-9a-fA-F]{4})+\]"
-    r"|\{(?:\d+(?:,\d*)?|,\d+)\}|\((?!\?)|[)|*+?.]"
+    r"|\{(?:\d+(?:,\d*)?|,\d+)\}|\((?:\?:|(?!\?))|[)|*+?.]"
     r'|[^\\\[\](){}|*+?.^$"\x00-\x1f\ud800-\udfff]'
 )
 """The parts of a pattern that the converter translates correctly.
@@ -56,6 +56,14 @@ ESCAPE = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
 
 IN_CLASS = {"d": "0-9", "w": "A-Za-z0-9_", "s": " ", **{mark: mark for mark in ".+*?(){}|$/,:;@#%&=!~<>'"}}
 """Escapes as parts of a class; of the white space only the character that JSON takes unescaped."""
+
+
+NOT_IN_CLASS = {
+    "D": IN_CLASS["d"],
+    "W": IN_CLASS["w"],
+    "S": r" \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
+}
+"""Escapes that stand for all but a class, outside of classes; control characters are in no text of JSON anyway."""
 
 
 class Part(NamedTuple):
@@ -213,14 +221,20 @@ def _pieces(pattern: str, place: str) -> list[str]:
                 f"the pattern at {place} uses {shown(rest)}, which no grammar has",
                 "write it another way: letters, classes such as [0-9], ( ) | * + ? and {2,3} are understood",
             )
-        piece = match[0]
+        piece, before = match[0], pieces[-1][0] if pieces else ""
+        position = match.end()
+        if before and before in "*+?{" and piece in "?+":
+            if piece == "+":
+                raise UsageError(f"the pattern at {place} takes back nothing behind {pieces[-1]}+", "leave the + out")
+            # How much is taken first decides nothing where the whole text is matched.
+            continue
+        piece = "(" if piece == "(?:" else piece
         depth += {"(": 1, ")": -1}.get(piece, 0)
         if piece == "|" and not depth:
             raise UsageError(f"the pattern at {place} has alternatives", "put them into parentheses: ^(a|b)$")
         if piece[0] == "{" and any(int(count) > LONGEST_RUN for count in re.findall(r"\d+", piece)):
             raise UsageError(f"{piece} in the pattern at {place} is too much", f"a grammar counts to {LONGEST_RUN}")
         pieces.append(piece)
-        position = match.end()
     return pieces
 
 
@@ -229,6 +243,8 @@ def _class_of(found: re.Match[str]) -> str:
     text = found[0]
     if text[0] == "[":
         return re.sub(r"\\(.)", lambda escape: IN_CLASS.get(escape[1], escape[0]), text)
+    if text[1] in NOT_IN_CLASS:
+        return f"[^{NOT_IN_CLASS[text[1]]}]"
     return f"[{IN_CLASS[text[1]]}]" if text[1] in IN_CLASS else text
 
 

@@ -312,7 +312,8 @@ def test_what_no_grammar_can_say_is_refused_in_one_line(schema: Any, message: st
     ("message", "patterns"),
     [
         ("it must be a text", [5]),
-        ("which no grammar has (write it another way", [r"^\D+$", r"^[\W-]$", r"a\b", "^(?:a)$", "^a}$", "^a]$"]),
+        ("which no grammar has (write it another way", [r"^[\W-]$", r"a\b", "^(?=a)$", "^a}$", "^a]$"]),
+        ("takes back nothing", ["^a++$", "^(a|b)*+b$"]),
         ("which no grammar has", ["^a{x}$", '^"$', "^a$b$", "^\ud800$", "^[\ud800]$", "^a\nb$"]),
         ("has alternatives (put them into parentheses", ["a|b", "^a|b$"]),
         ("is broken", ["^(a$", "^+$", "^a{3,2}$", "^a{99999999999}$"]),
@@ -342,6 +343,8 @@ ANYTHING = f"{SAFE_CHARACTER}*"
         ("[A-Z]+", f"^{ANYTHING}[A-Z]+{ANYTHING}$"),
         ("^", f"^{ANYTHING}$"),
         (r"^[\].\[]$", r"^[\].\[]$"),
+        ("^a+?(?:b|c)*?[?]{1,2}?d??$", "^a+(b|c)*[?]{1,2}d?$"),
+        (r"^\D\W$", r'^[^0-9"\\\x00-\x1F][^A-Za-z0-9_"\\\x00-\x1F]$'),
         # None ends the JSON string that it stands in.
         ("^.*$", f"^{SAFE_CHARACTER}*$"),
         ("^[^a]+b.$", rf'^[^a"\\\x00-\x1F]+b{SAFE_CHARACTER}$'),
