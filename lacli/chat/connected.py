@@ -328,7 +328,11 @@ class ConnectedChat(Talk):
         self.turns.append(answer)
         self._used[len(self.conversation.messages)] = run.prompt_tokens + run.tokens if run.prompt_tokens else 0
         if answer.filled_context(self._wanted.max_tokens):
-            self.notes.append(f"the server's context is full and the answer ends here: {WAYS}")
+            if 0 < self._used[len(self.conversation.messages)] < self.cells - 1:
+                cut = f"the server ended the answer after {counted(run.tokens, 'token')}, which is its own limit"
+                self.notes.append(f"{cut}: -n, or /set n, asks for another")
+            else:
+                self.notes.append(f"the server's context is full and the answer ends here: {WAYS}")
         if partial.warnings != self._warned:
             self.notes += map(str, partial.warnings)
             self._warned = partial.warnings
