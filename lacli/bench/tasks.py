@@ -13,7 +13,7 @@ from itertools import islice
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import MAX_TEXT
-from lacli.text.format import did_you_mean, suggest
+from lacli.text.format import did_you_mean, offered, suggest
 from lacli.text.question import STDIN
 
 CLASSES = {
@@ -138,8 +138,11 @@ def tasks_in(
 FLAGS_ALONE = ("temperature", "temp", "top_k", "top_p", "min_p", "seed", "stop")
 """What would change the answer of a row, and is said of all rows by flags."""
 
+SLIPPED = ("max_tokens", "system")
+"""Fields without which a row is answered otherwise, in silence."""
+
 SLIP = 0.9
-"""Likeness from which a field's name is max_tokens misspelt: max_token has 0.95, min_tokens 0.8."""
+"""Likeness from which a field's name is one of them misspelt: max_token has 0.95, sytem 0.91, min_tokens 0.8."""
 
 
 def json_lines(file: Stream, path: str) -> Rows:
@@ -179,8 +182,8 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
     for field in row:
         if field in FLAGS_ALONE:
             raise LacliError(f"{field} is no field of a row", "give the flag, for all rows")
-        if field != "max_tokens" and suggest(field, ["max_tokens"], least=SLIP):
-            raise LacliError(f"{field} is no field of a row", "did you mean max_tokens?")
+        if field not in SLIPPED and (meant := suggest(field, SLIPPED, least=SLIP)):
+            raise LacliError(f"{field} is no field of a row", offered(meant[:1]))
     turns = row.get("turns")
     if turns is None:
         if row.get("prompt") is None:

@@ -176,6 +176,7 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
         ({"prompt": "a", "system": ["b"]}, "system is not a text"),
         ({"prompt": "a", "temperature": 0.5}, "temperature is no field of a row"),
         ({"prompt": "a", "max_token": 64}, "max_token is no field of a row"),
+        ({"prompt": "a", "sytem": "b"}, "sytem is no field of a row"),
         ({"prompt": "a", "limit": "64"}, "limit is not a number of tokens"),
         ({"prompt": "a", "limit": -1}, "limit is not a number of tokens"),
         ({"prompt": "a", "limit": True}, "limit is not a number of tokens"),
