@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -138,6 +139,7 @@ def serve(
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
 
+    sys.stderr = access.own_stderr(sys.stderr)
     screen = Screen(color=color, quiet=quiet)
     keys = [*guard.given_keys(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
     hosts = _names(host)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from threading import current_thread, main_thread
+from threading import Lock, current_thread, main_thread
 from typing import Any, NamedTuple
 
 from lacli.errors import LacliError
@@ -97,11 +97,15 @@ class Log:
         return " ".join(line.split(": ", 1)[-1].split())
 
 
+ONE_CAPTURE = Lock()
+"""Held while stderr is another file: of two captures that overlap the second would put back the first one's file."""
+
+
 @contextmanager
 def captured_stderr() -> Iterator[list[str]]:
     """Collect what C code writes to the process's stderr; the text is in the list when the block is left."""
     collected: list[str] = []
-    with ExitStack() as stack:
+    with ONE_CAPTURE, ExitStack() as stack:
         try:
             file = stack.enter_context(TemporaryFile())
             original = os.dup(2)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from select import select
 from time import perf_counter, strftime
+from typing import TextIO
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -64,6 +66,16 @@ class AccessLog:
             self._meter.count_status(status)
             if self._polled or status >= 400 or scope["path"] not in POLLED:
                 self._said(_line(scope, status, perf_counter() - begin) + said)
+
+
+def own_stderr(errors: TextIO | None) -> TextIO | None:
+    """Open stderr once more: while a grammar is read the process's is another file, and a line would be lost."""
+    if errors is None:
+        return None
+    try:
+        return open(os.dup(errors.fileno()), "w", buffering=1, encoding=errors.encoding, errors=errors.errors)
+    except (OSError, ValueError):  # it is closed, or no file
+        return errors
 
 
 def unless_full(said: Callable[[str], None]) -> Callable[[str], None]:

@@ -105,9 +105,7 @@ def test_tokens_that_the_server_has_not_counted_are_not_known() -> None:
     assert chat.used == 0
 
 
-@pytest.mark.parametrize(
-    ("read", "words"), [(5, "6 tokens, which is its own limit: -n"), (56, "context is full")]
-)
+@pytest.mark.parametrize(("read", "words"), [(5, "6 tokens, which is its own limit: -n"), (56, "context is full")])
 def test_an_answer_that_the_server_cut_says_by_what(read: int, words: str) -> None:
     end = {"choices": [{"delta": {}, "finish_reason": "length"}], "timings": {**TIMINGS, "prompt_n": read}}
     chat = streaming(said("yes"), end)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 from queue import SimpleQueue
+from tempfile import TemporaryFile
 from typing import NamedTuple
 from urllib.request import Request
 
@@ -17,8 +18,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 import lacli
 from lacli.errors import LacliError
+from lacli.llamacpp.library import captured_stderr
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.access import AccessLog, unless_full
+from lacli.serve.access import AccessLog, own_stderr, unless_full
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
 from lacli.serve.meter import Meter
@@ -163,3 +165,19 @@ def test_a_full_pipe_holds_up_nobody_and_what_was_left_out_is_counted(monkeypatc
     *lines, counted, last = told.decode().splitlines()
     assert 0 < len(lines) < 1000 and last == "last"
     assert counted == f"{1000 - len(lines)} lines left out: this log was not read"
+
+
+def test_a_line_is_told_where_it_belongs_while_a_grammar_is_read() -> None:
+    with TemporaryFile("w+") as told, open(2, "w", closefd=False) as errors:
+        original = os.dup(2)
+        os.dup2(told.fileno(), 2)
+        try:
+            own = own_stderr(errors)
+            assert own
+            with captured_stderr() as captured, own:
+                print("a line", file=own)
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+        told.seek(0)
+        assert told.read() == "a line\n" and captured == [""]
