@@ -184,7 +184,7 @@ class LlamaEngine(Closing):
         reads = not batch.wanted or rows - batch.wanted >= PIECE_ROWS
         status = self._decoded(reads=reads)
         while status == ABORTED:
-            # Fewer threads read the same rows again.
+            # Fewer threads decode the same rows again.
             self._log.forget()
             status = self._decoded(reads=reads)
         if status == 0:
@@ -304,10 +304,14 @@ class LlamaEngine(Closing):
             raise KeyboardInterrupt
 
     def _decoded(self, *, reads: bool) -> int:
-        """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt and may be broken off."""
+        """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt and may be broken off.
+
+        So may the first step in which all threads are tried: without cores for them it took 8 s, with one thread 0.1.
+        """
         if self._threads:
             self._seen = perf_counter(), process_time()
-        with self._interruptible() if reads else nullcontext():
+        ends = reads or (self._threads is not None and self._threads.on_trial)
+        with self._interruptible() if ends else nullcontext():
             status: int = lib.llama_decode(self._handle, self._struct)
             if status == ABORTED:
                 self._take_back()

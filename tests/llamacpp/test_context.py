@@ -336,6 +336,23 @@ def test_a_piece_that_fewer_threads_read_again_leaves_no_sequence_of_its_guesses
         assert np.array_equal(engine.logits(), ends)
 
 
+def test_the_first_step_that_all_threads_try_may_be_begun_anew_with_fewer(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def must_end() -> bool:
+        asked.append(len(asked) == 1)
+        return asked[-1]
+
+    with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), PLAIN) as engine:
+        monkeypatch.setattr(engine, "_must_end", must_end)
+        assert engine.decode(input_at(5, 0))
+        first = len(asked)
+        assert engine.decode(input_at(6, 1))
+    assert asked == [False, True] and first == 2
+
+
 @pytest.mark.parametrize("write", [tiny_models.write_llama, tiny_models.write_mamba])
 def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits_stay_the_same(
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
