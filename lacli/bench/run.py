@@ -239,7 +239,7 @@ def measured(
         left_s = time_left()
         if request.wish.is_timed and not asking and spent_s < min(EARLY * plan.seconds, left_s):
             screen.note(f"done after {spent_s:.0f} s: the machine was busy while that was planned, so once more")
-            # As it is told where it is too short.
+            # A sentence has this number where the time is too short.
             wish = replace(request.wish, seconds=round(left_s, 1))
             competing, plan = planned(competing, prompts, asker.cells, request.tasks, wish, screen)
             again, again_begin = Rounds(competing, plan.tasks, plan.repetitions, asker), process_time()
