@@ -397,18 +397,22 @@ def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
     assert len(schedule.texts) == 2 and steps == 5
 
 
-def test_a_prompt_and_running_texts_take_turns_where_one_step_for_both_has_too_many_rows() -> None:
-    engine = SharedEngine(sequences=2, prefill_rows=16, mixed_rows=12)
+def test_running_texts_decode_a_quarter_of_the_time_while_a_long_prompt_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step for both would have more rows than an engine takes together without loss; a row takes a second here."""
+    engine = SharedEngine(sequences=2, prefill_rows=16, mixed_rows=11)
+    monkeypatch.setattr("lacli.schedule.perf_counter", lambda: float(engine.rows_decoded))
     schedule = Schedule(Decoder(engine, PLAIN), 2)
     schedule.add([1], 30)
     schedule.step()
-    schedule.add([2] * 40, 5)
+    schedule.add([2] * 32, 5)
     found = []
-    for _ in range(6):
+    for _ in range(12):
         before = engine.rows_decoded
         found.append((len(schedule.step()), engine.rows_decoded - before))
-    reads, decodes, both = (0, 16), (1, 1), (2, 9)
-    assert found == [reads, decodes, reads, both, (2, 2), (2, 2)]
+    reads, decodes, both = (0, 12), (1, 1), (2, 9)
+    assert found == [reads, *[decodes] * 4, reads, both, *[(2, 2)] * 4, (1, 1)]
 
 
 def test_all_prompts_can_be_read_before_any_text_decodes() -> None:
