@@ -23,8 +23,11 @@ from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.text.records import UNREADABLE, Records, model_identity
 
-KIND, LEARNED = "cost", "learned"
-"""The records' kinds: costs that were measured, and what mode auto has learned from answers."""
+KIND, LEARNED, PUT_OFF = "cost", "learned", "put off"
+"""The records' kinds: costs that were measured, what mode auto has learned from answers, and when measuring failed."""
+
+PUT_OFF_S = 3600.0
+"""Seconds without another try where the machine was too busy to measure: a server may be started every minute."""
 
 SAVED_AT = "saved_at"
 """Name of the time, in seconds since 1970, beside what was learned."""
@@ -132,6 +135,16 @@ class ModelRecords:
         """Return the measured cost of steps that all copies share, or None."""
         cost = None if self._elsewhere else known_cost(self._state, self._path, self._settings)
         return cost and cost.among(len(self._replicas))
+
+    def put_off(self) -> None:
+        """Keep that the machine was too busy now to measure the model."""
+        Records(self._state).save(PUT_OFF, self._machine, time())
+
+    @property
+    def is_put_off(self) -> bool:
+        """True for PUT_OFF_S seconds behind `put_off`."""
+        failed_at = Records(self._state).read(PUT_OFF, self._machine)
+        return isinstance(failed_at, float) and 0 <= time() - failed_at < PUT_OFF_S
 
     def go_on(self, experience: Experience) -> float:
         """Let `experience` begin from what earlier runs have learned; `keep` keeps it, and its other kind, from now on.

@@ -167,7 +167,7 @@ def serve(
                 loading=loading,
             )
         session.use_known(state_file(), learns=learn)
-        if learn and session.texts > 1 and session.settings.mode == "auto" and not session.knows_cost:
+        if learn and session.texts > 1 and session.settings.mode == "auto" and session.wants_cost:
             screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-learn leaves it out")
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)

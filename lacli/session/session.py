@@ -239,9 +239,11 @@ class Session(Closing):
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
 
     @property
-    def knows_cost(self) -> bool:
-        """True if mode auto has been told what steps cost here, or cannot be."""
-        return not self.copies.here or bool(self._cost or (self._records and self._records.cost()))
+    def wants_cost(self) -> bool:
+        """True if mode auto can be told what steps cost here and has not been; not right after a try that failed."""
+        if not self.copies.here or self._cost:
+            return False
+        return not (self._records and (self._records.cost() or self._records.is_put_off))
 
     def learn_cost(
         self,
@@ -261,7 +263,9 @@ class Session(Closing):
         if cost.stopped:
             raise KeyboardInterrupt
         # Times of a busy machine mislead more than none: mode auto learns them then.
-        if cost.staircases and not cost.rough:
+        if cost.rough and self._records:
+            self._records.put_off()
+        elif cost.staircases and not cost.rough:
             self.use_cost(cost)
         return cost
 
