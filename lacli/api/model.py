@@ -192,7 +192,8 @@ class Model(Closing):
         prompts, raw = self.session.prompts, options.get("raw", False)
         with self._asking:
             self.session.model.check_open()
-            if self._loop.has_lost:
+            # A process that was killed between two answers has cost none.
+            if self._loop.has_lost or (self.session.copies.gone and not any(self._loop.load)):
                 self._loop.close()
                 self.session.reopen()
                 self._begin_loop()

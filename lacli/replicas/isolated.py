@@ -100,7 +100,7 @@ class RemoteEngine(Closing):
     @property
     def lost(self) -> bool:
         """True if the process has ended, or did not answer in time."""
-        return self._lost is not None
+        return self._lost is not None or bool(self._child and self._child.has_ended)
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """True if these settings can decode in this context; False if it is closed or lost."""
@@ -215,7 +215,7 @@ class RemoteEngine(Closing):
             return ReplicaLost(f"{_servers(servers)} went away", f"{there}, and ask again")
         hint = f"see what {_servers(servers)} says" if servers else ""
         if "memory is short" in words:
-            hint = "a smaller -c or fewer --replicas need less of it"
+            hint = "a smaller -c or fewer copies need less of it"
         return ReplicaLost(f"the process of {self._name} ended: {words}", hint)
 
 

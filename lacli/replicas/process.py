@@ -133,6 +133,11 @@ class Child(Closing):
         self._ear = Thread(target=self._listen, args=(self._process.stderr,), daemon=True)
         self._ear.start()
 
+    @property
+    def has_ended(self) -> bool:
+        """True once the process has ended, by itself or killed."""
+        return self._process.poll() is not None
+
     def end(self) -> str:
         """Return how it ended after its connection broke; kill it if it still runs."""
         code = self._waited(MOMENT_S)

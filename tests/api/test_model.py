@@ -615,13 +615,17 @@ def test_every_public_name_is_found() -> None:
     assert all(getattr(lacli, name) for name in lacli.__all__)
 
 
-def test_a_model_whose_process_was_killed_answers_the_next_request_in_another_one() -> None:
+def test_a_process_that_is_killed_costs_only_the_answer_that_it_decodes() -> None:
     with lacli.load(threads=1, replicas=ReplicaSettings(isolate=True)) as model:
         expected = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
-        for _ in range(2):
+        for is_idle in (True, False, True):
             engine = model.session.engine
             assert isinstance(engine, RemoteEngine)
+            stream = iter(()) if is_idle else iter(model.stream(QUESTIONS[1], max_tokens=-1))
+            assert is_idle or next(stream)
             os.kill(engine.process_id, signal.SIGKILL)
-            with pytest.raises(ReplicaLost, match="killed by SIGKILL"):
-                model.generate(QUESTIONS[1], max_tokens=TOKENS)
+            os.waitid(os.P_PID, engine.process_id, os.WEXITED | os.WNOWAIT)
+            if not is_idle:
+                with pytest.raises(ReplicaLost, match="killed by SIGKILL"):
+                    list(stream)
             assert model.generate(QUESTIONS[0], max_tokens=TOKENS).text == expected

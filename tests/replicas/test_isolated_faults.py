@@ -91,7 +91,7 @@ ENDED = "the process of replica {name} ended: {end}"
 @pytest.mark.parametrize(
     ("name", "servers", "sentence"),
     [
-        ("is killed", (), f"{ENDED.format(name='is killed', end=KILLED)} (a smaller -c or fewer --replicas need less"),
+        ("is killed", (), f"{ENDED.format(name='is killed', end=KILLED)} (a smaller -c or fewer copies need less"),
         ("warns", (), ENDED.format(name="warns", end=KILLED)),
         ("aborts", (), ENDED.format(name="aborts", end="Remote RPC server crashed")),
         ("stops", (), ENDED.format(name="stops", end="exit code 7")),
