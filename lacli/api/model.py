@@ -201,6 +201,8 @@ class Model(Closing):
             own = self._own_settings(options)
             with told_to_programs():
                 sampling, warnings = self.session.completed(self._sampling_of(options))
+                if "n_keep" in options and self.session.shift_refusal:
+                    warnings = [*warnings, self.session.shift_refusal]
                 drawn, sampler = self.session.text_verifier(sampling)
             stops = (*as_stops(options.get("stop", ())), *(() if raw else prompts.turn_ends))
             controls = prompts.control_tokens(stops)

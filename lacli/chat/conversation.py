@@ -105,10 +105,9 @@ class Chat(Talk):
         if session.prompts.template is None:
             session.prompts.use(chatml(session.model))
             self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
-        why = self._why_not_shifted()
-        self._shifts = context_shift and not why
-        if context_shift and why:
-            self.notes.append(f"the context is not shifted when it is full: {why}")
+        self._shifts = context_shift and not session.shift_refusal
+        if context_shift and session.shift_refusal:
+            self.notes.append(session.shift_refusal)
         self.recall()
 
     @property
@@ -299,7 +298,7 @@ class Chat(Talk):
         """What a user can do about a context that the `earlier` messages fill, so that the `question` has room."""
         short = self.cells // SHORT_ANSWERS
         tokens = max(self._tokens([*earlier, question]), self.cells)
-        flags = [self._larger(tokens), "" if self._why_not_shifted() else "--context-shift"]
+        flags = [self._larger(tokens), "" if self.session.shift_refusal else "--context-shift"]
         if not self.takes_commands:
             flags.insert(0, f"-n {short}" if not 0 <= self._wanted.max_tokens <= short else "")
         again = " or ".join(flag for flag in flags if flag)
@@ -341,13 +340,6 @@ class Chat(Talk):
             prompt = self._prompt(self.conversation)
             self.session.decoder.cut_back(prompt.tokens)
             self._used = len(prompt.tokens) if self.conversation.messages else 0
-
-    def _why_not_shifted(self) -> str:
-        """Why a full context cannot be shifted, empty where it can."""
-        if self.session.settings.strict:
-            return "--strict does not allow it"
-        can = self.session.engine.can_shift and not self.session.model.chain_only
-        return "" if can else "this model's cache cannot, or not with this -ctk"
 
     def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Change the session, with this chat's seed where the user has set none; half changed it could not go on."""

@@ -239,6 +239,17 @@ class Session(Closing):
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
 
     @property
+    def shift_refusal(self) -> str:
+        """A sentence on why a full context cannot be shifted, empty where it can."""
+        if self.settings.strict:
+            why = "--strict does not allow it"
+        elif not self.engine.can_shift:
+            why = "this model's cache cannot, or not with this -ctk"
+        else:
+            return ""
+        return f"the context is not shifted when it is full: {why}"
+
+    @property
     def wants_cost(self) -> bool:
         """True if mode auto can be told what steps cost here and has not been; not right after a try that failed."""
         if not self.copies.here or self._cost:

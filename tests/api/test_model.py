@@ -611,6 +611,22 @@ def test_several_texts_of_a_recurrent_model_are_decoded_plainly_with_a_note(
     assert all(answer.statistics.steps == len(answer.tokens) for answer in answers)
 
 
+@pytest.mark.parametrize("write", [tiny_models.write_mamba, tiny_models.write_hybrid, None])
+def test_an_answer_says_that_its_full_context_cannot_be_shifted(
+    write: Callable[[Path], None] | None, tmp_path: Path
+) -> None:
+    """The tokens in the middle of a recurrent state cannot be dropped, nor those of quantised keys moved."""
+    path = tmp_path / "model.gguf" if write else None
+    if write and path:
+        write(path)
+    settings = ModelSettings(cache_type_k="f16" if write else "q8_0", context=256, threads=1, gpu_layers=0)
+    endless = SamplingSettings(ignore_eos=True)
+    with lacli.load(path, model_settings=settings, mode="plain") as model:
+        answer = model.generate("the thing", raw=True, n_keep=0, max_tokens=300, sampling=endless)
+        assert "not shifted" in "".join(answer.warnings) and len(answer.tokens) < 256
+        assert not model.generate("the thing", raw=True, max_tokens=2, sampling=endless).warnings
+
+
 def test_every_public_name_is_found() -> None:
     assert all(getattr(lacli, name) for name in lacli.__all__)
 
