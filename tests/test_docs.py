@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from docs.generate import PAGES
+from lacli import DecodeSettings, ModelSettings, Placement, ReplicaSettings
 from lacli.hub.names import demo_model, read_aliases
 from lacli.hub.sizes import expected_size
 
@@ -42,6 +45,13 @@ def test_the_readme_begins_with_exactly_two_commands() -> None:
     run, test = block.splitlines()
     assert "pip install" in run and "lacli run" in run
     assert "[test]" in test and test.endswith("-m pytest -n 2")
+
+
+@pytest.mark.parametrize("kind", [DecodeSettings, ModelSettings, Placement, ReplicaSettings])
+def test_the_page_on_programs_names_every_setting_that_users_have(kind: type[Any]) -> None:
+    page, inner = (ROOT / "docs" / "python.md").read_text(), {"gives_way", "max_rollback", "ordered", "min_outputs"}
+    own = {field.name for field in fields(kind)} - inner - {"leaves"}
+    assert [name for name in own if not re.search(rf"`{name}[`=]", page)] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
