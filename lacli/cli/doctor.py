@@ -18,7 +18,7 @@ import typer
 
 from lacli import __version__
 from lacli.cli import options
-from lacli.cli.environment import known_variables, setting, unknown_variables
+from lacli.cli.environment import known_variables, setting, unknown_variables, without_variable
 from lacli.cli.folders import own_folders
 from lacli.cli.placement_options import MODEL, endpoints
 from lacli.errors import LacliError, in_one_line
@@ -99,7 +99,7 @@ def doctor(
 
     ModelSettings(threads=threads)
     servers = endpoints(rpc)
-    known = known_variables(commands())
+    known, bare = known_variables(commands()), without_variable(commands())
     checks: dict[str, Callable[[], Finding]] = {
         "Python": check_python,
         "llama.cpp": check_library,
@@ -110,7 +110,7 @@ def doctor(
         "threads": lambda: check_threads(threads),
         "model cache": check_cache,
         "own folders": lambda: check_folders(own_folders()),
-        "environment": lambda: check_variables(os.environ, known, wrong_values()),
+        "environment": lambda: check_variables(os.environ, known, wrong_values(), bare),
     }
     if not no_test:
         checks["self-test"] = lambda: check_answers(threads)
@@ -284,14 +284,19 @@ def writable(path: Path) -> bool:
     return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
 
 
-def check_variables(environ: Mapping[str, str], known: Mapping[str, str], wrong: Mapping[str, str]) -> Finding:
+def check_variables(
+    environ: Mapping[str, str],
+    known: Mapping[str, str],
+    wrong: Mapping[str, str],
+    bare: Mapping[str, str] | None = None,
+) -> Finding:
     """What is set and what it changes; a name that lacli does not know is probably a slip.
 
     `known`: the variables that options read, each with its option; of an option's the first one wins. `wrong`: those
-    with a value that cannot be read, and the reason.
+    with a value that cannot be read, and the reason. `bare`: flags without a variable, as `unknown_variables` takes them.
     """
     given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
-    unknown = unknown_variables(environ, known)
+    unknown = unknown_variables(environ, known, bare)
     parts = [f"unknown: {', '.join(unknown)}"] if unknown else []
     for name in [name for name in given if name in known]:
         winner = next(each for each in known if each in given and known[each] == known[name])

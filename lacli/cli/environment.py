@@ -53,7 +53,8 @@ SAID = {
 
 EPILOG = (
     "The environment can set defaults: LACLI_ and a flag's long name, such as LACLI_WINDOW=10 for --window or "
-    "LACLI_STRICT=1; llama.cpp's names that are shown above work too. 'lacli doctor' shows what is set."
+    "LACLI_STRICT=1, but for flags of one answer such as --stop and --json-schema; llama.cpp's names that are shown above "
+    "work too. 'lacli doctor' shows what is set."
 )
 """The end of a command's help."""
 
@@ -178,15 +179,28 @@ def known_variables(commands: Mapping[str, Any]) -> dict[str, str]:
     return {DEBUG: ""} | {name: parameter.opts[0] for parameter in parameters for name in _names(parameter)}
 
 
-def unknown_variables(environ: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
-    """Map each variable that looks like lacli's and is not among the `known` ones to a question for what was meant.
+def without_variable(commands: Mapping[str, Any]) -> dict[str, str]:
+    """Map the variables that the long flags without one would have to these flags."""
+    parameters = [parameter for command in commands.values() for parameter in command.params if not parameter.envvar]
+    flags = [flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)]
+    return {variables(flag)[0]: flag for flag in flags if flag.startswith("--")}
 
-    Of llama.cpp's, most of which lacli does not read, only those that look like a slip in one that it reads.
+
+def unknown_variables(
+    environ: Mapping[str, str], known: Mapping[str, str], bare: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Map each variable that looks like lacli's and is not among the `known` ones to a word on what was meant.
+
+    `bare`: flags without a variable, as `without_variable` returns them. Of llama.cpp's variables, most of which lacli
+    does not read, only those count that look like a slip in one that it reads.
     """
     found = {}
     for name in sorted(environ):
         prefix = next((each for each in (OURS, THEIRS) if name.startswith(each)), "")
         if prefix and environ[name] and name not in known:
+            if bare and name in bare:
+                found[name] = f"{bare[name]} has no variable"
+                continue
             # Their common beginning would make any two alike.
             names = [each.removeprefix(prefix) for each in known if each.startswith(prefix)]
             near = suggest(name.removeprefix(prefix), names, most=1, least=NEAR)

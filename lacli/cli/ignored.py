@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from lacli.cli.environment import known_variables, unknown_variables, variable_of
+from lacli.cli.environment import known_variables, unknown_variables, variable_of, without_variable
 from lacli.cli.groups import typed
 from lacli.llamacpp.devices import beyond_cores
 from lacli.settings import decode_settings, spellings
@@ -160,8 +160,8 @@ def unread_variables(context: typer.Context) -> list[str]:
     if context.info_name == "doctor" or not unknown_variables(os.environ, known_variables({"": context.command})):
         return []
     # Most are of `run`; the modules of the others take 50 ms more.
-    known = known_variables(getattr(typer.main.get_command(program(["run", "chat"])), "commands", {}))
-    if unknown_variables(os.environ, known):
-        known = known_variables(commands())
-    found = unknown_variables(os.environ, known)
+    some = getattr(typer.main.get_command(program(["run", "chat"])), "commands", {})
+    if not unknown_variables(os.environ, known_variables(some)):
+        return []
+    found = unknown_variables(os.environ, known_variables(commands()), without_variable(commands()))
     return [f"no flag reads {name}: {hint}" if hint else f"no flag reads {name}" for name, hint in found.items()]

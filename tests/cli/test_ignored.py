@@ -87,12 +87,17 @@ def test_quiet_is_quiet_and_json_stays_json() -> None:
     assert call(*ASK, "-q", "--mode", "plain", "-W", "5", env={"LACLI_TEMPP": "1"}).err == ""
 
 
+BARE = {"LACLI_JSON_SCHEMA": "{}", "LACLI_NO_STDIN": "1"}
+
+
 @pytest.mark.parametrize("command", [ASK, ["list"], ["show", "demo"], ["mask", "-W", "1"], ["pull", "demo"]])
 def test_a_mistyped_variable_is_named_by_every_command(command: list[str]) -> None:
-    done = call(*command, env={"LACLI_TEMPP": "0.5", "LACLI_XYZZY": "1", "LACLI_THREADS": "1", "LACLI_EMPTY": ""})
+    done = call(*command, env={"LACLI_TEMPP": "0.5", "LACLI_XYZZY": "1", "LACLI_THREADS": "1", "LACLI_EMPTY": "", **BARE})
     notes = [line for line in done.err.splitlines() if "no flag reads" in line]
     assert done.code == 0
     assert notes == [
+        "lacli: no flag reads LACLI_JSON_SCHEMA: --json-schema has no variable",
+        "lacli: no flag reads LACLI_NO_STDIN: --no-stdin has no variable",
         "lacli: no flag reads LACLI_TEMPP: did you mean LACLI_TEMP?",
         "lacli: no flag reads LACLI_XYZZY",
     ]
