@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from time import perf_counter
+from typing import Any
 
 from lacli.auto.fixed_clock import fixed_clock_modes
-from lacli.check.invariance import PROBE, Probe, probe
+from lacli.check.invariance import CONTEXTS, PROBE, SIZES, Probe, probe
 from lacli.check.judge import PLAIN, Difference, InspectableSampler, first_difference
 from lacli.check.replay import Recorder
 from lacli.decode import Decoder
@@ -21,11 +22,14 @@ from lacli.modes import Mode
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
-from lacli.text.format import counted
+from lacli.text.format import counted, listed
 from lacli.verify import SampleAndMatch
 
 OpenEngine = Callable[[DecodeSettings], AbstractContextManager[Engine]]
 """Opens a context of the model for a mode; its logits can be read."""
+
+Bar = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
+"""Shows how many of a number of parts, named in words, are done: call what it yields after each."""
 
 CHECKED: tuple[ModeName, ...] = ("jacobi", "lookup", "lookahead", "auto")
 
@@ -259,29 +263,35 @@ def check(
     sampler: InspectableSampler | None = None,
     alternative: Alternative | None = None,
     probed: Sequence[int] = (),
+    contexts: Sequence[int] = CONTEXTS,
     progress: Callable[[str], None] = lambda sentence: None,
-    answered: Callable[[], None] = lambda: None,
+    bar: Bar = lambda parts, words: nullcontext(lambda: None),
 ) -> Result:
     """Probe batch sizes, and answer tokenised prompts plainly and in each mode, at most `max_tokens` tokens each.
 
     `sampler`: what tokens are drawn with, or None when greedy. `alternative`: flags that may make all batch sizes
-    agree, probed where the given ones do not. `probed`: the text whose logits are compared, if not that of the prompts.
-    `progress`: gets a sentence when something that takes time begins. `answered`: called after each answer, plain ones
-    too. Ctrl-C ends it with what was found; raises KeyboardInterrupt before any mode has answered.
+    agree, probed where the given ones do not. `probed`: the text whose logits are compared, if not that of the prompts,
+    behind each number of tokens of `contexts`. `progress`: gets a sentence when something that takes time begins.
+    `bar`: counts the sizes of batches, and the answers, plain ones too. Ctrl-C ends it with what was found; raises
+    KeyboardInterrupt before any mode has answered.
     """
     tokens = list(probed or chain.from_iterable(prompts))
-    progress("comparing batch sizes")
-    with open_engine(PROBE) as engine:
-        probes, failure = _probed(engine, tokens, modes[0].min_outputs if modes else 1)
+    sizes, where = len(contexts) * len(SIZES), f"behind {listed([f'{each:,}' for each in contexts])} tokens"
+    progress(f"comparing batch sizes {where}")
+    with open_engine(PROBE) as engine, bar(sizes, "batch sizes") as decoded:
+        least = modes[0].min_outputs if modes else 1
+        probes, failure = _probed(engine, tokens, least, contexts=contexts, decoded=decoded)
     advice = None
     if alternative and not all(probe.exact for probe in probes):
-        progress(f"comparing batch sizes with {alternative.flags}")
-        advice = _tried(alternative, tokens)
+        progress(f"comparing batch sizes with {alternative.flags} {where}")
+        with bar(sizes, "batch sizes") as decoded:
+            advice = _tried(alternative, tokens, contexts=contexts, decoded=decoded)
     found: list[ModeResult] = []
     stopped = False
     if modes:
         plain = replace(modes[0], mode="plain", max_rollback=-1)
-        with Comparison(open_engine, max_tokens, plain, sampler) as comparison:
+        answers = len(prompts) * (1 + len(modes))
+        with Comparison(open_engine, max_tokens, plain, sampler) as comparison, bar(answers, "answers") as answered:
             progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
             begin = perf_counter()
             for prompt in prompts:
@@ -328,16 +338,16 @@ def exact_settings(settings: ModelSettings) -> ModelSettings | None:
     return None if chosen == settings else chosen
 
 
-def _probed(engine: Engine, tokens: Sequence[int], least: int = 1) -> tuple[list[Probe], str]:
+def _probed(engine: Engine, tokens: Sequence[int], least: int = 1, **more: Any) -> tuple[list[Probe], str]:
     try:
-        return probe(engine, tokens, least), ""
+        return probe(engine, tokens, least, **more), ""
     except BatchRefused as error:
         return [], error.what
 
 
-def _tried(alternative: Alternative, tokens: Sequence[int]) -> Advice:
+def _tried(alternative: Alternative, tokens: Sequence[int], **more: Any) -> Advice:
     try:
         with alternative.open_engine(PROBE) as engine:
-            return Advice(alternative.flags, *_probed(engine, tokens))
+            return Advice(alternative.flags, *_probed(engine, tokens, **more))
     except LacliError as error:
         return Advice(alternative.flags, [], error.what)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import cycle, islice
@@ -50,17 +50,24 @@ class Probe:
         return max(self.differences.values(), default=0.0)
 
 
-def probe(engine: Engine, tokens: Sequence[int], least: int = 1) -> list[Probe]:
-    """Probe an engine made for PROBE at each of CONTEXTS, which `tokens` are repeated to fill. Clears the engine.
+def probe(
+    engine: Engine,
+    tokens: Sequence[int],
+    least: int = 1,
+    *,
+    contexts: Sequence[int] = CONTEXTS,
+    decoded: Callable[[], None] = lambda: None,
+) -> list[Probe]:
+    """Probe an engine made for PROBE behind `contexts`, which `tokens` are repeated to fill. Clears the engine.
 
-    `least`: rows of a step at least.
+    `least`: rows of a step at least. `decoded`: called after each size of a batch.
     """
     room = engine.cells - PROBED
-    contexts = sorted({min(context, room) for context in CONTEXTS if room > 0})
-    return [probe_at(engine, list(islice(cycle(tokens), context + PROBED)), least) for context in contexts]
+    contexts = sorted({min(context, room) for context in contexts if room > 0})
+    return [probe_at(engine, list(islice(cycle(tokens), context + PROBED)), least, decoded) for context in contexts]
 
 
-def probe_at(engine: Engine, text: Sequence[int], least: int = 1) -> Probe:
+def probe_at(engine: Engine, text: Sequence[int], least: int = 1, decoded: Callable[[], None] = lambda: None) -> Probe:
     """Probe the last tokens of a text behind all others."""
     context, probed = text[:-PROBED], text[-PROBED:]
     cache = Cache(engine)
@@ -83,6 +90,7 @@ def probe_at(engine: Engine, text: Sequence[int], least: int = 1) -> Probe:
         else:
             differences[size] = largest_difference(first, logits)
         groups.setdefault(sha256(logits.tobytes()).digest(), []).append(size)
+        decoded()
     return Probe(len(context), differences, list(groups.values()))
 
 

@@ -198,19 +198,29 @@ def _checked(
     # There may be no memory for one more context.
     session.engine.close()
     exact = compare.exact_settings(model_settings)
-    with screen.progress(len(asked) * (1 + len(modes)) if modes else 0, "answers") as answered:
-        result = compare.check(
-            partial(_open, model, model_settings),
-            asked,
-            modes,
-            predict,
-            sampler=session.sampler,
-            alternative=compare.Alternative(compare.EXACT_FLAGS, partial(_open, model, exact)) if exact else None,
-            probed=list(chain.from_iterable(prompts)),
-            progress=screen.note,
-            answered=answered,
-        )
+    result = compare.check(
+        partial(_open, model, model_settings),
+        asked,
+        modes,
+        predict,
+        sampler=session.sampler,
+        alternative=compare.Alternative(compare.EXACT_FLAGS, partial(_open, model, exact)) if exact else None,
+        probed=list(chain.from_iterable(prompts)),
+        contexts=_contexts(tasks, asked, predict),
+        progress=screen.note,
+        bar=screen.progress,
+    )
     return setup, result
+
+
+def _contexts(tasks: Sequence[Task], asked: Sequence[Sequence[int]], predict: int) -> list[int]:
+    """Numbers of tokens behind which batch sizes are compared: no more than texts of a user's own have."""
+    from lacli.check.compare import PROMPTS
+    from lacli.check.invariance import CONTEXTS
+
+    is_own = any(task.turns[0] not in PROMPTS for task in tasks)
+    longest = max(map(len, asked)) + predict if is_own else max(CONTEXTS)
+    return sorted({min(each, longest) for each in CONTEXTS})
 
 
 def _open(model: LlamaModel, model_settings: ModelSettings, decode: DecodeSettings) -> LlamaEngine:

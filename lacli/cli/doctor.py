@@ -293,7 +293,7 @@ def check_variables(
     """What is set and what it changes; a name that lacli does not know is probably a slip.
 
     `known`: the variables that options read, each with its option; of an option's the first one wins. `wrong`: those
-    with a value that cannot be read, and the reason. `bare`: flags without a variable, as `unknown_variables` takes them.
+    with a value that cannot be read, and the reason. `bare`: as `unknown_variables` takes it.
     """
     given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
     unknown = unknown_variables(environ, known, bare)

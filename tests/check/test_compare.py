@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -59,10 +59,21 @@ def run_check(kind: type[FakeEngine], sampler: InspectableSampler | None = None,
 @pytest.mark.parametrize("kind", [FakeEngine, Tied])
 @pytest.mark.parametrize("sampler", [None, FakeSampler(7), FakeSampler(7, 0.5, 0.3)])
 def test_an_exact_engine_gives_identical_texts(kind: type[FakeEngine], sampler: FakeSampler | None) -> None:
-    answered: list[None] = []
-    found = run_check(kind, sampler, answered=lambda: answered.append(None))
+    parts: dict[str, list[int]] = {}
+
+    @contextmanager
+    def bar(total: int, words: str) -> Iterator[Callable[[], None]]:
+        parts[words] = [total, 0]
+
+        def done() -> None:
+            parts[words][1] += 1
+
+        yield done
+
+    found = run_check(kind, sampler, bar=bar)
     assert (found.counts.answers, found.counts.identical, found.verdict) == (12, 12, "identical")
-    assert len(answered) == 12 + len(PROMPTS)
+    answers = 12 + len(PROMPTS)
+    assert parts == {"batch sizes": [14, 7], "answers": [answers, answers]}
     assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup", "lookahead", "auto"]
     assert found.exit_code(fail_on_difference=True) == 0
 

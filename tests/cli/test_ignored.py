@@ -87,12 +87,12 @@ def test_quiet_is_quiet_and_json_stays_json() -> None:
     assert call(*ASK, "-q", "--mode", "plain", "-W", "5", env={"LACLI_TEMPP": "1"}).err == ""
 
 
-BARE = {"LACLI_JSON_SCHEMA": "{}", "LACLI_NO_STDIN": "1"}
+BARE = {"LACLI_JSON_SCHEMA": "{}", "LACLI_NO_STDIN": "1", "LACLI_EMPTY": ""}
 
 
 @pytest.mark.parametrize("command", [ASK, ["list"], ["show", "demo"], ["mask", "-W", "1"], ["pull", "demo"]])
 def test_a_mistyped_variable_is_named_by_every_command(command: list[str]) -> None:
-    done = call(*command, env={"LACLI_TEMPP": "0.5", "LACLI_XYZZY": "1", "LACLI_THREADS": "1", "LACLI_EMPTY": "", **BARE})
+    done = call(*command, env={"LACLI_TEMPP": "0.5", "LACLI_XYZZY": "1", "LACLI_THREADS": "1", **BARE})
     notes = [line for line in done.err.splitlines() if "no flag reads" in line]
     assert done.code == 0
     assert notes == [
