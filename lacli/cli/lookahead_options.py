@@ -23,7 +23,8 @@ Mode = Annotated[
         "--mode",
         metavar="MODE",
         help="How tokens are guessed. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the "
-        "paper; auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead.",
+        "paper; auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead, whose "
+        "many rows a step are slower than plain decoding on most machines.",
         show_default=DECODE.mode,
         rich_help_panel=GUESSING,
     ),
@@ -33,7 +34,8 @@ Preset = Annotated[
     setting(
         "--preset",
         metavar="NAME",
-        help="-W, -N and -G for a kind of text or a size of model. Kinds: code, text, creative; sizes: 7b, 13b, 34b.",
+        help="-W, -N and -G of mode lookahead for a kind of text (code, text, creative) or a size of model (7b, 13b, "
+        "34b). Where its rows cost too much, as on most processors, mode auto is faster without it.",
         rich_help_panel=GUESSING,
     ),
 ]
