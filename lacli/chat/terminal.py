@@ -128,13 +128,14 @@ class TerminalLines:
                 message = without_quotes(self._prompt(default))
             finally:
                 self._tell_trouble()
-            if message.strip():
-                line = _command_behind(default, message)
-                if line != message:
-                    # The command may offer another text in its place.
-                    self._offered = default
-                return check_text(line, "the line")
-            self._editing.typed()
+            if command := _command_behind(default, message):
+                # It may be meant as a command, or as the end of the text: nothing is done unasked.
+                self._offered = message
+                self._editing.warn(f"{command} stands behind the text: Enter sends all of it, Ctrl-C empties the line")
+            elif message.strip():
+                return check_text(message, "the line")
+            else:
+                self._editing.typed()
 
     def edit(self, text: str) -> None:
         """Offer this text as the beginning of the next line."""
@@ -364,11 +365,11 @@ def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion
 
 
 def _command_behind(offered: str, message: str) -> str:
-    """The command that was typed behind a text that was offered and left as it was; else the whole message."""
-    typed = message.removeprefix(offered) if offered else message
-    word = typed.partition(" ")[0].rstrip().lower()
-    is_command = typed != message and (word in BY_NAME or word in OTHER_WORDS)
-    return typed if is_command else message
+    """The name of a command that was typed right behind an `offered` text, which was left as it was; else empty."""
+    if not offered or not message.startswith(offered):
+        return ""
+    word = message.removeprefix(offered).partition(" ")[0].rstrip().lower()
+    return word if word in BY_NAME or word in OTHER_WORDS else ""
 
 
 def _goes_on(document: Document) -> bool:
