@@ -148,7 +148,8 @@ class Commands:
         if saved.left_out:
             first, *others = saved.left_out
             where = f"line {first}" + (f" and {counted(len(others), 'other')}" if others else "")
-            sentences.append(f"{where} of it {'are' if others else 'is'} damaged and left out")
+            file = os.path.basename(saved.path) or "it"
+            sentences.append(f"{where} of {file} {'are' if others else 'is'} damaged and left out")
         if len(saved.messages) % 2:
             sentences.append("the last question has no answer: /regen gives one, another question takes its place")
         return sentences

@@ -96,7 +96,7 @@ LAST_WORDS = 'Several lines: """ before and after. A space before a command make
 OTHER_WORDS = {
     **dict.fromkeys(
         ("/model", "/models", "/list"),
-        "leave and start lacli chat MODEL; lacli list shows those that are here",
+        "leave, and name another model at the start; lacli list shows those that are here",
     ),
     **dict.fromkeys(("/add", "/glob"), "/read FILE puts a file before the next question"),
     "/edit": "/undo brings the last question back, to change it",

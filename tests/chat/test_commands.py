@@ -299,7 +299,7 @@ def test_a_loaded_chat_that_was_otherwise_is_called_so(tmp_path: Path) -> None:
     chat = FakeChat()
     text = run(chat, f"/load {file}").text
     for words in ("loaded 1 message ", "made with qwen, and goes on with demo", "chatml", "--strict", "/regen",
-                  "line 3 and 1 other of it are damaged"):  # fmt: skip
+                  "line 3 and 1 other of chat are damaged"):  # fmt: skip
         assert words in text
     own = DecodeSettings(), DecodeSettings(strict=True, ordered=True, min_outputs=2)
     for decode_settings in own:

@@ -203,7 +203,7 @@ def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
 
 
 def test_help_for_what_is_no_command_names_what_does_it() -> None:
-    for name, words in (("temp", "write /set temp"), ("model", "lacli chat MODEL"), ("sett", "did you mean /set?")):
+    for name, words in (("temp", "write /set temp"), ("model", "another model at the start"), ("sett", "did you mean /set?")):
         with pytest.raises(UsageError, match=words):
             help_text(name)
 
@@ -256,11 +256,11 @@ def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: 
         ("/preset small", "(write /set preset small)"),
         ("/clear all", "/clear stands alone (begin with a space"),
         ("/quit now", "/quit stands alone"),
-        ("/Model llama3", "(leave and start lacli chat MODEL"),
+        ("/Model llama3", "(leave, and name another model"),
         ("/models", "lacli list"),
         ("/edit", "(/undo brings"),
         ("/reset", "(/clear forgets"),
-        ("/list", "(leave and start lacli chat MODEL"),
+        ("/list", "(leave, and name another model"),
         ("/add a.py", "(/read FILE"),
         ("/read", "write /read FILE [QUESTION]"),
         ("/save", "write /save FILE"),

@@ -656,7 +656,8 @@ def test_a_system_prompt_of_the_environment_is_for_new_chats(tmp_path: Path) -> 
 def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
     file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
     grammar.write_text('root ::= "a"')
-    chat("-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", lines=[f"/save {file}"])
+    chat("demo", "-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", lines=[f"/save {file}"])
+    assert not chat("--load", str(file), lines=["/show"], env={"LACLI_MODEL": "no/such.gguf"}).code
     asked = ["/system", "/show", "/set G", "/set grammar", "/set json-schema"]
     typed = ["-sys", "", "--preset", "creative", "--grammar-file", str(grammar)]
     env = {"LACLI_CHAT_TEMPLATE": "llama3", "LACLI_STRICT": "1"}
