@@ -208,7 +208,7 @@ class PromptList:
             numbers = {
                 name: round(numbers.get(name, 0) + value, 2) for name, value in _numbers(answer.statistics).items()
             }
-        drawn = {} if self._sampling.greedy else {"seed": seed}
+        drawn = {} if self._sampling.drawn_seed is None else {"seed": seed}
         return {"text": texts if task.turns[1:] else texts[0], **ended, **drawn, **numbers}
 
     def _answer(self, index: int, task: Task, turn: str, texts: Sequence[str], seed: int) -> Answer:

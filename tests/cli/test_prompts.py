@@ -127,6 +127,8 @@ def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_i
     assert rows[0]["seed"] != rows[1]["seed"]
     alone = call("run", *PLAIN, "-q", "--temp", "2", "-s", str(rows[1]["seed"]), "-p", "What is a list?")
     assert alone.out.removesuffix("\n") == rows[1]["text"].removesuffix("\n")
+    # A form alone draws nothing.
+    assert "seed" not in rows_of(run(tmp_path, "-j", '{"type": "integer"}', rows=[{"prompt": "A number."}]).out)[0]
 
 
 @pytest.mark.parametrize(
