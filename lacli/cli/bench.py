@@ -45,6 +45,7 @@ ANSWERS = 0.85
 Modes = Annotated[
     str,
     typer.Option("--modes", "--mode", metavar="MODE,..", show_default="all", rich_help_panel=BENCH,
+                 autocompletion=lambda incomplete: [name for name in MODES if name.startswith(incomplete)],
                  help="Modes to compare. Plain always runs."),
 ]  # fmt: skip
 Window = Annotated[

@@ -137,6 +137,10 @@ def test_files_and_folders_are_offered_and_what_is_no_model_is_not(
     assert set(complete_model("")) >= {"a.gguf", "deep/", "qwen3-4b"}
 
 
+def test_the_modes_of_a_benchmark_are_completed() -> None:
+    assert completed("lacli bench demo --modes loo") == ["lookup", "lookahead"]
+
+
 @pytest.mark.parametrize("command", ["run", "chat"])
 def test_a_chat_templates_name_or_file_is_completed(command: str, folder: Path) -> None:
     for name in ("llama-mine.jinja", "llama.gguf", "deep/deeper/two.j2"):
