@@ -232,6 +232,9 @@ class CallSplitter:
         """Return what was held back, once nothing more comes; a call of a grammar that was cut is one, and no text."""
         self._final = True
         rest = self.feed("")
+        if self.calls and self._format.begin.startswith(rest.strip(SPACE)):
+            # Of one more call only the beginning came.
+            return ""
         if not self._rules.have_grammar:
             return rest
         cut = [*self._cut(rest)]

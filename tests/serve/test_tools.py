@@ -194,6 +194,8 @@ def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
     for length in range(len(call)):
         splitter = CallSplitter(rules(HERMES, forced=True))
         assert splitter.feed(call[:length]) + splitter.finish() == ""
+    for length in range(len("<tool_call>")):
+        assert split(HERMES, [f"{call}\n{call[:length]}"]) == ("", [("clock", {})])
 
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
