@@ -244,14 +244,16 @@ def _cost(task: Task, speeds: Sequence[Speed], size: int) -> float:
 def _warm(competing: Sequence[Contender], exchange: Exchange, screen: Screen) -> tuple[list[Contender], list[Speed]]:
     """Everyone's speed; another program that cannot answer is left out with its reason."""
     able, speeds = [], []
-    for each in competing:
-        try:
-            speeds.append(speed_of(each, exchange))
-            able.append(each)
-        except LacliError as error:
-            if each.point:
-                raise
-            screen.note(f"left out: {each.label}: {error}")
+    with screen.progress(len(competing), "contenders") as warmed:
+        for each in competing:
+            try:
+                speeds.append(speed_of(each, exchange))
+                able.append(each)
+            except LacliError as error:
+                if each.point:
+                    raise
+                screen.note(f"left out: {each.label}: {error}")
+            warmed()
     return able, speeds
 
 
