@@ -140,8 +140,9 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
         of_user, broken = read_list(own, own=True)
         found += of_user
     if broken and say is not None:
-        others = f" and {len(broken) - 1} more" if broken[1:] else ""
-        say(f"passed over: {broken[0].what}{others} ({broken[0].hint})")
+        others = [f"; {each.what.removeprefix(f'{own}, ')}" for each in broken[1:3]]
+        more = f" and {len(broken) - 3} more" if broken[3:] else ""
+        say(f"passed over: {broken[0].what}{''.join(others)}{more} ({broken[0].hint})")
     return {alias.name.lower(): alias for alias in found}
 
 

@@ -203,7 +203,11 @@ def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
 
 
 def test_help_for_what_is_no_command_names_what_does_it() -> None:
-    for name, words in (("temp", "write /set temp"), ("model", "another model at the start"), ("sett", "did you mean /set?")):
+    for name, words in (
+        ("temp", "write /set temp"),
+        ("model", "another model at the start"),
+        ("sett", "did you mean /set?"),
+    ):
         with pytest.raises(UsageError, match=words):
             help_text(name)
 

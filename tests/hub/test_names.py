@@ -138,12 +138,15 @@ def test_a_broken_line_is_named_with_its_file_and_number(line: str, words: str, 
 
 
 def test_all_other_names_go_on_working_beside_broken_lines_which_one_sentence_tells_of(tmp_path: Path) -> None:
-    path = own_list(tmp_path, "broken", "QWEN3-4B  a/b", "dir /tmp", "new a/c", "new a/d")
+    path = own_list(tmp_path, "broken", "QWEN3-4B  a/b", "dir /tmp", "new a/c", "new a/d", "last")
     said: list[str] = []
     found = read_aliases(path, said.append)
     own = {"qwen3-4b": Alias("QWEN3-4B", "a/b", own=True), "new": Alias("new", "a/c", own=True)}
     assert found == read_aliases() | own == read_aliases(path)
-    assert said == [f"passed over: {path}, line 1: no repository and 2 more ({names.LINE_IS})"]
+    lines = (
+        "line 1: no repository; line 3: '/tmp' is neither OWNER/REPO nor a .gguf file; line 5: new is in line 4 already"
+    )
+    assert said == [f"passed over: {path}, {lines} and 1 more ({names.LINE_IS})"]
 
 
 def test_a_list_that_is_no_text_no_file_or_not_there(tmp_path: Path) -> None:
