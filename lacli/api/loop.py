@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from math import inf
@@ -30,7 +30,7 @@ AGAIN_S = 0.05
 
 
 class SharedLoop(Closing):
-    """Decodes texts together, in a thread of its own; requests come from any thread, and begin in their order.
+    """Decodes texts together, in a thread of its own; requests come from any thread, an owner's begin in their order.
 
     What ends a step with an error ends all texts with it, and the loop; each is told.
     """
@@ -201,9 +201,16 @@ class SharedLoop(Closing):
             self._end(self._waiting.popleft(), Arrival(error=self._refusal))
         while self._waiting and not self._schedule.is_full:
             # It waits until it is taken in: an error on the way there ends all that wait.
-            self._take_in(self._waiting[0])
-            self._waiting.popleft()
+            self._take_in(request := self._first_waiting())
+            with self._changed:
+                self._waiting.remove(request)
         return not self._closed
+
+    def _first_waiting(self) -> Request:
+        """The request that gets the next place: of an owner with the fewest texts that run, the one that came first."""
+        running = Counter(request.owner for request in self._running.values())
+        with self._changed:
+            return min(self._waiting, key=lambda request: running[request.owner])
 
     def _has_work(self) -> bool:
         """True where anything can be done: not where every text that has a place is held for its reader."""

@@ -86,10 +86,11 @@ class Reader:
         verifier: Verifier | None = None,
         sampler: object = None,
         max_unread: int = 0,
+        owner: str = "",
     ) -> None:
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
         drawn = cast(LlamaSampler | None, sampler)
-        self.request = Request(loop, prompt, limit, verifier=verifier, sampler=drawn)
+        self.request = Request(loop, prompt, limit, verifier=verifier, sampler=drawn, owner=owner)
         self.request.begin(self._arrivals.put, max_unread=max_unread)
 
     def next(self) -> list[int]:
@@ -166,6 +167,22 @@ def test_requests_get_a_place_in_their_order() -> None:
         engine.run()
         assert [reader.all(4) for reader in readers] == [alone([number], 4) for number in range(6)]
     assert began == [[number] for number in range(6)]
+
+
+def test_of_those_that_wait_the_owner_with_the_fewest_running_texts_is_next() -> None:
+    began: list[int] = []
+
+    class Begun(Greedy):
+        def begin(self, text: Sequence[int]) -> None:
+            began.append(text[0])
+
+    with stepped(2) as (loop, engine):
+        readers = [Reader(loop, [number], 4, Begun(), owner="a") for number in range(5)]
+        engine.wait()
+        readers += [Reader(loop, [number], 4, Begun(), owner="b") for number in (10, 11)]
+        engine.run()
+        assert all(reader.all(4) for reader in readers)
+    assert began == [0, 1, 2, 10, 3, 11, 4]
 
 
 def leave_while_waiting(loop: SharedLoop, engine: SteppedEngine) -> Reader:
