@@ -16,6 +16,7 @@ from lacli.session.generation import Answer, PartialAnswer
 from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.text.stream import Piece
+from lacli.verify import TokenLogprob
 
 if TYPE_CHECKING:
     from lacli.api.model import Model
@@ -47,6 +48,10 @@ class Answering(Closing):
     def partial_answer(self) -> Answer:
         """What there is of the answer by now."""
         return self._partial.answer()
+
+    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
+        """Log probabilities from the `first` token on whose text has come by now, at least in part."""
+        return self._partial.logprobs_from(first)
 
     def close(self) -> None:
         """End it at the last step that was read; another thread or task that iterates it comes to its end."""

@@ -33,9 +33,9 @@ LAST_TOKENS = 16
 class Delta(NamedTuple):
     """What a step added to an answer. `tokens`: those of the step, also where their text is held back.
 
-    `calls`: what came to calls of functions. `pieces`: of the text and the reasoning in
-    their order, before calls are taken out. `step`: None behind the last one. `progress`: how far the prompt is read,
-    in front of the first step; then there is nothing else.
+    `logprobs`: of tokens of whose text a part has come. `calls`: what came to calls of functions. `pieces`: of the text
+    and the reasoning in their order, before calls are taken out. `step`: None behind the last one. `progress`: how far
+    the prompt is read, in front of the first step; then there is nothing else.
     """
 
     text: str
@@ -117,7 +117,7 @@ class Choice:
             yield rest
 
     def _delta(self, pieces: Sequence[Piece], step: Step | None) -> Delta:
-        logprobs = self.answer.logprobs[self._seen :] if self.has_logprobs else ()
+        logprobs = self.stream.logprobs_from(self._seen)
         self._seen += len(logprobs)
         return self._joined(self._splitter.feed(pieces) if self._splitter else pieces, step, logprobs)
 

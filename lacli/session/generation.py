@@ -175,6 +175,11 @@ class PartialAnswer:
             warnings=self._warnings,
         )
 
+    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
+        """Those from the `first` token on whose text is told by now, at least in part; of an ended answer all."""
+        has_all = self._finish in ("eog", "length")
+        return self._logprobs[first : len(self._tokens) if has_all else self._stream.begun]
+
     def _note(self, pieces: list[Piece]) -> list[Piece]:
         self._text += [piece.text for piece in pieces]
         return pieces

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -87,6 +88,12 @@ class TextStream:
         self.read = 0
         self.stop = ""
 
+    @property
+    def begun(self) -> int:
+        """Tokens of whose text at least a part was returned; one without a text counts with those before it."""
+        whole = bisect_right(self._ends, self._released)
+        return whole + (self._released > (self._ends[whole - 1] if whole else 0))
+
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
         """Read tokens up to the first stop string and return the text that is certain.
 
@@ -120,8 +127,7 @@ class TextStream:
         found += [(at, stop) for signed, stop in self._signed_stops.items() if (at := held.find(signed)) >= 0]
         if found:
             first, self.stop = min(found)
-            cut = self._released + first
-            self.kept = next(index for index, end in enumerate(self._ends) if end > cut)
+            self.kept = bisect_right(self._ends, self._released + first)
             return self._take(first)
         begun = begun_length(printed, self._stops)
         certain = places[-begun] if begun else len(held)

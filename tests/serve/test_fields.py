@@ -23,6 +23,8 @@ from tests.serve.test_app import QUESTION, get, post
 
 LONG = [{"role": "user", "content": "Write a function that adds numbers. " * 12}]
 
+SENTENCE = "It is True if the sun"
+
 BEGUN = [*QUESTION, {"role": "assistant", "content": "def add(a"}]
 
 
@@ -63,6 +65,27 @@ def test_events_tell_how_far_the_prompt_is_read(address: str, path: str) -> None
     assert progress[-1]["processed"] == progress[-1]["total"]
     first = next(event["timings"] for event in found if "prompt_progress" in event)
     assert (first["prompt_n"], first["prompt_ms"], first["predicted_n"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
+@pytest.mark.parametrize(("stop", "text"), [(" True if the", "It is"), ("rue if the", "It is T"), ("no", SENTENCE)])
+def test_log_probabilities_are_of_tokens_of_which_the_text_has_a_part(
+    address: str, path: str, stop: str, text: str
+) -> None:
+    """Each stop text has several tokens."""
+    body = {"messages": QUESTION, "prompt": "x", "grammar": f'root ::= "{SENTENCE}"', "stop": stop, "n_probs": 1}
+    body["logprobs"] = "chat" in path
+    texts, entries = list[str](), list[list[str]]()
+    for found in (post(f"{address}/{path}", body), *events(f"{address}/{path}", body)):
+        choice = found["choices"][0] if "choices" in found else found
+        told = choice.get("message") or choice.get("delta") or choice
+        texts.append(told.get("content") or told.get("text") or "")
+        told = choice.get("completion_probabilities") or (choice.get("logprobs") or {}).get("content") or []
+        entries.append([each["token"] for each in told if each["token"]])
+    assert texts[0] == "".join(texts[1:]) == text
+    assert entries[0] == sum(entries[1:], [])
+    *before, last = entries[0]
+    assert len("".join(before)) < len(text) and ("".join(before) + last).startswith(text)
 
 
 @pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions"])

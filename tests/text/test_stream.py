@@ -52,6 +52,27 @@ def test_the_text_ends_before_the_first_stop(
 
 
 @pytest.mark.parametrize(
+    ("pieces", "stop", "counts"),
+    [
+        ([b"one", b"#", b"#", b"# two"], "###", [1, 1, 1, 1]),
+        ([b"one", b" two #", b"#", b"# three"], "###", [1, 2, 2, 2]),
+        ([b"one", b"#", b"x"], "###", [1, 1, 3]),
+        ([b"a", EURO[:1], EURO[1:], b"b"], "###", [1, 1, 3, 4]),
+        ([b"a", b"", b"b"], "###", [1, 2, 3]),
+    ],
+    ids=["over tokens", "in a token", "begun only", "half a character", "no text"],
+)
+def test_a_token_counts_as_begun_once_a_part_of_its_text_is_out(
+    pieces: list[bytes], stop: str, counts: list[int]
+) -> None:
+    stream, found = TextStream(pieces.__getitem__, [stop]), []
+    for token in range(len(pieces)):
+        stream.feed([token], [Origin.MODEL])
+        found.append(stream.begun)
+    assert found == counts
+
+
+@pytest.mark.parametrize(
     ("stop", "printed", "kept", "read"),
     [
         ("<end>", "one.two", 2, 3),
