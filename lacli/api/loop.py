@@ -96,6 +96,7 @@ class SharedLoop(Closing):
         with self._changed:
             if (self._refusal or self._error or self._closed) and not self._at_exit:
                 raise self._refusal or self._error or LacliError(CLOSED, "load it again")
+            request.in_loop = True
             self._waiting.append(request)
             self._changed.notify()
 
@@ -176,7 +177,7 @@ class SharedLoop(Closing):
         taken = self._schedule.step()
         core_s = process_time() - core_begin
         for request in self._running.values():
-            request.tell_progress()
+            request.note_progress()
         for news in taken:
             self._tell(news, core_s)
         self._wake_readers()
@@ -273,6 +274,7 @@ class SharedLoop(Closing):
         self._deliver(request, last)
         # It holds the reader, which holds the request.
         del request.deliver
+        request.in_loop = False
 
     def _deliver(self, request: Request, arrival: Arrival) -> None:
         request.tell(arrival)

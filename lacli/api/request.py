@@ -50,7 +50,8 @@ class Request:
 
     `verifier`, `sampler`: draw its tokens, None for the most probable ones; the sampler is closed when the text ends.
     `reused`, `prompt_s`: tokens of the prompt that were decoded already, and seconds from its place among the texts to
-    its first step. `placed`: when it got its place.
+    its first step. `placed`: when it got its place. `progress`: how far the prompt is read. `in_loop`: True from
+    `begin` until the loop has ended it.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class Request:
         self.text: SharedText | None = None
         self.reused, self.prompt_s = 0, 0.0
         self.placed = 0.0
+        self.progress = PromptProgress(len(prompt), 0, 0, 0.0)
+        self.in_loop = False
         # When its last step ended, 0 before the first and while the text is held.
         self._stepped = 0.0
         self.watch: Callable[[PromptProgress], None] | None = None
@@ -109,18 +112,23 @@ class Request:
         self.deliver, self.wake, self._max_unread = deliver, wake, max_unread
         self._loop.add(self)
 
-    def tell_progress(self) -> None:
-        """Tell `watch`, in the loop's thread, what of the prompt has been read since, at first what is reused."""
+    def note_progress(self) -> None:
+        """Note in the loop's thread how far the prompt is read, and tell `watch` of it, first of what is reused."""
         text, total = self.text, len(self.prompt)
-        if not self.watch or text is None or text.reused is None or self._read_tokens == total:
+        if text is None or text.reused is None or self._read_tokens == total:
             return
         if self._read_tokens < 0:
             self._read_tokens = text.reused
-            self.watch(PromptProgress(total, text.reused, text.reused, 0.0))
+            self._note(PromptProgress(total, text.reused, text.reused, 0.0))
         read = total if len(text.tokens) > total else text.group.past
         if read > self._read_tokens:
             self._read_tokens = read
-            self.watch(PromptProgress(total, text.reused, read, perf_counter() - self.placed))
+            self._note(PromptProgress(total, text.reused, read, perf_counter() - self.placed))
+
+    def _note(self, progress: PromptProgress) -> None:
+        self.progress = progress
+        if self.watch:
+            self.watch(progress)
 
     def timed(self, step: Step, core_s: float) -> Step:
         """Note in a step that has just ended its processor seconds and how long the text had waited for it.

@@ -45,6 +45,17 @@ class Answering(Closing):
         """What the answer has cost by now."""
         return self._partial.statistics
 
+    @property
+    def cost(self) -> RunStatistics:
+        """The same; in front of its first step, of what is read of the prompt by now."""
+        run = self.statistics
+        return run if run.steps else self._request.progress.statistics
+
+    @property
+    def in_loop(self) -> bool:
+        """True from its begin until it is decoded no more: behind `close` its last step may go on."""
+        return self._request.in_loop
+
     def partial_answer(self) -> Answer:
         """What there is of the answer by now."""
         return self._partial.answer()

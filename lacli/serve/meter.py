@@ -12,6 +12,7 @@ from typing import Any
 
 from lacli.api.streams import AsyncStream
 from lacli.serve.replies import timings
+from lacli.stats import RunStatistics
 
 HELP = {
     "prompt_tokens_total": "Tokens of prompts that were decoded.",
@@ -48,6 +49,7 @@ class Meter:
     def __init__(self) -> None:
         self._sums = dict.fromkeys(HELP, 0.0)
         self._running: list[Slot] = []
+        self._left: list[Slot] = []
         self._statuses = Counter[int]()
         self._answers = 0
         self._started = time()
@@ -62,6 +64,7 @@ class Meter:
 
         At least 1, and 60 at most: OpenAI's client waits no longer.
         """
+        self._count_ended()
         seconds = self._sums["prompt_seconds_total"] + self._sums["tokens_predicted_seconds_total"]
         return ceil(min(max(ends * seconds / max(self._answers, 1) / places, 1), 60))
 
@@ -76,7 +79,8 @@ class Meter:
             yield
         finally:
             self._running.remove(slot)
-            self._count(slot)
+            self._left.append(slot)
+            self._count_ended()
 
     def count_status(self, status: int) -> None:
         """Count a request whose answer has ended."""
@@ -84,6 +88,7 @@ class Meter:
 
     def text(self, processing: int, deferred: int) -> str:
         """All metrics in Prometheus's format. `processing`, `deferred`: answers that are decoded, and that wait."""
+        self._count_ended()
         values = {**self._sums, "requests_processing": processing, "requests_deferred": deferred}
         values["n_busy_slots_per_decode"] = processing
         values["prompt_tokens_seconds"] = _rate(values["prompt_tokens_total"], values["prompt_seconds_total"])
@@ -112,16 +117,21 @@ class Meter:
             slot = running.get(number)
             entry: dict[str, Any] = {"id": number, "n_ctx": context, "is_processing": slot is not None}
             if slot and slot.stream.owner == owner:
-                run = slot.stream.statistics
+                run = slot.stream.cost
                 entry |= {"n_prompt_tokens": len(slot.prompt), "n_decoded": run.tokens, "timings": timings(run)}
             found.append(entry)
         return found
 
-    def _count(self, slot: Slot) -> None:
-        run = slot.stream.statistics
+    def _count_ended(self) -> None:
+        """Count the answers that have ended since; of a prompt that was left a piece may still be decoded."""
+        for slot in [slot for slot in self._left if slot.stream.cost.steps or not slot.stream.in_loop]:
+            self._left.remove(slot)
+            self._count(slot.stream.cost)
+
+    def _count(self, run: RunStatistics) -> None:
         sums = self._sums
-        # A client that left while it waited has had no answer.
-        self._answers += run.steps > 0
+        # A client that left while it waited has had no place.
+        self._answers += bool(run.steps or run.prompt_s)
         sums["prompt_tokens_total"] += run.prompt_tokens - run.reused_tokens
         sums["prompt_tokens_cached_total"] += run.reused_tokens
         sums["prompt_seconds_total"] += run.prompt_s

@@ -231,6 +231,17 @@ def test_a_text_that_is_left_frees_its_place_before_the_next_step(
         assert Reader(loop, [4], 5).all(5) == alone([4], 5), "a text that has ended can be left once more"
 
 
+def test_of_a_prompt_that_is_left_is_known_what_was_read() -> None:
+    with stepped(1) as (loop, engine):
+        leaving = leave_in_the_prompt(loop, engine).request
+        assert leaving.progress.total == 60 and leaving.progress.read == 8 and leaving.progress.seconds > 0
+        assert leaving.in_loop
+        engine.run()
+        Reader(loop, [3], 5).all(5)
+        # The second piece was about to be decoded.
+        assert not leaving.in_loop and leaving.progress.read == 16
+
+
 def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
     with stepped(3) as (loop, engine):
         others = [Reader(loop, [number], 40) for number in (1, 2)]

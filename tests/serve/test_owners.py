@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 
 import lacli
+from lacli.api.request import PromptProgress
 from lacli.api.streams import AsyncStream
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
@@ -42,12 +43,16 @@ def test_an_owners_beginning_is_decoded_once_and_anothers_again(guarded: str) ->
     assert cached_tokens(guarded, "two")
 
 
+def stream(cost: RunStatistics, **more: Any) -> AsyncStream:
+    """An answer that has cost this."""
+    return cast(AsyncStream, SimpleNamespace(**{"cost": cost, "owner": "", "in_loop": False, **more}))
+
+
 def test_slots_tell_an_owner_of_its_own_texts_only() -> None:
     meter = Meter()
-    streams = [SimpleNamespace(owner=owner, statistics=RunStatistics()) for owner in ("", "1")]
     with (
-        meter.counting(cast(AsyncStream, streams[0]), [1, 2]),
-        meter.counting(cast(AsyncStream, streams[1]), [1, 2, 3]),
+        meter.counting(stream(RunStatistics()), [1, 2]),
+        meter.counting(stream(RunStatistics(), owner="1"), [1, 2, 3]),
     ):
         shown: list[dict[str, Any]] = meter.slots(3, 100, "1")
     assert [each["is_processing"] for each in shown] == [True, True, False]
@@ -60,15 +65,28 @@ def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None
     assert meter.seconds_until(9, 2) == 1
     answered = RunStatistics(steps=3, prompt_s=1.0, decode_s=1.5, waited_s=0.5)
     for statistics in (answered, RunStatistics()):
-        with meter.counting(cast(AsyncStream, SimpleNamespace(statistics=statistics)), [1, 2]):
+        with meter.counting(stream(statistics), [1, 2]):
             pass
     assert meter.seconds_until(8, 2) == 12 and meter.seconds_until(99, 2) == 60
 
 
 def test_counters_are_whole_numbers_however_large() -> None:
     meter = Meter()
-    stream = SimpleNamespace(statistics=RunStatistics(prompt_tokens=12_345_678, tokens=1))
-    with meter.counting(cast(AsyncStream, stream), []):
+    with meter.counting(stream(RunStatistics(prompt_tokens=12_345_678, tokens=1)), []):
         pass
     text = meter.text(0, 0)
     assert "\nllamacpp:prompt_tokens_total 12345678\n" in text and "\nllamacpp:n_tokens_max 12345679\n" in text
+
+
+def test_of_a_prompt_that_was_left_what_was_decoded_counts_with_its_seconds() -> None:
+    """The piece that is decoded when the client leaves is decoded to its end."""
+    meter = Meter()
+    left = SimpleNamespace(cost=PromptProgress(1000, 100, 228, 0.5).statistics, owner="", in_loop=True)
+    with meter.counting(cast(AsyncStream, left), [1] * 1000):
+        pass
+    assert "\nllamacpp:prompt_tokens_total 0\n" in meter.text(0, 0)
+    left.cost, left.in_loop = PromptProgress(1000, 100, 356, 1.0).statistics, False
+    for _ in range(2):
+        text = meter.text(0, 0)
+        assert "\nllamacpp:prompt_tokens_total 256\n" in text and "\nllamacpp:prompt_tokens_seconds 256\n" in text
+    assert meter.seconds_until(8, 2) == 4, "it had a place for a second"
