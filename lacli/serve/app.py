@@ -27,11 +27,22 @@ from lacli.serve.access import CHOICES, AccessLog
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
 from lacli.serve.guard import Guard, GuardSettings, owner_of
-from lacli.serve.inspection import Endpoint, Inspection, ServeSettings, refusing
+from lacli.serve.inspection import Inspection, ServeSettings
 from lacli.serve.meter import Meter
 from lacli.serve.origins import with_origins
 from lacli.serve.protocol import TEXT_ONLY, AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
-from lacli.serve.refusals import BUSY, HANDLERS, INVALID, TOO_LONG, Refused, body_of, failure_of, parsed
+from lacli.serve.refusals import (
+    BUSY,
+    HANDLERS,
+    INVALID,
+    TOO_LONG,
+    Endpoint,
+    Refused,
+    body_of,
+    failure_of,
+    parsed,
+    refusing,
+)
 from lacli.serve.replies import error_body
 from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
@@ -40,7 +51,10 @@ from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK, check_variables
 
-NOT_OFFERED = ("/v1/embeddings", "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/speech")
+NOT_OFFERED = (
+    *("/embedding", "/embeddings", "/v1/embeddings", "/v1/images/generations"),
+    *("/v1/audio/transcriptions", "/v1/audio/speech"),
+)
 
 CHATS_ONLY = "lacli answers conversations at POST /v1/chat/completions only"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,7 @@ from lacli.errors import in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.guard import owner_of
 from lacli.serve.meter import Meter
-from lacli.serve.refusals import FAILED, INVALID, NOT_SUPPORTED, Refused, body_of
-
-Endpoint = Callable[[Request], Awaitable[Response]]
+from lacli.serve.refusals import FAILED, INVALID, Endpoint, Refused, body_of, refusing
 
 
 @dataclass(frozen=True)
@@ -162,15 +159,6 @@ class Inspection:
         cost = mode.experience.cost_model if isinstance(mode, Auto) else None
         costs = [1e3 * cost.plain_s * each for each in cost.relative[1:]] if cost and cost.plain_s else []
         return JSONResponse({"mode": self._model.session.settings.mode, "ms": costs})
-
-
-def refusing(why: str) -> Endpoint:
-    """An endpoint that is not offered."""
-
-    async def refuse(request: Request) -> Response:
-        raise Refused(501, NOT_SUPPORTED, why)
-
-    return refuse
 
 
 def _piece(text: bytes) -> str | list[int]:

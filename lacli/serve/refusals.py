@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -34,6 +35,8 @@ FIELDS |= {flag(name): name for name in ("grammar", "json_schema", "logit_bias")
 
 LONGEST_PATH = 60
 """Characters of an unknown path that are compared with the known ones."""
+
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 Asked = TypeVar("Asked", bound=BaseModel)
 
@@ -70,6 +73,15 @@ def parsed(kind: type[Asked], body: dict[str, Any]) -> Asked:
         raise Refused(501, NOT_SUPPORTED, str(error)) from error
     except ValidationError as error:
         raise Refused(400, INVALID, in_words(error)) from error
+
+
+def refusing(why: str) -> Endpoint:
+    """An endpoint that is not offered."""
+    return partial(_refuse_path, why)
+
+
+async def _refuse_path(why: str, request: Request) -> Response:
+    raise Refused(501, NOT_SUPPORTED, why)
 
 
 async def refuse(request: Request, error: Exception) -> Response:
@@ -116,8 +128,9 @@ def _meant(path: str, known: Sequence[str]) -> str:
 
 
 def known_paths(request: Request) -> list[str]:
-    """The paths of the application that has the request."""
-    return [route.path for route in request.app.routes if isinstance(route, Route) and "{" not in route.path]
+    """The paths of the application that has the request, without those that are not offered."""
+    routes = [each for each in request.app.routes if isinstance(each, Route) and "{" not in each.path]
+    return [each.path for each in routes if getattr(each.endpoint, "func", None) is not _refuse_path]
 
 
 async def refuse_failure(request: Request, error: Exception) -> Response:

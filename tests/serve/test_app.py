@@ -163,6 +163,8 @@ def test_what_is_not_offered_says_so(client: OpenAI, address: str) -> None:
     with pytest.raises(APIStatusError) as raised:
         client.embeddings.create(model="any", input="a")
     assert raised.value.status_code == 501 and raised.value.response.headers["X-Should-Retry"] == "false"
+    ours, theirs = (post(f"{address}/{path}", {})["error"] for path in ("v1/embeddings", "embedding"))
+    assert ours == theirs
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     assert post(f"{address}/v1/chat/completions", {"messages": [picture]})["error"]["code"] == 501
     nothing = post(f"{address}/v1/nothing", {})["error"]
@@ -217,6 +219,8 @@ def test_a_field_that_is_wrong_is_told_in_plain_words(address: str, field: str, 
         ("v1/chat/completions", 405, "not allowed, use POST"),
         ("v1/chat/completion", 404, "not found, did you mean /v1/chat/completions"),
         ("chat", 404, "did you mean /v1/chat/completions or /v1/chat/completions/input_tokens?"),
+        ("v1/moderations", 404, "did you mean /v1/completions or /v1/models?"),
+        ("v1/response", 404, "not found, lacli speaks OpenAI's protocol, under /v1"),
         ("api/tags", 404, "not found, lacli speaks OpenAI's protocol, under /v1"),
     ],
 )

@@ -227,6 +227,12 @@ def test_switches_turn_endpoints_off(closed: str) -> None:
     ]
 
 
+def test_a_path_that_is_turned_off_is_not_suggested(closed: str, address: str) -> None:
+    with_key = {"Authorization": "Bearer key"}
+    messages = [get(Request(f"{each}/metric", headers=with_key))["error"]["message"] for each in (closed, address)]
+    assert ["did you mean /metrics?" in each for each in messages] == [False, True]
+
+
 def test_a_model_has_all_its_names(closed: str) -> None:
     with urlopen(Request(f"{closed}/v1/models", headers={"Authorization": "Bearer key"})) as reply:
         (model,) = json.load(reply)["data"]
