@@ -58,6 +58,17 @@ INSTEAD = {
 }
 """Fields of OpenAI's and others that would change the answer and are not offered, with what there is."""
 
+UNOFFERED = {
+    *("min_tokens", "bad_words", "allowed_token_ids", "stop_token_ids", "include_stop_str_in_output"),
+    *("prompt_logprobs", "return_token_ids", "truncate_prompt_tokens", "use_beam_search", "chat_template"),
+    *("thinking_token_budget", "min_new_tokens", "stop_regex", "regex", "ebnf", "safe_prompt", "top_a"),
+    *("samplers", "lora", "t_max_predict_ms", "dry_sequence_breakers", "thinking_budget_tokens"),
+}
+"""Fields of vLLM, SGLang, llama.cpp and others that would change the answer: ignored, and told.
+
+The fields that they resemble do something else.
+"""
+
 LEFT_ALONE = {"verbosity", "reasoning_format", "min_keep", "parse_tool_calls", "generation_prompt"}
 """Fields of OpenAI's and llama.cpp's that are taken without effect, though they are spelt almost like others."""
 
@@ -135,11 +146,13 @@ class AnswerRequest(Sampled):
 
     @property
     def slips(self) -> list[str]:
-        """Sentences on unknown fields whose names are almost those of others."""
-        unknown = [name for name in self.model_extra or () if len(name) <= LONGEST_NAME and name not in LEFT_ALONE]
-        known = type(self).model_fields
+        """Sentences on fields that are not offered, and on unknown ones whose names are almost those of others."""
+        extra, known = self.model_extra or {}, type(self).model_fields
+        missed = [f"{name} is not offered" for name, value in extra.items() if name in UNOFFERED and value]
+        unknown = [name for name in extra if len(name) <= LONGEST_NAME and name not in LEFT_ALONE | UNOFFERED]
         hints = {name: offered(suggest(name, known, 2, 0.75)) for name in unknown[:MOST_SLIPS]}
-        return [f"{printable(name)} is no field of a request: {hint}" for name, hint in hints.items() if hint]
+        slips = [f"{printable(name)} is no field of a request: {hint}" for name, hint in hints.items() if hint]
+        return [*missed, *slips]
 
 
 class Part(BaseModel):

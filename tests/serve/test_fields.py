@@ -394,6 +394,7 @@ def test_a_client_is_told_what_of_its_schema_is_not_kept_and_which_field_may_be_
     for more, expected in (
         ({"json_schema": schema}, ["the schema's multipleOf is not enforced at the top"]),
         ({"max_token": 9, "reasoning_format": "none", "x" * 99: 1}, [slip]),
+        ({"min_tokens": 30, "stop_token_ids": []}, ["min_tokens is not offered"]),
         ({}, None),
     ):
         url, whole = f"{address}/{path}", {**body, **more}
