@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
+from secrets import token_hex
 from select import select
 from time import perf_counter, strftime
 from typing import TextIO
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lacli.serve import pages
@@ -33,6 +36,9 @@ LONGEST_PATH = 100
 """Characters of a path that a line shows."""
 
 
+REQUEST_ID = "x-request-id"
+"""The header with the id of a request, in OpenAI's name."""
+
 LONGEST_LINE = 1000
 """Characters of a line: a pipe that is not full takes 4,096 bytes at once (PIPE_BUF)."""
 
@@ -49,12 +55,14 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         # nginx's status for a client that left before there was one.
-        status, begin, said = 499, perf_counter(), ""
+        status, begin, said, name = 499, perf_counter(), "", _request_id(scope)
 
         async def watched(message: Message) -> None:
             nonlocal status, said
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = [*message["headers"], (REQUEST_ID.encode(), name.encode())]
+                message = {**message, "headers": headers}
             elif self._polled and status >= 400 and not said:
                 # An error may quote a request, and no line does but with -v.
                 said = f": {_error(message.get('body', b''))}"
@@ -65,7 +73,13 @@ class AccessLog:
         finally:
             self._meter.count_status(status)
             if self._polled or status >= 400 or scope["path"] not in POLLED:
-                self._said(_line(scope, status, perf_counter() - begin) + said)
+                self._said(_line(scope, name, status, perf_counter() - begin) + said)
+
+
+def _request_id(scope: Scope) -> str:
+    """The id of a request: the client's own, where it gives one that is safe in a line, or a new one."""
+    given = Headers(scope=scope).get(REQUEST_ID, "")
+    return given if re.fullmatch("[!-~]{1,64}", given) else token_hex(4)
 
 
 def own_stderr(errors: TextIO | None) -> TextIO | None:
@@ -115,23 +129,28 @@ def _error(body: bytes) -> str:
         return "no reason is given"
 
 
-def _line(scope: Scope, status: int, seconds: float) -> str:
-    """Date, time, address, key, method, path, status, tokens of prompt and answer, seconds, what took them."""
+def _line(scope: Scope, name: str, status: int, seconds: float) -> str:
+    """Date, time, address, key, method, path, status, tokens of prompt and answer, seconds, what took them.
+
+    `name`: the request's id, told where it failed.
+    """
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
     words = [strftime("%Y-%m-%d %H:%M:%S"), scope["client"][0] if scope.get("client") else "unix"]
     words += [] if owner is None else [f"key {int(owner or 0) + 1}"]
     words += [scope["method"], path, str(status)]
+    is_broken = any(choice.finish == "interrupt" for choice in choices or ())
     if choices:
-        if any(choice.finish == "interrupt" for choice in choices):
-            words.append("broken off")
+        words += ["broken off"] if is_broken else []
         tokens = usage(choices)
         words.append(f"{tokens['prompt_tokens']}+{tokens['completion_tokens']} tokens")
     words.append(f"{seconds:.2f} s")
     runs = [choice.statistics for choice in choices or ()]
     if (waited_s := max((run.first_token_s - run.prompt_s for run in runs), default=0.0)) > TOLD_WAIT_S:
         words.append(f"({waited_s:.2f} s for a place)")
+    if is_broken or status >= 400:
+        words.append(f"id {name}")
     found = [busy(run) for run in runs if seconds > BUSY_AFTER_S]
     if held_up := next(filter(None, found), None):
         words[-1] += f": {verdict(held_up, '', in_short=True)}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from urllib.request import Request
 
 import pytest
-from openai import APIError, OpenAI
+from openai import APIError, APIStatusError, OpenAI
 from starlette.types import Message, Receive, Scope, Send
 
 import lacli
@@ -116,6 +116,32 @@ def test_a_client_without_a_right_key_is_told_how_to_send_it(
     assert "401" in logged.words()
 
 
+@pytest.mark.parametrize(
+    ("given", "is_kept"), [("of-the-client", True), ("", False), ("a b", False), ("x" * 65, False)]
+)
+def test_an_id_of_an_answer_leads_to_the_line_of_a_request_that_failed(
+    logged: Logged, given: str, is_kept: bool
+) -> None:
+    client = OpenAI(api_key="two", base_url=f"{logged.address}/v1", max_retries=0)
+    own = {"X-Request-Id": given}
+    answered = client.completions.create(model="any", prompt="def f(", max_tokens=1, extra_headers=own)
+    assert logged.words()[-1] == "s"
+    with pytest.raises(APIStatusError) as caught:
+        client.completions.create(model="any", prompt="def f(", max_tokens=-9, extra_headers=own)
+    assert logged.words()[-2:] == ["id", caught.value.request_id]
+    assert [each == given for each in (answered._request_id, caught.value.request_id)] == 2 * [is_kept]
+    assert answered._request_id and (answered._request_id != caught.value.request_id) == (not is_kept)
+
+
+def test_an_answer_that_is_broken_off_has_its_id_in_the_log(logged: Logged) -> None:
+    client = OpenAI(api_key="one", base_url=f"{logged.address}/v1", max_retries=0)
+    more = {"ignore_eos": True}
+    stream = client.completions.create(model="any", prompt="def f(", max_tokens=2000, stream=True, extra_body=more)
+    next(iter(stream))
+    stream.close()
+    assert logged.words()[-2:] == ["id", stream.response.headers["X-Request-Id"]]
+
+
 def test_metrics_count_the_answers_by_their_status(logged: Logged) -> None:
     def count(code: int) -> int:
         client = OpenAI(api_key="one", base_url=logged.address, max_retries=0)
@@ -142,10 +168,17 @@ def test_why_a_request_was_refused_is_told_with_v_alone(verbose: bool, body: byt
         pass
 
     lines: list[str] = []
-    scope = {"type": "http", "method": "POST", "path": "/v1", "raw_path": b"/v1", "client": ("1.2.3.4", 5)}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1",
+        "raw_path": b"/v1",
+        "client": ("1.2.3.4", 5),
+        "headers": [],
+    }
     asyncio.run(AccessLog(refuse, Meter(), lines.append, polled=verbose)(scope, receive, send))
     (line,) = lines
-    assert re.search(r"POST /v1 400 \d\.\d\d s$", line.partition(": ")[0])
+    assert re.search(r"POST /v1 400 \d\.\d\d s id [0-9a-f]{8}$", line.partition(": ")[0])
     assert ("role" in line) == (verbose and b"role" in body) and ("no reason" in line) == (verbose and body == b"[]")
     assert "\n" not in line
 
