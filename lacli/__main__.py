@@ -45,19 +45,18 @@ class _Heedless(TextIOWrapper):
         try:
             return super().write(text)
         except OSError:
-            _discard_stderr()
+            self._discard()
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
         except OSError:
-            _discard_stderr()
+            self._discard()
 
-
-def _discard_stderr() -> None:
-    """Let what is in the buffers and what follows go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), STDERR)
+    def _discard(self) -> None:
+        """Let what is in the buffers and what follows go nowhere."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
 
 
 def _heed_no_errors_of_stderr() -> None:

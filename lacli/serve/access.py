@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from secrets import token_hex
 from select import select
 from time import perf_counter, strftime
@@ -87,9 +88,12 @@ def own_stderr(errors: TextIO | None) -> TextIO | None:
     if errors is None:
         return None
     try:
-        return open(os.dup(errors.fileno()), "w", buffering=1, encoding=errors.encoding, errors=errors.errors)
+        file = os.fdopen(os.dup(errors.fileno()), "wb")
     except (OSError, ValueError):  # it is closed, or no file
         return errors
+    # The program's own kind takes what is written also once its terminal is closed.
+    kind = type(errors) if isinstance(errors, TextIOWrapper) else TextIOWrapper
+    return kind(file, errors.encoding, errors.errors, line_buffering=True)
 
 
 def unless_full(said: Callable[[str], None]) -> Callable[[str], None]:

@@ -54,6 +54,9 @@ FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 FULL_TOLD_S = 60.0
 """Seconds between two lines about it: asyncio speaks of each connection, of thousands a second."""
 
+HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
+"""A closed terminal's signal, which may come twice, from the system and from the shell; Windows has none."""
+
 LOGS = ("uvicorn.error", "asyncio")
 """The loggers whose lines would go to stderr by themselves."""
 
@@ -245,7 +248,7 @@ def serve(
     stop: Callable[[], None],
     certificate: Certificate | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, then let running answers end within `drain_s` seconds; a second one ends at once.
+    """Serve until one of `ending_signals`, then let answers end within `drain_s` seconds; a second one ends at once.
 
     `said`: takes lines for people. `warned`: those that they want to see in any case. `busy`: the number of running
     answers. `refuse`: ends those that wait, and takes no more. `stop`: ends those that run, so that they tell their
@@ -255,6 +258,8 @@ def serve(
     pressed: list[int] = []
 
     def end(number: int) -> None:
+        if pressed and number == HANGUP:
+            return
         loop = asyncio.get_running_loop()
         if pressed:
             stop()
@@ -273,7 +278,7 @@ def serve(
 
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(exception_handler(warned))
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, end, number)
         await server.serve(sockets=[*listening])
 
@@ -290,6 +295,12 @@ def serve(
             Path(path).unlink(missing_ok=True)
     if signal.SIGINT in pressed:
         raise Interrupted("")
+
+
+def ending_signals() -> list[signal.Signals]:
+    """The signals that end a server: Ctrl-C, SIGTERM and SIGHUP, unless it is to outlive its terminal (nohup)."""
+    hangup = [HANGUP] if HANGUP and signal.getsignal(HANGUP) is not signal.SIG_IGN else []
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
 def exception_handler(warned: Callable[[str], None]) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:

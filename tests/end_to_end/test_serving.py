@@ -73,7 +73,7 @@ def test_an_answer_that_the_servers_end_breaks_off_says_so_and_one_that_waits_is
         with urlopen(asked) as reply:
             assert reply.readline().startswith(b"data: ")
             with urlopen(asked) as waiting:
-                server.send_signal(signal.SIGTERM)
+                server.send_signal(signal.SIGHUP)
                 events, refusal = reply.read(), waiting.read()
         rest = server.stderr.read()
     assert b"the server is ending" in events and b'"code": 500' in events

@@ -17,6 +17,7 @@ from openai import APIError, APIStatusError, OpenAI
 from starlette.types import Message, Receive, Scope, Send
 
 import lacli
+from lacli.__main__ import _Heedless
 from lacli.errors import LacliError
 from lacli.llamacpp.library import captured_stderr
 from lacli.llamacpp.sampling import SamplingSettings
@@ -214,3 +215,14 @@ def test_a_line_is_told_where_it_belongs_while_a_grammar_is_read() -> None:
             os.close(original)
         told.seek(0)
         assert told.read() == "a line\n" and captured == [""]
+
+
+def test_a_line_without_a_reader_raises_nothing_in_the_programs_own_stderr() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with _Heedless(os.fdopen(writer, "wb"), "utf-8", line_buffering=True) as errors:
+        own = own_stderr(errors)
+        assert own
+        with own:
+            for _ in range(2):
+                print("a line", file=own)

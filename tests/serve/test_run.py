@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
 import socket
 import ssl
 import subprocess
@@ -176,12 +177,69 @@ def test_small_parts_of_an_answer_are_sent_at_once() -> None:
     assert asyncio.run(sends_at_once())
 
 
-def test_a_connection_is_kept_longer_than_openais_client_keeps_it() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer nothing."""
+@pytest.mark.parametrize(
+    ("sent", "stops"),
+    [
+        ([signal.SIGTERM], False),
+        ([signal.SIGHUP], False),
+        ([signal.SIGHUP, signal.SIGHUP], False),
+        ([signal.SIGHUP, signal.SIGTERM], True),
+    ],
+    ids=["SIGTERM", "SIGHUP", "two of a terminal", "one more ends at once"],
+)
+def test_a_closed_terminal_ends_a_server_as_sigterm_does(
+    monkeypatch: pytest.MonkeyPatch, sent: list[signal.Signals], stops: bool
+) -> None:
+    done = list[str]()
 
+    class Signalled(run.Listener):
+        """Gets the signals in the place of requests."""
+
+        async def serve(self, sockets: object = None) -> None:
+            for number in sent:
+                signal.raise_signal(number)
+                # Its handler is called by the event loop, which reads that it came.
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            assert self.should_exit
+
+    monkeypatch.setattr(run, "Listener", Signalled)
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    try:
+        run.serve(
+            answer_nothing,
+            [],
+            drain_s=60,
+            said=done.append,
+            warned=done.append,
+            busy=lambda: 1,
+            refuse=lambda: done.append("refuse"),
+            stop=lambda: done.append("stop"),
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    told, *calls = done
+    assert told.startswith("ending; 1 answer may") and calls == ["refuse", *(["stop"] if stops else [])]
+
+
+def test_a_server_that_is_to_outlive_its_terminal_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run.ending_signals() == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run.ending_signals() == [signal.SIGINT, signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    monkeypatch.setattr(run, "HANGUP", None)
+    assert run.ending_signals() == [signal.SIGINT, signal.SIGTERM], "as on Windows"
+
+
+async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer nothing."""
+
+
+def test_a_connection_is_kept_longer_than_openais_client_keeps_it() -> None:
     kept_s = openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
-    assert kept_s and run.Listener(app, 1).config.timeout_keep_alive > 2 * kept_s
+    assert kept_s and run.Listener(answer_nothing, 1).config.timeout_keep_alive > 2 * kept_s
 
 
 def test_connections_that_the_system_has_no_room_for_are_told_once_a_minute() -> None:
