@@ -1,7 +1,7 @@
 """What a user gave and nobody reads: flags without effect beside the others, and variables that no flag has.
 
 Of flags without effect only typed ones are named; the environment is for all runs, and may hold what one of them does
-not need.
+not need. Keys of a server are named: who may ask is nothing to guess.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ NEEDED: dict[str, tuple[str, ...]] = {
 }
 """Options that only change what one of others does."""
 
+KEYS = ("api_key", "api_key_file", "no_auth")
+"""Options of a server's keys: one that is typed replaces those of the environment."""
+
 OF_GPUS = ("gpu_layers", "split_mode")
 
 ESCAPES = {r"\n": "a line break", r"\r": "a carriage return", r"\t": "a tab"}
@@ -48,6 +51,7 @@ def tell(context: typer.Context) -> None:
     """Print a note for each reason that typed flags have no effect, and for each variable that is probably a slip."""
     sentences = [
         *without_effect(context),
+        *replaced_keys(context),
         *escaped_stops(context),
         *too_many_threads(context),
         *unread_variables(context),
@@ -78,6 +82,14 @@ def without_effect(context: typer.Context) -> list[str]:
             is_no = context.params[name] is False and own.secondary_opts
             flags.setdefault(reason, []).append(own.secondary_opts[0] if is_no else own.opts[0])
     return [f"{no_effect(names)} {reason}" for reason, names in flags.items()]
+
+
+def replaced_keys(context: typer.Context) -> list[str]:
+    """A sentence on a server's keys in the environment where others are typed."""
+    own = {each.name: each for each in context.command.params if each.name in KEYS and "no_auth" in context.params}
+    given = [own[name].opts[0] for name in typed(context).intersection(own)]
+    found = [name for each in own.values() if (name := variable_of(context, each))]
+    return [f"{no_effect(found)} with {listed(sorted(given))}"] if given and found else []
 
 
 def too_many_threads(context: typer.Context) -> list[str]:

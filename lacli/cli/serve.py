@@ -6,17 +6,21 @@ import sys
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+import typer
 
 from lacli.cli import options
 from lacli.cli.chat import ANSWERING
-from lacli.cli.environment import setting, yes_or_no
-from lacli.cli.groups import with_groups
+from lacli.cli.environment import setting, variable_of, yes_or_no
+from lacli.cli.groups import typed, with_groups
+from lacli.cli.ignored import KEYS
 from lacli.cli.prompt_options import PromptOptions
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings
+from lacli.text.format import counted
 
 SERVER = "Server"
 
@@ -63,16 +67,29 @@ Cors = Annotated[
     setting("--cors-origins", "--cors", metavar="ORIGINS", rich_help_panel=SERVER, show_default=False,
             help="Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *."),
 ]  # fmt: skip
+
+
+def _unless_typed(context: typer.Context, parameter: typer.CallbackParam, given: Any) -> Any:
+    """What is given of keys; the environment's makes room for what is typed, which is processed first."""
+    is_replaced = variable_of(context, parameter) and typed(context).intersection(KEYS)
+    return parameter.get_default(context) if is_replaced else given
+
+
 ApiKey = Annotated[
     list[str] | None,
-    setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False,
+    setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False, callback=_unless_typed,
             help="Ask for this key, or one of several with commas. Each is an owner of its texts."),
 ]  # fmt: skip
 ApiKeyFile = Annotated[
     str | None,
-    setting("--api-key-file", metavar="FILE", rich_help_panel=SERVER, show_default=False, help="Keys, one a line."),
-]
-NoAuth = Annotated[bool, setting("--no-auth", rich_help_panel=SERVER, help="Let everybody in who reaches the address.")]
+    setting("--api-key-file", metavar="FILE", rich_help_panel=SERVER, show_default=False, callback=_unless_typed,
+            help="Keys, one a line."),
+]  # fmt: skip
+NoAuth = Annotated[
+    bool,
+    setting("--no-auth", rich_help_panel=SERVER, callback=_unless_typed,
+            help="Let everybody in who reaches the address."),
+]  # fmt: skip
 SslCertFile = Annotated[
     str,
     setting("--ssl-cert-file", metavar="FILE", rich_help_panel=SERVER, show_default=False,
@@ -196,7 +213,8 @@ def serve(
             place = " and ".join(places)
             for each in listening:
                 each.listen()
-            screen.say(f"lacli: {settings.name} answers at {place}, {session.texts} at a time; Ctrl-C ends it")
+            asking = f", for {counted(len(keys), 'key')}" if keys else ""
+            screen.say(f"lacli: {settings.name} answers at {place}, {session.texts} at a time{asking}; Ctrl-C ends it")
             said, warned = access.unless_full(screen.note), access.unless_full(screen.warn)
             try:
                 served = app.Server(model, settings).app(guarded, pages, said)

@@ -51,8 +51,13 @@ class GuardSettings:
 def guard_settings(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
     """Who may ask at addresses, by the names of all where only this machine reaches them.
 
-    Raises UsageError for an address with a port, and for one that others reach while no key is asked for.
+    Raises UsageError for an address with a port, for one that others reach while no key is asked for, and for keys that
+    nobody needs.
     """
+    if keys and no_auth:
+        raise UsageError(
+            "--no-auth lets everybody in, and --api-key or --api-key-file asks for a key", "drop one of them"
+        )
     if not hosts:
         raise UsageError("--host is empty", "write --host 127.0.0.1, or leave it out")
     for host in hosts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lacli.errors import LacliError, UsageError
 from lacli.serve.guard import Guard, GuardSettings, given_keys, guard_settings, owner_of, read_keys
 from lacli.serve.origins import checked_origins
+from tests.program import call
 
 BODY = 1000
 
@@ -164,3 +165,44 @@ def test_keys_have_commas_between_them_and_none_is_empty() -> None:
     for empty in ("", "one,"):
         with pytest.raises(UsageError, match="--api-key is empty"):
             given_keys([empty])
+
+
+def test_a_key_and_no_key_are_not_asked_for_at_once() -> None:
+    with pytest.raises(UsageError, match="--no-auth lets everybody in.*drop one of them"):
+        guard_settings(["localhost"], ("key",), no_auth=True, body=BODY)
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "keys", "note"),
+    [
+        ("", {"LACLI_API_KEY": "l"}, ["l"], ""),
+        ("--no-auth", {"LACLI_API_KEY": "l"}, [], "LACLI_API_KEY has no effect with --no-auth"),
+        ("--no-auth", {"LACLI_API_KEY_FILE": "FILE"}, [], "LACLI_API_KEY_FILE has no effect with --no-auth"),
+        ("--api-key-file FILE", {"LLAMA_API_KEY": "l"}, ["f"], "LLAMA_API_KEY has no effect with --api-key-file"),
+        ("--api-key a", {"LACLI_NO_AUTH": "1"}, ["a"], "LACLI_NO_AUTH has no effect with --api-key"),
+        ("--api-key a --api-key-file FILE", {"LACLI_API_KEY": "l"}, ["a", "f"], ""),
+        ("--no-auth", {}, [], ""),
+    ],
+)
+def test_what_is_typed_of_keys_wins_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    flags: str,
+    variables: Mapping[str, str],
+    keys: Sequence[str],
+    note: str,
+) -> None:
+    found = list[Sequence[str]]()
+
+    def settings(hosts: Sequence[str], keys: Sequence[str], *, no_auth: bool, body: int) -> GuardSettings:
+        found.append(keys)
+        assert no_auth == (not keys)
+        raise LacliError("seen")
+
+    monkeypatch.setattr("lacli.serve.guard.guard_settings", settings)
+    path = tmp_path / "keys"
+    path.write_text("f")
+    env = {name: value.replace("FILE", str(path)) for name, value in variables.items()}
+    done = call("serve", "demo", *flags.replace("FILE", str(path)).split(), env=env)
+    assert found == [keys]
+    assert done.err.removeprefix("lacli: ").partition("\n")[0] == (note or "seen")
