@@ -67,9 +67,13 @@ class SharedLoop(Closing):
 
     @property
     def load(self) -> tuple[int, int]:
-        """The numbers of texts that decode and that wait for a place."""
+        """The numbers of texts that decode and that wait for a place; a text that was left counts no more."""
         with self._changed:
-            return len(self._running), len(self._waiting)
+            running, waiting = (
+                sum(request not in self._gone for request in requests)
+                for requests in ([*self._running.values()], self._waiting)
+            )
+        return running, waiting
 
     @property
     def has_lost(self) -> bool:
@@ -188,7 +192,7 @@ class SharedLoop(Closing):
             while not self._has_work():
                 held = [request.held_until for request in self._running.values()]
                 self._changed.wait(max(min(held) - perf_counter(), 0) if held else None)
-            gone, self._gone = self._gone, []
+            gone = [*self._gone]
             for request in gone:
                 if request.text is None and request in self._waiting:
                     self._waiting.remove(request)
@@ -197,6 +201,9 @@ class SharedLoop(Closing):
             if request.text in self._running:
                 self._schedule.end(request.text)
                 self._end(request)
+        with self._changed:
+            # Until now they count no more: saving what a text holds takes milliseconds.
+            del self._gone[: len(gone)]
         self._end_overdue()
         while self._waiting and self._refusal:
             self._end(self._waiting.popleft(), Arrival(error=self._refusal))

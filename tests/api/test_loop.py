@@ -185,6 +185,17 @@ def test_of_those_that_wait_the_owner_with_the_fewest_running_texts_is_next() ->
     assert began == [0, 1, 2, 10, 3, 11, 4]
 
 
+def test_a_text_that_was_left_counts_no_more_before_the_step_that_it_is_in_has_ended() -> None:
+    with stepped(1) as (loop, engine):
+        first, second = (Reader(loop, [number], 30) for number in (1, 2))
+        engine.wait()
+        assert loop.load == (1, 1)
+        for reader in (first, second):
+            loop.remove(reader.request)
+        assert loop.load == (0, 0)
+        engine.run()
+
+
 def leave_while_waiting(loop: SharedLoop, engine: SteppedEngine) -> Reader:
     first = Reader(loop, [1], 30)
     engine.wait()
