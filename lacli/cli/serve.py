@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -159,7 +160,8 @@ def serve(
     sys.stderr = access.own_stderr(sys.stderr)
     screen = Screen(color=color, quiet=quiet)
     keys = [*guard.given_keys(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
-    hosts = _names(host)
+    # An address of IPv6 as it stands in a link.
+    hosts = [re.sub(r"^\[(.*)\]$", r"\1", each) for each in _names(host)]
     guarded = guard.guard_settings(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
     certificate = run.checked_certificate(ssl_cert_file, ssl_key_file)
     pages = origins.checked_origins(_names(cors_origins))
@@ -211,8 +213,8 @@ def serve(
             scheme = "https" if certificate else "http"
             places = [_address(scheme, name, each.getsockname()) for name, each in zip(hosts, listening, strict=True)]
             place = " and ".join(places)
-            for each in listening:
-                each.listen()
+            for name, each in zip(hosts, listening, strict=True):
+                run.listen(name, each)
             asking = f", for {counted(len(keys), 'key')}" if keys else ""
             screen.say(f"lacli: {settings.name} answers at {place}, {session.texts} at a time{asking}; Ctrl-C ends it")
             said, warned = access.unless_full(screen.note), access.unless_full(screen.warn)

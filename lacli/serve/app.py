@@ -56,6 +56,8 @@ NOT_OFFERED = (
     *("/v1/audio/transcriptions", "/v1/audio/speech"),
 )
 
+NO_GAPS = "lacli fills no gap by itself: write the model's own tokens for one into a prompt of /v1/completions"
+
 CHATS_ONLY = "lacli answers conversations at POST /v1/chat/completions only"
 
 PING_S = 25.0
@@ -96,6 +98,7 @@ class Server:
             "/apply-template": self.apply_template,
             **told.posts,
             **dict.fromkeys(NOT_OFFERED, refusing(TEXT_ONLY)),
+            "/infill": refusing(NO_GAPS),
             **dict.fromkeys(("/v1/responses", "/v1/messages"), refusing(CHATS_ONLY)),
         }
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]

@@ -128,8 +128,9 @@ class Inspection:
         content = asked.get("content")
         if not isinstance(content, str):
             raise Refused(400, INVALID, "content: give a text")
-        special = bool(asked.get("add_special", False))
-        tokens = await run_in_threadpool(self._model.session.model.tokenize, content, add_special=special)
+        begins, is_parsed = bool(asked.get("add_special", False)), bool(asked.get("parse_special", True))
+        tokenize = self._model.session.model.tokenize
+        tokens = await run_in_threadpool(tokenize, content, add_special=begins, special=is_parsed)
         if not asked.get("with_pieces"):
             return JSONResponse({"tokens": tokens})
         pieces = [{"id": token, "piece": _piece(self._model.session.prompts.piece(token))} for token in tokens]

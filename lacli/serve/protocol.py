@@ -16,8 +16,11 @@ from lacli.text.format import offered, printable, suggest
 MOST_CHOICES = 16
 """Answers to one request at most: each takes a place among the texts."""
 
-MOST_STOPS = 16
-"""Stop strings of a request at most: each is looked for behind every token."""
+MOST_STOPS = 64
+"""Stop strings of a request at most: each is looked for behind every token.
+
+An editor may send its template's control tokens and a word for each kind of definition of a language.
+"""
 
 COMPLAINTS = {
     "missing": "is missing",

@@ -186,11 +186,23 @@ def open_socket(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         return listening
     except OSError as error:
-        if host.startswith("unix:"):
-            raise LacliError(f"cannot listen on {host}: {reason_of(error)}", "another path may do") from error
-        is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
-        hint = "--port 0 takes a free one" if is_port else "127.0.0.1 is this machine alone, 0.0.0.0 all its addresses"
-        raise LacliError(f"cannot listen on {host} port {port}: {reason_of(error)}", hint) from error
+        raise _no_listener(host, port, error) from error
+
+
+def listen(host: str, bound: socket.socket) -> None:
+    """Take connections from now on. Raises LacliError where another server has done so on this address since."""
+    try:
+        bound.listen()
+    except OSError as error:
+        raise _no_listener(host, 0 if host.startswith("unix:") else bound.getsockname()[1], error) from error
+
+
+def _no_listener(host: str, port: int, error: OSError) -> LacliError:
+    if host.startswith("unix:"):
+        return LacliError(f"cannot listen on {host}: {reason_of(error)}", "another path may do")
+    is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    hint = "--port 0 takes a free one" if is_port else "127.0.0.1 is this machine alone, 0.0.0.0 all its addresses"
+    return LacliError(f"cannot listen on {host} port {port}: {reason_of(error)}", hint)
 
 
 def _bound_to(host: str, port: int) -> socket.socket:

@@ -165,6 +165,7 @@ def test_what_is_not_offered_says_so(client: OpenAI, address: str) -> None:
     assert raised.value.status_code == 501 and raised.value.response.headers["X-Should-Retry"] == "false"
     ours, theirs = (post(f"{address}/{path}", {})["error"] for path in ("v1/embeddings", "embedding"))
     assert ours == theirs
+    assert "own tokens" in post(f"{address}/infill", {})["error"]["message"]
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     assert post(f"{address}/v1/chat/completions", {"messages": [picture]})["error"]["code"] == 501
     nothing = post(f"{address}/v1/nothing", {})["error"]
@@ -178,6 +179,8 @@ def test_tokens_go_there_and_back(address: str) -> None:
         post(f"{address}/completion", {"prompt": prompt, "n_predict": 2}) for prompt in (tokens, "def f(x): pass")
     )
     assert by_tokens["content"] == by_text["content"]
+    marks = [post(f"{address}/tokenize", {"content": "<|im_end|>", "parse_special": each})["tokens"] for each in (1, 0)]
+    assert len(marks[0]) == 1 < len(marks[1])
     assert (by_text["stop_type"], by_text["timings"]["predicted_n"]) == ("limit", 2)
 
 
@@ -202,7 +205,7 @@ def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None
         ("messages", None, "messages: is missing"),
         ("temperature", "hot", "temperature: has to be a number"),
         ("n", 99, "n: has to be 16 or less"),
-        ("stop", ["a"] * 99, "stop: has more than 16"),
+        ("stop", ["a"] * 99, "stop: has more than 64"),
         ("stop", [""], "stop.0: is empty"),
         ("stream", "maybe", "stream: has to be true or false"),
         ("response_format", {"type": "xml"}, "has to be 'text', 'json_object' or 'json_schema'"),

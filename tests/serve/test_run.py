@@ -157,6 +157,15 @@ def test_a_socket_that_a_killed_server_left_is_taken_again(tmp_path: Path) -> No
     run.open_socket(host, 0).close()
 
 
+def test_a_port_that_another_server_has_taken_since_it_was_bound_is_named() -> None:
+    with run.open_socket("127.0.0.1", 0) as ours:
+        port = ours.getsockname()[1]
+        with run.open_socket("127.0.0.1", port) as theirs:
+            run.listen("127.0.0.1", theirs)
+            with pytest.raises(LacliError, match=f"cannot listen on 127.0.0.1 port {port}: .*--port 0"):
+                run.listen("127.0.0.1", ours)
+
+
 def test_small_parts_of_an_answer_are_sent_at_once() -> None:
     async def sends_at_once() -> bool:
         served = asyncio.Event()
