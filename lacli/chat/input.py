@@ -17,7 +17,7 @@ from lacli.errors import LacliError, UsageError, reason_of
 from lacli.settings import Switch
 from lacli.terminal.screen import console
 from lacli.text.files import MAX_TEXT, is_terminal
-from lacli.text.format import did_you_mean, size_in_words
+from lacli.text.format import did_you_mean, offered, size_in_words
 from lacli.text.question import decode
 
 PROMPT = "> "
@@ -156,6 +156,9 @@ def _hint(first: str, argument: str) -> str:
     if first.lower() in OTHER_WORDS:
         return OTHER_WORDS[first.lower()]
     name, _, value = first[1:].partition("=")
+    longer = [each for each in BY_NAME if each.startswith(first.lower())]
+    if longer and not (value or argument):
+        return offered(longer)
     if setting := set_name(name):
         return " ".join(f"write /set {setting} {value} {argument}".split())
     return did_you_mean(first, BY_NAME, "/help lists them; begin with a space to send it as text")

@@ -76,7 +76,7 @@ def no_model(text: str) -> LacliError | None:
 
     if text.endswith(".gguf") or os.path.exists(os.path.expanduser(text)):
         return None
-    as_prompt = f"for a prompt write: lacli run demo {quote(shortened(text))}"
+    as_prompt = f"a prompt goes behind a model: demo {quote(shortened(text))}"
     if any(map(str.isspace, text)):
         return UsageError("there is no MODEL before the prompt", as_prompt)
     try:

@@ -203,6 +203,8 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
     if not text.strip():
         raise ModelLoadError("MODEL is empty", MODEL_IS)
     text = _without_address(text)
+    if "://" in text:
+        raise ModelLoadError(f"{shortened(text)} is an address that lacli does not know", f"fetch the file; {MODEL_IS}")
     path = Path(os.path.expanduser(text))
     alias = aliases.get(text.lower())
     if _is_path(text) or (os.path.exists(path) if alias is None else os.path.isfile(path)):

@@ -257,6 +257,8 @@ def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: 
         ("/temp=0.2", "unknown command /temp=0.2 (write /set temp 0.2)"),
         ("/TOPK 40", "(write /set top-k 40)"),
         ("/stop", "(write /set stop)"),
+        ("/sta", "(did you mean /stats or /status?)"),
+        ("/s 7", "(write /set seed 7)"),
         ("/preset small", "(write /set preset small)"),
         ("/clear all", "/clear stands alone (begin with a space"),
         ("/quit now", "/quit stands alone"),

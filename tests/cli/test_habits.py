@@ -182,7 +182,7 @@ def test_beside_a_model_of_the_environment_an_argument_that_names_none_is_the_pr
 @pytest.mark.parametrize(("word", "code"), [("Explain", 1), ("Explain this", 2)])
 def test_a_prompt_in_the_place_of_a_model_is_told_where_it_goes(word: str, code: int) -> None:
     done = call("run", word, stdin=b"def f(): pass")
-    assert done.code == code and word in done.err and "write: lacli run demo " in done.err
+    assert done.code == code and word in done.err and "behind a model: demo " in done.err
 
 
 @pytest.mark.parametrize("flags", [["-m", "x.gguf", "Why?"], ["Why?", "--model", "x.gguf"]], ids=str)

@@ -69,7 +69,7 @@ ASKED = ("run", "-q", "-p", "hi")
 
 SLIPS = [
     (FAILED, ("run", "-q", "nosuch.gguf", "-p", "hi"), "no such file: nosuch.gguf"),
-    (USAGE, ("run", "-q", "What is a tree?", "-p", "hi"), "(for a prompt write: lacli run demo 'What is a tree?')"),
+    (USAGE, ("run", "-q", "What is a tree?", "-p", "hi"), "(a prompt goes behind a model: demo 'What is a tree?')"),
     *((USAGE, ("run", "-q", "-p", prompt), "the prompt is empty") for prompt in ("", " ", "\n")),
     (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
     (FAILED, (*ASKED, "-sysf", "nosuch.txt"), "cannot read nosuch.txt"),

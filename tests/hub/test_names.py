@@ -236,6 +236,7 @@ def test_an_alias_called_hf_hides_no_name_of_the_hub() -> None:
         *((text, f"no such model: {text[:80]}") for text in ("zzzz", "a/b/c", "a/b:", "-a/b", "a\0b", "Q" * 5000)),
         *((f"hf:{text}", "names no model of the hub") for text in ("", "a", "a/b/c", "a/b/c.txt", "a/b:q4/c.gguf")),
         (f"{PAGE}/tree/refs%2Fpr%2F1", "names no model of the hub"),
+        ("https://example.com/x.gguf", "an address that lacli does not know"),
         *((text, "MODEL is empty") for text in ("", "  ")),
         *((f"{alias}:Q8_0", "takes no quant") for alias in ("file", "here")),
     ],
