@@ -62,11 +62,13 @@ class Meter:
     def seconds_until(self, ends: int, places: int) -> int:
         """Estimate in how many seconds `ends` answers will have ended in the `places`, from what answers took so far.
 
-        At least 1, and 60 at most: OpenAI's client waits no longer.
+        Those that run count as far as they are. At least 1, and 60 at most: OpenAI's client waits no longer.
         """
         self._count_ended()
+        begun = [cost for slot in self._running if _has_begun(cost := slot.stream.cost)]
         seconds = self._sums["prompt_seconds_total"] + self._sums["tokens_predicted_seconds_total"]
-        return ceil(min(max(ends * seconds / max(self._answers, 1) / places, 1), 60))
+        seconds += sum(cost.prompt_s + cost.predicted_s for cost in begun)
+        return ceil(min(max(ends * seconds / max(self._answers + len(begun), 1) / places, 1), 60))
 
     @contextmanager
     def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:
@@ -131,7 +133,7 @@ class Meter:
     def _count(self, run: RunStatistics) -> None:
         sums = self._sums
         # A client that left while it waited has had no place.
-        self._answers += bool(run.steps or run.prompt_s)
+        self._answers += _has_begun(run)
         sums["prompt_tokens_total"] += run.prompt_tokens - run.reused_tokens
         sums["prompt_tokens_cached_total"] += run.reused_tokens
         sums["prompt_seconds_total"] += run.prompt_s
@@ -142,6 +144,10 @@ class Meter:
         sums["spec_decode_num_draft_tokens_total"] += run.drafted
         sums["spec_decode_num_accepted_tokens_total"] += run.accepted
         sums["spec_decode_num_drafts_total"] += run.drafts
+
+
+def _has_begun(run: RunStatistics) -> bool:
+    return bool(run.steps or run.prompt_s)
 
 
 def _rate(tokens: float, seconds: float) -> float:

@@ -63,6 +63,12 @@ def test_slots_tell_an_owner_of_its_own_texts_only() -> None:
 def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None:
     meter = Meter()
     assert meter.seconds_until(9, 2) == 1
+    with (
+        meter.counting(stream(RunStatistics(steps=1, prompt_s=2.0)), [1]),
+        meter.counting(stream(RunStatistics()), [1]),
+    ):
+        assert meter.seconds_until(8, 2) == 8, "of a new server's answers one has a place for 2 s"
+    meter = Meter()
     answered = RunStatistics(steps=3, prompt_s=1.0, decode_s=1.5, waited_s=0.5)
     for statistics in (answered, RunStatistics()):
         with meter.counting(stream(statistics), [1, 2]):
