@@ -10,6 +10,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` first makes enums of it: milliseconds without a handler
 import os
 import sys
+from errno import EBADF, EIO, EPIPE
 from io import TextIOWrapper
 
 INTERRUPTED = 130
@@ -17,6 +18,9 @@ INTERRUPTED = 130
 
 STDERR = 2
 """The file descriptor of standard error."""
+
+GONE = (EBADF, EIO, EPIPE)
+"""Errors of a terminal or a reader that does not come back; a disk may have room again."""
 
 
 def main() -> None:
@@ -44,19 +48,22 @@ class _Heedless(TextIOWrapper):
     def write(self, text: str, /) -> int:
         try:
             return super().write(text)
-        except OSError:
-            self._discard()
+        except OSError as error:
+            self._lose(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
-        except OSError:
-            self._discard()
+        except OSError as error:
+            self._lose(error)
 
-    def _discard(self) -> None:
-        """Let what is in the buffers and what follows go nowhere."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+    def _lose(self, error: OSError) -> None:
+        """Let what is in the buffers go nowhere, and what follows too where nobody will ever read it."""
+        if error.errno in GONE:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
 
 
 def _heed_no_errors_of_stderr() -> None:

@@ -26,14 +26,11 @@ from lacli.verify import Verifier
 HEADROOM = 16
 """Cells that a text needs beyond its tokens to be given cells: fewer would soon be taken from it again."""
 
+DECODED_PER_READ_S = 1 / 3
+"""Seconds in which texts decode for each second in which a prompt is read beside them, where both take turns.
 
-DECODING_S = 1 / 3
-"""Seconds that texts decode for each in which a prompt is read beside them, where both take turns.
-
-A text of the 0.5B shape has 10 tokens/s while another's 1,200 tokens are read, for 1.2 with steps in turns; these take
-1.36 times as long (two threads).
+docs/many.md has what it brings and costs.
 """
-
 
 MIN_AWAITED = 32
 """Tokens of a common beginning that are worth waiting for while another text's prompt is decoded.
@@ -41,10 +38,8 @@ MIN_AWAITED = 32
 As rows they cost 1.3 to 12 plain steps (benchmarks/step_costs.jsonl); waiting costs one or two.
 """
 
-
 MIN_RESTORED = 8
 """Tokens for which a saved text is restored, whole: 400 of the 0.5B shape take 5 ms, and decoding one takes 4."""
-
 
 MOST_OWNERS = 256
 """Owners of whose texts n-grams and experience are kept, those that asked last: 33 KB each at least (demo model)."""
@@ -233,7 +228,7 @@ class Schedule:
             taken = self._decoder.step(ready, [_cells(text) for text in pieces])
             seconds = perf_counter() - begin
             if taken is not None:
-                self._owed_s = seconds * DECODING_S if self._makes_wait else self._owed_s - seconds
+                self._owed_s = seconds * DECODED_PER_READ_S if self._makes_wait else self._owed_s - seconds
                 if not any(text.is_prefilled for text in ready):
                     rows = sum(len(_cells(text).part.again) for text in [*ready, *pieces])
                     [*ready, *pieces][0].mode.prefilled(rows, seconds)
@@ -278,11 +273,14 @@ class Schedule:
         """
         texts = [text for text in self.texts if text.has_cells and not text.is_held]
         ready, pieces = [text for text in texts if text.is_prefilled], []
-        left, self._makes_wait = min(self._engine.prefill_rows, self._engine.batch_rows - len(ready)), False
+        left = min(self._engine.prefill_rows, self._engine.batch_rows - len(ready))
         missing_of = {text: len(text.tokens) - 1 - text.group.past for text in texts if not text.is_prefilled}
-        if ready and len(ready) + min(left, sum(missing_of.values()) + len(missing_of)) > self._engine.mixed_rows:
+        rows = len(ready) + min(left, sum(missing_of.values()) + len(missing_of))
+        self._makes_wait = False
+        if ready and rows > self._engine.mixed_rows and not self._reads_first:
             self._makes_wait = self._owed_s <= 0
             ready, missing_of = ([], missing_of) if self._makes_wait else (ready, {})
+            # As short as a piece can be that is read by itself.
             left = min(left, self._engine.mixed_rows + 1)
         # A short prompt does not wait for a long one.
         for text, missing in sorted(missing_of.items(), key=lambda item: item[1]):

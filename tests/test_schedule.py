@@ -417,7 +417,7 @@ def test_running_texts_decode_a_quarter_of_the_time_while_a_long_prompt_is_read(
 
 def test_all_prompts_can_be_read_before_any_text_decodes() -> None:
     """So each step with tokens has one of every text, though the longest prompt takes ten pieces."""
-    engine = FakeEngine(sequences=4, prefill_rows=4)
+    engine = FakeEngine(sequences=4, prefill_rows=4, mixed_rows=3)
     schedule = Schedule(Decoder(engine, PLAIN), 3, reads_first=True)
     for length in (2, 40, 5):
         schedule.add([each % 7 for each in range(length)], 6)

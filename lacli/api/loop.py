@@ -45,6 +45,8 @@ class SharedLoop(Closing):
         self._waiting: deque[Request] = deque()
         self._running: dict[SharedText, Request] = {}
         self._gone: list[Request] = []
+        # When an owner whose requests wait had its last turn, counted in turns.
+        self._turns: dict[str, int] = {}
         self._wakes: set[Callable[[], None]] = set()
         self._error: Exception | None = None
         self._refusal: Unavailable | None = None
@@ -206,7 +208,9 @@ class SharedLoop(Closing):
             del self._gone[: len(gone)]
         self._end_overdue()
         while self._waiting and self._refusal:
-            self._end(self._waiting.popleft(), Arrival(error=self._refusal))
+            with self._changed:
+                request = self._waiting.popleft()
+            self._end(request, Arrival(error=self._refusal))
         while self._waiting and not self._schedule.is_full:
             # It waits until it is taken in: an error on the way there ends all that wait.
             self._take_in(request := self._first_waiting())
@@ -215,10 +219,17 @@ class SharedLoop(Closing):
         return not self._closed
 
     def _first_waiting(self) -> Request:
-        """The request that gets the next place: of an owner with the fewest texts that run, the one that came first."""
+        """The request that gets the next place: of the owner with the fewest running texts, the one that came first.
+
+        Of several such owners it is the one whose last turn is the longest ago.
+        """
         running = Counter(request.owner for request in self._running.values())
         with self._changed:
-            return min(self._waiting, key=lambda request: running[request.owner])
+            request = min(self._waiting, key=lambda each: (running[each.owner], self._turns.get(each.owner, 0)))
+            waiting = {each.owner for each in self._waiting}
+        self._turns = {owner: turn for owner, turn in self._turns.items() if owner in waiting}
+        self._turns[request.owner] = max(self._turns.values(), default=0) + 1
+        return request
 
     def _has_work(self) -> bool:
         """True where anything can be done: not where every text that has a place is held for its reader."""

@@ -149,7 +149,7 @@ class Model(Closing):
 
     @property
     def load(self) -> tuple[int, int]:
-        """The numbers of answers that are decoded and that wait for a place."""
+        """The numbers of answers that are decoded and that wait for a place, without those that were left."""
         return self._loop.load
 
     @property
@@ -194,6 +194,8 @@ class Model(Closing):
             self.session.model.check_open()
             # A process that was killed between two answers has cost none.
             if self._loop.has_lost or (self.session.copies.gone and not any(self._loop.load)):
+                # Answers that were asked for and have not begun belong to it.
+                self._loop.stop("the process that decodes has ended")
                 self._loop.close()
                 self.session.reopen()
                 self._begin_loop()

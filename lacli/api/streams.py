@@ -47,13 +47,13 @@ class Answering(Closing):
 
     @property
     def cost(self) -> RunStatistics:
-        """The same; in front of its first step, of what is read of the prompt by now."""
+        """What the answer has cost by now; before its first step, what is read of the prompt."""
         run = self.statistics
         return run if run.steps else self._request.progress.statistics
 
     @property
     def in_loop(self) -> bool:
-        """True from its begin until it is decoded no more: behind `close` its last step may go on."""
+        """True while it waits for a place or is decoded; a step that `close` meets is taken to its end."""
         return self._request.in_loop
 
     def partial_answer(self) -> Answer:

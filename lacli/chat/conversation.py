@@ -16,7 +16,7 @@ from lacli.modes import common_prefix
 from lacli.session.comparison import assess, verdict
 from lacli.session.generation import Answer
 from lacli.session.report import as_lines, context_full
-from lacli.session.session import Session
+from lacli.session.session import NOT_SHIFTED, Session
 from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish
 from lacli.terminal.interrupts import without_ctrl_c
@@ -105,9 +105,10 @@ class Chat(Talk):
         if session.prompts.template is None:
             session.prompts.use(chatml(session.model))
             self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
-        self._shifts = context_shift and not session.shift_refusal
-        if context_shift and session.shift_refusal:
-            self.notes.append(session.shift_refusal)
+        why = self._shift_refusal
+        self._shifts = context_shift and not why
+        if context_shift and why:
+            self.notes.append(why)
         self.recall()
 
     @property
@@ -298,7 +299,7 @@ class Chat(Talk):
         """What a user can do about a context that the `earlier` messages fill, so that the `question` has room."""
         short = self.cells // SHORT_ANSWERS
         tokens = max(self._tokens([*earlier, question]), self.cells)
-        flags = [self._larger(tokens), "" if self.session.shift_refusal else "--context-shift"]
+        flags = [self._larger(tokens), "" if self._shift_refusal else "--context-shift"]
         if not self.takes_commands:
             flags.insert(0, f"-n {short}" if not 0 <= self._wanted.max_tokens <= short else "")
         again = " or ".join(flag for flag in flags if flag)
@@ -340,6 +341,13 @@ class Chat(Talk):
             prompt = self._prompt(self.conversation)
             self.session.decoder.cut_back(prompt.tokens)
             self._used = len(prompt.tokens) if self.conversation.messages else 0
+
+    @property
+    def _shift_refusal(self) -> str:
+        """A sentence on why a full context is not shifted in a chat, empty where it is."""
+        # A recurrent state keeps what is dropped.
+        own = f"{NOT_SHIFTED}: this model's cache cannot" if self.session.model.chain_only else ""
+        return self.session.shift_refusal or own
 
     def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Change the session, with this chat's seed where the user has set none; half changed it could not go on."""

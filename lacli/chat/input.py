@@ -106,6 +106,9 @@ OTHER_WORDS = {
 }
 """Commands of other programs, and what does the same here."""
 
+MOST_OFFERED = 3
+"""Commands that a hint names; beyond, /help shows them a line each."""
+
 PLAIN_WORDS = {
     **dict.fromkeys(("exit", "quit", "bye", ":q", "exit()", "quit()"), "/exit"),
     **dict.fromkeys(("help", "?"), "/help"),
@@ -158,7 +161,7 @@ def _hint(first: str, argument: str) -> str:
     name, _, value = first[1:].partition("=")
     longer = [each for each in BY_NAME if each.startswith(first.lower())]
     if longer and not (value or argument):
-        return offered(longer)
+        return offered(longer) if len(longer) <= MOST_OFFERED else f"/help {first[1:]} lists those that begin so"
     if setting := set_name(name):
         return " ".join(f"write /set {setting} {value} {argument}".split())
     return did_you_mean(first, BY_NAME, "/help lists them; begin with a space to send it as text")

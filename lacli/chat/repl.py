@@ -242,12 +242,16 @@ class Repl:
         return status_line(speed, gain, chat.used, chat.cells, chat.mode, width, told)
 
     def show_last(self) -> None:
-        """Show how the last question and its answer begin, where there is one."""
+        """Show the last question, without the middle of a long one, and how its answer begins, where there is one."""
         conversation = self.chat.conversation
         for message in conversation.messages[-1 if conversation.is_open else -2 :]:
-            whole = f"> {message.content}" if message.role == "user" else answer_of(message.content).strip()
+            is_question = message.role == "user"
+            whole = f"> {message.content}" if is_question else answer_of(message.content).strip()
             shown = "\n".join(whole[:SHOWN_CHARACTERS].split("\n")[:SHOWN_LINES])
-            self.screen.report(shown if shown == whole else f"{shown} ...", "dim")
+            if shown != whole:
+                # Files stand before a question.
+                shown += f" ...\n{whole.splitlines()[-1][-SHOWN_CHARACTERS:]}" if is_question else " ..."
+            self.screen.report(shown, "dim")
 
     def _next(self, lines: Lines) -> bool:
         """Read a line and do what it says; True if the chat ends with it."""

@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from itertools import chain
 from time import perf_counter
-from typing import Any
 
 from lacli.auto.fixed_clock import fixed_clock_modes
-from lacli.check.invariance import CONTEXTS, PROBE, SIZES, Probe, probe
+from lacli.check.invariance import CONTEXTS, PROBE, Probe, contexts_in, probe, sizes_in
 from lacli.check.judge import PLAIN, Difference, InspectableSampler, first_difference
 from lacli.check.replay import Recorder
 from lacli.decode import Decoder
@@ -276,16 +275,23 @@ def check(
     KeyboardInterrupt before any mode has answered.
     """
     tokens = list(probed or chain.from_iterable(prompts))
-    sizes, where = len(contexts) * len(SIZES), f"behind {listed([f'{each:,}' for each in contexts])} tokens"
-    progress(f"comparing batch sizes {where}")
-    with open_engine(PROBE) as engine, bar(sizes, "batch sizes") as decoded:
-        least = modes[0].min_outputs if modes else 1
-        probes, failure = _probed(engine, tokens, least, contexts=contexts, decoded=decoded)
+    least = modes[0].min_outputs if modes else 1
+
+    def probed_in(engine: Engine, flags: str = "") -> tuple[list[Probe], str]:
+        sizes, behind = sizes_in(engine, least), contexts_in(engine, contexts)
+        where = f" behind {listed([f'{each:,}' for each in behind])} tokens" if behind else ""
+        progress(f"comparing batch sizes{flags}{where}")
+        try:
+            with bar(len(sizes) * len(behind), "batch sizes") as decoded:
+                return probe(engine, tokens, least, contexts=contexts, decoded=decoded), ""
+        except BatchRefused as error:
+            return [], error.what
+
+    with open_engine(PROBE) as engine:
+        probes, failure = probed_in(engine)
     advice = None
     if alternative and not all(probe.exact for probe in probes):
-        progress(f"comparing batch sizes with {alternative.flags} {where}")
-        with bar(sizes, "batch sizes") as decoded:
-            advice = _tried(alternative, tokens, contexts=contexts, decoded=decoded)
+        advice = _tried(alternative, probed_in)
     found: list[ModeResult] = []
     stopped = False
     if modes:
@@ -338,16 +344,9 @@ def exact_settings(settings: ModelSettings) -> ModelSettings | None:
     return None if chosen == settings else chosen
 
 
-def _probed(engine: Engine, tokens: Sequence[int], least: int = 1, **more: Any) -> tuple[list[Probe], str]:
-    try:
-        return probe(engine, tokens, least, **more), ""
-    except BatchRefused as error:
-        return [], error.what
-
-
-def _tried(alternative: Alternative, tokens: Sequence[int], **more: Any) -> Advice:
+def _tried(alternative: Alternative, probed_in: Callable[[Engine, str], tuple[list[Probe], str]]) -> Advice:
     try:
         with alternative.open_engine(PROBE) as engine:
-            return Advice(alternative.flags, *_probed(engine, tokens, **more))
+            return Advice(alternative.flags, *probed_in(engine, f" with {alternative.flags}"))
     except LacliError as error:
         return Advice(alternative.flags, [], error.what)

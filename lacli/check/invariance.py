@@ -58,13 +58,23 @@ def probe(
     contexts: Sequence[int] = CONTEXTS,
     decoded: Callable[[], None] = lambda: None,
 ) -> list[Probe]:
-    """Probe an engine made for PROBE behind `contexts`, which `tokens` are repeated to fill. Clears the engine.
+    """Probe an engine made for PROBE behind `contexts_in` it, which `tokens` are repeated to fill. Clears the engine.
 
-    `least`: rows of a step at least. `decoded`: called after each size of a batch.
+    `least`: rows of a step at least. `decoded`: called after each of `sizes_in` the engine.
     """
+    texts = [list(islice(cycle(tokens), context + PROBED)) for context in contexts_in(engine, contexts)]
+    return [probe_at(engine, text, least, decoded) for text in texts]
+
+
+def contexts_in(engine: Engine, contexts: Sequence[int]) -> list[int]:
+    """The numbers of tokens behind which an engine can probe, at most those of `contexts`."""
     room = engine.cells - PROBED
-    contexts = sorted({min(context, room) for context in contexts if room > 0})
-    return [probe_at(engine, list(islice(cycle(tokens), context + PROBED)), least, decoded) for context in contexts]
+    return sorted({min(context, room) for context in contexts if room > 0})
+
+
+def sizes_in(engine: Engine, least: int) -> list[int]:
+    """The numbers of rows that are probed, `least` at least."""
+    return [size for size in SIZES if least <= size <= engine.batch_rows]
 
 
 def probe_at(engine: Engine, text: Sequence[int], least: int = 1, decoded: Callable[[], None] = lambda: None) -> Probe:
@@ -76,9 +86,7 @@ def probe_at(engine: Engine, text: Sequence[int], least: int = 1, decoded: Calla
     first: Floats | None = None
     differences: dict[int, float] = {}
     groups: dict[bytes, list[int]] = {}
-    for size in SIZES:
-        if not least <= size <= engine.batch_rows:
-            continue
+    for size in sizes_in(engine, least):
         if cache.past != len(context):
             # A recurrent model cannot go back.
             cache.clear()

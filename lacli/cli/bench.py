@@ -14,6 +14,7 @@ from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
 from lacli.cli.lookahead_options import DECODE, GUESSING, lookahead_group
+from lacli.cli.model_names import complete_modes
 from lacli.cli.options import OUTPUT, model_group
 from lacli.cli.placement_options import replica_group
 from lacli.cli.prompt_options import ChatTemplateKwargs
@@ -45,7 +46,7 @@ ANSWERS = 0.85
 Modes = Annotated[
     str,
     typer.Option("--modes", "--mode", metavar="MODE,..", show_default="all", rich_help_panel=BENCH,
-                 autocompletion=lambda incomplete: [name for name in MODES if name.startswith(incomplete)],
+                 autocompletion=complete_modes,
                  help="Modes to compare. Plain always runs."),
 ]  # fmt: skip
 Window = Annotated[

@@ -163,8 +163,9 @@ def chat(
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")
     saved = read_chat(load) if load is not None else None
     model = asked.model
-    is_outside = model == called.params["model_file"] and "model_file" not in typed(called)
-    if saved and connect is None and (not model or (is_outside and saved.model)):
+    # Where MODEL or -hf is typed nothing is left of a variable's model.
+    from_environment = bool(called.params["model_file"]) and "model_file" not in typed(called)
+    if saved and connect is None and (not model or (from_environment and saved.model)):
         # A saved chat has a model of this machine.
         model = saved.model
         if os.path.isabs(model) and not os.path.exists(model):

@@ -123,7 +123,8 @@ def check(
         opened = Session(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
     with opened as session:
         try:
-            setup, result = _checked(session, tasks, predict, mode, screen)
+            is_own = bool(own or prompts)
+            setup, result = _checked(session, tasks, predict, mode, screen, is_own=is_own)
             # While the model is open: it knows the tokens' texts.
             found = as_json(setup, result) if json else None
             shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
@@ -164,13 +165,21 @@ def _modes(session: Session, only: settings.ModeName | None, screen: Screen) -> 
 
 
 def _checked(
-    session: Session, tasks: Sequence[Task], predict: int, only: settings.ModeName | None, screen: Screen
+    session: Session,
+    tasks: Sequence[Task],
+    predict: int,
+    only: settings.ModeName | None,
+    screen: Screen,
+    *,
+    is_own: bool,
 ) -> tuple[Setup, Result]:
     """Check the modes, or the `only` one, in contexts of their own, which take the place of the session's.
 
-    `predict`: tokens of an answer at most.
+    `predict`: tokens of an answer at most. `is_own`: the tasks are the user's, and no batch size is compared behind
+    more tokens than their texts have.
     """
     from lacli.check import compare
+    from lacli.check.invariance import CONTEXTS
     from lacli.check.report import Setup
     from lacli.session.report import describe_sampling
 
@@ -195,6 +204,7 @@ def _checked(
         prompts=len(asked),
         piece=partial(model.piece, special=True),
     )
+    longest = max(map(len, asked)) + predict if is_own else max(CONTEXTS)
     # There may be no memory for one more context.
     session.engine.close()
     exact = compare.exact_settings(model_settings)
@@ -206,21 +216,11 @@ def _checked(
         sampler=session.sampler,
         alternative=compare.Alternative(compare.EXACT_FLAGS, partial(_open, model, exact)) if exact else None,
         probed=list(chain.from_iterable(prompts)),
-        contexts=_contexts(tasks, asked, predict),
+        contexts=[min(each, longest) for each in CONTEXTS],
         progress=screen.note,
         bar=screen.progress,
     )
     return setup, result
-
-
-def _contexts(tasks: Sequence[Task], asked: Sequence[Sequence[int]], predict: int) -> list[int]:
-    """Numbers of tokens behind which batch sizes are compared: no more than texts of a user's own have."""
-    from lacli.check.compare import PROMPTS
-    from lacli.check.invariance import CONTEXTS
-
-    is_own = any(task.turns[0] not in PROMPTS for task in tasks)
-    longest = max(map(len, asked)) + predict if is_own else max(CONTEXTS)
-    return sorted({min(each, longest) for each in CONTEXTS})
 
 
 def _open(model: LlamaModel, model_settings: ModelSettings, decode: DecodeSettings) -> LlamaEngine:

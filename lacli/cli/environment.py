@@ -53,8 +53,8 @@ SAID = {
 
 EPILOG = (
     "The environment can set defaults: LACLI_ and a flag's long name, such as LACLI_WINDOW=10 for --window or "
-    "LACLI_STRICT=1, but for flags of one answer such as --stop and --json-schema; llama.cpp's names that are shown "
-    "above work too. 'lacli doctor' shows what is set."
+    "LACLI_STRICT=1; llama.cpp's names that are shown above work too. 'lacli doctor' shows what is set. Flags of one "
+    "answer or one command (--json-schema, --stop, --port of rpc-server) have no variable."
 )
 """The end of a command's help."""
 

@@ -1,4 +1,4 @@
-"""What Tab completes: MODEL to aliases, models of the hub's cache, GGUF files and folders; chat templates by name.
+"""What Tab completes: MODEL to aliases, models of the hub's cache, GGUF files and folders; chat templates and modes.
 
 The shell runs this on every Tab, so nothing slow is imported, and what cannot be read is passed over in silence.
 """
@@ -27,6 +27,14 @@ def complete_name(incomplete: str) -> list[str]:
 def complete_stored(incomplete: str) -> list[str]:
     """The models of the hub's cache alone."""
     return _for_shell(_stored(incomplete))
+
+
+def complete_modes(incomplete: str) -> list[str]:
+    """The modes that begin with the last of several words with commas between them."""
+    from lacli.settings import MODES
+
+    before, comma, last = incomplete.rpartition(",")
+    return _for_shell([f"{before}{comma}{mode}" for mode in MODES if mode.startswith(last)])
 
 
 def complete_template(incomplete: str) -> list[str]:

@@ -160,8 +160,8 @@ def serve(
     sys.stderr = access.own_stderr(sys.stderr)
     screen = Screen(color=color, quiet=quiet)
     keys = [*guard.given_keys(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
-    # An address of IPv6 as it stands in a link.
-    hosts = [re.sub(r"^\[(.*)\]$", r"\1", each) for each in _names(host)]
+    # An address of IPv6 may be given as it stands in a link.
+    hosts = [*dict.fromkeys(re.sub(r"^\[(.*)\]$", r"\1", each) for each in _names(host))]
     guarded = guard.guard_settings(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
     certificate = run.checked_certificate(ssl_cert_file, ssl_key_file)
     pages = origins.checked_origins(_names(cors_origins))

@@ -265,8 +265,7 @@ class LlamaEngine(Closing):
     @property
     def can_shift(self) -> bool:
         # llama.cpp 0.3.36 crashes when it moves quantised keys of heads whose width is no multiple of 64.
-        # A recurrent state cannot lose tokens in its middle, though llama.cpp says that it can be shifted.
-        return self.can_lend and self._plain_keys and bool(lib.llama_memory_can_shift(self._memory))
+        return self._plain_keys and bool(lib.llama_memory_can_shift(self._memory))
 
     def shift(self, sequence: int, start: int, end: int, by: int) -> None:
         lib.llama_memory_seq_add(self._memory, sequence, start, end, by)

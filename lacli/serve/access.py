@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lacli.serve import pages
 from lacli.serve.guard import OWNER
 from lacli.serve.meter import Meter
-from lacli.serve.replies import usage
+from lacli.serve.replies import REQUEST_ID, usage
 from lacli.session.comparison import busy, verdict
 from lacli.terminal.screen import BUSY_AFTER_S
 from lacli.text.format import counted, printable
@@ -35,10 +35,6 @@ TOLD_WAIT_S = 1.0
 
 LONGEST_PATH = 100
 """Characters of a path that a line shows."""
-
-
-REQUEST_ID = "x-request-id"
-"""The header with the id of a request, in OpenAI's name."""
 
 LONGEST_LINE = 1000
 """Characters of a line: a pipe that is not full takes 4,096 bytes at once (PIPE_BUF)."""
@@ -56,13 +52,13 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         # nginx's status for a client that left before there was one.
-        status, begin, said, name = 499, perf_counter(), "", _request_id(scope)
+        status, begin, said, request_id = 499, perf_counter(), "", _id_of(scope)
 
         async def watched(message: Message) -> None:
             nonlocal status, said
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [*message["headers"], (REQUEST_ID.encode(), name.encode())]
+                headers = [*message["headers"], (REQUEST_ID.encode(), request_id.encode())]
                 message = {**message, "headers": headers}
             elif self._polled and status >= 400 and not said:
                 # An error may quote a request, and no line does but with -v.
@@ -74,10 +70,10 @@ class AccessLog:
         finally:
             self._meter.count_status(status)
             if self._polled or status >= 400 or scope["path"] not in POLLED:
-                self._said(_line(scope, name, status, perf_counter() - begin) + said)
+                self._said(_line(scope, request_id, status, perf_counter() - begin) + said)
 
 
-def _request_id(scope: Scope) -> str:
+def _id_of(scope: Scope) -> str:
     """The id of a request: the client's own, where it gives one that is safe in a line, or a new one."""
     given = Headers(scope=scope).get(REQUEST_ID, "")
     return given if re.fullmatch("[!-~]{1,64}", given) else token_hex(4)
@@ -133,11 +129,8 @@ def _error(body: bytes) -> str:
         return "no reason is given"
 
 
-def _line(scope: Scope, name: str, status: int, seconds: float) -> str:
-    """Date, time, address, key, method, path, status, tokens of prompt and answer, seconds, what took them.
-
-    `name`: the request's id, told where it failed.
-    """
+def _line(scope: Scope, request_id: str, status: int, seconds: float) -> str:
+    """Date, time, address, key, method, path, status, tokens of prompt and answer, seconds, id if it failed, why slow."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
@@ -153,8 +146,7 @@ def _line(scope: Scope, name: str, status: int, seconds: float) -> str:
     runs = [choice.statistics for choice in choices or ()]
     if (waited_s := max((run.first_token_s - run.prompt_s for run in runs), default=0.0)) > TOLD_WAIT_S:
         words.append(f"({waited_s:.2f} s for a place)")
-    if is_broken or status >= 400:
-        words.append(f"id {name}")
+    words += [f"id {request_id}"] if is_broken or status >= 400 else []
     found = [busy(run) for run in runs if seconds > BUSY_AFTER_S]
     if held_up := next(filter(None, found), None):
         words[-1] += f": {verdict(held_up, '', in_short=True)}"

@@ -64,8 +64,8 @@ class Meter:
 
         Those that run count as far as they are. At least 1, and 60 at most: OpenAI's client waits no longer.
         """
-        self._count_ended()
-        begun = [cost for slot in self._running if _has_begun(cost := slot.stream.cost)]
+        # Called in a thread, so it only reads: `counting` ends in the event loop.
+        begun = [cost for slot in [*self._running, *self._left] if _has_begun(cost := slot.stream.cost)]
         seconds = self._sums["prompt_seconds_total"] + self._sums["tokens_predicted_seconds_total"]
         seconds += sum(cost.prompt_s + cost.predicted_s for cost in begun)
         return ceil(min(max(ends * seconds / max(self._answers + len(begun), 1) / places, 1), 60))

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lacli.errors import UsageError
-from lacli.serve.replies import error_body
+from lacli.serve.replies import REQUEST_ID, error_body
 
 THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
@@ -56,4 +56,5 @@ def with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         allow_origin_regex=THIS_MACHINE if "localhost" in origins else None,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
+        expose_headers=[REQUEST_ID],
     )

@@ -72,6 +72,9 @@ UNOFFERED = {
 The fields that they resemble do something else.
 """
 
+NOTHING: tuple[object, ...] = (None, False, 0, -1, "", [], {})
+"""Values with which clients say that they ask for nothing."""
+
 LEFT_ALONE = {"verbosity", "reasoning_format", "min_keep", "parse_tool_calls", "generation_prompt"}
 """Fields of OpenAI's and llama.cpp's that are taken without effect, though they are spelt almost like others."""
 
@@ -151,7 +154,9 @@ class AnswerRequest(Sampled):
     def slips(self) -> list[str]:
         """Sentences on fields that are not offered, and on unknown ones whose names are almost those of others."""
         extra, known = self.model_extra or {}, type(self).model_fields
-        missed = [f"{name} is not offered" for name, value in extra.items() if name in UNOFFERED and value]
+        missed = [
+            f"{name} is not offered" for name, value in extra.items() if name in UNOFFERED and value not in NOTHING
+        ]
         unknown = [name for name in extra if len(name) <= LONGEST_NAME and name not in LEFT_ALONE | UNOFFERED]
         hints = {name: offered(suggest(name, known, 2, 0.75)) for name in unknown[:MOST_SLIPS]}
         slips = [f"{printable(name)} is no field of a request: {hint}" for name, hint in hints.items() if hint]

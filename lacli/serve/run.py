@@ -54,9 +54,6 @@ FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 FULL_TOLD_S = 60.0
 """Seconds between two lines about it: asyncio speaks of each connection, of thousands a second."""
 
-HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)
-"""A closed terminal's signal, which may come twice, from the system and from the shell; Windows has none."""
-
 LOGS = ("uvicorn.error", "asyncio")
 """The loggers whose lines would go to stderr by themselves."""
 
@@ -270,7 +267,8 @@ def serve(
     pressed: list[int] = []
 
     def end(number: int) -> None:
-        if pressed and number == HANGUP:
+        if pressed and number == signal.SIGHUP:
+            # A closed terminal's may come twice, from the system and from the shell.
             return
         loop = asyncio.get_running_loop()
         if pressed:
@@ -301,6 +299,9 @@ def serve(
     try:
         asyncio.run(run())
     finally:
+        if signal.SIGHUP in pressed:
+            # The event loop gives it back to the system, and what was learned is not kept yet.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for name in LOGS:
             logging.getLogger(name).removeHandler(lines)
         for path in paths:
@@ -311,8 +312,8 @@ def serve(
 
 def ending_signals() -> list[signal.Signals]:
     """The signals that end a server: Ctrl-C, SIGTERM and SIGHUP, unless it is to outlive its terminal (nohup)."""
-    hangup = [HANGUP] if HANGUP and signal.getsignal(HANGUP) is not signal.SIG_IGN else []
-    return [signal.SIGINT, signal.SIGTERM, *hangup]
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if outlives else [signal.SIGHUP])]
 
 
 def exception_handler(warned: Callable[[str], None]) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:

@@ -230,9 +230,9 @@ class CallSplitter:
 
     def finish(self) -> str:
         """Return what was held back, once nothing more comes; a call of a grammar that was cut is one, and no text."""
-        self._final = True
+        self._final, only_calls = True, self._fresh
         rest = self.feed("")
-        if self.calls and self._format.begin.startswith(rest.strip(SPACE)):
+        if only_calls and self.calls and self._format.begin.startswith(rest.strip(SPACE)):
             # Of one more call only the beginning came.
             return ""
         if not self._rules.have_grammar:

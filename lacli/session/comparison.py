@@ -126,7 +126,7 @@ def busy(run: RunStatistics) -> NotCompared | None:
     if told := beyond_cores(run.threads):
         return NotCompared(told, "leave it out", f"{counted(run.threads, 'thread')} wait for each other")
     free = max(int(run.core_share * run.threads), 1)
-    todo = f"try -t {free}" if free < run.threads and not run.gives_way else "ask again when it is calm"
+    todo = f"try -t {free}" if free < run.threads and not run.gives_way else "slower than on a calm one"
     numbers = f"{counted(run.threads, 'thread')} had a core {run.core_share:.0%} of the time"
     return NotCompared("the machine was busy", todo, numbers)
 

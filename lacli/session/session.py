@@ -49,6 +49,9 @@ from lacli.verify import Verifier, verifier
 CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix", "store")
 """The sources of mode auto that guess chains; a model with a recurrent state takes nothing else back."""
 
+NOT_SHIFTED = "the context is not shifted when it is full"
+"""How a sentence begins that says why."""
+
 
 class Session(Closing):
     """A model ready to answer; use it in `with`, or close it. A closed session raises LacliError.
@@ -247,7 +250,7 @@ class Session(Closing):
             why = "this model's cache cannot, or not with this -ctk"
         else:
             return ""
-        return f"the context is not shifted when it is full: {why}"
+        return f"{NOT_SHIFTED}: {why}"
 
     @property
     def wants_cost(self) -> bool:

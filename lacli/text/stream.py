@@ -90,7 +90,10 @@ class TextStream:
 
     @property
     def begun(self) -> int:
-        """Tokens of whose text at least a part was returned; one without a text counts with those before it."""
+        """The number of tokens of whose text at least a part was returned.
+
+        A token without a text, such as the first part of a character, counts once those before it do.
+        """
         whole = bisect_right(self._ends, self._released)
         return whole + (self._released > (self._ends[whole - 1] if whole else 0))
 

@@ -54,7 +54,7 @@ ENDLESS = SamplingSettings(ignore_eos=True)
 
 def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
     """How the texts of streams have ended, once nothing is decoded any more; None for one that had no place."""
-    while any(model._loop.load):
+    while model._loop._running or any(model._loop.load):
         model.generate("A stack?", max_tokens=1)
     return {text.finish if (text := stream._request.text) else None for stream in streams}
 
@@ -611,17 +611,11 @@ def test_several_texts_of_a_recurrent_model_are_decoded_plainly_with_a_note(
     assert all(answer.statistics.steps == len(answer.tokens) for answer in answers)
 
 
-@pytest.mark.parametrize("write", [tiny_models.write_mamba, tiny_models.write_hybrid, None])
-def test_an_answer_says_that_its_full_context_cannot_be_shifted(
-    write: Callable[[Path], None] | None, tmp_path: Path
-) -> None:
-    """The tokens in the middle of a recurrent state cannot be dropped, nor those of quantised keys moved."""
-    path = tmp_path / "model.gguf" if write else None
-    if write and path:
-        write(path)
-    settings = ModelSettings(cache_type_k="f16" if write else "q8_0", context=256, threads=1, gpu_layers=0)
+@pytest.mark.parametrize("settings", [{"cache_type_k": "q8_0"}, {}], ids=["quantised keys", "strict"])
+def test_an_answer_says_that_its_full_context_cannot_be_shifted(settings: dict[str, Any]) -> None:
+    loading = ModelSettings(context=256, threads=1, gpu_layers=0, **settings)
     endless = SamplingSettings(ignore_eos=True)
-    with lacli.load(path, model_settings=settings, mode="plain") as model:
+    with lacli.load(model_settings=loading, mode="plain", strict=not settings) as model:
         answer = model.generate("the thing", raw=True, n_keep=0, max_tokens=300, sampling=endless)
         assert "not shifted" in "".join(answer.warnings) and len(answer.tokens) < 256
         assert not model.generate("the thing", raw=True, max_tokens=2, sampling=endless).warnings
@@ -637,11 +631,12 @@ def test_a_process_that_is_killed_costs_only_the_answer_that_it_decodes() -> Non
         for is_idle in (True, False, True):
             engine = model.session.engine
             assert isinstance(engine, RemoteEngine)
-            stream = iter(()) if is_idle else iter(model.stream(QUESTIONS[1], max_tokens=-1))
+            stream = iter(()) if is_idle else iter(model.stream(QUESTIONS[1], sampling=ENDLESS))
             assert is_idle or next(stream)
             os.kill(engine.process_id, signal.SIGKILL)
-            os.waitid(os.P_PID, engine.process_id, os.WEXITED | os.WNOWAIT)
-            if not is_idle:
+            if is_idle:
+                os.waitid(os.P_PID, engine.process_id, os.WEXITED | os.WNOWAIT)
+            else:
                 with pytest.raises(ReplicaLost, match="killed by SIGKILL"):
                     list(stream)
             assert model.generate(QUESTIONS[0], max_tokens=TOKENS).text == expected

@@ -425,11 +425,13 @@ def test_a_verdict_goes_with_the_talk_that_it_was_about(line: str, tmp_path: Pat
 def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
     interactive: bool, tmp_path: Path, streams: Streams
 ) -> None:
-    talk = ("first", "one", "second", "<think>so</think>\n" + "line\n" * 20)
+    asked = "file\n" * 20 + "\nsecond?"
+    talk = ("first", "one", asked, "<think>so</think>\n" + "line\n" * 20)
     messages = tuple(Message("assistant" if index % 2 else "user", text) for index, text in enumerate(talk))
     write_chat(tmp_path / "chat", SavedChat("demo", messages=messages))
     say(FakeChat(), f"/load {tmp_path / 'chat'}", interactive=interactive)
-    assert ("\n> second\n" + "line\n" * 5 + "line ...\n" in streams.words) == interactive
+    shown = "\n> " + "file\n" * 5 + "file ...\nsecond?\n" + "line\n" * 5 + "line ...\n"
+    assert (shown in streams.words) == interactive
     assert "first" not in streams.words and "so" not in streams.words.split()
 
 

@@ -73,7 +73,7 @@ def test_an_exact_engine_gives_identical_texts(kind: type[FakeEngine], sampler: 
     found = run_check(kind, sampler, bar=bar)
     assert (found.counts.answers, found.counts.identical, found.verdict) == (12, 12, "identical")
     answers = 12 + len(PROMPTS)
-    assert parts == {"batch sizes": [14, 7], "answers": [answers, answers]}
+    assert parts == {"batch sizes": [7, 7], "answers": [answers, answers]}
     assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup", "lookahead", "auto"]
     assert found.exit_code(fail_on_difference=True) == 0
 

@@ -282,7 +282,7 @@ def test_a_slow_answer_on_a_busy_machine_says_so_unless_quiet_or_in_the_report(
     monkeypatch.setattr("lacli.session.comparison.MIN_CORE_S", 0)
     assert "busy" not in call(*command).err, "nobody waits for it"
     monkeypatch.setattr("lacli.terminal.screen.BUSY_AFTER_S", 0)
-    busy = "the machine was busy: ask again when it is calm"
+    busy = "the machine was busy: slower than on a calm one"
     assert call(*command).err.endswith(f"lacli: {busy}\n") and call(*command, "-q").err == ""
     assert call(*command, "--stats").err.count(busy) == call(*command, "--stats").err.count(f"verdict   {busy}") == 1
     assert "why       1 thread had a core " in call(*command, "--stats", "full").err

@@ -76,6 +76,20 @@ def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None
     assert meter.seconds_until(8, 2) == 12 and meter.seconds_until(99, 2) == 60
 
 
+def test_the_estimate_counts_nothing_as_it_is_made_in_another_thread_than_the_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meter = Meter()
+    waits = stream(RunStatistics(prompt_s=4.0), in_loop=True)
+    with meter.counting(stream(RunStatistics(prompt_s=2.0)), [1]):
+        with meter.counting(waits, [1]):
+            pass
+        monkeypatch.setattr(meter, "_count", pytest.fail)
+        cast(Any, waits).in_loop = False
+        assert meter.seconds_until(2, 1) == 6
+        monkeypatch.undo()
+
+
 def test_counters_are_whole_numbers_however_large() -> None:
     meter = Meter()
     with meter.counting(stream(RunStatistics(prompt_tokens=12_345_678, tokens=1)), []):

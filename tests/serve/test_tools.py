@@ -196,6 +196,7 @@ def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
         assert splitter.feed(call[:length]) + splitter.finish() == ""
     for length in range(len("<tool_call>")):
         assert split(HERMES, [f"{call}\n{call[:length]}"]) == ("", [("clock", {})])
+    assert split(HERMES, [f"{call} so 1 <"]) == (" so 1 <", [("clock", {})])
 
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])

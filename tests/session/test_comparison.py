@@ -67,7 +67,7 @@ def test_more_threads_than_cores_are_not_the_machines_fault(monkeypatch: pytest.
     run.gives_way = True
     assert (
         verdict(busy(run) or pytest.fail("nothing is said"), "auto")
-        == "the machine was busy: ask again when it is calm"
+        == "the machine was busy: slower than on a calm one"
     )
     monkeypatch.setattr("lacli.llamacpp.devices.logical_cores", lambda: 2)
     told = verdict(busy(run) or pytest.fail("nothing is said"), "auto")
@@ -238,7 +238,7 @@ def held_up(share: float, threads: int, seconds: float = 1.0) -> RunStatistics:
         (0.34, 2, "try -t 1"),
         (MIN_CORE_SHARE - 0.01, 8, "try -t 6"),
         (0.1, 4, "try -t 1"),
-        (0.5, 1, "ask again when it is calm"),
+        (0.5, 1, "slower than on a calm one"),
         (MIN_CORE_SHARE, 2, ""),
         (1.2, 2, ""),
     ],
