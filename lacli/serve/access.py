@@ -130,7 +130,7 @@ def _error(body: bytes) -> str:
 
 
 def _line(scope: Scope, request_id: str, status: int, seconds: float) -> str:
-    """Date, time, address, key, method, path, status, tokens of prompt and answer, seconds, id if it failed, why slow."""
+    """Date, time, address, key, method, path, status, tokens of prompt and answer, seconds, id of a failed one, why."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]

@@ -621,6 +621,12 @@ def test_an_answer_says_that_its_full_context_cannot_be_shifted(settings: dict[s
         assert not model.generate("the thing", raw=True, max_tokens=2, sampling=endless).warnings
 
 
+def test_a_context_of_which_no_answer_can_have_all_is_explained() -> None:
+    for context, told in ((512, False), (8192, True)):
+        with lacli.load(threads=1, gpu_layers=0, context=context) as model:
+            assert any("the model was trained with" in note for note in model.session.notes) == told
+
+
 def test_every_public_name_is_found() -> None:
     assert all(getattr(lacli, name) for name in lacli.__all__)
 

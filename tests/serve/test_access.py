@@ -226,3 +226,22 @@ def test_a_line_without_a_reader_raises_nothing_in_the_programs_own_stderr() -> 
         with own:
             for _ in range(2):
                 print("a line", file=own)
+
+
+def test_a_log_that_had_no_room_goes_on_where_there_is_some_again() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    os.set_blocking(reader, False)
+    with open(reader, "rb", buffering=0) as pipe, _Heedless(os.fdopen(writer, "wb"), "utf-8") as errors:
+        own = own_stderr(errors)
+        assert own
+        with own:
+            while True:
+                try:
+                    os.write(writer, b"x" * 4096)
+                except BlockingIOError:
+                    break
+            print("is lost", file=own)
+            assert pipe.read(1 << 20)
+            print("is told", file=own)
+            assert (pipe.read(1 << 20) or b"").endswith(b"is told\n")
