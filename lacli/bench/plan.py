@@ -277,6 +277,8 @@ def _described(plan: BenchPlan, tasks: Sequence[Task], wish: Wish, per_task: int
     classes = f" in {kinds} classes" if kinds > 1 else ""
     times = "once" if plan.repetitions == 1 else f"{plan.repetitions} times"
     is_longer = wish.seconds is not None and plan.seconds > wish.seconds
-    longer = f"; {wish.seconds:g} s are too short to compare them" if is_longer else ""
+    longer = (
+        f"; {wish.seconds:.0f} s for answers are too few: give more --seconds or fewer --modes" if is_longer else ""
+    )
     tokens = counted(plan.max_tokens, "token")
     return f"{prompts}{classes}, answers of up to {tokens}, each {times}: about {max(plan.seconds, 1):.0f} s{longer}"

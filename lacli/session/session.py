@@ -471,7 +471,9 @@ def context_notes(asked: int, cells: int, model: LlamaModel, *, alone: bool) -> 
     if alone and asked > whole:
         notes.append(f"the model was trained with {whole:,} tokens; behind them its text may fall apart")
     if not alone and asked > whole:
-        notes.append(f"no answer has more than the {whole:,} tokens that the model was trained with; all share {asked:,}")
+        notes.append(
+            f"answers share {asked:,} tokens, and none has more than the {whole:,} that the model was trained with"
+        )
     if 0 < asked < cells:
         notes.append(f"the context has {cells:,} tokens: llama.cpp rounds {asked:,} up to a multiple of {CONTEXT_PAD}")
     return notes
