@@ -10,7 +10,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` first makes enums of it: milliseconds without a handler
 import os
 import sys
-from errno import EBADF, EIO, EPIPE
 from io import TextIOWrapper
 
 INTERRUPTED = 130
@@ -18,9 +17,6 @@ INTERRUPTED = 130
 
 STDERR = 2
 """The file descriptor of standard error."""
-
-GONE = (EBADF, EIO, EPIPE)
-"""Errors of a terminal or a reader that does not come back; a disk may have room again."""
 
 
 def main() -> None:
@@ -60,7 +56,11 @@ class _Heedless(TextIOWrapper):
 
     def _lose(self, error: OSError) -> None:
         """Let what is in the buffers go nowhere, and what follows too where nobody will ever read it."""
-        if error.errno in GONE:
+        # Not before Ctrl-C is heard.
+        from errno import EBADF, EIO, EPIPE
+
+        # A terminal or a reader does not come back; a disk may have room again.
+        if error.errno in (EBADF, EIO, EPIPE):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)

@@ -275,7 +275,7 @@ def check_folders(folders: Mapping[str, Path]) -> Finding:
         return Finding("better", words, ["make them writable; without them nothing is kept"])
     if full := [f"{name} ({path})" for name, path in folders.items() if not free_disk(path)]:
         return Finding("better", f"on a full disk: {', '.join(full)}", ["make room; without it nothing is kept"])
-    return Finding("fine", "can be written")
+    return Finding("fine", f"can be written: {', '.join(dict.fromkeys(map(str, folders.values())))}")
 
 
 def writable(path: Path) -> bool:

@@ -21,7 +21,7 @@ from lacli.hub.cache import (
     matching,
     unfinished_downloads,
 )
-from lacli.hub.names import Alias, HubModel, alias_model, demo_model, read_aliases
+from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
 from lacli.hub.sizes import running_memory
 from lacli.llamacpp.devices import total_memory
 from lacli.terminal.screen import wrapped
@@ -89,9 +89,7 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
     for alias in aliases.values():
         path = alias_model(alias)
         if isinstance(path, Path) and path.is_file():
-            found = local_file(alias.name, path)
-            # The demo's file has come with lacli, and what Python does with it says nothing.
-            models.append(replace(found, last_used=0.0) if path == demo_model() else found)
+            models.append(local_file(alias.name, path))
     return Inventory(models, unfinished_downloads(), aliases, cache, own, total_memory())
 
 
