@@ -302,7 +302,7 @@ class Schedule:
             if text.has_cells or text.is_held:
                 continue
             lender, shared, coming = self._longest_prefix(text)
-            saved, kept = self.saved.longest(text.tokens[:-1], text.owner) if self._shares(text) else (None, 0)
+            saved, kept = self.saved.longest(text.tokens[:-1], text.owner)
             if coming - max(shared, kept) >= MIN_AWAITED:
                 continue
             needed = len(text.tokens) - shared
@@ -380,7 +380,8 @@ class Schedule:
     def _save(self, text: SharedText) -> None:
         """Save what a text holds, where that can be, for those that begin like it, and for itself where it goes on."""
         cache = _cells(text).cache
-        if self._saver and cache.past and self._shares(text):
+        # Behind a shift the cells remember tokens that the text has no more.
+        if self._saver and cache.past and not text.is_shifted:
             self.saved.keep(SavedText(text.tokens[: cache.past], text.owner, cache.save(self._saver)))
 
     def _set_aside(self, text: SharedText) -> None:

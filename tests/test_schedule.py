@@ -244,6 +244,23 @@ def test_a_saved_text_is_restored_for_the_next_turn_of_its_owner() -> None:
     assert ended([*LONG[:20], 2], "ann").reused == 20
 
 
+def test_a_text_that_may_be_shifted_is_restored_and_saved_until_it_is() -> None:
+    schedule = Schedule(Decoder(engine_of(PLAIN, 80, rests=-1), PLAIN), 1)
+
+    def ended(prompt: Sequence[int], limit: int) -> SharedText:
+        text = schedule.add(prompt, limit, n_keep=0)
+        while schedule.texts:
+            schedule.step()
+        return text
+
+    first = ended([*LONG, 1], 10)
+    assert not first.is_shifted
+    later = ended([*first.tokens, 2], 60)
+    assert later.reused == len(first.tokens) - 1 and later.is_shifted
+    # The saved text is the first one still, not what the later one holds without its beginning.
+    assert ended([*first.tokens, 3], 1).reused == len(first.tokens) - 1 and ended([*later.tokens, 2], 1).reused == 0
+
+
 def test_owners_that_asked_long_ago_are_forgotten_unless_their_texts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.schedule.MOST_OWNERS", 3)
     schedule = Schedule(Decoder(engine_of(PLAIN, 200), PLAIN), PLACES)

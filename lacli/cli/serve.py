@@ -54,7 +54,7 @@ Tags = Annotated[
 ContextShift = Annotated[
     bool,
     setting("--context-shift/--no-context-shift", parser=yes_or_no, rich_help_panel=SERVER,
-            help="A full context forgets its oldest tokens. Otherwise the answer ends."),
+            help="In a full context an answer goes on, and half of its tokens are forgotten. Prompts have to fit."),
 ]  # fmt: skip
 Slots = Annotated[
     bool, setting("--slots/--no-slots", parser=yes_or_no, rich_help_panel=SERVER, help="Answer GET /slots.")
