@@ -41,6 +41,11 @@ class Answering(Closing):
         return self._request.owner
 
     @property
+    def limit(self) -> int:
+        """Tokens of the answer at most, -1 for no limit."""
+        return self._request.max_tokens
+
+    @property
     def statistics(self) -> RunStatistics:
         """What the answer has cost by now."""
         return self._partial.statistics

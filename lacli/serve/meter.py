@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
+from statistics import fmean
 from time import time
 from typing import Any
 
@@ -62,13 +63,19 @@ class Meter:
     def seconds_until(self, ends: int, places: int) -> int:
         """Estimate in how many seconds `ends` answers will have ended in the `places`, from what answers took so far.
 
-        Those that run count as far as they are. At least 1, and 60 at most: OpenAI's client waits no longer.
+        Those that run count as far as they are; what may have fewer tokens than answers had takes less time. At least
+        1, and 60 at most: OpenAI's client waits no longer.
         """
         # Called in a thread, so it only reads: `counting` ends in the event loop.
-        begun = [cost for slot in [*self._running, *self._left] if _has_begun(cost := slot.stream.cost)]
-        seconds = self._sums["prompt_seconds_total"] + self._sums["tokens_predicted_seconds_total"]
-        seconds += sum(cost.prompt_s + cost.predicted_s for cost in begun)
-        return ceil(min(max(ends * seconds / max(self._answers + len(begun), 1) / places, 1), 60))
+        asked = [*self._running]
+        begun = [cost for slot in [*asked, *self._left] if _has_begun(cost := slot.stream.cost)]
+        count, sums = max(self._answers + len(begun), 1), self._sums
+        prompt_s = (sums["prompt_seconds_total"] + sum(cost.prompt_s for cost in begun)) / count
+        answer_s = (sums["tokens_predicted_seconds_total"] + sum(cost.predicted_s for cost in begun)) / count
+        tokens = (sums["tokens_predicted_total"] + sum(cost.tokens for cost in begun)) / count
+        shares = [min(slot.stream.limit / tokens, 1) if tokens and slot.stream.limit >= 0 else 1 for slot in asked]
+        seconds = prompt_s + answer_s * (fmean(shares) if shares else 1)
+        return ceil(min(max(ends * seconds / places, 1), 60))
 
     @contextmanager
     def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:

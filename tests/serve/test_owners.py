@@ -45,7 +45,7 @@ def test_an_owners_beginning_is_decoded_once_and_anothers_again(guarded: str) ->
 
 def stream(cost: RunStatistics, **more: Any) -> AsyncStream:
     """An answer that has cost this."""
-    return cast(AsyncStream, SimpleNamespace(**{"cost": cost, "owner": "", "in_loop": False, **more}))
+    return cast(AsyncStream, SimpleNamespace(**{"cost": cost, "owner": "", "in_loop": False, "limit": -1, **more}))
 
 
 def test_slots_tell_an_owner_of_its_own_texts_only() -> None:
@@ -69,11 +69,13 @@ def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None
     ):
         assert meter.seconds_until(8, 2) == 8, "of a new server's answers one has a place for 2 s"
     meter = Meter()
-    answered = RunStatistics(steps=3, prompt_s=1.0, decode_s=1.5, waited_s=0.5)
+    answered = RunStatistics(steps=3, tokens=20, prompt_s=1.0, decode_s=1.5, waited_s=0.5)
     for statistics in (answered, RunStatistics()):
         with meter.counting(stream(statistics), [1, 2]):
             pass
     assert meter.seconds_until(8, 2) == 12 and meter.seconds_until(99, 2) == 60
+    with meter.counting(stream(RunStatistics(), limit=5), [1]), meter.counting(stream(RunStatistics(), limit=99), [1]):
+        assert meter.seconds_until(8, 2) == 9, "half of those that wait have a quarter of the tokens at most"
 
 
 def test_the_estimate_counts_nothing_as_it_is_made_in_another_thread_than_the_counts(
