@@ -99,7 +99,7 @@ def blocks_of(session: Session, request: Request, screen: Screen) -> Blocks:
     for kind, members in by_class(request.tasks).items():
         fitting = [tuple(tokens[task]) for task in members if len(tokens[task]) + HEADROOM <= room][: wish.each]
         for first in range(0, len(fitting) - size + 1, size):
-            tasks.append(Task((kind,), kind, f"{kind}/{first // size}"))
+            tasks.append(Task((kind,), kind, f"{kind}/{first // size}", max_tokens=limit))
             prompts[tasks[-1].name] = tuple(fitting[first : first + size])
         if len(fitting) < size:
             few.append(f"left out: {kind}: {len(fitting)} of its prompts can be taken, and a block has {size}")
@@ -111,7 +111,7 @@ def blocks_of(session: Session, request: Request, screen: Screen) -> Blocks:
         )
     screen.notes(few, ())
     prompts[WARM_UP] = tuple(prompt[:WARM_UP_TOKENS] for prompt in prompts[tasks[0].name])
-    wish = replace(wish, each=wish.each and len(tasks), max_tokens=limit)
+    wish = replace(wish, each=wish.each and len(tasks))
     return Blocks(prompts, tuple(tasks), size, room, asked or most * room, wish)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from gzip import GzipFile
 from importlib.resources import files
 from io import BufferedReader
 from itertools import islice
 
 from lacli.errors import LacliError, UsageError, reason_of
+from lacli.llamacpp.sampling import SamplingSettings
 from lacli.text.files import MAX_TEXT
 from lacli.text.format import did_you_mean, offered, suggest
 from lacli.text.question import STDIN
@@ -135,8 +136,11 @@ def tasks_in(
     return tasks
 
 
-FLAGS_ALONE = ("temperature", "temp", "top_k", "top_p", "min_p", "seed", "stop")
+FLAGS_ALONE = {"temperature", "stop", "mode", "response_format", *(field.name for field in fields(SamplingSettings))}
 """What would change the answer of a row, and is said of all rows by flags."""
+
+LIMITS = ("n", "predict", "n_predict", "max_new_tokens", "max_completion_tokens")
+"""Names of flags and of other programs for max_tokens."""
 
 SLIPPED = ("max_tokens", "system")
 """Fields without which a row is answered otherwise, in silence."""
@@ -182,7 +186,8 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
     for field in row:
         if field in FLAGS_ALONE:
             raise LacliError(f"{field} is no field of a row", "give the flag, for all rows")
-        if field not in SLIPPED and (meant := suggest(field, SLIPPED, least=SLIP)):
+        meant = ["max_tokens"] if field in LIMITS else suggest(field, SLIPPED, least=SLIP)
+        if field not in SLIPPED and meant:
             raise LacliError(f"{field} is no field of a row", offered(meant[:1]))
     turns = row.get("turns")
     if turns is None:

@@ -88,6 +88,15 @@ def test_the_cells_of_c_are_divided_and_classes_of_too_few_prompts_are_named(pro
     assert refused.code == 1 and "30 prompts of a class, of at most 1 token each" in refused.err
 
 
+def test_a_short_time_makes_answers_shorter_where_their_length_is_not_named(
+    prompts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.bench.plan.LADDER", ((1, 1, 16),))
+    for flags, tokens in (((), "16"), (("-n", "20"), "20")):
+        done = call("bench", "--prompts", prompts, "--parallel", "3", "--modes", "plain", "--seconds", "6", *flags)
+        assert done.code == 0 and f"answers of up to {tokens} tokens" in done.err, done.err
+
+
 def test_a_mode_is_left_out_where_its_texts_have_too_few_sequence_ids(prompts: str) -> None:
     lookahead = ("--modes", "lookahead", "-W", "60", "-N", "2", "-G", "60", "-n", "4")
     done = together(prompts, "--parallel", "3", *lookahead, "--json")

@@ -175,6 +175,8 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
         ({"prompt": "a", "class": 3}, "class is not a text"),
         ({"prompt": "a", "system": ["b"]}, "system is not a text"),
         ({"prompt": "a", "temperature": 0.5}, "temperature is no field of a row"),
+        ({"prompt": "a", "json_schema": {}}, "json_schema is no field of a row"),
+        ({"prompt": "a", "n_predict": 5}, "n_predict is no field of a row"),
         ({"prompt": "a", "max_token": 64}, "max_token is no field of a row"),
         ({"prompt": "a", "sytem": "b"}, "sytem is no field of a row"),
         ({"prompt": "a", "limit": "64"}, "limit is not a number of tokens"),
