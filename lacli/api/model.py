@@ -212,17 +212,18 @@ class Model(Closing):
         recorder = Recorder(drawn, options["logprobs"], behind) if "logprobs" in options else None
         limit, n_keep = options.get("max_tokens", -1), options.get("n_keep")
         plain = self._is_plain(options.get("mode", ""))
-        request = Request(
-            self._loop,
-            tokens,
-            limit,
-            n_keep=n_keep,
-            verifier=recorder or drawn,
-            sampler=sampler,
-            plain=plain,
-            own=own,
-            owner=options.get("owner", ""),
-        )
+        with told_to_programs():
+            request = Request(
+                self._loop,
+                tokens,
+                limit,
+                n_keep=n_keep,
+                verifier=recorder or drawn,
+                sampler=sampler,
+                plain=plain,
+                own=own,
+                owner=options.get("owner", ""),
+            )
         found = recorder.found if recorder else ()
         threads = self.session.threads
         partial = PartialAnswer(

@@ -102,10 +102,10 @@ FLAGS = {
 
 @contextmanager
 def told_to_programs() -> Iterator[None]:
-    """Name options where an error of the block about settings or the model names the flags of the command line."""
+    """Name options where an error of the block about settings, model or prompt names flags of the command line."""
     try:
         yield
-    except (UsageError, ModelLoadError) as error:
+    except (UsageError, ModelLoadError, PromptError) as error:
         # A program reads its own files, and needs no quotes of a shell.
         what, hint = (
             sub(r"(?<![\w-])--?[A-Za-z][\w-]*", lambda found: FLAGS.get(found[0], found[0]), words)

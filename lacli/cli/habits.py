@@ -52,6 +52,7 @@ REFUSED = {
     ),
     "--keep": ("a chat that shifts its context keeps the system prompt", "lacli chat --context-shift"),
     "--lora": ("adapters are not loaded", "merge it into the model's file with llama-export-lora"),
+    "--log-file": ("the log goes to standard error", "2>>FILE adds it to a file"),
     "--mlock": ("memory is not locked", "leave it out"),
     "--numa": ("memory is not placed by socket", "numactl does it"),
 }

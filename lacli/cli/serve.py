@@ -216,7 +216,8 @@ def serve(
             for name, each in zip(hosts, listening, strict=True):
                 run.listen(name, each)
             asking = f", for {counted(len(keys), 'key')}" if keys else ""
-            screen.say(f"lacli: {settings.name} answers at {place}, {session.texts} at a time{asking}; Ctrl-C ends it")
+            told = f"{settings.name} answers at {place}, {session.texts} at a time{asking}; Ctrl-C ends it"
+            screen.say(f"lacli: {access.now()} {told}")
             said, warned = access.unless_full(screen.note), access.unless_full(screen.warn)
             try:
                 served = app.Server(model, settings).app(guarded, pages, said)

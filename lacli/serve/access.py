@@ -95,7 +95,7 @@ def own_stderr(errors: TextIO | None) -> TextIO | None:
 def unless_full(said: Callable[[str], None]) -> Callable[[str], None]:
     """Wrap `said` so that a line is left out while stderr is a full pipe, which would hold up all for its reader.
 
-    Where there is room again a line counts those that were left out.
+    Lines begin with the date. Where there is room again a line counts those that were left out.
     """
     left_out = 0
 
@@ -104,13 +104,18 @@ def unless_full(said: Callable[[str], None]) -> Callable[[str], None]:
         if not _has_room():
             left_out += 1
         elif left_out:
-            said(f"{counted(left_out, 'line')} left out: this log was not read")
+            said(f"{now()} {counted(left_out, 'line')} left out: this log was not read")
             left_out = 0
             say(line)
         else:
-            said(line[:LONGEST_LINE])
+            said(f"{now()} {line[:LONGEST_LINE]}")
 
     return say
+
+
+def now() -> str:
+    """The date and the time, with which a line begins."""
+    return strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _has_room() -> bool:
@@ -130,11 +135,11 @@ def _error(body: bytes) -> str:
 
 
 def _line(scope: Scope, request_id: str, status: int, seconds: float) -> str:
-    """Date, time, address, key, method, path, status, tokens of prompt and answer, seconds, id of a failed one, why."""
+    """Address, key, method, path, status, tokens of prompt and answer, seconds, id of a failed one, why."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]
-    words = [strftime("%Y-%m-%d %H:%M:%S"), scope["client"][0] if scope.get("client") else "unix"]
+    words = [scope["client"][0] if scope.get("client") else "unix"]
     words += [] if owner is None else [f"key {int(owner or 0) + 1}"]
     words += [scope["method"], path, str(status)]
     is_broken = any(choice.finish == "interrupt" for choice in choices or ())
