@@ -21,7 +21,7 @@ from lacli.settings import Detail
 from lacli.stats import Finish, RunStatistics
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen
-from lacli.terminal.waiting import Say
+from lacli.terminal.waiting import Say, reading_words
 from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
@@ -305,8 +305,12 @@ class ConnectedChat(Talk):
         partial = PartialReply()
         try:
             with closing(self._server.events(self._body())) as events, ExitStack() as unanswered:
-                unanswered.enter_context(self._waiting())("waiting for the server; Ctrl-C gives up", "waiting")
+                say = unanswered.enter_context(self._waiting())
+                say("waiting for the server; Ctrl-C gives up", "waiting")
                 for event in events:
+                    if read := event.get("prompt_progress"):
+                        seconds, done = read["time_ms"] / 1e3, read["processed"]
+                        say(*reading_words(done, read["total"], (done - read["cache"]) / seconds if seconds else 0.0))
                     for piece in partial.take(event):
                         unanswered.close()
                         yield piece
@@ -358,7 +362,7 @@ class ConnectedChat(Talk):
         options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
         if self._server.cells:
             # An answer that is stopped has no last event with its numbers. Servers that are not llama.cpp's may refuse.
-            options["timings_per_token"] = True
+            options |= {"timings_per_token": True, "return_progress": True}
         return {"model": self._server.name, "messages": messages, **options, **chosen, **steps}
 
 

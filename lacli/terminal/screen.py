@@ -22,7 +22,7 @@ from lacli.settings import Switch
 from lacli.stats import MIN_CORE_SHARE
 from lacli.terminal.charts import drawable
 from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone_by_signals
-from lacli.terminal.waiting import Say, counting, waiting_line
+from lacli.terminal.waiting import Say, counting, reading_words, waiting_line
 from lacli.text.files import is_terminal
 from lacli.text.format import printable
 from lacli.text.stream import Piece
@@ -175,12 +175,10 @@ class Screen:
         with self.waiting(shown=shown and tokens > 0) as say:
 
             def read(done: int) -> None:
-                count, seconds = f"{done:,}/{tokens:,}", perf_counter() - begin
-                words = f"reading the prompt {count} tokens"
-                rate = [f"{words}, {done / seconds:,.0f} tokens/s"] if done and seconds else []
+                seconds = perf_counter() - begin
                 busy = seconds > BUSY_AFTER_S and process_time() - core_begin < MIN_CORE_SHARE * threads * seconds
-                told = [f"reading {count}: {BUSY}"] if busy and threads > 1 else []
-                say(*told, *rate, words, f"reading {count}", count, f"{done / max(tokens, 1):.0%}")
+                told = [f"reading {done:,}/{tokens:,}: {BUSY}"] if busy and threads > 1 else []
+                say(*told, *reading_words(done, tokens, done / seconds if seconds else 0.0))
 
             read(0)
             yield read

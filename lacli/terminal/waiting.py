@@ -81,6 +81,14 @@ def waiting_line(file: TextIO, width: Callable[[], int]) -> Iterator[Say]:
             line.erase()
 
 
+def reading_words(done: int, tokens: int, speed: float) -> list[str]:
+    """Forms of a line that tells how far a prompt of `tokens` is read, at `speed` tokens/s; 0 where none is known."""
+    count = f"{done:,}/{tokens:,}"
+    words = f"reading the prompt {count} tokens"
+    rate = [f"{words}, {speed:,.0f} tokens/s"] if done and speed else []
+    return [*rate, words, f"reading {count}", count, f"{done / max(tokens, 1):.0%}"]
+
+
 def counting(say: Say) -> Callable[[int], None]:
     """A function that takes the number of each step's tokens, and has `say` tell how many there are.
 

@@ -218,7 +218,7 @@ def test_an_answer_that_is_left_ends_on_the_server() -> None:
     assert body.closed and chat.conversation.last_answer == "half"
 
 
-def test_a_line_says_that_the_server_is_waited_for_until_the_first_word_of_an_answer() -> None:
+def test_a_line_says_how_far_the_server_is_until_the_first_word_of_an_answer() -> None:
     seen: list[str] = []
 
     @contextmanager
@@ -226,11 +226,16 @@ def test_a_line_says_that_the_server_is_waited_for_until_the_first_word_of_an_an
         yield lambda *forms: seen.append(forms[0])
         seen.append("gone")
 
-    chat = streaming({"choices": [{"delta": {"role": "assistant"}}]}, said("yes"), END)
+    read = {"prompt_progress": {"total": 100, "cache": 32, "processed": 64, "time_ms": 2000}}
+    chat = streaming({"choices": [{"delta": {"role": "assistant"}}]}, read, said("yes"), END)
     chat._waiting = waiting
     pieces = chat.ask("is it?")
     assert next(pieces).text == "yes"
-    assert seen == ["waiting for the server; Ctrl-C gives up", "gone"]
+    assert seen == [
+        "waiting for the server; Ctrl-C gives up",
+        "reading the prompt 64/100 tokens, 16 tokens/s",
+        "gone",
+    ]
     assert list(pieces) == [] and seen.count("gone") == 1
 
 
