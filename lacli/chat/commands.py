@@ -74,8 +74,9 @@ class Commands:
     `model`: as the user typed it; `template`: its name, empty for the model's own. `show_status`: whether the line of
     numbers is wanted. `report`: what the last answer cost, as it was then. `files`: names and texts that /read has put
     before the next message; `sent`: messages that were sent with files, what waited before them and what was typed.
-    `may_replace`: files of this chat, and those that /save has refused, by their absolute paths. `asks`: True
-    where /load is refused once for a chat that is not saved; `kept`: messages that it drops without that.
+    `file`: the one that the chat was saved to or loaded from last. `may_replace`: files of this chat, and those that
+    /save has refused, by their absolute paths. `asks`: True where /load is refused once for a chat that is not saved;
+    `kept`: messages that it drops without that.
     """
 
     chat: Talk
@@ -87,6 +88,7 @@ class Commands:
     report: str = ""
     files: list[tuple[str, str]] = field(default_factory=list)
     sent: dict[str, tuple[list[tuple[str, str]], str]] = field(default_factory=dict)
+    file: str = ""
     may_replace: set[str] = field(default_factory=set)
     asks: bool = False
     kept: Sequence[Message] = ()
@@ -164,6 +166,7 @@ class Commands:
         self.chat.clear()
         # What comes now is another chat than those in files.
         self.may_replace.clear()
+        self.file = ""
         return self._changed(f"cleared; the system prompt and the settings stay{self._drop_files()}", "clear")
 
     def _regen(self, argument: str) -> Reply:
@@ -256,12 +259,15 @@ class Commands:
         return Reply(f"{size}; {self.files_wait if waiting else 'it goes before the next message'}")
 
     def _save(self, argument: str) -> Reply:
-        name, saved = file_name(argument), self.as_saved()
+        if not (argument or self.file):
+            raise UsageError("/save needs a file", "write /save FILE")
+        name, saved = file_name(argument) if argument else self.file, self.as_saved()
         path = os.path.expanduser(name)
         existed = os.path.isfile(path) and os.path.getsize(path) > 0
         known = absolute(name) in self.may_replace
         self.may_replace.add(absolute(name))
         write_chat(name, saved, replaces=known)
+        self.file = name
         self.kept = saved.messages
         instead = ", in place of the chat that was there" if existed else ""
         what = counted(len(saved.messages), "message") if saved.messages else "the settings and no message"
@@ -283,7 +289,7 @@ class Commands:
         with without_ctrl_c():
             new_context = self.chat.change(settings, saved.seed)
             self.chat.resume(Conversation(saved.system, saved.messages))
-            self.may_replace = {saved.path}
+            self.file, self.may_replace = name, {saved.path}
             self.kept = saved.messages
             dropped = self._drop_files()
             self.transcript.begin(self.as_saved())

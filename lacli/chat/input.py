@@ -80,7 +80,7 @@ COMMANDS = (
     Entry(("/mode",), "mode", "show how tokens are guessed, or change it", "[MODE]"),
     Entry(("/stats",), "none", "show what the answers cost: tokens/s, S, steps"),
     Entry(("/read",), "file", "put a file before the next question, or ask it now", "FILE [QUESTION]", needed=True),
-    Entry(("/save",), "file", "write the chat to a file", "FILE", needed=True),
+    Entry(("/save",), "file", "write the chat to a file, or once more to the last one", "[FILE]"),
     Entry(("/load",), "file", "go on with a chat from a file, or from a log", "FILE", needed=True),
     Entry(("/copy",), "none", "copy the last answer to the clipboard"),
     Entry(("/compact",), "none", "drop the oldest questions and answers"),

@@ -161,6 +161,7 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         talk, notes, warnings = opened(plan, Conversation(plan.system, saved.messages), stack)
         talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
+        commands.file = saved.path
         commands.may_replace.add(saved.path)
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
         commands.asks, commands.kept = repl.interactive and not plan.log, saved.messages

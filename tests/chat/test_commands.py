@@ -63,7 +63,8 @@ def two_turns() -> FakeChat:
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.names[0])
 def test_every_command_does_something_even_in_an_empty_chat(entry: Entry, tmp_path: Path) -> None:
-    argument = {"file": str(tmp_path / "chat"), "switch": "on"}.get(entry.argument, "") if entry.needed else ""
+    is_named = entry.needed or entry.names[0] == "/save"
+    argument = {"file": str(tmp_path / "chat"), "switch": "on"}.get(entry.argument, "") if is_named else ""
     if entry.names[0] != "/save":
         write_chat(tmp_path / "chat", SavedChat("demo"))
     reply = run(FakeChat(cells=10_000), f"{entry.names[0]} {argument}".strip())
@@ -276,7 +277,11 @@ def test_save_replaces_a_chat_of_this_session_and_another_one_only_when_told_aga
     commands, instead = commands_of(two_turns()), "in place of the chat"
     assert instead not in run_in(commands, f"/save {file}").text
     assert instead in run_in(commands, f"/save {file}").text
-    assert instead in run(FakeChat(), f"/load {file}", f"/save {file}").text
+    for again in ("/save", f"/save {file}"):
+        assert instead in run(FakeChat(), f"/load {file}", again).text
+        assert instead in run_in(commands, again).text
+    with pytest.raises(UsageError, match="/save needs a file"):
+        run(FakeChat(), f"/load {file}", "/clear", "/save")
     write_chat(file, SavedChat("demo", messages=(Message("user", "kept"),)))
     commands = commands_of(two_turns())
     with pytest.raises(LacliError, match="holds another chat .the same again replaces it"):

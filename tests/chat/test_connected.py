@@ -143,7 +143,8 @@ def test_a_request_has_the_conversation_the_temperature_and_what_was_changed() -
     list(chat.ask("two"))
     first, second = bodies
     assert first["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}]
-    assert {*first} == {"model", "messages", "stream", "stream_options", "timings_per_token", "temperature", "lacli"}
+    options = {"stream", "stream_options", "timings_per_token", "return_progress", "temperature", "lacli"}
+    assert {*first} == {"model", "messages", *options}
     assert [each["role"] for each in second["messages"]] == ["system", "user", "assistant", "user"]
     assert (second["top_k"], second["stop"], second["max_tokens"]) == (7, ["x"], 9)
     assert second["logit_bias"] == {"3": -100.0}

@@ -269,7 +269,7 @@ def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: 
         ("/list", "(leave, and name another model"),
         ("/add a.py", "(/read FILE"),
         ("/read", "write /read FILE [QUESTION]"),
-        ("/save", "write /save FILE"),
+        ("/load", "write /load FILE"),
     ],
 )
 def test_a_mistake_is_said_in_one_line_with_what_may_be_meant(line: str, words: str) -> None:
