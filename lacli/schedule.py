@@ -273,15 +273,15 @@ class Schedule:
         """
         texts = [text for text in self.texts if text.has_cells and not text.is_held]
         ready, pieces = [text for text in texts if text.is_prefilled], []
-        left = min(self._engine.prefill_rows, self._engine.batch_rows - len(ready))
+        # No more than need to be read by themselves: a text that comes in waits for the step that is taken.
+        most = min(self._engine.prefill_rows, self._engine.mixed_rows + 1)
+        left = min(most, self._engine.batch_rows - len(ready))
         missing_of = {text: len(text.tokens) - 1 - text.group.past for text in texts if not text.is_prefilled}
         rows = len(ready) + min(left, sum(missing_of.values()) + len(missing_of))
         self._makes_wait = False
         if ready and rows > self._engine.mixed_rows and not self._reads_first:
             self._makes_wait = self._owed_s <= 0
             ready, missing_of = ([], missing_of) if self._makes_wait else (ready, {})
-            # As short as a piece can be that is read by itself.
-            left = min(left, self._engine.mixed_rows + 1)
         # A short prompt does not wait for a long one.
         for text, missing in sorted(missing_of.items(), key=lambda item: item[1]):
             if missing < left and not self._reads_first:
