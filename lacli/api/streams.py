@@ -61,6 +61,11 @@ class Answering(Closing):
         """True while it waits for a place or is decoded; a step that `close` meets is taken to its end."""
         return self._request.in_loop
 
+    @property
+    def is_decoded(self) -> bool:
+        """True while it has a place."""
+        return bool(self._request.placed) and self._request.in_loop
+
     def partial_answer(self) -> Answer:
         """What there is of the answer by now."""
         return self._partial.answer()

@@ -37,11 +37,11 @@ HELP = {
 
 @dataclass(eq=False)
 class Slot:
-    """An answer that is decoded. `number`: its place."""
+    """An answer on its way. `number`: of its place, once that was looked at."""
 
-    number: int
     stream: AsyncStream
     prompt: Sequence[int]
+    number: int | None = None
 
 
 class Meter:
@@ -80,9 +80,7 @@ class Meter:
     @contextmanager
     def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:
         """Show an answer while it is decoded, and count it at its end."""
-        taken = {slot.number for slot in self._running}
-        number = next(number for number in range(len(taken) + 1) if number not in taken)
-        slot = Slot(number, stream, prompt)
+        slot = Slot(stream, prompt)
         self._running.append(slot)
         try:
             yield
@@ -120,7 +118,12 @@ class Meter:
 
     def slots(self, places: int, context: int, owner: str = "") -> list[dict[str, Any]]:
         """The places, and what is decoded in those of `owner`."""
-        running = {slot.number: slot for slot in self._running}
+        decoded = [slot for slot in self._running if slot.stream.is_decoded]
+        free = [number for number in range(places) if number not in {slot.number for slot in decoded}]
+        for each in decoded:
+            if each.number is None and free:
+                each.number = free.pop(0)
+        running = {slot.number: slot for slot in decoded}
         found = []
         for number in range(places):
             slot = running.get(number)

@@ -45,7 +45,10 @@ def test_an_owners_beginning_is_decoded_once_and_anothers_again(guarded: str) ->
 
 def stream(cost: RunStatistics, **more: Any) -> AsyncStream:
     """An answer that has cost this."""
-    return cast(AsyncStream, SimpleNamespace(**{"cost": cost, "owner": "", "in_loop": False, "limit": -1, **more}))
+    return cast(
+        AsyncStream,
+        SimpleNamespace(**{"cost": cost, "owner": "", "in_loop": False, "is_decoded": True, "limit": -1, **more}),
+    )
 
 
 def test_slots_tell_an_owner_of_its_own_texts_only() -> None:
@@ -58,6 +61,21 @@ def test_slots_tell_an_owner_of_its_own_texts_only() -> None:
     assert [each["is_processing"] for each in shown] == [True, True, False]
     assert [each.get("n_prompt_tokens") for each in shown] == [None, 3, None]
     assert set(shown[0]) == set(shown[2])
+
+
+def test_slots_show_answers_that_have_waited_for_a_place_and_none_that_waits_or_has_ended() -> None:
+    meter = Meter()
+    first, second, third = (stream(RunStatistics(), is_decoded=is_decoded) for is_decoded in (True, True, False))
+
+    def shown() -> list[int]:
+        return [each.get("n_prompt_tokens", 0) for each in meter.slots(2, 100)]
+
+    with meter.counting(first, [1]), meter.counting(second, [1] * 2), meter.counting(third, [1] * 3):
+        assert shown() == [1, 2]
+        cast(Any, first).is_decoded = False
+        assert shown() == [0, 2]
+        cast(Any, third).is_decoded = True
+        assert shown() == [3, 2]
 
 
 def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None:
