@@ -113,13 +113,13 @@ def summary(
     texts = _texts(found, judged) if machine.comparable else ""
     for sentence in filter(None, [_ceiling(whole, {} if busy else ceilings or {}), texts]):
         lines += ["", sentence]
-    advice = _measure_again(machine, typed) if busy else recommendation(compared, typed)
+    advice = measure_again(machine, typed) if busy else recommendation(compared, typed)
     lines += ["", f"{advice.reason}:"]
     # A command stays on a line of its own, to be copied.
     return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])
 
 
-def _measure_again(machine: Machine, typed: Typed) -> Advice:
+def measure_again(machine: Machine, typed: Typed) -> Advice:
     """Advise the same benchmark again, with one thread if it had more."""
     calm = "When the machine is calm measure again"
     if machine.n_threads == 1 and machine.n_threads_batch in (0, 1):

@@ -19,7 +19,7 @@ from lacli.bench.rounds import Exchange, Trial
 from lacli.bench.rows import Machine, ResultRow, as_rows, as_text
 from lacli.bench.run import Request, measured, opened
 from lacli.bench.statistics import Ratio
-from lacli.bench.summary import needs_more, verdict
+from lacli.bench.summary import Typed, measure_again, needs_more, verdict
 from lacli.bench.tasks import ALL
 from lacli.check.judge import Difference, largest_difference, plain_logits
 from lacli.engine import Engine
@@ -230,12 +230,13 @@ def summary(
     judged: Judged,
     machine: Machine,
     width: int,
-    seconds: float | None = None,
+    typed: Typed,
     busy: str = "",
 ) -> str:
     """What each number of texts brings, how long one text takes in company, and whether the texts are the same.
 
-    `seconds`: as `needs_more` takes it. `busy`: a sentence on a machine that was; then nothing is advised.
+    `typed`: what was, for the commands that are advised. `busy`: a sentence on a machine that was; then the same is
+    advised again.
     """
     whole = _overall(found)
     alone, kinds = whole[0].result, {each.result.kind for each in found} - {ALL}
@@ -256,13 +257,16 @@ def summary(
         lines.append(f"{number} at a time:  {', '.join(said)}")
     unsure = [ratio for each in others if verdict(ratio := _judged(each)) not in ("faster", "slower")]
     if unsure and not busy:
-        lines += ["", needs_more(unsure, seconds)]
+        lines += ["", needs_more(unsure, typed.seconds)]
     best = max(whole, key=lambda each: each.total.value)
     # On a busy machine one held-up group can make another look 80 times as fast.
     most = "" if busy else f"Most tokens/s: {best.mode}, {best.number} at a time ({best.total.value:.2f}x)."
     for sentence in filter(None, [_slower(others), _texts(others, judged), most]):
         lines += ["", sentence]
-    return "\n".join(wrapped(line, width) for line in lines)
+    advice = measure_again(machine, typed) if busy else None
+    lines += ["", f"{advice.reason}:"] if advice else []
+    # A command stays on a line of its own, to be copied.
+    return "\n".join([*(wrapped(line, width) for line in lines), *([f"  {advice.command}"] if advice else [])])
 
 
 def _one(each: Together) -> str:
@@ -314,7 +318,7 @@ def _show(
         screen.line(as_text(rows_of(found, judged, machine), request.form))
         return
     width = columns()
-    parts = [summary(found, judged, machine, width or PAGE, request.typed.seconds, busy)]
+    parts = [summary(found, judged, machine, width or PAGE, request.typed, busy)]
     if request.form == "md" or request.details:
         write = markdown if request.form == "md" else lined_up(width)
         parts.insert(0, as_lines(found, machine, write, width or PAGE))

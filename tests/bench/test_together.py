@@ -10,6 +10,7 @@ from lacli.bench.company import BlockTrial
 from lacli.bench.report import lined_up
 from lacli.bench.results import results
 from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
+from lacli.bench.summary import Typed
 from lacli.bench.sweep import Point
 from lacli.bench.together import Together, as_lines, beside_alone, rows_of, summary
 from lacli.check.judge import Difference
@@ -62,7 +63,7 @@ def measured(*modes: DecodeSettings, repetitions: int = 2, most: int = -1, parts
 
 
 def told(found: list[Together], width: int = 80, busy: str = "") -> str:
-    return summary(found, {}, MACHINE, width, 20.0, busy)
+    return summary(found, {}, MACHINE, width, Typed("demo", seconds=20.0), busy)
 
 
 def test_each_number_has_a_line_that_begins_with_plain_decoding_and_goes_on_with_the_fastest() -> None:
@@ -90,10 +91,11 @@ def test_few_prompts_are_called_undecided_or_not_certain() -> None:
     assert "--seconds" not in told(measured())
 
 
-def test_a_busy_machine_is_named_before_the_numbers_and_nothing_is_advised() -> None:
+def test_a_busy_machine_is_named_before_the_numbers_and_only_the_same_is_advised_again() -> None:
     ones = [contender(PLAIN, 1, 1.0), contender(PLAIN, 2, 2.0)]
     text = told(beside_alone(results(played(Rounds(ones, TASKS[:2], 1, asker())))), busy="It was busy.")
-    assert text.splitlines()[1] == "It was busy." and "--seconds" not in text and "Most tokens/s" not in text
+    assert text.splitlines()[1] == "It was busy." and "Most tokens/s" not in text
+    assert text.splitlines()[-1].startswith("  lacli bench demo") and text.count("--seconds") == 1
 
 
 def test_texts_that_part_are_counted_beside_one_alone_and_their_verdict_is_told() -> None:
@@ -106,7 +108,7 @@ def test_texts_that_part_are_counted_beside_one_alone_and_their_verdict_is_told(
     for difference, word in ((near, "rounding"), (far, "unclear")):
         judged = {parted: difference}
         sentence = f"118 of 120 texts are those of plain decoding alone; the others: 2 {word}."
-        assert sentence in " ".join(summary(found, judged, MACHINE, 80).split())
+        assert sentence in " ".join(summary(found, judged, MACHINE, 80, Typed()).split())
         one, two = (row for row in rows_of(found, judged, MACHINE) if row["class"] == "all" and not row["identical"])
         assert (one["mode"], two["mode"]) == ("plain", "auto") and one["parallel"] == two["parallel"] == 2
         assert (one["identical"], one["identical_n"], one["prompts"]) == (False, 23, 24)
