@@ -96,8 +96,8 @@ class Schedule:
         assert places * size <= engine.sequences, "the context was made for fewer sequences"
         self._decoder, self._engine, self.places = decoder, engine, places
         self._reads_first = reads_first
-        # Whether texts wait for the step that is taken, and seconds that they may decode before the next such step.
-        self._makes_wait, self._owed_s = False, 0.0
+        # Seconds that texts may decode before the next step that only reads.
+        self._owed_s = 0.0
         step = EngineStep(engine)
         # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
         cells = engine.cells if places == 1 else min(engine.cells, engine.trained_context)
@@ -221,14 +221,14 @@ class Schedule:
             # Guesses are worth more than what may be asked again.
             self._find_cells(min(len(self.texts) * self._decoder.settings.max_rows, self._engine.batch_rows))
         while True:
-            ready, pieces = self._rows()
+            ready, pieces, makes_wait = self._rows()
             if not ready and not pieces:
                 return news
             begin = perf_counter()
             taken = self._decoder.step(ready, [_cells(text) for text in pieces])
             seconds = perf_counter() - begin
             if taken is not None:
-                self._owed_s = seconds * DECODED_PER_READ_S if self._makes_wait else self._owed_s - seconds
+                self._owed_s = seconds * DECODED_PER_READ_S if makes_wait else self._owed_s - seconds
                 if not any(text.is_prefilled for text in ready):
                     rows = sum(len(_cells(text).part.again) for text in [*ready, *pieces])
                     [*ready, *pieces][0].mode.prefilled(rows, seconds)
@@ -265,11 +265,12 @@ class Schedule:
         self.end(text, "length")
         return False
 
-    def _rows(self) -> tuple[list[SharedText], list[SharedText]]:
+    def _rows(self) -> tuple[list[SharedText], list[SharedText], bool]:
         """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first.
 
-        The last piece of a prompt and the text's first step are one batch, but where prompts are read first. Steps
-        that only read and steps that only decode take turns where both together would take longer.
+        Behind them whether the step makes texts wait that could decode. The last piece of a prompt and the text's first
+        step are one batch, but where prompts are read first. Steps that only read and steps that only decode take turns
+        where both together would take longer.
         """
         texts = [text for text in self.texts if text.has_cells and not text.is_held]
         ready, pieces = [text for text in texts if text.is_prefilled], []
@@ -278,10 +279,10 @@ class Schedule:
         left = min(most, self._engine.batch_rows - len(ready))
         missing_of = {text: len(text.tokens) - 1 - text.group.past for text in texts if not text.is_prefilled}
         rows = len(ready) + min(left, sum(missing_of.values()) + len(missing_of))
-        self._makes_wait = False
-        if ready and rows > self._engine.mixed_rows and not self._reads_first:
-            self._makes_wait = self._owed_s <= 0
-            ready, missing_of = ([], missing_of) if self._makes_wait else (ready, {})
+        takes_turns = bool(ready) and rows > self._engine.mixed_rows and not self._reads_first
+        makes_wait = takes_turns and self._owed_s <= 0
+        if takes_turns:
+            ready, missing_of = ([], missing_of) if makes_wait else (ready, {})
         # A short prompt does not wait for a long one.
         for text, missing in sorted(missing_of.items(), key=lambda item: item[1]):
             if missing < left and not self._reads_first:
@@ -293,7 +294,7 @@ class Schedule:
                 pieces.append(text)
         if missing_of:
             ready.sort(key=self.texts.index)
-        return [] if pieces and self._reads_first else ready, pieces
+        return [] if pieces and self._reads_first else ready, pieces, makes_wait
 
     def _give_cells(self) -> None:
         """Give cells to the texts that wait, in the order of their arrival, as far as there are enough."""

@@ -114,9 +114,12 @@ def summary(
     for sentence in filter(None, [_ceiling(whole, {} if busy else ceilings or {}), texts]):
         lines += ["", sentence]
     advice = measure_again(machine, typed) if busy else recommendation(compared, typed)
-    lines += ["", f"{advice.reason}:"]
-    # A command stays on a line of its own, to be copied.
-    return "\n".join([*(wrapped(line, width) for line in lines), f"  {advice.command}"])
+    return with_advice(lines, advice, width)
+
+
+def with_advice(lines: Sequence[str], advice: Advice, width: int) -> str:
+    """Return `lines` for `width` columns with an advice behind them, whose command is one line, to be copied."""
+    return "\n".join([*(wrapped(line, width) for line in (*lines, "", f"{advice.reason}:")), f"  {advice.command}"])
 
 
 def measure_again(machine: Machine, typed: Typed) -> Advice:

@@ -186,8 +186,9 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
     for field in row:
         if field in FLAGS_ALONE:
             raise LacliError(f"{field} is no field of a row", "give the flag, for all rows")
-        meant = ["max_tokens"] if field in LIMITS else suggest(field, SLIPPED, least=SLIP)
-        if field not in SLIPPED and meant:
+        if field in SLIPPED:
+            continue
+        if meant := ["max_tokens"] if field in LIMITS else suggest(field, SLIPPED, least=SLIP):
             raise LacliError(f"{field} is no field of a row", offered(meant[:1]))
     turns = row.get("turns")
     if turns is None:

@@ -19,7 +19,7 @@ from lacli.bench.rounds import Exchange, Trial
 from lacli.bench.rows import Machine, ResultRow, as_rows, as_text
 from lacli.bench.run import Request, measured, opened
 from lacli.bench.statistics import Ratio
-from lacli.bench.summary import Typed, measure_again, needs_more, verdict
+from lacli.bench.summary import Typed, measure_again, needs_more, verdict, with_advice
 from lacli.bench.tasks import ALL
 from lacli.check.judge import Difference, largest_difference, plain_logits
 from lacli.engine import Engine
@@ -235,8 +235,8 @@ def summary(
 ) -> str:
     """What each number of texts brings, how long one text takes in company, and whether the texts are the same.
 
-    `typed`: what was, for the commands that are advised. `busy`: a sentence on a machine that was; then the same is
-    advised again.
+    `typed`: what the user typed, for the commands that are advised. `busy`: a sentence on a machine that was busy; then
+    the same benchmark is advised again.
     """
     whole = _overall(found)
     alone, kinds = whole[0].result, {each.result.kind for each in found} - {ALL}
@@ -263,10 +263,9 @@ def summary(
     most = "" if busy else f"Most tokens/s: {best.mode}, {best.number} at a time ({best.total.value:.2f}x)."
     for sentence in filter(None, [_slower(others), _texts(others, judged), most]):
         lines += ["", sentence]
-    advice = measure_again(machine, typed) if busy else None
-    lines += ["", f"{advice.reason}:"] if advice else []
-    # A command stays on a line of its own, to be copied.
-    return "\n".join([*(wrapped(line, width) for line in lines), *([f"  {advice.command}"] if advice else [])])
+    if busy:
+        return with_advice(lines, measure_again(machine, typed), width)
+    return "\n".join(wrapped(line, width) for line in lines)
 
 
 def _one(each: Together) -> str:

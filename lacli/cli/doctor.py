@@ -99,7 +99,8 @@ def doctor(
 
     ModelSettings(threads=threads)
     servers = endpoints(rpc)
-    known, bare = known_variables(commands()), without_variable(commands())
+    every = commands()
+    known, bare = known_variables(every), without_variable(every)
     checks: dict[str, Callable[[], Finding]] = {
         "Python": check_python,
         "llama.cpp": check_library,

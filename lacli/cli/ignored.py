@@ -175,5 +175,6 @@ def unread_variables(context: typer.Context) -> list[str]:
     some = getattr(typer.main.get_command(program(["run", "chat"])), "commands", {})
     if not unknown_variables(os.environ, known_variables(some)):
         return []
-    found = unknown_variables(os.environ, known_variables(commands()), without_variable(commands()))
+    every = commands()
+    found = unknown_variables(os.environ, known_variables(every), without_variable(every))
     return [f"no flag reads {name}: {hint}" if hint else f"no flag reads {name}" for name, hint in found.items()]

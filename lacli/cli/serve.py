@@ -190,8 +190,9 @@ def serve(
             screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-learn leaves it out")
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
-        if context_shift and session.shift_refusal:
-            screen.warn(session.shift_refusal)
+        if context_shift and (refusal := session.shift_refusal):
+            screen.warn(refusal)
+            context_shift = False
         with Model(session, sampling) as model:
             # A client may ask for the name that the model was started by.
             names = sorted(_names(alias)) or [path.stem, *([asked] if asked and not Path(asked).exists() else [])]

@@ -135,7 +135,7 @@ def _error(body: bytes) -> str:
 
 
 def _line(scope: Scope, request_id: str, status: int, seconds: float) -> str:
-    """Address, key, method, path, status, tokens of prompt and answer, seconds, id of a failed one, why."""
+    """Address, key, method, path, status, tokens of prompt and answer, seconds, id if it failed, what held it up."""
     owner, choices = scope.get(OWNER), scope.get(CHOICES)
     # A path as it was sent has no control characters in it.
     path = scope.get("raw_path", b"").decode("ascii", "replace")[:LONGEST_PATH]

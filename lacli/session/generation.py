@@ -176,7 +176,10 @@ class PartialAnswer:
         )
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """Those from the `first` token on whose text is told by now, at least in part; of an ended answer all."""
+        """Return the log probabilities of the tokens from index `first` on whose text has come, at least in part.
+
+        Of an answer that has ended by itself or by its limit, those of all further tokens.
+        """
         has_all = self._finish in ("eog", "length")
         return self._logprobs[first : len(self._tokens) if has_all else self._stream.begun]
 

@@ -50,7 +50,7 @@ CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix", "store")
 """The sources of mode auto that guess chains; a model with a recurrent state takes nothing else back."""
 
 NOT_SHIFTED = "the context is not shifted when it is full"
-"""How a sentence begins that says why."""
+"""Beginning of the sentences on why that is so."""
 
 
 class Session(Closing):

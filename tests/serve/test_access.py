@@ -79,13 +79,15 @@ def test_a_long_wait_for_a_place_is_told(logged: Logged, monkeypatch: pytest.Mon
         assert (logged.words()[-3:] == ["for", "a", "place)"]) == told
 
 
-def test_an_answer_that_its_client_left_is_broken_off(logged: Logged) -> None:
+def test_an_answer_that_its_client_left_is_broken_off_and_has_its_id_in_the_log(logged: Logged) -> None:
     client = OpenAI(api_key="one", base_url=f"{logged.address}/v1", max_retries=0)
     more = {"ignore_eos": True}
     stream = client.completions.create(model="any", prompt="def f(", max_tokens=2000, stream=True, extra_body=more)
     next(iter(stream))
     stream.close()
-    assert "200 broken off" in " ".join(logged.words())
+    words = logged.words()
+    assert "200 broken off" in " ".join(words)
+    assert words[-2:] == ["id", stream.response.headers["X-Request-Id"]]
 
 
 def test_a_stream_that_ends_with_an_error_is_broken_off(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,15 +132,6 @@ def test_an_id_of_an_answer_leads_to_the_line_of_a_request_that_failed(
     assert logged.words()[-2:] == ["id", caught.value.request_id]
     assert [each == given for each in (answered._request_id, caught.value.request_id)] == 2 * [is_kept]
     assert answered._request_id and (answered._request_id != caught.value.request_id) == (not is_kept)
-
-
-def test_an_answer_that_is_broken_off_has_its_id_in_the_log(logged: Logged) -> None:
-    client = OpenAI(api_key="one", base_url=f"{logged.address}/v1", max_retries=0)
-    more = {"ignore_eos": True}
-    stream = client.completions.create(model="any", prompt="def f(", max_tokens=2000, stream=True, extra_body=more)
-    next(iter(stream))
-    stream.close()
-    assert logged.words()[-2:] == ["id", stream.response.headers["X-Request-Id"]]
 
 
 def test_metrics_count_the_answers_by_their_status(logged: Logged) -> None:
