@@ -135,7 +135,7 @@ class Commands:
         """The chat as a file has it."""
         chat = self.chat
         system, messages = chat.conversation.system, tuple(chat.conversation.messages)
-        return SavedChat(self.model, self.template, system, messages, chat.settings, chat.seed)
+        return SavedChat(self.model, self.template, system, messages, chat.settings, chat.seed, chat.asked_cells)
 
     def differences(self, saved: SavedChat) -> list[str]:
         """Sentences about what a loaded chat had otherwise."""

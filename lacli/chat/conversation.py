@@ -132,6 +132,10 @@ class Chat(Talk):
         return self.session.engine.cells
 
     @property
+    def asked_cells(self) -> int:
+        return self.session.model_settings.context
+
+    @property
     def description(self) -> str:
         return self.session.model.description
 

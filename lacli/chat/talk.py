@@ -169,6 +169,11 @@ class Talk:
         """Tokens that a context of this model can have."""
         return self.cells
 
+    @property
+    def asked_cells(self) -> int:
+        """Tokens of the context that the user asked for; 0 for none."""
+        return 0
+
     def tokens_of(self, text: str) -> int:
         """The number of a text's tokens; 0 where that is not known."""
         raise NotImplementedError

@@ -21,6 +21,7 @@ from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.chat.talk import Conversation, Message
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
+from lacli.llamacpp.settings import MOST_CELLS
 from lacli.session.generation import Answer
 from lacli.text.files import Closing, for_owner, is_deleted, lock, replace_file
 from lacli.text.question import read_raw
@@ -45,7 +46,8 @@ class SavedChat:
     """A conversation with what it takes to go on.
 
     `model`: as the user typed it; `template`: empty for the model's own; `seed`: the one in use where the user has set
-    none. `left_out`: the numbers of damaged lines. `path`: the file that it was read from, as `absolute` gives it.
+    none. `context`: cells as -c gave them, 0 for the default. `left_out`: the numbers of damaged lines. `path`: the
+    file that it was read from, as `absolute` gives it.
     """
 
     model: str = ""
@@ -54,13 +56,15 @@ class SavedChat:
     messages: tuple[Message, ...] = ()
     settings: ChatSettings = ChatSettings()
     seed: int = -1
+    context: int = 0
     left_out: tuple[int, ...] = ()
     path: str = field(default="", compare=False)
 
     def lines(self, event: str, now: datetime) -> bytes:
         """The chat in a file's lines; `event` begins them."""
-        named = {"model": self.model, "template": self.template, "system": self.system, "seed": self.seed}
-        first = _line(event, now, format=FORMAT, version=VERSION, **named, settings=self.settings.json)
+        named = {"model": self.model, "template": self.template, "system": self.system}
+        numbers = {"seed": self.seed, "context": self.context}
+        first = _line(event, now, format=FORMAT, version=VERSION, **named, **numbers, settings=self.settings.json)
         return first + b"".join(_message_line(message, now) for message in self.messages)
 
 
@@ -219,7 +223,9 @@ def _begun(line: Mapping[str, Any], where: str) -> SavedChat:
             )
         settings = settings_from_json(line.get("settings", {}))
         model, template, system = (_text(line, name) for name in ("model", "template", "system"))
-        return SavedChat(model, template, system, settings=settings, seed=_seed(line, -1))
+        if type(context := line.get("context", 0)) is not int or not 0 <= context <= MOST_CELLS:
+            raise ValueError('"context" is no number of tokens')
+        return SavedChat(model, template, system, settings=settings, seed=_seed(line, -1), context=context)
     except UsageError as error:
         raise LacliError(f"{where}: {error.what}", error.hint) from error
     except DAMAGED as error:

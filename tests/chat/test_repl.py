@@ -658,21 +658,22 @@ def test_a_system_prompt_of_the_environment_is_for_new_chats(tmp_path: Path) -> 
 def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
     file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
     grammar.write_text('root ::= "a"')
-    chat("demo", "-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", lines=[f"/save {file}"])
+    chat("demo", "-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", "-c", "512", lines=[f"/save {file}"])
     assert not chat("--load", str(file), lines=["/show"], env={"LACLI_MODEL": "no/such.gguf"}).code
     asked = ["/system", "/show", "/set G", "/set grammar", "/set json-schema"]
     typed = ["-sys", "", "--preset", "creative", "--grammar-file", str(grammar)]
-    env = {"LACLI_CHAT_TEMPLATE": "llama3", "LACLI_STRICT": "1"}
+    env = {"LACLI_CHAT_TEMPLATE": "llama3", "LACLI_STRICT": "1", "LLAMA_ARG_CTX_SIZE": "256"}
     shown = chat("--load", str(file), *typed, lines=[*asked, f"/save {file}"], env=env).err
     for words in (
         "there is no system prompt",
         "template  alpaca",
+        "of 512 tokens used",
         "G is 8 ",
         'grammar is root ::= "a"',
         "schema is none",
     ):
         assert words in shown
-    assert not read_chat(file).settings.decode_settings.strict
+    assert not read_chat(file).settings.decode_settings.strict and read_chat(file).context == 512
     schema = chat("--load", str(file), "--json-schema-file", "/dev/stdin", lines=["{}"])
     assert "both given" not in schema.err
 

@@ -86,12 +86,12 @@ AT_ITS_END = SavedChat(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(TEXT, TEXT, TEXT, st.lists(TEXT, max_size=5), st.integers(-1, 2**32 - 2))
+@given(TEXT, TEXT, TEXT, st.lists(TEXT, max_size=5), st.integers(-1, 2**32 - 2), st.integers(0, 2**31 - 1))
 def test_what_is_saved_is_read_again(
-    tmp_path: Path, model: str, template: str, system: str, texts: list[str], seed: int
+    tmp_path: Path, model: str, template: str, system: str, texts: list[str], seed: int, context: int
 ) -> None:
     messages = tuple(Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
-    chat = SavedChat(model, template, system, messages, SETTINGS, seed)
+    chat = SavedChat(model, template, system, messages, SETTINGS, seed, context)
     write_chat(tmp_path / "chat", chat)
     assert read_chat(tmp_path / "chat") == chat
 
