@@ -56,7 +56,7 @@ class _Heedless(TextIOWrapper):
 
     def _lose(self, error: OSError) -> None:
         """Let what is in the buffers go nowhere, and what follows too where nobody will ever read it."""
-        # Not before Ctrl-C is heard.
+        # Imported here: nothing may be loaded before Ctrl-C is heard (tests/cli/test_entry.py).
         from errno import EBADF, EIO, EPIPE
 
         # A terminal or a reader does not come back; a disk may have room again.

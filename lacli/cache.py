@@ -38,6 +38,8 @@ class Cache:
         self._owns_all = self._sequences == range(engine.sequences)
         self.past = 0
         self.seconds = 0.0
+        # True once cells were computed behind tokens that are gone.
+        self.is_shifted = False
         self._shared = [0] * len(self._sequences)
 
     @property
@@ -103,6 +105,7 @@ class Cache:
         Only the first `n_keep` are held on to until the caller's text says the same and it calls `grow`.
         """
         self.past = n_keep
+        self.is_shifted = True
         self.unshare()
         self._engine.remove(self.first, n_keep, n_keep + count)
         self._engine.shift(self.first, n_keep + count, ALL, -count)
@@ -139,6 +142,7 @@ class Cache:
     def clear(self) -> None:
         """Forget everything."""
         self.past = 0
+        self.is_shifted = False
         self._shared = [0] * len(self._sequences)
         if self._owns_all:
             self._engine.clear()

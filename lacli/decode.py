@@ -32,7 +32,6 @@ class TextState:
     `group`: the engines that decode it, with the text's cells. `verifier`: draws tokens; None takes the most probable
     ones. `n_keep`: tokens at the beginning that a shift of a full context leaves; None where a full context ends the
     text. `remaining`: tokens it may still get, None for no limit. `mode_s`: seconds of the mode in the last step.
-    `is_shifted`: it has lost tokens by a shift.
     """
 
     tokens: list[int]
@@ -42,7 +41,6 @@ class TextState:
     n_keep: int | None = None
     remaining: int | None = None
     mode_s: float = 0.0
-    is_shifted: bool = False
 
     def room(self, min_outputs: int) -> int:
         """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
@@ -59,7 +57,6 @@ class TextState:
         past = self.group.past
         count = (past - n_keep) // 2
         if count > 0:
-            self.is_shifted = True
             self.mode.truncate(self.tokens, n_keep)
             self.group.shift(self.tokens, n_keep, count)
             del self.tokens[n_keep : n_keep + count]

@@ -78,6 +78,18 @@ class News(NamedTuple):
     reads: bool = False
 
 
+class StepPlan(NamedTuple):
+    """What the next step decodes, oldest texts first.
+
+    `ready`: texts that take a step. `pieces`: those of which a piece of the prompt is prepared. `makes_wait`: True if
+    the step only reads while texts could decode.
+    """
+
+    ready: list[SharedText]
+    pieces: list[SharedText]
+    makes_wait: bool
+
+
 class Schedule:
     """The texts of one engine in the order of their arrival, at most one for each of its `places`.
 
@@ -265,18 +277,15 @@ class Schedule:
         self.end(text, "length")
         return False
 
-    def _rows(self) -> tuple[list[SharedText], list[SharedText], bool]:
-        """The texts that take a step, and those of which pieces of prompt are prepared beside, oldest first.
+    def _rows(self) -> StepPlan:
+        """Choose what the next step decodes.
 
-        Behind them whether the step makes texts wait that could decode. The last piece of a prompt and the text's first
-        step are one batch, but where prompts are read first. Steps that only read and steps that only decode take turns
-        where both together would take longer.
+        The last piece of a prompt and the text's first step are one batch, but where prompts are read first. Steps that
+        only read and steps that only decode take turns where both together would take longer.
         """
         texts = [text for text in self.texts if text.has_cells and not text.is_held]
         ready, pieces = [text for text in texts if text.is_prefilled], []
-        # No more than need to be read by themselves: a text that comes in waits for the step that is taken.
-        most = min(self._engine.prefill_rows, self._engine.mixed_rows + 1)
-        left = min(most, self._engine.batch_rows - len(ready))
+        left = min(self._piece_rows(bool(ready)), self._engine.batch_rows - len(ready))
         missing_of = {text: len(text.tokens) - 1 - text.group.past for text in texts if not text.is_prefilled}
         rows = len(ready) + min(left, sum(missing_of.values()) + len(missing_of))
         takes_turns = bool(ready) and rows > self._engine.mixed_rows and not self._reads_first
@@ -294,7 +303,15 @@ class Schedule:
                 pieces.append(text)
         if missing_of:
             ready.sort(key=self.texts.index)
-        return [] if pieces and self._reads_first else ready, pieces, makes_wait
+        return StepPlan([] if pieces and self._reads_first else ready, pieces, makes_wait)
+
+    def _piece_rows(self, others_wait: bool) -> int:
+        """Rows of a prompt that a step reads. `others_wait`: whether texts could decode meanwhile."""
+        whole, apart = self._engine.prefill_rows, self._engine.mixed_rows + 1
+        # A text that arrives waits for the whole step. Half of a prefill's rows are as fast (docs/many.md); a mixture's
+        # experts would have an eighth of theirs, too few where nothing waits yet.
+        is_short = others_wait or (self.places > 1 and 2 * apart >= whole)
+        return min(whole, apart) if is_short and not self._reads_first else whole
 
     def _give_cells(self) -> None:
         """Give cells to the texts that wait, in the order of their arrival, as far as there are enough."""
@@ -381,8 +398,7 @@ class Schedule:
     def _save(self, text: SharedText) -> None:
         """Save what a text holds, where that can be, for those that begin like it, and for itself where it goes on."""
         cache = _cells(text).cache
-        # Behind a shift the cells remember tokens that the text has no more.
-        if self._saver and cache.past and not text.is_shifted:
+        if self._saver and cache.past and not cache.is_shifted:
             self.saved.keep(SavedText(text.tokens[: cache.past], text.owner, cache.save(self._saver)))
 
     def _set_aside(self, text: SharedText) -> None:

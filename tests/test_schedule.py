@@ -254,11 +254,33 @@ def test_a_text_that_may_be_shifted_is_restored_and_saved_until_it_is() -> None:
         return text
 
     first = ended([*LONG, 1], 10)
-    assert not first.is_shifted
     later = ended([*first.tokens, 2], 60)
-    assert later.reused == len(first.tokens) - 1 and later.is_shifted
+    assert later.reused == len(first.tokens) - 1 and later.tokens[: len(LONG)] != LONG
     # The saved text is the first one still, not what the later one holds without its beginning.
     assert ended([*first.tokens, 3], 1).reused == len(first.tokens) - 1 and ended([*later.tokens, 2], 1).reused == 0
+
+
+def test_a_shifted_text_that_was_decoded_anew_is_saved_again() -> None:
+    schedule = Schedule(Decoder(engine_of(PLAIN, 80, rests=-1), PLAIN), 1)
+    text = schedule.add([*LONG, 1], n_keep=0)
+    while text.tokens[: len(LONG)] == LONG:
+        schedule.step()
+    schedule._set_aside(text)
+    schedule.step()
+    schedule.end(text)
+    later = schedule.add([*text.tokens, 2], 1)
+    schedule.step()
+    assert later.reused == len(text.tokens) - 1
+
+
+@pytest.mark.parametrize(("places", "prefill", "read"), [(2, 128, 64), (1, 128, 128), (2, 512, 190)])
+def test_a_prompt_is_read_in_short_pieces_where_others_may_come(places: int, prefill: int, read: int) -> None:
+    engine = engine_of(PLAIN, 400)
+    engine.prefill_rows, engine.mixed_rows = prefill, 63
+    schedule = Schedule(Decoder(engine, PLAIN), places)
+    text = schedule.add([3] * 190, 2)
+    schedule.step()
+    assert text.group.past == read
 
 
 def test_owners_that_asked_long_ago_are_forgotten_unless_their_texts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class Blocks:
     @property
     def prompts(self) -> BenchPrompts:
         """What a benchmark plans with."""
-        first = Task((WARM_UP,), name=WARM_UP, max_tokens=self.wish.max_tokens or MAX_TOKENS)
+        first = Task((WARM_UP,), name=WARM_UP, max_tokens=self.tasks[0].max_tokens)
         shortest = self.asker.exchange(first, ())
         assert shortest, "the beginnings of prompts fit"
         return BenchPrompts({task: len(self.asker.prompt(task, ())) for task in self.tasks}, shortest, self.size)

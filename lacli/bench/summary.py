@@ -109,7 +109,7 @@ def summary(
     if unsure and not busy:
         lines += ["", needs_more(unsure, typed.seconds)]
     if typed.seconds is not None and not busy:
-        lines += _short_answers(overall(found)[0])
+        lines += short_answers([trial.tokens for each in overall(found)[0].answered for trial in each.trials])
     texts = _texts(found, judged) if machine.comparable else ""
     for sentence in filter(None, [_ceiling(whole, {} if busy else ceilings or {}), texts]):
         lines += ["", sentence]
@@ -118,7 +118,7 @@ def summary(
 
 
 def with_advice(lines: Sequence[str], advice: Advice, width: int) -> str:
-    """Return `lines` for `width` columns with an advice behind them, whose command is one line, to be copied."""
+    """Return `lines` for `width` columns, followed by `advice`, its command on one line to be copied."""
     return "\n".join([*(wrapped(line, width) for line in (*lines, "", f"{advice.reason}:")), f"  {advice.command}"])
 
 
@@ -131,9 +131,8 @@ def measure_again(machine: Machine, typed: Typed) -> Advice:
     return Advice(alone.measure(f"{typed.compared} -t 1".strip()), f"{calm}; beside other work one thread tells more")
 
 
-def _short_answers(plain: Result) -> list[str]:
-    """Say that the time was short for answers, where most of plain decoding's were cut before SHORT tokens."""
-    tokens = [trial.tokens for each in plain.answered for trial in each.trials]
+def short_answers(tokens: Sequence[int]) -> list[str]:
+    """Say that the time was short for answers, where most of plain decoding's, of `tokens`, were cut before SHORT."""
     if (longest := max(tokens)) >= SHORT or 2 * tokens.count(longest) < len(tokens):
         return []
     return [

@@ -139,7 +139,7 @@ def tasks_in(
 FLAGS_ALONE = {"temperature", "stop", "mode", "response_format", *(field.name for field in fields(SamplingSettings))}
 """What would change the answer of a row, and is said of all rows by flags."""
 
-LIMITS = ("n", "predict", "n_predict", "max_new_tokens", "max_completion_tokens")
+LIMITS = ("n_predict", "max_new_tokens", "max_completion_tokens")
 """Names of flags and of other programs for max_tokens."""
 
 SLIPPED = ("max_tokens", "system")
@@ -185,7 +185,8 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
     """
     for field in row:
         if field in FLAGS_ALONE:
-            raise LacliError(f"{field} is no field of a row", "give the flag, for all rows")
+            flag = "--json-schema" if field == "response_format" else "the flag"
+            raise LacliError(f"{field} is no field of a row", f"give {flag}, for all rows")
         if field in SLIPPED:
             continue
         if meant := ["max_tokens"] if field in LIMITS else suggest(field, SLIPPED, least=SLIP):

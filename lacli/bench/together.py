@@ -19,7 +19,7 @@ from lacli.bench.rounds import Exchange, Trial
 from lacli.bench.rows import Machine, ResultRow, as_rows, as_text
 from lacli.bench.run import Request, measured, opened
 from lacli.bench.statistics import Ratio
-from lacli.bench.summary import Typed, measure_again, needs_more, verdict, with_advice
+from lacli.bench.summary import Typed, measure_again, needs_more, short_answers, verdict, with_advice
 from lacli.bench.tasks import ALL
 from lacli.check.judge import Difference, largest_difference, plain_logits
 from lacli.engine import Engine
@@ -253,11 +253,14 @@ def summary(
     # Plain decoding of as many texts comes first, then the fastest.
     others = sorted(whole[1:], key=lambda each: (each.number, not each.is_plain, -each.total.value))
     for number in dict.fromkeys(each.number for each in others):
-        said = [_one(each) for each in others if each.number == number]
+        said = [_one(each, judges=not busy) for each in others if each.number == number]
         lines.append(f"{number} at a time:  {', '.join(said)}")
     unsure = [ratio for each in others if verdict(ratio := _judged(each)) not in ("faster", "slower")]
     if unsure and not busy:
         lines += ["", needs_more(unsure, typed.seconds)]
+    if typed.seconds is not None and not busy:
+        trials = (_of_block(trial) for each in alone.answered for trial in each.trials)
+        lines += short_answers([len(answer) for trial in trials for answer in trial.answers])
     best = max(whole, key=lambda each: each.total.value)
     # On a busy machine one held-up group can make another look 80 times as fast.
     most = "" if busy else f"Most tokens/s: {best.mode}, {best.number} at a time ({best.total.value:.2f}x)."
@@ -268,9 +271,12 @@ def summary(
     return "\n".join(wrapped(line, width) for line in lines)
 
 
-def _one(each: Together) -> str:
-    """A contender's part of a line: times one text alone, and times plain decoding of as many texts."""
-    said = verdict(_judged(each))
+def _one(each: Together, *, judges: bool) -> str:
+    """A contender's part of a line: times one text alone, and times plain decoding of as many texts.
+
+    `judges`: say where that is not certain.
+    """
+    said = verdict(_judged(each)) if judges else ""
     plain = f"{each.result.speedup.value:.2f}x plain" if each.number > 1 and not each.is_plain else ""
     unsure = "not certain" if said.startswith("probably") else said if said == "undecided" else ""
     words = ", ".join(filter(None, (plain, unsure)))

@@ -145,6 +145,8 @@ class Commands:
             sentences.append(f"the chat was made with {saved.model}, and goes on with {own}")
         if saved.template != self.template:
             sentences.append(f"it had another chat template: {saved.template or OWN_TEMPLATE}")
+        if saved.context > self.chat.cells > 0:
+            sentences.append(f"the chat was made with -c {saved.context}, and this one has {self.chat.cells:,} tokens")
         if saved.settings.decode_settings.strict and not self.chat.settings.decode_settings.strict:
             sentences.append("the chat was made with --strict, and this session has it not")
         if saved.left_out:

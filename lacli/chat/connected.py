@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -434,9 +435,11 @@ def _message(body: object) -> str:
 
 def chat_with(url: str, key: str, plan: ChatPlan, screen: Screen) -> int:
     """Talk with a server until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
+    name = plan.model
 
     def opened(plan: ChatPlan, conversation: Conversation, stack: ExitStack) -> Opened:
-        server = stack.enter_context(closing(Server(url, key, plan.model)))
+        server = stack.enter_context(closing(Server(url, key, name)))
         return Opened(ConnectedChat(server, plan.settings, conversation, screen.waiting))
 
-    return converse(plan, screen, opened)
+    # A saved chat has a model of this machine, and the server's is none.
+    return converse(replace(plan, model=""), screen, opened)

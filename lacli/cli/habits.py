@@ -96,8 +96,8 @@ def understood(arguments: Iterable[str], parameters: Sequence[Any]) -> tuple[lis
         if name in ONCE and name in seen:
             raise UsageError(f"{flag} is given twice", f"{ONCE[name]}; drop one of them")
         seen.add(name)
-        if word in REFUSED and word not in takes_value:
-            what, hint = REFUSED[word]
+        if flag in REFUSED and flag not in takes_value:
+            what, hint = REFUSED[flag]
             raise UsageError(f"{word}: {what}", hint)
         if word in ALREADY_SO and word not in takes_value:
             continue

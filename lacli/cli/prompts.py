@@ -180,7 +180,7 @@ class PromptList:
             try:
                 self._arrivals.put(row | self._answered(index, task))
             except (PromptError, SamplingError) as error:
-                self._arrivals.put(row | {"error": str(error)})
+                self._arrivals.put(row | {"error": _in_flags(error)})
             except Exception as error:
                 # The main thread raises it.
                 self._arrivals.put(error)
@@ -201,7 +201,7 @@ class PromptList:
             except (PromptError, SamplingError) as error:
                 if not texts:
                     raise
-                ended = {"error": str(error)}
+                ended = {"error": _in_flags(error)}
                 break
             ended = {"finish_reason": answer.finish_reason}
             texts.append(answer.text)
@@ -289,3 +289,8 @@ def _numbers(run: RunStatistics) -> dict[str, float]:
 def _duration(seconds: float, digits: int = 0) -> str:
     """Seconds in words, with `digits` of a second: 0.52 s, 42 s, 5 min."""
     return f"{seconds:.{digits}f} s" if seconds < 2 * MINUTE else f"{seconds / MINUTE:,.0f} min"
+
+
+def _in_flags(error: LacliError) -> str:
+    """An error's sentence with the names of flags, where a `Model` has put those of options in their place."""
+    return str(error.__cause__ if isinstance(error.__cause__, type(error)) else error)

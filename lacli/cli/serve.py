@@ -218,8 +218,8 @@ def serve(
                 run.listen(name, each)
             asking = f", for {counted(len(keys), 'key')}" if keys else ""
             told = f"{settings.name} answers at {place}, {session.texts} at a time{asking}; Ctrl-C ends it"
-            screen.say(f"lacli: {access.now()} {told}")
             said, warned = access.unless_full(screen.note), access.unless_full(screen.warn)
+            warned(told)
             try:
                 served = app.Server(model, settings).app(guarded, pages, said)
                 run.serve(

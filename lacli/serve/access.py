@@ -104,16 +104,16 @@ def unless_full(said: Callable[[str], None]) -> Callable[[str], None]:
         if not _has_room():
             left_out += 1
         elif left_out:
-            said(f"{now()} {counted(left_out, 'line')} left out: this log was not read")
+            said(f"{_now()} {counted(left_out, 'line')} left out: this log was not read")
             left_out = 0
             say(line)
         else:
-            said(f"{now()} {line[:LONGEST_LINE]}")
+            said(f"{_now()} {line[:LONGEST_LINE]}")
 
     return say
 
 
-def now() -> str:
+def _now() -> str:
     """The date and the time, with which a line begins."""
     return strftime("%Y-%m-%d %H:%M:%S")
 

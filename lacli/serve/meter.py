@@ -37,7 +37,7 @@ HELP = {
 
 @dataclass(eq=False)
 class Slot:
-    """An answer on its way. `number`: of its place, once that was looked at."""
+    """An answer on its way. `number`: its place's, given when /slots first shows it; None before."""
 
     stream: AsyncStream
     prompt: Sequence[int]
@@ -63,8 +63,8 @@ class Meter:
     def seconds_until(self, ends: int, places: int) -> int:
         """Estimate in how many seconds `ends` answers will have ended in the `places`, from what answers took so far.
 
-        Those that run count as far as they are; what may have fewer tokens than answers had takes less time. At least
-        1, and 60 at most: OpenAI's client waits no longer.
+        Those that run count as far as they are; an answer's part is scaled by its limit over the mean tokens of an
+        answer, where that is less. At least 1, and 60 at most: OpenAI's client waits no longer.
         """
         # Called in a thread, so it only reads: `counting` ends in the event loop.
         asked = [*self._running]

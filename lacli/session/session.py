@@ -50,7 +50,7 @@ CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix", "store")
 """The sources of mode auto that guess chains; a model with a recurrent state takes nothing else back."""
 
 NOT_SHIFTED = "the context is not shifted when it is full"
-"""Beginning of the sentences on why that is so."""
+"""How each sentence begins that says why a full context is not shifted."""
 
 
 class Session(Closing):
@@ -468,12 +468,10 @@ def context_notes(asked: int, cells: int, model: LlamaModel, *, alone: bool) -> 
     notes = []
     if alone and not asked and cut < whole:
         notes.append(f"the context is cut to {cut:,} of the model's {whole:,} tokens; -c sets it")
-    if alone and asked > whole:
-        notes.append(f"the model was trained with {whole:,} tokens; behind them its text may fall apart")
-    if not alone and asked > whole:
-        notes.append(
-            f"answers share {asked:,} tokens, and none has more than the {whole:,} that the model was trained with"
-        )
+    if asked > whole:
+        behind = f"the model was trained with {whole:,} tokens; behind them its text may fall apart"
+        shared = f"answers share {asked:,} tokens, and none has more than the {whole:,} that the model was trained with"
+        notes.append(behind if alone else shared)
     if 0 < asked < cells:
         notes.append(f"the context has {cells:,} tokens: llama.cpp rounds {asked:,} up to a multiple of {CONTEXT_PAD}")
     return notes

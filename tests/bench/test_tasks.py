@@ -176,6 +176,7 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
         ({"prompt": "a", "system": ["b"]}, "system is not a text"),
         ({"prompt": "a", "temperature": 0.5}, "temperature is no field of a row"),
         ({"prompt": "a", "json_schema": {}}, "json_schema is no field of a row"),
+        ({"prompt": "a", "response_format": {}}, "response_format is no field of a row"),
         ({"prompt": "a", "n_predict": 5}, "n_predict is no field of a row"),
         ({"prompt": "a", "max_token": 64}, "max_token is no field of a row"),
         ({"prompt": "a", "sytem": "b"}, "sytem is no field of a row"),
@@ -200,6 +201,7 @@ def test_what_is_wrong_with_a_row_is_said_with_what_to_do(row: dict[str, object]
     with pytest.raises(LacliError) as caught:
         task_from_row(row)
     assert caught.value.what == what and caught.value.hint
+    assert ("--json-schema" in caught.value.hint) == ("response_format" in row)
     assert "\n" not in str(caught.value)
 
 

@@ -88,13 +88,14 @@ def test_few_prompts_are_called_undecided_or_not_certain() -> None:
     text = told(beside_alone(results(played(Rounds(ones, TASKS[:2], 1, asker())))))
     assert "2 at a time:  plain 2.00x (not certain)\n" in text and "--seconds 80" in text
     assert "of class code, each answered once" in " ".join(text.split())
-    assert "--seconds" not in told(measured())
+    assert "--seconds" not in told(measured()) and "Answers of 10 tokens have little text" in text
 
 
 def test_a_busy_machine_is_named_before_the_numbers_and_only_the_same_is_advised_again() -> None:
     ones = [contender(PLAIN, 1, 1.0), contender(PLAIN, 2, 2.0)]
     text = told(beside_alone(results(played(Rounds(ones, TASKS[:2], 1, asker())))), busy="It was busy.")
     assert text.splitlines()[1] == "It was busy." and "Most tokens/s" not in text
+    assert "2 at a time:  plain 2.00x\n" in text and "Answers of" not in text
     assert text.splitlines()[-1].startswith("  lacli bench demo") and text.count("--seconds") == 1
 
 

@@ -676,6 +676,12 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
     assert not read_chat(file).settings.decode_settings.strict and read_chat(file).context == 512
     schema = chat("--load", str(file), "--json-schema-file", "/dev/stdin", lines=["{}"])
     assert "both given" not in schema.err
+    larger, smaller = (
+        chat("-c", cells, *more, lines=[f"/load {file}", "/show"]).err
+        for cells, *more in (("768", "--load", str(file)), ("256",))
+    )
+    assert "of 768 tokens used" in larger and "made with -c" not in larger
+    assert "made with -c 512, and this one has 256 tokens" in smaller
 
 
 @pytest.mark.parametrize("flags", [[], ["--temp", "0.8", "-s", "7"]], ids=["greedy", "sampled"])

@@ -241,6 +241,7 @@ BROKEN = {
     "a number as system": (first(system=3), '"system" is not a text'),
     "half a character": (first(system="\ud800"), "surrogates"),
     "no seed": (first(seed=-2), '"seed"'),
+    "no context": (first(context=-1), '"context"'),
     "a setting out of range": (first(settings={"top_p": 7}), "must be from 0 to 1"),
 }  # fmt: skip
 

@@ -126,7 +126,7 @@ def test_a_commands_own_flag_is_not_that_of_llama_cpp() -> None:
     assert "-r is '0'" in call("bench", "-r", "0").err
 
 
-@pytest.mark.parametrize("flag", ["--no-mmap", "-no-cnv", "-md"])
+@pytest.mark.parametrize("flag", ["--no-mmap", "-no-cnv", "-md", "--lora=x"])
 def test_llama_cpps_flags_for_what_lacli_does_not_do_are_refused_with_the_reason(flag: str) -> None:
     done = call("run", "-p", "hi", flag)
     assert (done.code, done.err.count("\n")) == (2, 1) and done.err.startswith(f"lacli: {flag}: ")

@@ -17,7 +17,8 @@ import lacli
 from lacli.chat.connected import ConnectedChat, Server
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation
-from tests.program import SECONDS, environment
+from lacli.chat.transcript import read_chat
+from tests.program import SECONDS, call, environment
 from tests.serve.conftest import NAME
 
 QUESTION = "Write a function that adds two numbers."
@@ -33,6 +34,12 @@ def test_a_chat_with_the_server_says_what_the_model_says(address: str, model: la
         assert chat.conversation.last_answer == expected.text == "".join(piece.text for piece in pieces)
         assert chat.last and chat.last.statistics.tokens == len(expected.tokens)
         assert server.name == NAME and server.cells == model.context and chat.tokens_of("def f") > 0
+
+
+def test_a_chat_with_a_server_is_saved_without_the_servers_name_of_the_model(address: str, tmp_path: Path) -> None:
+    file = tmp_path / "chat"
+    done = call("chat", NAME, "--connect", address, "--commands", stdin=f"/show\n/save {file}\n".encode())
+    assert done.code == 0 and f"model     {NAME}" in done.err and read_chat(file).model == ""
 
 
 def test_an_answer_that_is_stopped_gives_its_place_back(address: str, model: lacli.Model) -> None:
