@@ -77,6 +77,11 @@ class SharedLoop(Closing):
             )
         return running, waiting
 
+    def waiting_of(self, owner: str) -> int:
+        """The number of an owner's texts that wait for a place."""
+        with self._changed:
+            return sum(request.owner == owner and request not in self._gone for request in self._waiting)
+
     @property
     def has_lost(self) -> bool:
         """Whether it has ended with the process that decoded for it; a new loop can begin once that is opened anew."""

@@ -152,6 +152,10 @@ class Model(Closing):
         """The numbers of answers that are decoded and that wait for a place, without those that were left."""
         return self._loop.load
 
+    def waiting_of(self, owner: str) -> int:
+        """The number of an owner's answers that wait for a place."""
+        return self._loop.waiting_of(owner)
+
     @property
     def failure(self) -> Exception | None:
         """What ended all answers and ends every later one, None while it answers."""

@@ -37,8 +37,10 @@ Parallel = Annotated[
             help="Answers decoded at a time. They share the context of -c."),
 ]  # fmt: skip
 Queue = Annotated[
-    int, setting("--queue", min=0, rich_help_panel=SERVER, help="Requests that may wait; more are refused with 503.")
-]
+    int,
+    setting("--queue", min=0, rich_help_panel=SERVER,
+            help="Requests of a key that may wait; more are refused with 503."),
+]  # fmt: skip
 Drain = Annotated[
     float,
     setting("--drain", min=0, rich_help_panel=SERVER, help="Seconds that running answers have when the server ends."),

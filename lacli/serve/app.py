@@ -227,10 +227,12 @@ class Server:
         if wanted > places:
             room = f"there is room for {places} (-np and --queue of the server)"
             raise Refused(400, INVALID, f"{wanted} answers in one request, and {room}: ask in several requests")
-        if running + deferred + wanted > places:
+        own = self._model.waiting_of(owner)
+        if running + own + wanted > places:
             # Before all that wait have begun, others that were refused would take what gets free.
-            seconds = self._meter.seconds_until(max(deferred, running + deferred + wanted - places), texts)
-            full = f"no room for {counted(wanted, 'answer')}: {running} run and {deferred} wait (-np, --queue)"
+            seconds = self._meter.seconds_until(max(deferred, running + own + wanted - places), texts)
+            of_key = " of your key" if own < deferred else ""
+            full = f"no room for {counted(wanted, 'answer')}: {running} run and {own}{of_key} wait (-np, --queue)"
             raise Refused(503, BUSY, f"{full}; try again in {seconds} s", retry_s=seconds)
         longest = max(map(len, prompts))
         if longest > self._model.context:

@@ -25,10 +25,10 @@ class ServeSettings:
     """How requests are answered. `name`: of the model. `sampling`: for requests that say nothing else. `system`: the
     system prompt of conversations that have none.
 
-    `max_tokens`: of an answer where a request has no limit, -1 for none. `queue`: requests that may wait for a place.
-    `aliases`, `tags`: other names of the model, and words beside them. `shifts`: a full context loses its oldest tokens
-    instead of ending the answer. `slots`, `metrics`, `page`: whether these are answered. `verbose`: bodies show the
-    prompt and how tokens were drawn.
+    `max_tokens`: of an answer where a request has no limit, -1 for none. `queue`: requests of a key that may wait for a
+    place. `aliases`, `tags`: other names of the model, and words beside them. `shifts`: a full context loses its oldest
+    tokens instead of ending the answer. `slots`, `metrics`, `page`: whether these are answered. `verbose`: bodies show
+    the prompt and how tokens were drawn.
     """
 
     name: str

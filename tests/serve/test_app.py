@@ -281,6 +281,18 @@ def test_more_than_may_wait_are_refused(client: OpenAI) -> None:
     assert raised.value.status_code == 503 and raised.value.response.headers["Retry-After"]
 
 
+def test_a_key_whose_requests_wait_takes_no_room_of_the_others(model: lacli.Model) -> None:
+    settings = ServeSettings(NAME, SamplingSettings(), queue=1)
+    long: dict[str, Any] = {"n": 3, "max_tokens": 300, "extra_body": {"ignore_eos": True}}
+    with serving(Server(model, settings).app(GuardSettings(("one", "two")))) as address:
+        one, two = (OpenAI(api_key=key, base_url=f"{address}/v1", max_retries=0) for key in ("one", "two"))
+        with one.completions.create(model="any", prompt="def f(", stream=True, **long) as stream:
+            next(each for each in stream if model.load == (2, 1))
+            with pytest.raises(APIStatusError, match="no room for 1 answer: 2 run and 1 wait "):
+                one.completions.create(model="any", prompt="def f(")
+            assert two.completions.create(model="any", prompt="def f(", max_tokens=3).choices[0].text
+
+
 def test_a_request_that_no_place_is_enough_for_is_not_told_to_try_again(client: OpenAI) -> None:
     with pytest.raises(APIStatusError, match="5 answers in one request, and there is room for 4") as raised:
         client.completions.create(model="any", prompt="def f(", n=5)
