@@ -123,7 +123,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
         return [("rows", "Only steps of a single row were measured, which says nothing about larger ones.")]
     fixed = "Lookahead is not for this model, which can go back along a chain of guesses only."
     if cost.rough:
-        todo = "measure again on a calm machine (-t 1 needs one core only)"
+        todo = "measure again on a calm machine, with one thread (-t 1) or for longer (--seconds)"
         return [("rough", f"The times are too rough to say what follows: {todo}.")]
     return [
         ("rows", " ".join(filter(None, [_on_rows(wide[0]), _on_dips(wide[0])]))),

@@ -231,7 +231,8 @@ def measured(
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
     words, seconds = (f"times {prompts.per_task} answers", request.wish.seconds) if asking else ("answers", None)
     if request.wish.is_timed and not asking:
-        seconds = LATE * max(request.wish.seconds or 0.0, plan.seconds)
+        asked = request.wish.seconds or 0.0
+        seconds = LATE * max(asked, plan.seconds) - (asked - time_left())
     interrupted = False
     core_begin = process_time()
     try:
@@ -387,8 +388,9 @@ def _go_through(rounds: Rounds, screen: Screen, words: str = "answers", seconds:
 def _reach(outcome: BenchOutcome, contexts: Contexts, session: Session, request: Request, screen: Screen) -> None:
     """Let an oracle answer for each contender of mode auto."""
     cost = outcome.cost
-    # The ceiling takes time of its own, and there is none where answers were cut for it.
-    if cost is None or not cost.staircases or outcome.rounds.is_cut:
+    # The ceiling takes time of its own: there is none where answers were cut for it, or where it says little.
+    is_late = outcome.rounds.is_cut or (request.wish.is_timed and outcome.held_up)
+    if cost is None or not cost.staircases or is_late:
         return
     for number, contender in enumerate(outcome.contenders):
         if contender.mode == "auto":

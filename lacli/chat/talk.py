@@ -187,9 +187,9 @@ class Talk:
             raise PromptError("the message is empty", "write one")
         before = self.conversation.messages.copy()
         self.notes = []
-        if self.conversation.is_open:
+        if self.conversation.is_open and (before_it := self.conversation.messages[-1].content) != question:
             # A file may stand before the question.
-            asked = self.conversation.messages[-1].content.rpartition("\n\n")[2]
+            asked = before_it.rpartition("\n\n")[2]
             self.notes.append(f'"{shortened(asked)}" had no answer and is left out')
         self.conversation.ask(question)
         return self._turn(before)

@@ -268,7 +268,9 @@ class CommandCompleter(Completer):
             case "switch":
                 return _beginning_with(typed, {"on": "", "off": ""})
         names = {entry.names[0]: entry for entry in COMMANDS} if name == "/" else BY_NAME
-        return [] if space else _beginning_with(name, {name: entry.help for name, entry in names.items()})
+        if space:
+            return []
+        return _beginning_with(name, {f"{name} " if each.usage else name: each.help for name, each in names.items()})
 
 
 class Files(PathCompleter):
@@ -360,8 +362,8 @@ def _lines_typed(terminal: Input) -> list[list[KeyPress]]:
 
 def _beginning_with(typed: str, words: Mapping[str, str]) -> Iterable[Completion]:
     """The words, with what each means, that go on from `typed`; one that is complete is not offered again."""
-    found = (word for word in words if word.startswith(typed) and word != typed)
-    return [Completion(word, -len(typed), display_meta=words[word]) for word in found]
+    found = (word for word in words if word.startswith(typed) and word.strip() != typed)
+    return [Completion(word, -len(typed), display=word.strip(), display_meta=words[word]) for word in found]
 
 
 def _command_behind(offered: str, message: str) -> str:

@@ -101,6 +101,8 @@ def test_a_busy_machine_is_named_before_the_numbers_and_nothing_is_advised(
     assert ("busy, the threads had a core for 0% of the time: these numbers say little. Times plain" in told) == busy
     assert ("one thread tells more: lacli bench" in told and " -t 1 " in told) == busy
     assert ("-t 2" in told) != busy, "one thread is advised in the place of two"
+    timed = call("bench", "--classes", "edit", "--modes", "auto", "--seconds", "6", "-n", "8", "-r", "1").err
+    assert ("how fast guesses that all come true would be" in timed) != busy
     assert (", not certain" in told or "too few" in told or "undecided" in told) != busy
 
 

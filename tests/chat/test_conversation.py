@@ -337,6 +337,8 @@ def test_an_answer_that_ends_at_once_is_an_empty_one_and_said_to_be(chat: Chat) 
     adjust(chat, stops=(), max_tokens=0)
     said(chat.ask(NEXT))
     assert "/set n -1" in chat.notes[0] and chat.conversation.is_open
+    said(chat.ask(NEXT))
+    assert not any("is left out" in note for note in chat.notes), "it is the same question"
     adjust(chat, max_tokens=12)
     assert said(chat.ask("Explain os.path.join."))
     assert chat.notes[0] == f'"{NEXT}" had no answer and is left out' and chat.conversation.questions == 2

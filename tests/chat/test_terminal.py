@@ -216,7 +216,7 @@ def test_every_command_key_and_mode_is_described() -> None:
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        ("/s", ["/system", "/set", "/show", "/stats", "/save", "/status"]),
+        ("/s", ["/system ", "/set ", "/show", "/stats", "/save ", "/status "]),
         ("/help", []),
         ("/help st", ["/help stats", "/help status"]),
         ("/unknown ", []),
