@@ -145,10 +145,12 @@ def planned(
     spare = [number for number in fixed_modes(competing) if number in kept] if may_go else []
     if spare and plan.max_tokens < SHORT:
         without = [number for number in kept if number not in spare]
-        if (longer := plan_for(without)).max_tokens > plan.max_tokens:
+        other = plan_for(without)
+        if (other.max_tokens, len(other.tasks)) > (plan.max_tokens, len(plan.tasks)):
             names = listed([competing[number].label for number in spare], "and")
-            screen.note(f"left out, so that answers are longer: {names}; --modes names what is compared")
-            kept, plan = without, longer
+            gain = "longer" if other.max_tokens > plan.max_tokens else "more"
+            screen.note(f"left out, so that answers are {gain}: {names}; --modes names what is compared")
+            kept, plan = without, other
     screen.note(_described(plan, tasks, wish, prompts.per_task))
     return [competing[number] for number in kept], plan
 

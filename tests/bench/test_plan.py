@@ -162,11 +162,12 @@ def test_who_loses_even_if_every_guess_comes_true_is_hopeless_and_the_dearest_co
     ("wish", "left"),
     [
         (Wish(seconds=30), ["plain", "auto"]),
+        (Wish(seconds=6), ["plain", "auto"]),
         (Wish(seconds=1000), ["plain", "lookup", "auto"]),
         (Wish(seconds=30, names_contenders=True), ["plain", "lookup", "auto"]),
         (Wish(seconds=30, max_tokens=16), ["plain", "lookup", "auto"]),
     ],
-    ids=["short", "long", "named", "fixed answers"],
+    ids=["short", "shortest", "long", "named", "fixed answers"],
 )
 def test_fixed_modes_are_left_out_where_answers_would_be_short_for_their_sake(
     wish: Wish, left: list[str], clock: FakeClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -176,8 +177,9 @@ def test_fixed_modes_are_left_out_where_answers_would_be_short_for_their_sake(
     prompts = BenchPrompts(dict.fromkeys(TASKS, SIZE), Exchange(TASKS[0], 0, (1,), 1))
     kept, plan = planned(ones, prompts, CELLS, TASKS, wish, Screen())
     assert [each.mode for each in kept] == left
-    assert ("left out, so that answers are longer: lookup" in capsys.readouterr().err) == (len(left) == 2)
-    assert plan.max_tokens >= SHORT or wish.seconds == 30 and len(left) > 2
+    gain = "longer" if plan.max_tokens >= SHORT else "more"
+    assert (f"left out, so that answers are {gain}: lookup" in capsys.readouterr().err) == (len(left) == 2)
+    assert (plan.max_tokens >= SHORT) == (wish in (Wish(seconds=30), Wish(seconds=1000)))
 
 
 def test_the_most_tokens_of_a_step_are_its_deepest_guesses_and_the_models_own() -> None:
