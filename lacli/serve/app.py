@@ -222,27 +222,8 @@ class Server:
         llama-server does. `rules`: what they may call. `drawn`: `logprobs` are of the distribution that tokens are
         drawn from, not of the model's.
         """
-        settings, (running, deferred), texts = self._settings, self._model.load, self._model.session.texts
-        wanted, places = answers_each * len(prompts), texts + settings.queue
-        if wanted > places:
-            room = f"there is room for {places} (-np and --queue of the server)"
-            raise Refused(400, INVALID, f"{wanted} answers in one request, and {room}: ask in several requests")
-        own = self._model.waiting_of(owner)
-        if running + own + wanted > places:
-            # Before all that wait have begun, others that were refused would take what gets free.
-            seconds = self._meter.seconds_until(max(deferred, running + own + wanted - places), texts)
-            of_key = " of your key" if own < deferred else ""
-            full = f"no room for {counted(wanted, 'answer')}: {running} run and {own}{of_key} wait (-np, --queue)"
-            raise Refused(503, BUSY, f"{full}; try again in {seconds} s", retry_s=seconds)
-        longest = max(map(len, prompts))
-        if longest > self._model.context:
-            raise Refused(
-                400,
-                TOO_LONG,
-                f"the request has {longest:,} tokens and exceeds the available context size of {self._model.context:,}",
-                n_prompt_tokens=longest,
-                n_ctx=self._model.context,
-            )
+        settings, longest = self._settings, max(map(len, prompts))
+        self._check_room(answers_each * len(prompts), longest, owner)
         options: AnswerOptions = {
             "stop": (*settings.stops, *asked.stop),
             "max_tokens": self._limit(asked),
@@ -267,6 +248,28 @@ class Server:
         return [
             Choice(self._model, tokens, place, own, self._meter, rules) for place, (tokens, own) in enumerate(answers)
         ]
+
+    def _check_room(self, wanted: int, longest: int, owner: str) -> None:
+        """Raise Refused where an owner's `wanted` answers cannot wait, or the `longest` prompt, in tokens, cannot fit."""
+        (running, deferred), texts = self._model.load, self._model.session.texts
+        waiting, places = self._model.waiting_of(owner), texts + self._settings.queue
+        if wanted > places:
+            room = f"there is room for {places} (-np and --queue of the server)"
+            raise Refused(400, INVALID, f"{wanted} answers in one request, and {room}: ask in several requests")
+        if running + waiting + wanted > places:
+            # Before all that wait have begun, others that were refused would take what gets free.
+            seconds = self._meter.seconds_until(max(deferred, running + waiting + wanted - places), texts)
+            of_key = " of your key" if waiting < deferred else ""
+            full = f"no room for {counted(wanted, 'answer')}: {running} run and {waiting}{of_key} wait (-np, --queue)"
+            raise Refused(503, BUSY, f"{full}; try again in {seconds} s", retry_s=seconds)
+        if longest > self._model.context:
+            raise Refused(
+                400,
+                TOO_LONG,
+                f"the request has {longest:,} tokens and exceeds the available context size of {self._model.context:,}",
+                n_prompt_tokens=longest,
+                n_ctx=self._model.context,
+            )
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
