@@ -250,7 +250,7 @@ class Server:
         ]
 
     def _check_room(self, wanted: int, longest: int, owner: str) -> None:
-        """Raise Refused where an owner's `wanted` answers cannot wait, or the `longest` prompt, in tokens, cannot fit."""
+        """Raise Refused where an owner's `wanted` answers cannot wait, or a prompt of `longest` tokens does not fit."""
         (running, deferred), texts = self._model.load, self._model.session.texts
         waiting, places = self._model.waiting_of(owner), texts + self._settings.queue
         if wanted > places:
