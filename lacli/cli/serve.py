@@ -115,7 +115,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8080,
     parallel: Parallel = None,
-    queue: Queue = 32,
+    queue: Queue = 256,
     drain: Drain = 10,
     alias: Alias = "",
     api_key: ApiKey = None,

@@ -36,7 +36,7 @@ class ServeSettings:
     system: str = ""
     max_tokens: int = -1
     stops: tuple[str, ...] = ()
-    queue: int = 32
+    queue: int = 256
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     shifts: bool = False

@@ -35,6 +35,16 @@ HELP = {
 """Metrics by llama.cpp's names; those that end with total count, and n_tokens_max does for llama.cpp."""
 
 
+USUAL_TOKENS = 64
+"""Tokens of an answer without a limit, as long as none has ended: a few sentences."""
+
+UNKNOWN_S = 10.0
+"""Seconds after which a client comes back to a server whose first answers have no token yet.
+
+With 1 s a job of 100 labels was refused three times in the first 20 s of a 0.5B, and openai's client gave up.
+"""
+
+
 @dataclass(eq=False)
 class Slot:
     """An answer on its way. `number`: its place's, given when /slots first shows it; None before."""
@@ -63,19 +73,21 @@ class Meter:
     def seconds_until(self, ends: int, places: int) -> int:
         """Estimate in how many seconds `ends` answers will have ended in the `places`, from what answers took so far.
 
-        Those that run count as far as they are; an answer's part is scaled by its limit over the mean tokens of an
-        answer, where that is less. At least 1, and 60 at most: OpenAI's client waits no longer.
+        Each is expected to have as many tokens as those that have ended had on average, and its limit at most. At least
+        1, UNKNOWN_S before any answer has a token, and 60 at most: OpenAI's client waits no longer.
         """
         # Called in a thread, so it only reads: `counting` ends in the event loop.
         asked = [*self._running]
         begun = [cost for slot in [*asked, *self._left] if _has_begun(cost := slot.stream.cost)]
         count, sums = max(self._answers + len(begun), 1), self._sums
         prompt_s = (sums["prompt_seconds_total"] + sum(cost.prompt_s for cost in begun)) / count
-        answer_s = (sums["tokens_predicted_seconds_total"] + sum(cost.predicted_s for cost in begun)) / count
-        tokens = (sums["tokens_predicted_total"] + sum(cost.tokens for cost in begun)) / count
-        shares = [min(slot.stream.limit / tokens, 1) if tokens and slot.stream.limit >= 0 else 1 for slot in asked]
-        seconds = prompt_s + answer_s * (fmean(shares) if shares else 1)
-        return ceil(min(max(ends * seconds / places, 1), 60))
+        answers_s = sums["tokens_predicted_seconds_total"] + sum(cost.predicted_s for cost in begun)
+        tokens = sums["tokens_predicted_total"] + sum(cost.tokens for cost in begun)
+        usual = _rate(sums["tokens_predicted_total"], self._answers) or USUAL_TOKENS
+        limits = [slot.stream.limit for slot in asked] or [-1]
+        expected = fmean(min(usual, limit) if limit >= 0 else usual for limit in limits)
+        seconds = ends / places * (prompt_s + expected * _rate(answers_s, tokens))
+        return ceil(min(max(seconds, 1 if tokens else UNKNOWN_S), 60))
 
     @contextmanager
     def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:
@@ -160,5 +172,5 @@ def _has_begun(run: RunStatistics) -> bool:
     return bool(run.steps or run.prompt_s)
 
 
-def _rate(tokens: float, seconds: float) -> float:
-    return tokens / seconds if seconds else 0.0
+def _rate(amount: float, per: float) -> float:
+    return amount / per if per else 0.0

@@ -80,12 +80,15 @@ def test_slots_show_answers_that_have_waited_for_a_place_and_none_that_waits_or_
 
 def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None:
     meter = Meter()
-    assert meter.seconds_until(9, 2) == 1
+    assert meter.seconds_until(9, 2) == 10, "nothing is known"
     with (
         meter.counting(stream(RunStatistics(steps=1, prompt_s=2.0)), [1]),
         meter.counting(stream(RunStatistics()), [1]),
     ):
-        assert meter.seconds_until(8, 2) == 8, "of a new server's answers one has a place for 2 s"
+        assert meter.seconds_until(8, 2) == 10 and meter.seconds_until(20, 2) == 20, "one has a place for 2 s"
+    meter, begun = Meter(), RunStatistics(steps=2, tokens=2, prompt_s=1.0, decode_s=0.2)
+    with meter.counting(stream(begun, limit=30), [1]), meter.counting(stream(RunStatistics(), limit=10), [1]):
+        assert meter.seconds_until(8, 2) == 12, "10 and 30 tokens of 0.1 s, behind prompts of a second"
     meter = Meter()
     answered = RunStatistics(steps=3, tokens=20, prompt_s=1.0, decode_s=1.5, waited_s=0.5)
     for statistics in (answered, RunStatistics()):
@@ -106,7 +109,7 @@ def test_the_estimate_counts_nothing_as_it_is_made_in_another_thread_than_the_co
             pass
         monkeypatch.setattr(meter, "_count", pytest.fail)
         cast(Any, waits).in_loop = False
-        assert meter.seconds_until(2, 1) == 6
+        assert meter.seconds_until(4, 1) == 12
         monkeypatch.undo()
 
 
@@ -129,4 +132,4 @@ def test_of_a_prompt_that_was_left_what_was_decoded_counts_with_its_seconds() ->
     for _ in range(2):
         text = meter.text(0, 0)
         assert "\nllamacpp:prompt_tokens_total 256\n" in text and "\nllamacpp:prompt_tokens_seconds 256\n" in text
-    assert meter.seconds_until(8, 2) == 4, "it had a place for a second"
+    assert meter.seconds_until(24, 2) == 12, "it had a place for a second"
