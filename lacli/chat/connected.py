@@ -17,7 +17,7 @@ from lacli.errors import LacliError, PromptError, UsageError, reason_of
 from lacli.hub.library import without_secrets
 from lacli.pool import NgramPool
 from lacli.session.generation import Answer
-from lacli.session.report import answer_words, describe_sampling, prompt_words
+from lacli.session.report import FULL, answer_words, describe_sampling, prompt_words
 from lacli.settings import Detail
 from lacli.stats import Finish, RunStatistics
 from lacli.terminal.interrupts import without_ctrl_c
@@ -287,13 +287,13 @@ class ConnectedChat(Talk):
         return "; ".join(sentences)
 
     def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
-        run = answer.statistics
+        run, is_cut = answer.statistics, self._has_room_behind(answer)
         lines = [
             ("server", self.description),
             ("sampling", describe_sampling(self.settings.sampling)),
             # A server counts the prompt behind an answer, which may have been stopped.
             *([("prompt", prompt_words(run))] if run.prompt_tokens else ()),
-            ("answer", answer_words(answer, self.settings.max_tokens)),
+            ("answer", answer_words(answer, self.settings.max_tokens, "at the server's own limit" if is_cut else FULL)),
         ]
         if run.drafted:
             lines += [
@@ -333,7 +333,7 @@ class ConnectedChat(Talk):
         self.turns.append(answer)
         self._used[len(self.conversation.messages)] = run.prompt_tokens + run.tokens if run.prompt_tokens else 0
         if answer.filled_context(self._wanted.max_tokens):
-            if 0 < self._used[len(self.conversation.messages)] < self.cells - 1:
+            if self._has_room_behind(answer):
                 cut = f"the server ended the answer after {counted(run.tokens, 'token')}, which is its own limit"
                 self.notes.append(f"{cut}: -n, or /set n, asks for another")
             else:
@@ -343,6 +343,11 @@ class ConnectedChat(Talk):
             self._warned = partial.warnings
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append("the answer is empty")
+
+    def _has_room_behind(self, answer: Answer) -> bool:
+        """True if the server's context is known to have room for more tokens behind an answer."""
+        run = answer.statistics
+        return run.prompt_tokens > 0 and run.prompt_tokens + run.tokens < self.cells - 1
 
     def _body(self) -> dict[str, Any]:
         """The request for the next answer. Of the settings it names the temperature, and those that were changed."""

@@ -28,6 +28,9 @@ ENDS: dict[Finish, str] = {
 }
 """What ended an answer, in words."""
 
+FULL = "with the context full"
+"""What ended one that has fewer tokens than its limit."""
+
 SOURCE_WORDS = {
     Origin.POOL: "n-grams",
     Origin.WINDOW: "the lookahead window",
@@ -165,11 +168,14 @@ def prompt_words(run: RunStatistics) -> str:
     return ", ".join(filter(None, [counted(run.prompt_tokens, "token"), reused, others]))
 
 
-def answer_words(answer: Answer, max_tokens: int) -> str:
-    """The tokens of an answer, their time and what ended it, in words. `max_tokens`: its limit, -1 for none."""
+def answer_words(answer: Answer, max_tokens: int, otherwise: str = FULL) -> str:
+    """The tokens of an answer, their time and what ended it, in words.
+
+    `max_tokens`: its limit, -1 for none. `otherwise`: what ended it before that.
+    """
     run, ended = answer.statistics, f"ended {ENDS[answer.finish_reason]}"
     if answer.filled_context(max_tokens):
-        ended = "ended with the context full"
+        ended = f"ended {otherwise}"
     if not run.tokens:
         return f"no token, {ended}"
     begin = f"{counted(run.tokens, 'token')} in {_timed(run.tokens, run.predicted_s)}"

@@ -105,12 +105,19 @@ def test_tokens_that_the_server_has_not_counted_are_not_known() -> None:
     assert chat.used == 0
 
 
-@pytest.mark.parametrize(("read", "words"), [(5, "6 tokens, which is its own limit: -n"), (56, "context is full")])
-def test_an_answer_that_the_server_cut_says_by_what(read: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("read", "words", "ended"),
+    [
+        (5, "6 tokens, which is its own limit: -n", "ended at the server's own limit"),
+        (56, "context is full", "ended with the context full"),
+    ],
+)
+def test_an_answer_that_the_server_cut_says_by_what(read: int, words: str, ended: str) -> None:
     end = {"choices": [{"delta": {}, "finish_reason": "length"}], "timings": {**TIMINGS, "prompt_n": read}}
     chat = streaming(said("yes"), end)
     assert [piece.text for piece in chat.ask("is it?")] == ["yes"]
     assert len(chat.notes) == 1 and words in chat.notes[0]
+    assert chat.last and chat.report(chat.last, detail="short", width=80).endswith(ended)
 
 
 def test_each_token_has_the_origin_that_the_server_tells_and_reasoning_is_no_part_of_the_answer() -> None:
