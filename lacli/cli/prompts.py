@@ -63,7 +63,7 @@ def ask_all(
         of = f", of {listed(sorted(lines.models))}" if lines.models else ""
         known = f"{_are(len(lines.answered), len(tasks))} {lines.place} already{of}"
         if lines.answered and not left:
-            screen.note(f"{known}, and stay, whatever the other flags; another -o asks anew")
+            screen.note(f"{known}, whatever the other flags; another -o asks anew")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
@@ -76,7 +76,7 @@ def ask_all(
                     more = f"{counted(len(left), 'more answer')} will come from {own}; another -o keeps models apart"
                     screen.say(f"lacli: {known}; {more}")
                 elif lines.answered:
-                    screen.note(f"{known}, and stay; another -o asks anew")
+                    screen.note(f"{known}; another -o asks anew")
                 asked = PromptList(model, tasks, left, lines, loading.sampling, question.stops, store)
                 # Lines on the same terminal show how far it is.
                 asked.run(screen, shown=not output.verbose and (name is not None or not is_terminal(sys.stdout)))
