@@ -70,17 +70,14 @@ class SharedLoop(Closing):
     @property
     def load(self) -> tuple[int, int]:
         """The numbers of texts that decode and that wait for a place; a text that was left counts no more."""
-        with self._changed:
-            running, waiting = (
-                sum(request not in self._gone for request in requests)
-                for requests in ([*self._running.values()], self._waiting)
-            )
-        return running, waiting
+        return self.load_of("")[:2]
 
-    def waiting_of(self, owner: str) -> int:
-        """The number of an owner's texts that wait for a place."""
+    def load_of(self, owner: str) -> tuple[int, int, int]:
+        """The numbers of `load`, and how many of the texts that wait are an owner's."""
         with self._changed:
-            return sum(request.owner == owner and request not in self._gone for request in self._waiting)
+            running = sum(request not in self._gone for request in self._running.values())
+            waiting = [request.owner for request in self._waiting if request not in self._gone]
+        return running, len(waiting), waiting.count(owner)
 
     @property
     def has_lost(self) -> bool:

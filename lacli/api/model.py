@@ -152,9 +152,9 @@ class Model(Closing):
         """The numbers of answers that are decoded and that wait for a place, without those that were left."""
         return self._loop.load
 
-    def waiting_of(self, owner: str) -> int:
-        """The number of an owner's answers that wait for a place."""
-        return self._loop.waiting_of(owner)
+    def load_of(self, owner: str) -> tuple[int, int, int]:
+        """The numbers of `load`, and how many of the answers that wait are an owner's."""
+        return self._loop.load_of(owner)
 
     @property
     def failure(self) -> Exception | None:

@@ -43,7 +43,8 @@ WARM_UP_TOKENS = 24
 class Wish:
     """What the user has fixed; None leaves it to the plan.
 
-    `max_tokens`: of an answer. `seconds`: None for no limit. `names_contenders`: none is left out for longer answers.
+    `max_tokens`: of an answer. `seconds`: None for no limit. `names_contenders`: none is left out for longer answers
+    or for more of them.
     """
 
     each: int | None = None
@@ -119,7 +120,7 @@ def planned(
     """Warm up, and choose the contenders and the plan that fit into the time.
 
     `cells`: of the context. Where time is short contenders are left out that cannot win at the speed they have shown,
-    and fixed modes for whose sake answers would be short.
+    and fixed modes for whose sake answers would be short, or fewer short ones.
     """
     screen.note("warming up")
     competing, speeds = _warm(competing, prompts.shortest, screen)
@@ -148,8 +149,8 @@ def planned(
         other = plan_for(without)
         if (other.max_tokens, len(other.tasks)) > (plan.max_tokens, len(plan.tasks)):
             names = listed([competing[number].label for number in spare], "and")
-            gain = "longer" if other.max_tokens > plan.max_tokens else "more"
-            screen.note(f"left out, so that answers are {gain}: {names}; --modes names what is compared")
+            gain = "answers are longer" if other.max_tokens > plan.max_tokens else "there are more answers"
+            screen.note(f"left out, so that {gain}: {names}; --modes names what is compared")
             kept, plan = without, other
     screen.note(_described(plan, tasks, wish, prompts.per_task))
     return [competing[number] for number in kept], plan

@@ -43,9 +43,10 @@ BUG_FOUND = 3
 """The exit code of --check, as of lacli check."""
 
 LATE = 1.5
-"""Times the time that was asked for, or planned where that is longer, after which no further answer begins.
+"""Times the time that was asked for, or planned where that is longer, in which the last answer begins.
 
-On a machine that became busy after the plan was made a benchmark of 129 s would take more than an hour.
+It counts from the benchmark's beginning. On a machine that became busy after the plan was made a benchmark of 129 s
+would take more than an hour.
 """
 
 EARLY = 0.5
@@ -231,8 +232,7 @@ def measured(
     rounds = Rounds(competing, plan.tasks, plan.repetitions, asker)
     words, seconds = (f"times {prompts.per_task} answers", request.wish.seconds) if asking else ("answers", None)
     if request.wish.is_timed and not asking:
-        asked = request.wish.seconds or 0.0
-        seconds = LATE * max(asked, plan.seconds) - (asked - time_left())
+        seconds = last_answer_s(request.wish.seconds, plan.seconds, perf_counter() - begin)
     interrupted = False
     core_begin = process_time()
     try:
@@ -244,6 +244,7 @@ def measured(
             wish = replace(request.wish, seconds=round(left_s, 1))
             competing, plan = planned(competing, prompts, asker.cells, request.tasks, wish, screen)
             again, again_begin = Rounds(competing, plan.tasks, plan.repetitions, asker), process_time()
+            seconds = last_answer_s(request.wish.seconds, plan.seconds, perf_counter() - begin)
             spent_s = _go_through(again, screen, words, seconds)
             # Ctrl-C before this leaves the first ones, which are complete.
             rounds, core_begin = again, again_begin
@@ -261,6 +262,14 @@ def measured(
     for number, error in rounds.failures.items():
         screen.note(f"{rounds.contenders[number].label} was given up: {error}")
     return BenchOutcome(rounds, machine_of(session), interrupted, share, cost=cost)
+
+
+def last_answer_s(asked_s: float | None, planned_s: float, spent_s: float) -> float:
+    """Seconds from now after which no further answer begins. `spent_s`: since the benchmark's beginning.
+
+    The plan has its own time in any case: the warm-up is not in it.
+    """
+    return max(planned_s, LATE * max(asked_s or 0.0, planned_s) - spent_s)
 
 
 def _tell_busy(threads: int, seconds: float, core_s: float, screen: Screen) -> None:
@@ -389,8 +398,8 @@ def _reach(outcome: BenchOutcome, contexts: Contexts, session: Session, request:
     """Let an oracle answer for each contender of mode auto."""
     cost = outcome.cost
     # The ceiling takes time of its own: there is none where answers were cut for it, or where it says little.
-    is_late = outcome.rounds.is_cut or (request.wish.is_timed and outcome.held_up)
-    if cost is None or not cost.staircases or is_late:
+    leaves_out = outcome.rounds.is_cut or (request.wish.is_timed and outcome.held_up)
+    if cost is None or not cost.staircases or leaves_out:
         return
     for number, contender in enumerate(outcome.contenders):
         if contender.mode == "auto":

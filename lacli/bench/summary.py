@@ -132,7 +132,7 @@ def measure_again(machine: Machine, typed: Typed) -> Advice:
 
 
 def short_answers(tokens: Sequence[int]) -> list[str]:
-    """Say that the time was short for answers, where most of plain decoding's, of `tokens`, were cut before SHORT."""
+    """Say that answers were short, if most of plain decoding's were cut at a length below SHORT. `tokens`: of each."""
     if (longest := max(tokens)) >= SHORT or 2 * tokens.count(longest) < len(tokens):
         return []
     return [

@@ -140,7 +140,7 @@ FLAGS_ALONE = {"temperature", "stop", "mode", "response_format", *(field.name fo
 """What would change the answer of a row, and is said of all rows by flags."""
 
 LIMITS = ("n_predict", "max_new_tokens", "max_completion_tokens")
-"""Names of flags and of other programs for max_tokens."""
+"""Names of flags and of other programs for max_tokens; `n` is a number of answers there, and a column of data sets."""
 
 SLIPPED = ("max_tokens", "system")
 """Fields without which a row is answered otherwise, in silence."""

@@ -287,13 +287,14 @@ class ConnectedChat(Talk):
         return "; ".join(sentences)
 
     def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
-        run, is_cut = answer.statistics, self._has_room_behind(answer)
+        run = answer.statistics
+        otherwise = "at the server's own limit" if self._has_room_behind(answer) else FULL
         lines = [
             ("server", self.description),
             ("sampling", describe_sampling(self.settings.sampling)),
             # A server counts the prompt behind an answer, which may have been stopped.
             *([("prompt", prompt_words(run))] if run.prompt_tokens else ()),
-            ("answer", answer_words(answer, self.settings.max_tokens, "at the server's own limit" if is_cut else FULL)),
+            ("answer", answer_words(answer, self.settings.max_tokens, otherwise)),
         ]
         if run.drafted:
             lines += [

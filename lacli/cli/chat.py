@@ -170,7 +170,8 @@ def chat(
         model = saved.model
         if os.path.isabs(model) and not os.path.exists(model):
             raise LacliError(f"the model of {load} is gone: {model}", f"lacli chat MODEL --load {load} takes another")
-    if saved and "context" not in typed(called):
+    # A chat with a server has neither.
+    if saved and (saved.model or saved.context) and "context" not in typed(called):
         model_settings = replace(model_settings, context=saved.context)
     plan = replace(
         plan_of(

@@ -63,7 +63,7 @@ def ask_all(
         of = f", of {listed(sorted(lines.models))}" if lines.models else ""
         known = f"{_are(len(lines.answered), len(tasks))} {lines.place} already{of}"
         if lines.answered and not left:
-            screen.note(f"{known}, whatever the other flags; another -o asks anew")
+            screen.note(f"{known} and not asked again, whatever the other flags; another -o asks anew")
         if left:
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)

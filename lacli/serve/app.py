@@ -251,8 +251,8 @@ class Server:
 
     def _check_room(self, wanted: int, longest: int, owner: str) -> None:
         """Raise Refused where an owner's `wanted` answers cannot wait, or a prompt of `longest` tokens does not fit."""
-        (running, deferred), texts = self._model.load, self._model.session.texts
-        waiting, places = self._model.waiting_of(owner), texts + self._settings.queue
+        (running, deferred, waiting), texts = self._model.load_of(owner), self._model.session.texts
+        places = texts + self._settings.queue
         if wanted > places:
             room = f"there is room for {places} (-np and --queue of the server)"
             raise Refused(400, INVALID, f"{wanted} answers in one request, and {room}: ask in several requests")

@@ -36,12 +36,12 @@ HELP = {
 
 
 USUAL_TOKENS = 64
-"""Tokens of an answer without a limit, as long as none has ended: a few sentences."""
+"""Tokens of an answer without a limit while none has ended: chosen, not measured, as a few sentences."""
 
 UNKNOWN_S = 10.0
-"""Seconds after which a client comes back to a server whose first answers have no token yet.
+"""Seconds after which a client comes back to a server whose answers have no second token yet: chosen, not measured.
 
-With 1 s a job of 100 labels was refused three times in the first 20 s of a 0.5B, and openai's client gave up.
+With 1 s openai's client gave 48 of 100 labels up, which a server of the 0.5B shape refused thrice in its first 20 s.
 """
 
 
@@ -62,7 +62,8 @@ class Meter:
         self._running: list[Slot] = []
         self._left: list[Slot] = []
         self._statuses = Counter[int]()
-        self._answers = 0
+        # Those that have ended: with a piece of prompt that was decoded, and with a token.
+        self._answers = self._answered = 0
         self._started = time()
 
     @property
@@ -73,21 +74,24 @@ class Meter:
     def seconds_until(self, ends: int, places: int) -> int:
         """Estimate in how many seconds `ends` answers will have ended in the `places`, from what answers took so far.
 
-        Each is expected to have as many tokens as those that have ended had on average, and its limit at most. At least
-        1, UNKNOWN_S before any answer has a token, and 60 at most: OpenAI's client waits no longer.
+        Each is expected to have as many tokens as those that have ended had on average, or those that run have if that
+        is more, and its limit at most. At least 1, UNKNOWN_S before any answer has a second token, and 60 at most:
+        OpenAI's client waits no longer.
         """
         # Called in a thread, so it only reads: `counting` ends in the event loop.
-        asked = [*self._running]
+        asked, sums = [*self._running], self._sums
         begun = [cost for slot in [*asked, *self._left] if _has_begun(cost := slot.stream.cost)]
-        count, sums = max(self._answers + len(begun), 1), self._sums
-        prompt_s = (sums["prompt_seconds_total"] + sum(cost.prompt_s for cost in begun)) / count
-        answers_s = sums["tokens_predicted_seconds_total"] + sum(cost.predicted_s for cost in begun)
-        tokens = sums["tokens_predicted_total"] + sum(cost.tokens for cost in begun)
-        usual = _rate(sums["tokens_predicted_total"], self._answers) or USUAL_TOKENS
+        tokens = [cost.tokens for cost in begun if cost.tokens]
+        ended_tokens, prompts = sums["tokens_predicted_total"], self._answers + len(begun)
+        prompt_s = _rate(sums["prompt_seconds_total"] + sum(cost.prompt_s for cost in begun), prompts)
+        # The time of an answer's first token is its prompt's.
+        later = ended_tokens - self._answered + sum(tokens) - len(tokens)
+        token_s = _rate(sums["tokens_predicted_seconds_total"] + sum(cost.predicted_s for cost in begun), later)
+        usual = max(_rate(ended_tokens, self._answered) or USUAL_TOKENS, _rate(sum(tokens), len(tokens)))
         limits = [slot.stream.limit for slot in asked] or [-1]
         expected = fmean(min(usual, limit) if limit >= 0 else usual for limit in limits)
-        seconds = ends / places * (prompt_s + expected * _rate(answers_s, tokens))
-        return ceil(min(max(seconds, 1 if tokens else UNKNOWN_S), 60))
+        seconds = ends / places * (prompt_s + max(expected - 1, 0) * token_s)
+        return ceil(min(max(seconds, 1 if later else UNKNOWN_S), 60))
 
     @contextmanager
     def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:
@@ -156,6 +160,7 @@ class Meter:
         sums = self._sums
         # A client that left while it waited has had no place.
         self._answers += _has_begun(run)
+        self._answered += run.tokens > 0
         sums["prompt_tokens_total"] += run.prompt_tokens - run.reused_tokens
         sums["prompt_tokens_cached_total"] += run.reused_tokens
         sums["prompt_seconds_total"] += run.prompt_s

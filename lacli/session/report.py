@@ -29,7 +29,7 @@ ENDS: dict[Finish, str] = {
 """What ended an answer, in words."""
 
 FULL = "with the context full"
-"""What ended one that has fewer tokens than its limit."""
+"""What ended an answer that has fewer tokens than its limit."""
 
 SOURCE_WORDS = {
     Origin.POOL: "n-grams",
@@ -171,7 +171,7 @@ def prompt_words(run: RunStatistics) -> str:
 def answer_words(answer: Answer, max_tokens: int, otherwise: str = FULL) -> str:
     """The tokens of an answer, their time and what ended it, in words.
 
-    `max_tokens`: its limit, -1 for none. `otherwise`: what ended it before that.
+    `max_tokens`: its limit, -1 for none. `otherwise`: words for an end before it.
     """
     run, ended = answer.statistics, f"ended {ENDS[answer.finish_reason]}"
     if answer.filled_context(max_tokens):

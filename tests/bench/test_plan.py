@@ -177,8 +177,8 @@ def test_fixed_modes_are_left_out_where_answers_would_be_short_for_their_sake(
     prompts = BenchPrompts(dict.fromkeys(TASKS, SIZE), Exchange(TASKS[0], 0, (1,), 1))
     kept, plan = planned(ones, prompts, CELLS, TASKS, wish, Screen())
     assert [each.mode for each in kept] == left
-    gain = "longer" if plan.max_tokens >= SHORT else "more"
-    assert (f"left out, so that answers are {gain}: lookup" in capsys.readouterr().err) == (len(left) == 2)
+    gain = "answers are longer" if plan.max_tokens >= SHORT else "there are more answers"
+    assert (f"left out, so that {gain}: lookup" in capsys.readouterr().err) == (len(left) == 2)
     assert (plan.max_tokens >= SHORT) == (wish in (Wish(seconds=30), Wish(seconds=1000)))
 
 

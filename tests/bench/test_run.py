@@ -19,6 +19,7 @@ import pytest
 from lacli.auto.model_cost import KIND
 from lacli.bench.plan import planned
 from lacli.bench.rounds import Rounds
+from lacli.bench.run import last_answer_s
 from lacli.bench.tasks import CLASSES
 from lacli.errors import LacliError
 from lacli.text.records import NAME, Records
@@ -109,10 +110,15 @@ def test_a_busy_machine_is_named_before_the_numbers_and_nothing_is_advised(
 def test_answers_end_late_where_time_decides_and_never_where_their_number_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lacli.bench.run.LATE", 0.0)
+    monkeypatch.setattr("lacli.bench.run.last_answer_s", lambda *given: 0.0)
     flags = ("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-n", "8")
     assert "the time was up after 2 of " in call(*flags).err
     assert "the time was up" not in call(*flags, "--each", "1", "-r", "2").err
+
+
+@pytest.mark.parametrize(("planned", "spent", "left"), [(48, 5, 85), (58, 35, 58), (48, 90, 48), (200, 20, 280)])
+def test_the_warm_up_counts_as_far_as_the_plan_keeps_its_time(planned: float, spent: float, left: float) -> None:
+    assert last_answer_s(60.0, planned, spent) == left
 
 
 def test_a_plan_of_a_busy_moment_is_made_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:

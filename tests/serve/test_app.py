@@ -290,7 +290,10 @@ def test_a_key_whose_requests_wait_takes_no_room_of_the_others(model: lacli.Mode
             next(each for each in stream if model.load == (2, 1))
             with pytest.raises(APIStatusError, match="no room for 1 answer: 2 run and 1 wait "):
                 one.completions.create(model="any", prompt="def f(")
-            assert two.completions.create(model="any", prompt="def f(", max_tokens=3).choices[0].text
+            with two.completions.create(model="any", prompt="def f(", max_tokens=3, stream=True) as answer:
+                with pytest.raises(APIStatusError, match="2 run and 1 of your key wait "):
+                    one.completions.create(model="any", prompt="def f(")
+                assert "".join(each.choices[0].text for each in answer)
 
 
 def test_a_request_that_no_place_is_enough_for_is_not_told_to_try_again(client: OpenAI) -> None:

@@ -86,17 +86,22 @@ def test_who_finds_no_place_is_told_when_those_that_wait_will_have_one() -> None
         meter.counting(stream(RunStatistics()), [1]),
     ):
         assert meter.seconds_until(8, 2) == 10 and meter.seconds_until(20, 2) == 20, "one has a place for 2 s"
-    meter, begun = Meter(), RunStatistics(steps=2, tokens=2, prompt_s=1.0, decode_s=0.2)
+    meter, begun = Meter(), RunStatistics(steps=2, tokens=2, prompt_s=1.0, decode_s=0.1)
     with meter.counting(stream(begun, limit=30), [1]), meter.counting(stream(RunStatistics(), limit=10), [1]):
         assert meter.seconds_until(8, 2) == 12, "10 and 30 tokens of 0.1 s, behind prompts of a second"
     meter = Meter()
-    answered = RunStatistics(steps=3, tokens=20, prompt_s=1.0, decode_s=1.5, waited_s=0.5)
+    answered = RunStatistics(steps=3, tokens=21, prompt_s=1.0, decode_s=1.5, waited_s=0.5)
     for statistics in (answered, RunStatistics()):
         with meter.counting(stream(statistics), [1, 2]):
             pass
     assert meter.seconds_until(8, 2) == 12 and meter.seconds_until(99, 2) == 60
     with meter.counting(stream(RunStatistics(), limit=5), [1]), meter.counting(stream(RunStatistics(), limit=99), [1]):
         assert meter.seconds_until(8, 2) == 9, "half of those that wait have a quarter of the tokens at most"
+    with meter.counting(stream(RunStatistics(steps=9, tokens=101, prompt_s=1.0, decode_s=10.0)), [1]):
+        assert meter.seconds_until(8, 2) == 44, "those that run may have more tokens than those that have ended"
+    meter = Meter()
+    with meter.counting(stream(RunStatistics(steps=1, tokens=1, prompt_s=0.1)), [1]):
+        assert meter.seconds_until(8, 2) == 10, "a first token says nothing of the others' time"
 
 
 def test_the_estimate_counts_nothing_as_it_is_made_in_another_thread_than_the_counts(
