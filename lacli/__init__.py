@@ -52,13 +52,15 @@ HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use, so that `import lacli` does not wait for numpy and llama.cpp."""
-    if name not in HOMES:
-        raise AttributeError(f"module 'lacli' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:
+    # A type checker would let every name pass.
+    def __getattr__(name: str) -> Any:
+        """Load a public name on first use, so that `import lacli` does not wait for numpy and llama.cpp."""
+        if name not in HOMES:
+            raise AttributeError(f"module 'lacli' has no attribute {name!r}")
+        from importlib import import_module
 
-    return getattr(import_module(f"lacli.{HOMES[name]}"), name)
+        return getattr(import_module(f"lacli.{HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
