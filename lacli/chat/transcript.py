@@ -308,6 +308,7 @@ def _refuse_others(target: Path, name: str) -> None:
         raise LacliError(f"{name} is a folder", "give the name of a file")
     kind = _kind(target) if target.is_file() else EMPTY
     if kind == SESSION:
-        raise LacliError(f"{name} is the log of a chat, which has it already", "give another name")
+        what = f"{name} is a log, which --log adds to and /save does not replace"
+        raise LacliError(what, f"give another name; lacli chat --load {name} --log {name} goes on in it")
     if target.exists() and not (target.is_file() and kind in (SAVED, EMPTY)):
         raise LacliError(f"{name} exists and is no saved chat", "give another name")

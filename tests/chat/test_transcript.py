@@ -299,7 +299,7 @@ def test_nothing_but_a_saved_chat_is_written_over(tmp_path: Path, log: Path) -> 
     write_chat(empty, CHAT)
     refused = [
         (notes, "exists and is no saved chat"),
-        (log, "is the log of a chat, which has it already"),
+        (log, "is a log, which --log adds to and /save does not replace"),
         (link, "is a link"),
         (tmp_path, "is a folder"),
         (tmp_path / "none" / "chat", "a folder that is there"),
