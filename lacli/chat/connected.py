@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -122,10 +122,14 @@ class Server:
             self.is_lacli = found.get("owned_by") == "lacli"
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise self._no_protocol() from error
-        try:
+        self.cells = 0
+        self.look_at_context()
+
+    def look_at_context(self) -> None:
+        """Ask how many tokens the context has; a server that was started again may have another one."""
+        # The address is llama.cpp's, and others have none.
+        with suppress(LacliError, KeyError, TypeError, ValueError):
             self.cells = int(self._asked("GET", "/props")["default_generation_settings"]["n_ctx"])
-        except (LacliError, KeyError, TypeError, ValueError):  # it is llama.cpp's, and others have none
-            self.cells = 0
 
     def close(self) -> None:
         self._client.close()
@@ -318,7 +322,10 @@ class ConnectedChat(Talk):
                         yield piece
             if not partial.ended:
                 raise LacliError("the server ended the answer in its middle", "/regen asks again")
+            if self.cells and partial.answer().filled_context(self._wanted.max_tokens):
+                self._server.look_at_context()
         except PromptError:
+            self._server.look_at_context()
             self._restore(before)
             raise
         finally:

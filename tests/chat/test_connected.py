@@ -202,11 +202,20 @@ def test_a_mode_that_the_server_was_not_started_in_is_refused_with_the_command_t
         list(chat.ask("one"))
 
 
-def test_a_question_that_has_no_room_is_taken_back() -> None:
-    chat = refusing(400, {"error": {"message": "the request exceeds the available context size of 64"}})
+def test_a_question_that_has_no_room_is_taken_back_and_the_context_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = refusing(400, {"error": {"message": "the request exceeds the available context size of 32"}})
+    assert chat.cells == 64
+    monkeypatch.setitem(PROPS, "default_generation_settings", {"n_ctx": 32})
     with pytest.raises(PromptError, match="/compact"):
         list(chat.ask("one"))
-    assert not chat.conversation.messages
+    assert not chat.conversation.messages and chat.cells == 32
+
+
+def test_a_server_that_was_started_with_another_context_is_no_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    chat = streaming(said("yes"), {"choices": [{"delta": {}, "finish_reason": "length"}], "timings": TIMINGS})
+    monkeypatch.setitem(PROPS, "default_generation_settings", {"n_ctx": 14})
+    assert [piece.text for piece in chat.ask("is it?")] == ["yes"]
+    assert chat.cells == 14 and "context is full" in chat.notes[0]
 
 
 @pytest.mark.parametrize("broken", [httpx2.ReadError("reset"), {"error": {"message": "a replica is lost"}}, None])
