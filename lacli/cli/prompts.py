@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 REFRESH_S = 0.25
 """Seconds after which the line about the progress is written anew: nobody reads faster changes."""
 
+TWICE_S = 0.05
+"""Seconds in which a second SIGINT is no other press: `timeout -s INT` sends one to a program and one to its group."""
+
 COUNTED = ("predicted_n", "draft_n", "draft_n_accepted")
 """Numbers of the answers that are added up."""
 
@@ -131,7 +134,7 @@ class PromptList:
         self._begin = perf_counter()
         # One more than there are places: its prompt is cut into tokens before a place is free.
         workers = [Thread(target=self._work, daemon=True) for _ in range(self._model.session.texts + 1)]
-        with second_ctrl_c_ends(), ctrl_c_calls(lambda: self._arrivals.put(KeyboardInterrupt())):
+        with second_ctrl_c_ends(TWICE_S), ctrl_c_calls(lambda: self._arrivals.put(KeyboardInterrupt())):
             try:
                 with screen.waiting(shown=shown) as say:
                     self._tell(say)
