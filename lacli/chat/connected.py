@@ -322,7 +322,9 @@ class ConnectedChat(Talk):
                         yield piece
             if not partial.ended:
                 raise LacliError("the server ended the answer in its middle", "/regen asks again")
-            if self.cells and partial.answer().filled_context(self._wanted.max_tokens):
+            run = (answer := partial.answer()).statistics
+            is_full = answer.filled_context(self._wanted.max_tokens) or run.prompt_tokens + run.tokens >= self.cells
+            if self.cells and is_full:
                 self._server.look_at_context()
         except PromptError:
             self._server.look_at_context()

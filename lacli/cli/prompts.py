@@ -24,7 +24,7 @@ from lacli.session.report import describe
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.terminal.screen import BUSY_AFTER_S, Screen
-from lacli.text.files import is_terminal
+from lacli.text.files import is_file
 from lacli.text.format import MINUTE, counted, listed
 from lacli.text.question import STDIN
 from lacli.text.template import as_messages
@@ -81,8 +81,8 @@ def ask_all(
                 elif lines.answered:
                     screen.note(f"{known}; another -o asks anew")
                 asked = PromptList(model, tasks, left, lines, loading.sampling, question.stops, store)
-                # Lines on the same terminal show how far it is.
-                asked.run(screen, shown=not output.verbose and (name is not None or not is_terminal(sys.stdout)))
+                # Lines on the same terminal show how far it is, and a pipe may lead back to it.
+                asked.run(screen, shown=not output.verbose and (name is not None or is_file(sys.stdout)))
                 if output.stats:
                     screen.say("\n".join(f"{subject:9} {text}" for subject, text in asked.report()))
                 else:

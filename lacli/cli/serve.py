@@ -48,7 +48,7 @@ Drain = Annotated[
 Alias = Annotated[
     str,
     setting("-a", "--alias", show_default="the file's", rich_help_panel=SERVER,
-            help="Name that clients see, several with commas."),
+            help="Name that clients see; of several with commas the first by the alphabet."),
 ]  # fmt: skip
 Tags = Annotated[
     str, setting("--tags", show_default=False, rich_help_panel=SERVER, help="Words beside the name, with commas.")

@@ -216,6 +216,9 @@ def test_a_server_that_was_started_with_another_context_is_no_limit_of_its_own(m
     monkeypatch.setitem(PROPS, "default_generation_settings", {"n_ctx": 14})
     assert [piece.text for piece in chat.ask("is it?")] == ["yes"]
     assert chat.cells == 14 and "context is full" in chat.notes[0]
+    larger = streaming(said("yes"), {**END, "timings": {**TIMINGS, "prompt_n": 70}})
+    monkeypatch.setitem(PROPS, "default_generation_settings", {"n_ctx": 99})
+    assert [piece.text for piece in larger.ask("is it?")] == ["yes"] and (larger.used, larger.cells) == (78, 99)
 
 
 @pytest.mark.parametrize("broken", [httpx2.ReadError("reset"), {"error": {"message": "a replica is lost"}}, None])
