@@ -31,7 +31,7 @@ POLLED = ("/health", "/v1/health", "/slots", "/metrics", "/lacli/steps", *pages.
 """What programs and the page ask for all the time."""
 
 TOLD_WAIT_S = 1.0
-"""Seconds of waiting for a place from which a line tells them: below, a client hardly feels it."""
+"""Seconds of waiting for a place, or for a step that is taken, from which a line tells them: fewer are hardly felt."""
 
 LONGEST_PATH = 100
 """Characters of a path that a line shows."""
@@ -150,7 +150,7 @@ def _line(scope: Scope, request_id: str, status: int, seconds: float) -> str:
     words.append(f"{seconds:.2f} s")
     runs = [choice.statistics for choice in choices or ()]
     if (waited_s := max((run.first_token_s - run.prompt_s for run in runs), default=0.0)) > TOLD_WAIT_S:
-        words.append(f"({waited_s:.2f} s for a place)")
+        words.append(f"(begun after {waited_s:.2f} s)")
     words += [f"id {request_id}"] if is_broken or status >= 400 else []
     found = [busy(run) for run in runs if seconds > BUSY_AFTER_S]
     if held_up := next(filter(None, found), None):
