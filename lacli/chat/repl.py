@@ -173,7 +173,7 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
             screen.note(f"{talk.description}{context}{known}; /help for help, Ctrl-D ends")
             repl.show_last()
-        elif not plan.commands:
+        elif not (plan.commands or plan.first):
             screen.note("each line that comes through the pipe is a message; lacli run takes all of it as one")
         transcript.begin(commands.as_saved())
         repl.run(lines, plan.first)

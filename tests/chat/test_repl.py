@@ -501,6 +501,7 @@ def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Pat
     done = call("chat", "--log", str(log), "-n", "2", stdin=lines)
     assert (done.code, done.err.count("--commands makes it a command")) == (0, 1)
     assert done.err.count("each line that comes through the pipe is a message") == 1
+    assert "each line" not in call("chat", "-p", "hi", "-n", "1").err
     assert questions(log) == lines.decode().splitlines()
     assert not (tmp_path / "saved").exists()
     assert "--commands" not in call("chat", "-q", "-n", "2", stdin=lines).err
