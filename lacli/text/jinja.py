@@ -275,17 +275,18 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, called: Any, /, *arguments: Any, **named: Any) -> Any:
         owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
+        given = [value for key, value in named.items() if key not in VARIABLES]
         if isinstance(owner, str) and name == "replace":
             called, arguments = self._replace, (owner, *arguments)
         elif isinstance(owner, str):
             if name == "join":
                 arguments = tuple(self._made(list(each)) for each in arguments)
-            self._foresee(name, owner, *arguments, *named.values())
+            self._foresee(name, owner, *arguments, *given)
         elif isinstance(called, Macro | BlockReference):
             self._spend(self._text)
         if not isinstance(owner, BUILT_IN):
             # A macro keeps its arguments in a list.
-            self._made((arguments, [value for name, value in named.items() if name not in VARIABLES]))
+            self._made((arguments, given))
         return self._made(super().call(context, called, *arguments, **named))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from lacli.errors import PromptError
 from lacli.text.template import as_messages
-from tests.fakes.template_texts import compiled
+from tests.fakes.template_texts import compiled, every_source
 
 ENDLESS = {
     "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -181,6 +181,13 @@ def test_a_long_conversation_may_take_longer_than_a_short_one(monkeypatch: pytes
     assert slow.render(as_messages("hi" * 999)) == "hi" * 999
     with pytest.raises(PromptError, match="takes too much memory"):
         compiled("{{ 'a' * 999999 }}").render(as_messages("hi"))
+
+
+@pytest.mark.parametrize("source", every_source().values(), ids=every_source())
+def test_long_messages_are_no_reason_to_refuse_a_conversation(source: str) -> None:
+    long = "<think>why</think>" + "many 'words' of it\n" * 2000
+    messages = [*as_messages(long), {"role": "assistant", "content": long}, *as_messages("And?")]
+    compiled(source).render(messages)
 
 
 def test_a_number_in_a_list_is_counted_with_its_digits() -> None:
