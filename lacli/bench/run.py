@@ -43,10 +43,10 @@ BUG_FOUND = 3
 """The exit code of --check, as of lacli check."""
 
 LATE = 1.5
-"""Times the time that was asked for, or planned where that is longer, in which the last answer begins.
+"""Factor on the time that was asked for, or planned where that is longer, after which no further answer begins.
 
-It counts from the benchmark's beginning. On a machine that became busy after the plan was made a benchmark of 129 s
-would take more than an hour.
+The time counts from the benchmark's beginning. On a machine that became busy after the plan was made a benchmark of
+129 s would take more than an hour.
 """
 
 EARLY = 0.5

@@ -62,9 +62,18 @@ class SavedChat:
 
     def lines(self, event: str, now: datetime) -> bytes:
         """The chat in a file's lines; `event` begins them."""
-        named = {"model": self.model, "template": self.template, "system": self.system}
-        numbers = {"seed": self.seed, "context": self.context}
-        first = _line(event, now, format=FORMAT, version=VERSION, **named, **numbers, settings=self.settings.json)
+        first = _line(
+            event,
+            now,
+            format=FORMAT,
+            version=VERSION,
+            model=self.model,
+            template=self.template,
+            system=self.system,
+            seed=self.seed,
+            context=self.context,
+            settings=self.settings.json,
+        )
         return first + b"".join(_message_line(message, now) for message in self.messages)
 
 

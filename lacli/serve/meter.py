@@ -41,7 +41,7 @@ USUAL_TOKENS = 64
 UNKNOWN_S = 10.0
 """Seconds after which a client comes back to a server whose answers have no second token yet: chosen, not measured.
 
-With 1 s openai's client gave 48 of 100 labels up, which a server of the 0.5B shape refused thrice in its first 20 s.
+With 1 s a new server of the 0.5B shape refused 48 of 100 labels three times in 20 s, and openai's client gave them up.
 """
 
 

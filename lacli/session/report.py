@@ -171,7 +171,7 @@ def prompt_words(run: RunStatistics) -> str:
 def answer_words(answer: Answer, max_tokens: int, otherwise: str = FULL) -> str:
     """The tokens of an answer, their time and what ended it, in words.
 
-    `max_tokens`: its limit, -1 for none. `otherwise`: words for an end before it.
+    `max_tokens`: its limit, -1 for none. `otherwise`: words for an end before that limit.
     """
     run, ended = answer.statistics, f"ended {ENDS[answer.finish_reason]}"
     if answer.filled_context(max_tokens):
