@@ -262,7 +262,7 @@ class Talk:
         if not sampling.temp and not sampling.xtc_probability:
             return "at temperature 0 the answer comes out the same; /set temp 0.8 for another one"
         if sampling.seed >= 0:
-            return "one seed gives one answer; /set seed -1 for another one each time"
+            return f"with seed {sampling.seed} the answer comes out the same; /set seed -1 for another one each time"
         return "another seed gave the same answer"
 
     def _restore(self, messages: list[Message]) -> None:
