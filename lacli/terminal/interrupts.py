@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -158,6 +159,10 @@ def _end(number: int, frame: object) -> None:
     """Put the terminal back and end the process; called by the thread and by the handler."""
     if _ended.acquire(blocking=False):
         put_terminal_back()
+        if number == signal.SIGINT and sys.platform != "win32":
+            # A shell's loop goes on behind a program that only exits with 130. signal.signal is for the main thread.
+            ctypes.pythonapi.PyOS_setsig(number, None)
+            os.kill(os.getpid(), number)
         os._exit(128 + number)
 
 
