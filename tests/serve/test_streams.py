@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -163,5 +164,9 @@ def test_requests_that_wait_are_refused_once_no_more_is_taken() -> None:
         model.take_no_more("it ends")
         for refused in (json.loads(rest(waiting)[-1]), whole.result(), post(f"{address}/v1/completions", LONG)):
             assert (refused["error"]["code"], refused["error"]["type"]) == (503, "unavailable_error")
+        with pytest.raises(HTTPError) as raised:
+            urlopen(f"{address}/v1/completions", json.dumps(LONG).encode())
+        with raised.value as refusal:
+            assert refusal.headers["Retry-After"], "a client would be back before the server is"
         model.stop("it has ended")
         assert json.loads(rest(running)[-1])["error"]["code"] == 500
