@@ -353,8 +353,10 @@ class Repl:
                     self.screen.say(f"lacli: the context was full: {oldest(self.chat.dropped)} are forgotten")
                 if answered and again:
                     self.transcript.changed("regen", seed=self.chat.seed)
-                if answered:
-                    self.transcript.message(self.chat.conversation.messages[-1], self.chat.last)
+                if answered and (last := self.chat.last):
+                    self.transcript.message(self.chat.conversation.messages[-1], last)
+                    detail = self.plan.stats or "short"
+                    self.commands.report = self.chat.report(last, detail=detail, width=self.screen.width)
         if self.stopped:
             if not self.interactive:
                 raise KeyboardInterrupt
@@ -372,8 +374,6 @@ class Repl:
                 self.screen.note(f"the answer was cut after {counted(tokens, 'token')} {more}")
             self.judged = last, self.chat.verdicts(last)
             self.screen.legend(last.statistics.accepted_from)
-            detail = self.plan.stats or "short"
-            self.commands.report = self.chat.report(last, detail=detail, width=self.screen.width)
             if self.plan.stats:
                 self.screen.say(self.commands.report)
         if self.interactive:
