@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
-from time import perf_counter, process_time
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,11 +18,12 @@ import numpy.typing as npt
 from lacli.batch import Batch, Ints
 from lacli.engine import Engine, Saved, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
-from lacli.llamacpp.devices import OBSERVED_S, ThreadsInUse, bounded_by_free_memory
+from lacli.llamacpp.devices import bounded_by_free_memory
 from lacli.llamacpp.library import free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
+from lacli.llamacpp.watch import DecodeWatch
 from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
 
@@ -112,10 +112,9 @@ class LlamaEngine(Closing):
         self._max_outputs = int(parameters.n_outputs_max)
         self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
         gives_way = settings.gives_way and settings.threads > 1 and not model.offloaded
-        self._threads = ThreadsInUse(settings.threads) if gives_way else None
+        self._watch = DecodeWatch(settings.threads, self._log) if gives_way else None
         self._threads_set = settings.threads
-        # The seconds, and those of all processors, at which the threads were last looked at.
-        self._seen = 0.0, 0.0
+        self._moves_keys = False
         self._samplers: list[Any] = []
         self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
@@ -129,13 +128,13 @@ class LlamaEngine(Closing):
             with late_ctrl_c() as is_stopped, nullcontext() if model.offloaded else bounded_by_free_memory():
                 self._handle = lib.llama_init_from_model(model.handle, parameters)
                 if is_stopped():
-                    _free_context(self._handle, self._samplers, model)
+                    _free_context(self._handle, self._samplers, self._watch, model)
             if self._handle or parameters.n_ctx <= least:
                 break
             # Texts that have less room together wait for each other.
             parameters.n_ctx = max(parameters.n_ctx // 2, least)
         # The model is an argument, so that it outlives the context when both are dropped at once.
-        self._free = free_with(self, _free_context, self._handle, self._samplers, model)
+        self._free = free_with(self, _free_context, self._handle, self._samplers, self._watch, model)
         if not self._handle:
             self.close()
             reason = self._log.last_error()
@@ -159,6 +158,7 @@ class LlamaEngine(Closing):
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
+        self._hear_watch()
         self._snapshots = 0
         self._batch: Batch | None = None
         self._logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
@@ -269,6 +269,7 @@ class LlamaEngine(Closing):
 
     def shift(self, sequence: int, start: int, end: int, by: int) -> None:
         lib.llama_memory_seq_add(self._memory, sequence, start, end, by)
+        self._moves_keys = True
 
     def clear(self) -> None:
         lib.llama_memory_clear(self._memory, False)
@@ -298,28 +299,32 @@ class LlamaEngine(Closing):
             try:
                 yield
             finally:
-                lib.llama_set_abort_callback(self._handle, lib.ggml_abort_callback(), None)
+                self._hear_watch()
                 self._log.muted = False
         if self._interrupted:
             raise KeyboardInterrupt
 
-    def _decoded(self, *, reads: bool) -> int:
-        """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt and may be broken off.
+    def _hear_watch(self) -> None:
+        """Let the watch, where there is one, end the decodes that Ctrl-C does not."""
+        heard = (self._watch.callback, self._watch.flag) if self._watch else (lib.ggml_abort_callback(), None)
+        lib.llama_set_abort_callback(self._handle, *heard)
 
-        So may the first step in which all threads are tried: without cores for them it took 8 s, with one thread 0.1.
-        """
-        if self._threads:
-            self._seen = perf_counter(), process_time()
-        ends = reads or (self._threads is not None and self._threads.on_trial)
-        with self._interruptible() if ends else nullcontext():
+    def _decoded(self, *, reads: bool) -> int:
+        """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt, which Ctrl-C ends."""
+        # Keys that a shift moves are moved first: of half of them llama.cpp would move all again.
+        moves_keys, self._moves_keys = self._moves_keys, False
+        # Of more rows than llama.cpp computes at once the first would stay; a recurrent state may be half written.
+        stays = self._struct.n_tokens > PREFILL_ROWS or self.max_rollback >= 0
+        with (
+            self._watch.watching(ends=not moves_keys and not stays) if self._watch else nullcontext(),
+            self._interruptible() if reads and not moves_keys else nullcontext(),
+        ):
             status: int = lib.llama_decode(self._handle, self._struct)
             if status == ABORTED:
                 self._take_back()
-        if self._threads:
-            self._observe(self._threads)
-            if self._threads.count != self._threads_set:
-                self._threads_set = self._threads.count
-                lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
+        if self._watch and self._watch.threads != self._threads_set:
+            self._threads_set = self._watch.threads
+            lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
         return status
 
     def _take_back(self) -> None:
@@ -341,19 +346,7 @@ class LlamaEngine(Closing):
 
     def _must_end(self) -> bool:
         """True where a piece of a prompt is to end: at Ctrl-C, or for fewer threads to read it."""
-        # Of more rows than llama.cpp computes at once the first would stay; a recurrent state may be half written.
-        stays = self._struct.n_tokens > PREFILL_ROWS or self.max_rollback >= 0
-        if self._interrupted or not self._threads or stays:
-            return self._interrupted
-        if perf_counter() - self._seen[0] >= OBSERVED_S:
-            self._observe(self._threads)
-        return self._threads.count < self._threads_set
-
-    def _observe(self, threads: ThreadsInUse) -> None:
-        """Let threads rest that other programs have kept waiting for a core since the last time."""
-        (begin, core_begin), self._seen = self._seen, (perf_counter(), process_time())
-        end, core_end = self._seen
-        threads.observe(end - begin, core_end - core_begin, end)
+        return self._interrupted or (self._watch is not None and self._watch.ends)
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()
@@ -442,11 +435,13 @@ def _ctrl_c_calls(interrupt: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
+def _free_context(handle: Any, samplers: list[Any], watch: DecodeWatch | None, _: LlamaModel) -> None:
     if handle:
         lib.llama_free(handle)
     for sampler in samplers:
         lib.llama_sampler_free(sampler)
+    if watch:
+        watch.close()
 
 
 def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:

@@ -213,7 +213,7 @@ RETRY_S, MAX_RETRY_S = 3.0, 60.0
 """Seconds until all threads are tried again; each failed try doubles them, up to the second.
 
 A try beside programs that go on takes OBSERVED_S at a half to a hundredth of the speed: 8% of the time at first, 0.4%
-at last. It is a step at least: beside four programs on two cores one of the 0.5B took 4.2 s, and 45 ms with one thread.
+at last.
 """
 
 MIN_IDLE_SHARE = 0.5
@@ -224,12 +224,10 @@ class ThreadsInUse:
     """The threads of a context's next decode: all, or fewer while other programs keep some waiting for a core.
 
     All threads wait for the last one many times a step, so one without a core holds up all (docs/measured.md).
-    `on_trial`: True where all are tried and no decode has shown yet how that goes.
     """
 
     def __init__(self, threads: int) -> None:
         self._all = self.count = threads
-        self.on_trial = True
         self._pause_s, self._until_s, self._rested_s = RETRY_S, 0.0, 0.0
         self._idle_s: float | None = None
         self._begin()
@@ -239,11 +237,10 @@ class ThreadsInUse:
 
         Return the threads of the next one.
         """
-        self.on_trial = False
         if self.count < self._all:
             if now_s >= self._until_s:
                 if self._finds_cores(now_s):
-                    self.count, self.on_trial = self._all, True
+                    self.count = self._all
                     self._begin()
                 else:
                     self._rest(now_s, RETRY_S)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from lacli.batch import Batch, BatchPart, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
-from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
+from lacli.llamacpp.context import ABORTED, CONTEXT_PAD, LlamaEngine
 from lacli.llamacpp.devices import OBSERVED_S
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
@@ -336,21 +337,51 @@ def test_a_piece_that_fewer_threads_read_again_leaves_no_sequence_of_its_guesses
         assert np.array_equal(engine.logits(), ends)
 
 
-def test_the_first_step_that_all_threads_try_may_be_begun_anew_with_fewer(
+def test_a_step_that_the_watch_ends_is_begun_anew_with_fewer_threads_and_the_logits_stay_the_same(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
+    decode, statuses = lib.llama_decode, list[int]()
+    tree = Tree(5)
+    for sequence in (0, 1):
+        tree.add_path([6, 7 + sequence], sequence, Origin.CHAIN)
+    with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), LOOKAHEAD) as engine:
+        assert engine._watch
+        watch = engine._watch
 
-    def must_end() -> bool:
-        asked.append(len(asked) == 1)
-        return asked[-1]
+        def busy(*arguments: object) -> int:
+            if not statuses:
+                monkeypatch.setattr(watch._in_use, "observe", lambda *seconds: 1)
+                watch._tell(ends=True)
+            statuses.append(decode(*arguments))
+            return statuses[-1]
 
+        assert engine.decode(from_tree(tree, 0))
+        ends = engine.logits().copy()
+        engine.clear()
+        monkeypatch.setattr(lib, "llama_decode", busy)
+        assert engine.decode(from_tree(tree, 0))
+        assert statuses == [ABORTED, 0] and lib.llama_n_threads(engine._handle) == 1 and not watch.ends
+        assert np.array_equal(engine.logits(), ends)
+
+
+def test_a_step_that_moves_keys_is_not_ended(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end: list[bool] = []
     with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), PLAIN) as engine:
-        monkeypatch.setattr(engine, "_must_end", must_end)
-        assert engine.decode(input_at(5, 0))
-        first = len(asked)
-        assert engine.decode(input_at(6, 1))
-    assert asked == [False, True] and first == 2
+        assert engine._watch
+        watching = engine._watch.watching
+
+        def recorded(*, ends: bool) -> AbstractContextManager[None]:
+            may_end.append(ends)
+            return watching(ends=ends)
+
+        monkeypatch.setattr(engine._watch, "watching", recorded)
+        for position in range(4):
+            engine.decode(input_at(5, position))
+        engine.remove(0, 1, 2)
+        engine.shift(0, 2, -1, -1)
+        for position in (3, 4):
+            engine.decode(input_at(5, position))
+    assert may_end == [True] * 4 + [False, True], "of half of the keys all would be moved again"
 
 
 @pytest.mark.parametrize("write", [tiny_models.write_llama, tiny_models.write_mamba])
@@ -359,8 +390,8 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
 ) -> None:
     write(tmp_path / "model.gguf")
     monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
-    monkeypatch.setattr("lacli.llamacpp.context.process_time", lambda: 0.0)
-    monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=OBSERVED_S).__next__)
+    monkeypatch.setattr("lacli.llamacpp.watch.process_time", lambda: 0.0)
+    monkeypatch.setattr("lacli.llamacpp.watch.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
     with (
         LlamaModel(tmp_path / "model.gguf", SETTINGS) as model,
