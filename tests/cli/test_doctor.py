@@ -243,6 +243,7 @@ def test_on_a_busy_machine_speeds_are_explained_by_that_alone(busy: str, monkeyp
         "the machine was busy (2 threads had a core 30% of the time), so these speeds say nothing"
     )
     assert (found.state, found.todo, "gains nothing" in found.words) == ("better", ["try -t 1"], False)
+    assert doctor.check_answers(0).todo == ["run it again on a calm machine"]
 
 
 def lines_of(findings: Mapping[str, Finding], columns: int = 60, **how: bool) -> list[str]:
