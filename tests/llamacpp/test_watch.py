@@ -1,17 +1,23 @@
-"""The watch over a decode, with a clock and presses of the test's own."""
+"""The watch over a decode with a clock of the test's own, and texts whose steps it ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Thread
 
+import llama_cpp as lib
 import pytest
 
 from lacli.llamacpp import watch as watch_module
+from lacli.llamacpp.context import ABORTED
 from lacli.llamacpp.devices import OBSERVED_S
-from lacli.llamacpp.library import library
+from lacli.llamacpp.library import Log, library
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.llamacpp.watch import IDLE_S, DecodeWatch
+from lacli.settings import DecodeSettings
+from tests.loading import load
 
 
 @dataclass
@@ -94,3 +100,36 @@ def test_it_is_closed_once(times: Times) -> None:
     watch = DecodeWatch(2, library())
     watch.close()
     watch.close()
+
+
+@pytest.mark.parametrize("mode", [DecodeSettings(), DecodeSettings("lookahead", window=5, ngram=4, guesses=5)])
+def test_a_text_stays_the_same_where_every_third_step_is_begun_anew(
+    mode: DecodeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, statuses, watches, texts = lib.llama_decode, list[int](), list[DecodeWatch](), list[Sequence[int]]()
+
+    def ended(*arguments: object) -> int:
+        (watch,) = watches
+        if watch._may_end and len(statuses) % 3 == 0:
+            watch._tell(ends=True)
+        statuses.append(decode(*arguments))
+        return statuses[-1]
+
+    def made(threads: int, log: Log) -> DecodeWatch:
+        watches[:] = [DecodeWatch(threads, log)]
+        return watches[0]
+
+    monkeypatch.setattr("lacli.llamacpp.context.DecodeWatch", made)
+    easy = ModelSettings(context=256, threads=2, threads_batch=2, gives_way=True)
+    # Behind 187 tokens the context is shifted on the way.
+    prompt = "def push(self, value):\n    self.values.append(value)\n" * 11
+    for begun_anew in (False, True):
+        if begun_anew:
+            monkeypatch.setattr(lib, "llama_decode", ended)
+        sampling = SamplingSettings(ignore_eos=True)
+        with load(model_settings=easy, decode_settings=mode, sampling=sampling) as session:
+            generation = session.generate(session.model.tokenize(prompt), 90, n_keep=4)
+            for _ in generation:
+                pass
+            texts.append(generation.answer().tokens)
+    assert statuses.count(ABORTED) > 10 and texts[0] == texts[1] and len(texts[0]) == 90
