@@ -47,7 +47,12 @@ class PromptError(LacliError):
 
 
 class Unavailable(LacliError):
-    """No more is asked of the model, which is about to be closed."""
+    """No more is asked of the model, which is about to be closed.
+
+    `retry_s`: seconds after which another process may answer, 0 where that is not known.
+    """
+
+    retry_s = 0
 
 
 class OutputError(LacliError):

@@ -119,10 +119,12 @@ class SharedLoop(Closing):
         with self._changed:
             self._changed.notify()
 
-    def take_no_more(self, why: str) -> None:
+    def take_no_more(self, why: str, retry_s: int = 0) -> None:
         """Let the texts that have a place end; readers of those that wait or come later get Unavailable, with `why`."""
+        refusal = Unavailable(why, f"ask again in {retry_s} s" if retry_s else "ask again later")
+        refusal.retry_s = retry_s
         with self._changed:
-            self._refusal = Unavailable(why, "ask again later")
+            self._refusal = refusal
             self._changed.notify()
 
     def stop(self, why: str = "") -> None:

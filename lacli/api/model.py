@@ -161,9 +161,12 @@ class Model(Closing):
         """What ended all answers and ends every later one, None while it answers."""
         return self._loop.failure
 
-    def take_no_more(self, why: str) -> None:
-        """Let the answers that are decoded end; those that wait and later ones raise Unavailable(why)."""
-        self._loop.take_no_more(why)
+    def take_no_more(self, why: str, retry_s: int = 0) -> None:
+        """Let the answers that are decoded end; those that wait and later ones raise Unavailable(why).
+
+        `retry_s`: seconds after which another process may answer, 0 where that is not known.
+        """
+        self._loop.take_no_more(why, retry_s)
 
     def stop(self, why: str) -> None:
         """End all answers after the current step, without waiting for it; they and later ones raise LacliError(why)."""

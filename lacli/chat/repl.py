@@ -347,13 +347,13 @@ class Repl:
             with without_ctrl_c():
                 self.screen.end_line()
                 explanation.end()
-                answered = len(self.chat.turns) > before
+                last = self.chat.last if len(self.chat.turns) > before else None
                 if self.chat.dropped:
                     self.transcript.changed("compact", dropped=self.chat.dropped)
                     self.screen.say(f"lacli: the context was full: {oldest(self.chat.dropped)} are forgotten")
-                if answered and again:
+                if last and again:
                     self.transcript.changed("regen", seed=self.chat.seed)
-                if answered and (last := self.chat.last):
+                if last:
                     self.transcript.message(self.chat.conversation.messages[-1], last)
                     detail = self.plan.stats or "short"
                     self.commands.report = self.chat.report(last, detail=detail, width=self.screen.width)
@@ -363,11 +363,11 @@ class Repl:
             is_open = self.chat.conversation.is_open
             place = "place and files" if self.commands.files_unanswered else "place"
             kept = f"/regen gives it, another question takes its {place}" if is_open else "the old answer stays"
-            self.screen.note("stopped" if answered else f"stopped before the answer began; {kept}")
+            self.screen.note("stopped" if last else f"stopped before the answer began; {kept}")
         for note in self.chat.notes:
             # They are about the answer, and so said also where notes are not wanted.
             self.screen.say(f"lacli: {note}")
-        if answered and (last := self.chat.last):
+        if last:
             tokens = last.statistics.tokens
             if last.finish_reason == "length" and tokens == self.chat.settings.max_tokens:
                 more = '(-n): say "go on", or /set n -1' if self.interactive else "by -n; -n -1 lifts the limit"

@@ -323,10 +323,10 @@ def check_answers(threads: int) -> Finding:
     words = "the demo model answers: plain {:.0f} tokens/s, lookahead {:.0f}".format(*speeds)
     if plain.tokens != lookahead.tokens:
         return Finding("better", f"{words}; their texts differ", ["lacli check says whether rounding is the reason"])
-    if held_up := busy(plain.statistics) or busy(lookahead.statistics):
-        words += f", the same text; but {held_up.why} ({held_up.numbers}), so these speeds say nothing"
-        # Threads that are not typed give way by themselves.
-        return Finding("better", words, [held_up.todo if threads else "run it again on a calm machine"])
+    for run in (plain.statistics, lookahead.statistics):
+        if held_up := busy(run):
+            words += f", the same text; but {held_up.why} ({held_up.numbers}), so these speeds say nothing"
+            return Finding("better", words, ["run it again on a calm machine" if run.gives_way else held_up.todo])
     slower = " (so small a model gains nothing; lacli cost MODEL tells for yours)" if speeds[1] < speeds[0] else ""
     return Finding("fine", f"{words}, the same text{slower}")
 

@@ -6,6 +6,7 @@ import re
 import sys
 from contextlib import ExitStack
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,6 +108,12 @@ MaxBody = Annotated[
 
 
 ENDING = "the server is ending"
+
+RESTART_S = 5
+"""Seconds from a server's end to another's start, chosen: a service manager's pause and a small model's loading."""
+
+MAX_RETRY_S = 60
+"""Seconds that OpenAI's client waits at most where a server names them."""
 
 
 @with_groups(asked=options.model_name, **ANSWERING)
@@ -231,7 +238,7 @@ def serve(
                     said=said,
                     warned=warned,
                     busy=lambda: model.load[0],
-                    refuse=partial(model.take_no_more, ENDING),
+                    refuse=partial(model.take_no_more, ENDING, ceil(min(drain + RESTART_S, MAX_RETRY_S))),
                     stop=partial(model.stop, ENDING),
                     certificate=certificate,
                 )

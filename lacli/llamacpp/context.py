@@ -52,8 +52,8 @@ prompt's 128 rows and a row of each of eight texts of 100, 400 and 1,200 tokens 
 409, 463 and 647 one after the other (docs/measured.md).
 """
 
-ABORTED = 2
-"""llama_decode's status for a batch that its abort callback has broken off."""
+ABORTED, REFUSED = 2, -1
+"""llama_decode's status for a batch that its abort callback has broken off, and for one that it does not begin."""
 
 PIECE_ROWS = 64
 """Rows without logits from which a step that has others too can be interrupted: they are a piece of a prompt."""
@@ -114,7 +114,7 @@ class LlamaEngine(Closing):
         gives_way = settings.gives_way and settings.threads > 1 and not model.offloaded
         self._watch = DecodeWatch(settings.threads, self._log) if gives_way else None
         self._threads_set = settings.threads
-        self._moves_keys = False
+        self._shift_pending = False
         self._samplers: list[Any] = []
         self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
@@ -158,7 +158,7 @@ class LlamaEngine(Closing):
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
-        self._hear_watch()
+        self._set_abort_callback()
         self._snapshots = 0
         self._batch: Batch | None = None
         self._logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
@@ -195,7 +195,7 @@ class LlamaEngine(Closing):
             self._log.forget()
             return False
         self._snapshots = 0
-        kind = BatchRefused if status == -1 else LacliError
+        kind = BatchRefused if status == REFUSED else LacliError
         raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
     def greedy(self) -> Ints:
@@ -269,10 +269,11 @@ class LlamaEngine(Closing):
 
     def shift(self, sequence: int, start: int, end: int, by: int) -> None:
         lib.llama_memory_seq_add(self._memory, sequence, start, end, by)
-        self._moves_keys = True
+        self._shift_pending = True
 
     def clear(self) -> None:
         lib.llama_memory_clear(self._memory, False)
+        self._shift_pending = False
 
     def is_end(self, token: int) -> bool:
         return self._model.is_end(token)
@@ -299,32 +300,34 @@ class LlamaEngine(Closing):
             try:
                 yield
             finally:
-                self._hear_watch()
+                self._set_abort_callback()
                 self._log.muted = False
         if self._interrupted:
             raise KeyboardInterrupt
 
-    def _hear_watch(self) -> None:
-        """Let the watch, where there is one, end the decodes that Ctrl-C does not."""
-        heard = (self._watch.callback, self._watch.flag) if self._watch else (lib.ggml_abort_callback(), None)
-        lib.llama_set_abort_callback(self._handle, *heard)
+    def _set_abort_callback(self) -> None:
+        """Register the watch's abort callback, or none."""
+        callback = (self._watch.callback, self._watch.flag) if self._watch else (lib.ggml_abort_callback(), None)
+        lib.llama_set_abort_callback(self._handle, *callback)
 
     def _decoded(self, *, reads: bool) -> int:
-        """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt, which Ctrl-C ends."""
-        # Keys that a shift moves are moved first: of half of them llama.cpp would move all again.
-        moves_keys, self._moves_keys = self._moves_keys, False
+        """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt, which Ctrl-C aborts."""
+        if self._watch and self._watch.threads != self._threads_set:
+            self._threads_set = self._watch.threads
+            lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
+        # llama_decode moves the keys of a shift first; aborted in the middle of that it would move all of them again.
+        moves = self._shift_pending
         # Of more rows than llama.cpp computes at once the first would stay; a recurrent state may be half written.
-        stays = self._struct.n_tokens > PREFILL_ROWS or self.max_rollback >= 0
+        retried = self._struct.n_tokens <= PREFILL_ROWS and self.max_rollback < 0
         with (
-            self._watch.watching(ends=not moves_keys and not stays) if self._watch else nullcontext(),
-            self._interruptible() if reads and not moves_keys else nullcontext(),
+            self._watch.watching(abortable=retried and not moves) if self._watch else nullcontext(),
+            self._interruptible() if reads and not moves else nullcontext(),
         ):
             status: int = lib.llama_decode(self._handle, self._struct)
             if status == ABORTED:
                 self._take_back()
-        if self._watch and self._watch.threads != self._threads_set:
-            self._threads_set = self._watch.threads
-            lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
+        # A batch that llama.cpp refuses leaves the shift to the next one.
+        self._shift_pending = moves and status == REFUSED
         return status
 
     def _take_back(self) -> None:
@@ -346,7 +349,7 @@ class LlamaEngine(Closing):
 
     def _must_end(self) -> bool:
         """True where a piece of a prompt is to end: at Ctrl-C, or for fewer threads to read it."""
-        return self._interrupted or (self._watch is not None and self._watch.ends)
+        return self._interrupted or (self._watch is not None and self._watch.aborts)
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()

@@ -212,8 +212,8 @@ Steps of the 0.5B that wait for a thread take 36 to 110 ms on two cores: a few, 
 RETRY_S, MAX_RETRY_S = 3.0, 60.0
 """Seconds until all threads are tried again; each failed try doubles them, up to the second.
 
-A try beside programs that go on takes OBSERVED_S at a half to a hundredth of the speed: 8% of the time at first, 0.4%
-at last.
+A try beside programs that go on takes OBSERVED_S to twice that at a half to a hundredth of the speed: 8 to 16% of the
+time at first, 0.4 to 0.8% at last; a whole step where that cannot be aborted.
 """
 
 MIN_IDLE_SHARE = 0.5

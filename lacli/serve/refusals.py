@@ -33,12 +33,6 @@ FIELDS = {flag(name): field for field, name in NAMES.items()}
 FIELDS |= {flag(name): name for name in ("grammar", "json_schema", "logit_bias")}
 """The fields of requests by the flags that name the same settings."""
 
-RESTART_S = 10
-"""Seconds after which a server that ends may be there again, chosen: --drain's default.
-
-Without them OpenAI's client tries again after 0.5 and 1 s, at a closed port.
-"""
-
 LONGEST_PATH = 60
 """Characters of an unknown path that are compared with the known ones."""
 
@@ -100,7 +94,8 @@ async def refuse_ours(request: Request, error: Exception) -> Response:
     # Settings are named by their flags, and requests have llama.cpp's and OpenAI's names for them.
     said = re.sub(r"--[a-z-]+", lambda found: FIELDS.get(found[0], found[0]), str(error))
     status, kind = failure_of(error)
-    headers = {"Retry-After": f"{RESTART_S}"} if isinstance(error, Unavailable) else None
+    # Without the header OpenAI's client tries again after 0.5 and 1 s, when the port is closed.
+    headers = {"Retry-After": f"{error.retry_s}"} if isinstance(error, Unavailable) and error.retry_s else None
     return JSONResponse(error_body(status, kind, said), status, headers)
 
 

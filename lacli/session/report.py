@@ -24,7 +24,7 @@ ENDS: dict[Finish, str] = {
     "eog": "by the model",
     "stop": "by a stop text",
     "length": "at the limit of -n",
-    "interrupt": "by Ctrl-C or an error",
+    "interrupt": "early",
 }
 """What ended an answer, in words."""
 

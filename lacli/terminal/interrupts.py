@@ -160,9 +160,9 @@ def _end(number: int, frame: object) -> None:
     if _ended.acquire(blocking=False):
         put_terminal_back()
         if number == signal.SIGINT and sys.platform != "win32":
-            # A shell's loop goes on behind a program that only exits with 130. signal.signal is for the main thread.
+            # As in __main__.py, but signal.signal is for the main thread alone.
             ctypes.pythonapi.PyOS_setsig(number, None)
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         os._exit(128 + number)
 
 

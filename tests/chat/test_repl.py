@@ -197,7 +197,7 @@ def test_an_error_is_a_line_and_the_next_question_is_answered(
 def test_stats_are_about_the_last_answer_where_an_error_ended_it(streams: Streams) -> None:
     chat = FakeChat(pieces=["ye", LacliError("no token", "another grammar"), "s"])
     say(chat, "one", "/stats")
-    assert "ended by Ctrl-C or an error\n" in streams.words
+    assert "ended early\n" in streams.words
 
 
 def test_a_question_that_is_refused_is_taken_back_in_the_log_and_leaves_the_next_line_empty(

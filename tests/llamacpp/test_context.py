@@ -19,7 +19,7 @@ import pytest
 
 from lacli.batch import Batch, BatchPart, from_tokens, from_tree
 from lacli.cache import Cache
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.context import ABORTED, CONTEXT_PAD, LlamaEngine
 from lacli.llamacpp.devices import OBSERVED_S
 from lacli.llamacpp.library import Log, library
@@ -337,7 +337,7 @@ def test_a_piece_that_fewer_threads_read_again_leaves_no_sequence_of_its_guesses
         assert np.array_equal(engine.logits(), ends)
 
 
-def test_a_step_that_the_watch_ends_is_begun_anew_with_fewer_threads_and_the_logits_stay_the_same(
+def test_a_step_that_the_watch_aborts_is_retried_with_fewer_threads_and_the_logits_stay_the_same(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decode, statuses = lib.llama_decode, list[int]()
@@ -347,11 +347,12 @@ def test_a_step_that_the_watch_ends_is_begun_anew_with_fewer_threads_and_the_log
     with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), LOOKAHEAD) as engine:
         assert engine._watch
         watch = engine._watch
+        monkeypatch.setattr(watch._in_use, "observe", lambda *seconds: 2)
 
         def busy(*arguments: object) -> int:
             if not statuses:
                 monkeypatch.setattr(watch._in_use, "observe", lambda *seconds: 1)
-                watch._tell(ends=True)
+                watch._set_abort(True)
             statuses.append(decode(*arguments))
             return statuses[-1]
 
@@ -360,28 +361,36 @@ def test_a_step_that_the_watch_ends_is_begun_anew_with_fewer_threads_and_the_log
         engine.clear()
         monkeypatch.setattr(lib, "llama_decode", busy)
         assert engine.decode(from_tree(tree, 0))
-        assert statuses == [ABORTED, 0] and lib.llama_n_threads(engine._handle) == 1 and not watch.ends
+        assert statuses == [ABORTED, 0] and lib.llama_n_threads(engine._handle) == 1 and not watch.aborts
         assert np.array_equal(engine.logits(), ends)
 
 
-def test_a_step_that_moves_keys_is_not_ended(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_end: list[bool] = []
+def test_a_decode_that_moves_the_keys_of_a_shift_is_not_aborted(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
     with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), PLAIN) as engine:
         assert engine._watch
         watching = engine._watch.watching
 
-        def recorded(*, ends: bool) -> AbstractContextManager[None]:
-            may_end.append(ends)
-            return watching(ends=ends)
+        def recorded(*, abortable: bool) -> AbstractContextManager[None]:
+            asked.append(abortable)
+            return watching(abortable=abortable)
 
         monkeypatch.setattr(engine._watch, "watching", recorded)
+        monkeypatch.setattr(engine._watch._in_use, "observe", lambda *seconds: 2)
         for position in range(4):
             engine.decode(input_at(5, position))
         engine.remove(0, 1, 2)
         engine.shift(0, 2, -1, -1)
+        with pytest.raises(BatchRefused):
+            engine.decode(input_at(5, 99))
         for position in (3, 4):
             engine.decode(input_at(5, position))
-    assert may_end == [True] * 4 + [False, True], "of half of the keys all would be moved again"
+        engine.shift(0, 2, -1, -1)
+        engine.clear()
+        engine.decode(input_at(5, 0))
+    assert asked == [True] * 4 + [False, False, True, True], "of half of the keys all would be moved again"
 
 
 @pytest.mark.parametrize("write", [tiny_models.write_llama, tiny_models.write_mamba])
@@ -393,11 +402,19 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
     monkeypatch.setattr("lacli.llamacpp.watch.process_time", lambda: 0.0)
     monkeypatch.setattr("lacli.llamacpp.watch.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
+    decode, threads = lib.llama_decode, list[tuple[object, int]]()
+
+    def recorded(handle: Any, batch: object) -> Any:
+        threads.append((handle, lib.llama_n_threads(handle)))
+        return decode(handle, batch)
+
     with (
         LlamaModel(tmp_path / "model.gguf", SETTINGS) as model,
         LlamaEngine(model, busy, PLAIN) as easy,
         LlamaEngine(model, replace(busy, gives_way=False), PLAIN) as fixed,
     ):
-        seen = [(lib.llama_n_threads(each._handle), last_row(each, [5, 6, 7])) for each in (easy, easy, fixed, fixed)]
-    assert [threads for threads, _ in seen] == [2, 1, 2, 2]
-    assert all(np.array_equal(logits, seen[0][1]) for _, logits in seen)
+        monkeypatch.setattr(lib, "llama_decode", recorded)
+        logits = [last_row(each, [5, 6, 7]) for each in (easy, easy, fixed, fixed)]
+        by_easy, by_fixed = ([count for handle, count in threads if handle == each._handle] for each in (easy, fixed))
+    assert by_easy == [2] + [1] * (len(by_easy) - 1) and {*by_fixed} == {2}
+    assert all(np.array_equal(each, logits[0]) for each in logits)

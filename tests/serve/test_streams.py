@@ -161,12 +161,12 @@ def test_requests_that_wait_are_refused_once_no_more_is_taken() -> None:
         whole = threads.submit(post, f"{address}/v1/completions", {"prompt": "x"})
         while model.load != (1, 2):
             get(f"{address}/health")
-        model.take_no_more("it ends")
+        model.take_no_more("it ends", 15)
         for refused in (json.loads(rest(waiting)[-1]), whole.result(), post(f"{address}/v1/completions", LONG)):
             assert (refused["error"]["code"], refused["error"]["type"]) == (503, "unavailable_error")
         with pytest.raises(HTTPError) as raised:
             urlopen(f"{address}/v1/completions", json.dumps(LONG).encode())
         with raised.value as refusal:
-            assert refusal.headers["Retry-After"], "a client would be back before the server is"
+            assert refusal.headers["Retry-After"] == "15", "a client would be back before the server is"
         model.stop("it has ended")
         assert json.loads(rest(running)[-1])["error"]["code"] == 500
