@@ -60,9 +60,9 @@ class AccessLog:
                 status = message["status"]
                 headers = [*message["headers"], (REQUEST_ID.encode(), request_id.encode())]
                 message = {**message, "headers": headers}
-            elif self._polled and status >= 400 and not said:
-                # An error may quote a request, and no line does but with -v.
-                said = f": {_error(message.get('body', b''))}"
+            elif self._polled and status >= 400 and not said and (body := message.get("body")):
+                # An error may quote a request, and no line does but with -v. A client that has left gets none.
+                said = f": {_error(body)}"
             await send(message)
 
         try:

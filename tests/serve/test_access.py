@@ -147,7 +147,7 @@ def test_metrics_count_the_answers_by_their_status(logged: Logged) -> None:
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-@pytest.mark.parametrize("body", [b'{"error": {"message": "no\\nrole"}}', b"[]"])
+@pytest.mark.parametrize("body", [b'{"error": {"message": "no\\nrole"}}', b"[]", b""])
 def test_why_a_request_was_refused_is_told_with_v_alone(verbose: bool, body: bytes) -> None:
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 400, "headers": []})
