@@ -32,6 +32,12 @@ DECODED_PER_READ_S = 1 / 3
 docs/many.md has what it brings and costs.
 """
 
+OLDEST_PART = 4
+"""A prompt that waits longest has one of this many rows that a step reads, if all before it are shorter, chosen.
+
+Without a part of its own it is never read where short prompts keep coming.
+"""
+
 MIN_AWAITED = 32
 """Tokens of a common beginning that are worth waiting for while another text's prompt is decoded.
 
@@ -292,14 +298,18 @@ class Schedule:
         makes_wait = takes_turns and self._owed_s <= 0
         if takes_turns:
             ready, missing_of = ([], missing_of) if makes_wait else (ready, {})
+        oldest = next(iter(missing_of), None)
+        kept = max(left // OLDEST_PART, 1)
         # A short prompt does not wait for a long one.
         for text, missing in sorted(missing_of.items(), key=lambda item: item[1]):
-            if missing < left and not self._reads_first:
+            kept = 0 if text is oldest else kept
+            if missing < left - kept and not self._reads_first:
                 left -= missing + 1
                 ready.append(text)
-            elif left > 0:
-                _cells(text).prepare_prompt(text.tokens, min(missing, left))
-                left -= min(missing, left)
+            elif left > kept:
+                read = min(missing, left - kept)
+                _cells(text).prepare_prompt(text.tokens, read)
+                left -= read
                 pieces.append(text)
         if missing_of:
             ready.sort(key=self.texts.index)

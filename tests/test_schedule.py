@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -345,6 +346,19 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
     long, short = schedule.add([1] * 60, 1), schedule.add([2] * 4, 1)
     schedule.step()
     assert (len(long.tokens), len(short.tokens)) == (60, 5)
+
+
+def test_a_long_prompt_is_read_while_short_ones_keep_coming() -> None:
+    engine = engine_of(PLAIN, 400, rows=8)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    long = schedule.add([1] * 60, 1)
+    for number in count(2):
+        while len(schedule.texts) < PLACES:
+            schedule.add([number % 9 + 2] * 20, 1)
+        schedule.step()
+        if long.finish:
+            break
+        assert number < 100, "a quarter of 8 rows is read of it in each step"
 
 
 def test_a_text_among_others_ends_where_the_models_context_does() -> None:
