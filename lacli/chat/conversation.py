@@ -247,8 +247,9 @@ class Chat(Talk):
         self.conversation.answer(closed(begun + answer.text) if begun else answer.text, answer.tokens)
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
-        self._used = len(self.session.decoder.tokens)
-        shifted = len(prompt.tokens) + len(answer.tokens) - self._used
+        # What a shift has forgotten is in the conversation, and so in the next prompt.
+        self._used = len(prompt.tokens) + len(answer.tokens)
+        shifted = self._used - len(self.session.decoder.tokens)
         if self.store and (trouble := self.store.add([*prompt.tokens, *answer.tokens])):
             self.notes.append(trouble)
         self.session.keep_learned()

@@ -321,7 +321,8 @@ class LlamaEngine(Closing):
         retried = self._struct.n_tokens <= PREFILL_ROWS and self.max_rollback < 0
         with (
             self._watch.watching(abortable=retried and not moves) if self._watch else nullcontext(),
-            self._interruptible() if reads and not moves else nullcontext(),
+            # An abort is logged, and in that callback Ctrl-C would be lost.
+            self._interruptible() if reads and not moves else late_ctrl_c() if self._watch else nullcontext(),
         ):
             status: int = lib.llama_decode(self._handle, self._struct)
             if status == ABORTED:

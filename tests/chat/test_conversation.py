@@ -659,6 +659,7 @@ def test_a_shifted_context_goes_on_and_keeps_the_system_prompt(decode_settings: 
         assert chat.last and chat.last.statistics.tokens == 300
         kept = session.text(session.decoder.tokens, special=True)
         assert "careful programmer." in kept and "is_empty: Return" not in kept
+        assert chat.used == chat.cells, "the next prompt has what was forgotten"
         adjust(chat, max_tokens=10)
         said(chat.ask(NEXT))
         assert chat.dropped == 1 and not chat.notes

@@ -365,6 +365,28 @@ def test_a_step_that_the_watch_aborts_is_retried_with_fewer_threads_and_the_logi
         assert np.array_equal(engine.logits(), ends)
 
 
+def test_ctrl_c_in_a_step_that_the_watch_aborts_is_not_lost(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, heard = lib.llama_decode, list[str]()
+    with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), PLAIN) as engine:
+        assert engine._watch
+        watch = engine._watch
+
+        def aborted(*arguments: object) -> Any:
+            watch._set_abort(not heard)
+            return decode(*arguments)
+
+        def press_once(log: Log, level: int, text: bytes) -> None:
+            if not heard:
+                heard.append("a line")
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(lib, "llama_decode", aborted)
+        monkeypatch.setattr(Log, "receive", press_once)
+        with pytest.raises(KeyboardInterrupt):
+            engine.decode(input_at(5, 0))
+    assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_decode_that_moves_the_keys_of_a_shift_is_not_aborted(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
