@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # around each step; `signal` makes enums, 8 microseconds a time
 import ctypes
 import os
 import re
-import signal
 import sys
 import weakref
 from collections import defaultdict, deque
@@ -216,14 +216,14 @@ def late_ctrl_c() -> Iterator[Callable[[], bool]]:
     Raised inside of a callback from C, KeyboardInterrupt would be printed and lost. A program's own handler stays.
     """
     pressed: list[int] = []
-    is_ours = current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    is_ours = current_thread() is main_thread() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
     if is_ours:
-        signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+        _signal.signal(_signal.SIGINT, lambda number, _: pressed.append(number))
     try:
         yield lambda: bool(pressed)
     finally:
         if is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     if pressed:
         raise KeyboardInterrupt
 
