@@ -33,9 +33,9 @@ docs/many.md has what it brings and costs.
 """
 
 OLDEST_PART = 4
-"""A prompt that waits longest has one of this many rows that a step reads, if all before it are shorter, chosen.
+"""One of this many rows that a step reads is the oldest prompt's, the others go to the shortest prompts first.
 
-Without a part of its own it is never read where short prompts keep coming.
+Otherwise it is never read where shorter ones keep coming. Chosen: a server has four places by default.
 """
 
 MIN_AWAITED = 32

@@ -351,9 +351,9 @@ class Repl:
                 if self.chat.dropped:
                     self.transcript.changed("compact", dropped=self.chat.dropped)
                     self.screen.say(f"lacli: the context was full: {oldest(self.chat.dropped)} are forgotten")
-                if last and again:
-                    self.transcript.changed("regen", seed=self.chat.seed)
                 if last:
+                    if again:
+                        self.transcript.changed("regen", seed=self.chat.seed)
                     self.transcript.message(self.chat.conversation.messages[-1], last)
                     detail = self.plan.stats or "short"
                     self.commands.report = self.chat.report(last, detail=detail, width=self.screen.width)

@@ -112,9 +112,6 @@ ENDING = "the server is ending"
 RESTART_S = 5
 """Seconds from a server's end to another's start, chosen: a service manager's pause and a small model's loading."""
 
-MAX_RETRY_S = 60
-"""Seconds that OpenAI's client waits at most where a server names them."""
-
 
 @with_groups(asked=options.model_name, **ANSWERING)
 def serve(
@@ -161,6 +158,7 @@ def serve(
     from lacli.api.model import Model
     from lacli.auto.model_cost import SERVING
     from lacli.llamacpp.model import giving_way
+    from lacli.serve.meter import MAX_WAIT_S
     from lacli.session.session import Session
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
     from lacli.terminal.screen import Screen, loading_model
@@ -238,7 +236,7 @@ def serve(
                     said=said,
                     warned=warned,
                     busy=lambda: model.load[0],
-                    refuse=partial(model.take_no_more, ENDING, ceil(min(drain + RESTART_S, MAX_RETRY_S))),
+                    refuse=partial(model.take_no_more, ENDING, ceil(min(drain + RESTART_S, MAX_WAIT_S))),
                     stop=partial(model.stop, ENDING),
                     certificate=certificate,
                 )

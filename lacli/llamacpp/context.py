@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -19,7 +17,7 @@ from lacli.batch import Batch, Ints
 from lacli.engine import Engine, Saved, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.devices import bounded_by_free_memory
-from lacli.llamacpp.library import free_with, late_ctrl_c, lib, library
+from lacli.llamacpp.library import ctrl_c_calls, free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
@@ -295,7 +293,7 @@ class LlamaEngine(Closing):
         """
         self._interrupted = False
         callback = lib.ggml_abort_callback(lambda _: self._muted_end())
-        with _ctrl_c_calls(self.interrupt):
+        with ctrl_c_calls(self.interrupt):
             lib.llama_set_abort_callback(self._handle, callback, None)
             try:
                 yield
@@ -423,20 +421,6 @@ def _bytes_of(saved: Saved) -> Any:
 
 def _padded(cells: int) -> int:
     return -(-cells // CONTEXT_PAD) * CONTEXT_PAD
-
-
-@contextmanager
-def _ctrl_c_calls(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` at Ctrl-C where this thread would raise KeyboardInterrupt, which callbacks of C code lose."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda *_: interrupt())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _free_context(handle: Any, samplers: list[Any], watch: DecodeWatch | None, _: LlamaModel) -> None:

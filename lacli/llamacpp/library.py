@@ -210,20 +210,27 @@ def progress_callback(loading: Callable[[float], None] | None, is_stopped: Calla
 
 
 @contextmanager
-def late_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Hold a Ctrl-C back until the block is left; yield whether there was one.
+def ctrl_c_calls(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Call `interrupt` at Ctrl-C where this thread would raise KeyboardInterrupt, which callbacks of C code lose.
 
-    Raised inside of a callback from C, KeyboardInterrupt would be printed and lost. A program's own handler stays.
+    Raised inside of one it would be printed and forgotten. A program's own handler stays.
     """
-    pressed: list[int] = []
-    is_ours = current_thread() is main_thread() and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
-    if is_ours:
-        _signal.signal(_signal.SIGINT, lambda number, _: pressed.append(number))
+    if current_thread() is not main_thread() or _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
+        yield
+        return
+    _signal.signal(_signal.SIGINT, lambda *_: interrupt())
     try:
-        yield lambda: bool(pressed)
+        yield
     finally:
-        if is_ours:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+
+@contextmanager
+def late_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Hold a Ctrl-C back until the block is left; yield whether there was one."""
+    pressed: list[bool] = []
+    with ctrl_c_calls(lambda: pressed.append(True)):
+        yield lambda: bool(pressed)
     if pressed:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""A watch over llama_decode while other programs take the cores: it aborts a decode that fewer threads finish sooner.
+"""Threads that rest while other programs take the cores, and a watch that aborts a decode which fewer finish sooner.
 
 llama.cpp calls an abort callback after each operation of a decode. One in Python would take some microseconds each
 time, so here the callback is a function of ggml's that returns a flag, and a thread sets that flag.
@@ -7,14 +7,32 @@ time, so here the callback is a function of ggml's that returns a flag, and a th
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Event, RLock, Thread
 from time import perf_counter, process_time
 from typing import Any
 
-from lacli.llamacpp.devices import OBSERVED_S, ThreadsInUse
 from lacli.llamacpp.library import Log, declared, lib
+from lacli.stats import MIN_CORE_SHARE
+
+OBSERVED_S = 0.25
+"""Seconds of decoding over which the threads' share of the cores is taken.
+
+Steps of the 0.5B that wait for a thread take 36 to 110 ms on two cores: a few, so that none of them decides alone.
+"""
+
+RETRY_S, MAX_RETRY_S = 3.0, 60.0
+"""Seconds until all threads are tried again; each failed try doubles them, up to the second.
+
+A try beside programs that go on takes OBSERVED_S to twice that at a half to a hundredth of the speed: 8 to 16% of the
+time at first, 0.4 to 0.8% at last; a whole step where that cannot be aborted.
+"""
+
+MIN_IDLE_SHARE = 0.5
+"""Share of a core that has to be idle for each thread that rests, or trying all would only hold them up."""
 
 IDLE_S = 2.0
 """Seconds without a decode after which the thread ends, chosen: an answer's steps come more often, its turns do not."""
@@ -111,3 +129,77 @@ class DecodeWatch:
         if aborts != self.aborts and not self._closed.is_set():
             self.aborts = self._log.muted = aborts
             self._ggml.ggml_set_no_alloc(self.flag, aborts)
+
+
+class ThreadsInUse:
+    """The threads of a context's next decode: all, or fewer while other programs keep some waiting for a core.
+
+    All threads wait for the last one many times a step, so one without a core holds up all (docs/measured.md).
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._all = self.count = threads
+        self._pause_s, self._until_s, self._rested_s = RETRY_S, 0.0, 0.0
+        self._idle_s: float | None = None
+        self._begin()
+
+    def observe(self, seconds: float, core_s: float, now_s: float) -> int:
+        """Record a decode of `seconds` and `core_s` processor seconds that ended at `now_s`.
+
+        Return the threads of the next one.
+        """
+        if self.count < self._all:
+            if now_s >= self._until_s:
+                if self._finds_cores(now_s):
+                    self.count = self._all
+                    self._begin()
+                else:
+                    self._rest(now_s, RETRY_S)
+            return self.count
+        self._seconds += seconds
+        self._core_s += core_s
+        if self._seconds >= OBSERVED_S:
+            cores, is_reading = self._core_s / self._seconds, _disk_reads() > self._reads
+            if is_reading or cores >= MIN_CORE_SHARE * self._all:
+                # Waiting for weights from a disk is not waiting for a core.
+                self._pause_s = RETRY_S
+            else:
+                self.count = max(int(cores), 1)
+                self._rest(now_s, self._pause_s)
+                self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+            self._begin()
+        return self.count
+
+    def _rest(self, now_s: float, pause_s: float) -> None:
+        self._until_s = now_s + pause_s
+        self._rested_s, self._idle_s = now_s, idle_seconds()
+
+    def _finds_cores(self, now_s: float) -> bool:
+        """True where cores were idle while threads rested, or the system does not say."""
+        idle_s = idle_seconds()
+        if idle_s is None or self._idle_s is None:
+            return True
+        wanted_s = MIN_IDLE_SHARE * (self._all - self.count) * (now_s - self._rested_s)
+        return idle_s - self._idle_s >= wanted_s
+
+    def _begin(self) -> None:
+        self._seconds = self._core_s = 0.0
+        self._reads = _disk_reads()
+
+
+def idle_seconds(told: Path = Path("/proc/stat")) -> float | None:
+    """Seconds that all cores together have been idle since the machine started; None where the system does not say."""
+    try:
+        idle, waiting = told.read_text().split(maxsplit=6)[4:6]
+        return (int(idle) + int(waiting)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _disk_reads() -> int:
+    """Count the page faults of this process that a disk had to serve; 0 where the system does not say."""
+    try:
+        from resource import RUSAGE_SELF, getrusage
+    except ImportError:
+        return 0
+    return getrusage(RUSAGE_SELF).ru_majflt

@@ -38,6 +38,9 @@ HELP = {
 USUAL_TOKENS = 64
 """Tokens of an answer without a limit while none has ended: chosen, not measured, as a few sentences."""
 
+MAX_WAIT_S = 60
+"""Seconds that OpenAI's client waits at most where a server names them."""
+
 UNKNOWN_S = 10.0
 """Seconds after which a client comes back to a server whose answers have no second token yet: chosen, not measured.
 
@@ -75,8 +78,8 @@ class Meter:
         """Estimate in how many seconds `ends` answers will have ended in the `places`, from what answers took so far.
 
         Each is expected to have as many tokens as those that have ended had on average, or those that run have if that
-        is more, and its limit at most. At least 1, UNKNOWN_S before any answer has a second token, and 60 at most:
-        OpenAI's client waits no longer.
+        is more, and its limit at most. At least 1, UNKNOWN_S before any answer has a second token, and MAX_WAIT_S
+        at most.
         """
         # Called in a thread, so it only reads: `counting` ends in the event loop.
         asked, sums = [*self._running], self._sums
@@ -91,7 +94,7 @@ class Meter:
         limits = [slot.stream.limit for slot in asked] or [-1]
         expected = fmean(min(usual, limit) if limit >= 0 else usual for limit in limits)
         seconds = ends / places * (prompt_s + max(expected - 1, 0) * token_s)
-        return ceil(min(max(seconds, 1 if later else UNKNOWN_S), 60))
+        return ceil(min(max(seconds, 1 if later else UNKNOWN_S), MAX_WAIT_S))
 
     @contextmanager
     def counting(self, stream: AsyncStream, prompt: Sequence[int]) -> Generator[None]:

@@ -21,10 +21,10 @@ from lacli.batch import Batch, BatchPart, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.context import ABORTED, CONTEXT_PAD, LlamaEngine
-from lacli.llamacpp.devices import OBSERVED_S
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.watch import OBSERVED_S
 from lacli.settings import MAX_SEQUENCES, DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes import tiny_models
@@ -420,7 +420,7 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "model.gguf")
-    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
+    monkeypatch.setattr("lacli.llamacpp.watch._disk_reads", lambda: 0)
     monkeypatch.setattr("lacli.llamacpp.watch.process_time", lambda: 0.0)
     monkeypatch.setattr("lacli.llamacpp.watch.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)

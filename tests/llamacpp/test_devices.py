@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,9 @@ import pytest
 from lacli.errors import ModelLoadError, UsageError
 from lacli.llamacpp.devices import (
     CPU,
-    MAX_RETRY_S,
-    MIN_IDLE_SHARE,
     MOST_DEVICES,
-    OBSERVED_S,
-    RETRY_S,
     Device,
-    ThreadsInUse,
     chosen,
-    idle_seconds,
     named,
     offloading,
     physical_cores,
@@ -36,7 +29,6 @@ from lacli.llamacpp.library import FUNCTIONS, SPLIT_MODES, apply_placement, decl
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
 from lacli.settings import Switch
-from lacli.stats import MIN_CORE_SHARE
 
 GIB = 2**30
 PROCESSOR = Device("CPU", "A processor", False, 64 * GIB, 64 * GIB)
@@ -400,55 +392,3 @@ def test_the_machines_memory_is_that_of_its_container_and_may_be_unknown(
     assert total_memory() == 2_000_000
     monkeypatch.delattr("os.sysconf")  # Windows has none
     assert total_memory() == 0
-
-
-def test_threads_that_wait_for_a_core_rest_and_are_tried_again_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
-    monkeypatch.setattr("lacli.llamacpp.devices.idle_seconds", lambda: None)
-    threads, now_s = ThreadsInUse(4), 0.0
-
-    def decode(cores: float, seconds: float = OBSERVED_S) -> int:
-        nonlocal now_s
-        now_s += seconds
-        return threads.observe(seconds, cores * seconds, now_s)
-
-    assert [decode(4 * MIN_CORE_SHARE), decode(2.7, OBSERVED_S / 2), decode(2.7, OBSERVED_S / 2)] == [4, 4, 2]
-    assert [decode(2, RETRY_S - 0.01), decode(2, 0.02)] == [2, 4]
-    assert [decode(0.1), decode(1, 2 * RETRY_S - 0.01), decode(1, 0.02)] == [1, 1, 4], "the second pause is longer"
-    for _ in range(9):
-        decode(1)
-        decode(1, MAX_RETRY_S)
-    assert threads.count == 4, "no pause is longer than a minute"
-    assert [decode(4), decode(1), decode(1, RETRY_S)] == [4, 1, 4], "a calm moment begins anew"
-
-
-def test_threads_rest_on_while_no_core_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
-    idle_s = 100.0
-    monkeypatch.setattr("lacli.llamacpp.devices.idle_seconds", lambda: idle_s)
-    threads = ThreadsInUse(4)
-    assert [threads.observe(1, 2, 1), threads.observe(1, 2, 1 + RETRY_S)] == [2, 2], "no core was idle"
-    idle_s += 2 * MIN_IDLE_SHARE * RETRY_S - 0.01
-    assert threads.observe(1, 2, 1 + 2 * RETRY_S) == 2, "too little was"
-    idle_s += 2 * MIN_IDLE_SHARE * RETRY_S
-    assert threads.observe(1, 2, 1 + 3 * RETRY_S) == 4
-
-
-def test_idle_seconds_are_those_of_all_cores(tmp_path: Path) -> None:
-    told = tmp_path / "stat"
-    told.write_text("cpu  1 2 3 400 50 6 7 0 0 0\ncpu0 1 2 3 400 50 6 7 0 0 0\n")
-    assert idle_seconds(told) == 450 / os.sysconf("SC_CLK_TCK")
-    told.write_text("nothing")
-    assert idle_seconds(told) is None is idle_seconds(tmp_path / "none")
-
-
-def test_threads_that_wait_for_a_disk_all_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.llamacpp.devices.idle_seconds", lambda: None)
-    reads = 0
-    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: reads)
-    threads = ThreadsInUse(2)
-    reads = 1
-    assert threads.observe(1, 0, 1) == 2
-    assert threads.observe(1, 0, 2) == 1
-    reads = 2
-    assert [threads.observe(1, 0, 3 + RETRY_S), threads.observe(1, 0, 4 + RETRY_S)] == [2, 1], "read while they rested"

@@ -1,9 +1,11 @@
-"""The watch over a decode with a clock of the test's own, and texts whose steps it ends."""
+"""The watch over a decode with a clock of the test's own, texts whose steps it ends, and the threads that rest."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 
@@ -12,12 +14,21 @@ import pytest
 
 from lacli.llamacpp import watch as watch_module
 from lacli.llamacpp.context import ABORTED
-from lacli.llamacpp.devices import OBSERVED_S
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.llamacpp.watch import IDLE_S, DecodeWatch
+from lacli.llamacpp.watch import (
+    IDLE_S,
+    MAX_RETRY_S,
+    MIN_IDLE_SHARE,
+    OBSERVED_S,
+    RETRY_S,
+    DecodeWatch,
+    ThreadsInUse,
+    idle_seconds,
+)
 from lacli.settings import DecodeSettings
+from lacli.stats import MIN_CORE_SHARE
 from tests.loading import load
 
 
@@ -35,7 +46,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     times = Times()
     monkeypatch.setattr(watch_module, "perf_counter", lambda: times.now_s)
     monkeypatch.setattr(watch_module, "process_time", lambda: times.core_s)
-    monkeypatch.setattr("lacli.llamacpp.devices._disk_reads", lambda: 0)
+    monkeypatch.setattr("lacli.llamacpp.watch._disk_reads", lambda: 0)
     monkeypatch.setattr(Thread, "start", lambda thread: times.started.append(thread.name))
     monkeypatch.setattr(Thread, "is_alive", lambda thread: True)
     return times
@@ -76,7 +87,7 @@ def test_a_decode_whose_threads_lack_cores_is_aborted_and_fewer_take_the_next(
 def test_all_threads_are_tried_again_behind_a_decode_of_fewer_and_not_in_its_middle(
     times: Times, watch: DecodeWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lacli.llamacpp.devices.idle_seconds", lambda: None)
+    monkeypatch.setattr("lacli.llamacpp.watch.idle_seconds", lambda: None)
     with watch.watching(abortable=True):
         times.now_s += OBSERVED_S
     assert watch.threads == 1
@@ -184,3 +195,55 @@ def test_a_text_stays_the_same_where_every_third_step_is_retried(
             assert session.engine.cells < len(tokens) + 90, "the context is shifted on the way"
             texts.append(generation.answer().tokens)
     assert statuses.count(ABORTED) >= len(statuses) // 3 - 2 and texts[0] == texts[1] and len(texts[0]) == 90
+
+
+def test_threads_that_wait_for_a_core_rest_and_are_tried_again_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.llamacpp.watch._disk_reads", lambda: 0)
+    monkeypatch.setattr("lacli.llamacpp.watch.idle_seconds", lambda: None)
+    threads, now_s = ThreadsInUse(4), 0.0
+
+    def decode(cores: float, seconds: float = OBSERVED_S) -> int:
+        nonlocal now_s
+        now_s += seconds
+        return threads.observe(seconds, cores * seconds, now_s)
+
+    assert [decode(4 * MIN_CORE_SHARE), decode(2.7, OBSERVED_S / 2), decode(2.7, OBSERVED_S / 2)] == [4, 4, 2]
+    assert [decode(2, RETRY_S - 0.01), decode(2, 0.02)] == [2, 4]
+    assert [decode(0.1), decode(1, 2 * RETRY_S - 0.01), decode(1, 0.02)] == [1, 1, 4], "the second pause is longer"
+    for _ in range(9):
+        decode(1)
+        decode(1, MAX_RETRY_S)
+    assert threads.count == 4, "no pause is longer than a minute"
+    assert [decode(4), decode(1), decode(1, RETRY_S)] == [4, 1, 4], "a calm moment begins anew"
+
+
+def test_threads_rest_on_while_no_core_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.llamacpp.watch._disk_reads", lambda: 0)
+    idle_s = 100.0
+    monkeypatch.setattr("lacli.llamacpp.watch.idle_seconds", lambda: idle_s)
+    threads = ThreadsInUse(4)
+    assert [threads.observe(1, 2, 1), threads.observe(1, 2, 1 + RETRY_S)] == [2, 2], "no core was idle"
+    idle_s += 2 * MIN_IDLE_SHARE * RETRY_S - 0.01
+    assert threads.observe(1, 2, 1 + 2 * RETRY_S) == 2, "too little was"
+    idle_s += 2 * MIN_IDLE_SHARE * RETRY_S
+    assert threads.observe(1, 2, 1 + 3 * RETRY_S) == 4
+
+
+def test_idle_seconds_are_those_of_all_cores(tmp_path: Path) -> None:
+    told = tmp_path / "stat"
+    told.write_text("cpu  1 2 3 400 50 6 7 0 0 0\ncpu0 1 2 3 400 50 6 7 0 0 0\n")
+    assert idle_seconds(told) == 450 / os.sysconf("SC_CLK_TCK")
+    told.write_text("nothing")
+    assert idle_seconds(told) is None is idle_seconds(tmp_path / "none")
+
+
+def test_threads_that_wait_for_a_disk_all_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.llamacpp.watch.idle_seconds", lambda: None)
+    reads = 0
+    monkeypatch.setattr("lacli.llamacpp.watch._disk_reads", lambda: reads)
+    threads = ThreadsInUse(2)
+    reads = 1
+    assert threads.observe(1, 0, 1) == 2
+    assert threads.observe(1, 0, 2) == 1
+    reads = 2
+    assert [threads.observe(1, 0, 3 + RETRY_S), threads.observe(1, 0, 4 + RETRY_S)] == [2, 1], "read while they rested"
