@@ -228,8 +228,9 @@ def overhead_of(bench: Bench, messages: list[dict[str, str]]) -> tuple[int, list
     times = [rendering, spelling - rendering, *cutting(decoder, text, prompt, bench.repeats)]
     for new in (partial(Lookup, LARGE), partial(lookahead, bench)):
         times += learning_times(new, text, prompt, bench.repeats)
-    list(decoder.generate(prompt, 8))
-    return len(text), [*times, median(decoder.time_plain_steps()), decoder.prompt_s]
+    plain = bench.chat(Decoder, MODES["plain"], GREEDY).session.decoder
+    steps = [*plain.generate(prompt, 8)]
+    return len(text), [*times, median(step.seconds for step in steps), plain.prompt_s]
 
 
 def lookahead(bench: Bench) -> Lookahead:

@@ -334,25 +334,6 @@ class SingleEngine(EngineGroup):
     def grow(self, past: int) -> None:
         self.cache.grow(past)
 
-    def time_plain_steps(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> list[float]:
-        start = max(self.cache.past - repeats, 0)
-        if not self.cache.truncate(start):
-            return []
-        times = []
-        try:
-            for token in tokens[start:-1]:
-                begin = perf_counter()
-                tree = Tree(token)
-                if min_outputs > 1:
-                    tree.pad()
-                self._engine.decode(self.step.batch.set_tree(tree, self.cache.past, (), self.cache.first))
-                self._engine.greedy()
-                self.cache.commit(tree, ())
-                times.append(perf_counter() - begin)
-        finally:
-            self.cut(self.cache.past)
-        return times
-
     def _outputs(self) -> list[int]:
         assert self.part.tree is not None, "a step was decoded"
         return [node for node, wanted in enumerate(self.part.tree.verified) if wanted]

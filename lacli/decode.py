@@ -31,7 +31,7 @@ class TextState:
     input, and but those before it that have to be decoded again (ordered cells, slow replicas, an interrupt).
     `group`: the engines that decode it, with the text's cells. `verifier`: draws tokens; None takes the most probable
     ones. `n_keep`: tokens at the beginning that a shift of a full context leaves; None where a full context ends the
-    text. `remaining`: tokens it may still get, None for no limit. `mode_s`: seconds of the mode in the last step.
+    text. `remaining`: tokens it may still get, None for no limit.
     """
 
     tokens: list[int]
@@ -40,7 +40,6 @@ class TextState:
     verifier: Verifier | None = None
     n_keep: int | None = None
     remaining: int | None = None
-    mode_s: float = 0.0
 
     def room(self, min_outputs: int) -> int:
         """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
@@ -98,6 +97,11 @@ class Decoder:
         """The prompt's and the accepted tokens."""
         return self._text.tokens
 
+    @property
+    def mode(self) -> Mode:
+        """What guesses the text's next tokens."""
+        return self._text.mode
+
     def change(self, settings: DecodeSettings, verifier: Verifier | None) -> None:
         """Go on in another mode or with another way of sampling; what is decoded stays."""
         assert settings.sequences <= self.group.engine.sequences, "the context was made for fewer sequences"
@@ -154,15 +158,6 @@ class Decoder:
         same = common_prefix(self.tokens, prompt)
         self._text.truncate(same)
         self.group.cut(min(same, len(prompt) - 1))
-
-    def time_plain_steps(self, repeats: int = 9) -> list[float]:
-        """Seconds of one-row steps at the end of the text, empty where none can be timed.
-
-        The last `repeats` tokens are decoded again, one by one; what an interrupt leaves of them the next step decodes.
-        """
-        if not self.group.past:
-            return []
-        return self.group.time_plain_steps(self.tokens, repeats, self.settings.min_outputs)
 
     def make_room(self, text: TextState) -> bool:
         """Shift a full context where that was asked for; True if the text's next step finds a cell."""
@@ -272,15 +267,12 @@ class Decoder:
             if left < len(texts):
                 return None
         while min(rooms) > 0:
-            begin, first = perf_counter(), texts[0]
+            first = texts[0]
             if is_alone:
                 trees = [first.mode.grow(first.tokens, rooms[0])]
             else:
                 growing = [Growing(text.mode, text.tokens, room) for text, room in zip(texts, rooms, strict=True)]
                 trees = first.mode.grow_all(growing, left, behind + beside)
-            mode_s = (perf_counter() - begin) / len(texts)
-            for text in texts:
-                text.mode_s = mode_s
             if len(trees) < least and sum(map(len, trees)) < least:
                 # A second row where a step would have one, and single rows have a kernel of their own.
                 trees[0].pad()
@@ -321,13 +313,11 @@ class Decoder:
         text.tokens += path.tokens
         if text.remaining is not None:
             text.remaining -= len(path.tokens)
-        begin = perf_counter()
         outcome = Outcome(choices, path.nodes, rows, clock.step_s(), group.successors, perf_counter)
         try:  # noqa: SIM105  # suppress takes 3% of what Python takes in a plain step
             text.mode.observe(tree, outcome)
         except ReplicaLost:
             pass
-        text.mode_s += perf_counter() - begin
         finish = path.finish
         if finish is None and text.n_keep is None and text.room(self.settings.min_outputs) <= 0:
             finish = "length"
@@ -345,7 +335,6 @@ class Decoder:
             finish=finish,
             guesses=guesses,
             plan=text.mode.plan,
-            mode_s=text.mode_s,
         )
 
     def _verify(self, text: TextState, tree: Tree, choices: Mapping[int, int]) -> Path:

@@ -242,13 +242,6 @@ class EngineGroup(ABC):
     def grow(self, past: int) -> None:
         """Hold on to the tokens up to `past`, which are decoded."""
 
-    @abstractmethod
-    def time_plain_steps(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> list[float]:
-        """Seconds of one-row steps: the last `repeats` tokens are decoded again, one by one.
-
-        Empty where the model cannot take them back.
-        """
-
 
 class StepClock:
     """What the parts of one step take, in seconds, counted from its making on.

@@ -42,9 +42,8 @@ class Step(NamedTuple):
     own choice. `rows`: the batch's size. `drafted`: guesses that the step could have accepted. Times in seconds: decode
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
     `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `plan`: what the
-    mode expected, where it expects anything. `mode_s`: the part of python in which the mode looked for guesses and
-    learned. `core_s`: processor seconds of all threads, 0 where they are counted elsewhere. `waited_s`: those that the
-    text waited for it, while prompts of others were read for example.
+    mode expected, where it expects anything. `core_s`: processor seconds of all threads, 0 where they are counted
+    elsewhere. `waited_s`: those that the text waited for it, while prompts of others were read for example.
     """
 
     tokens: tuple[int, ...]
@@ -58,7 +57,6 @@ class Step(NamedTuple):
     finish: Finish | None = None
     guesses: tuple[Origin, ...] = ()
     plan: Plan | None = None
-    mode_s: float = 0.0
     core_s: float = 0.0
     waited_s: float = 0.0
 
@@ -97,37 +95,6 @@ The demo model on two cores, with one thread and with two: 0.98 to 1 on a calm m
 """
 
 
-@dataclass
-class StepTimes:
-    """What an answer's own plain steps took, and its other steps, which are to be compared with them.
-
-    `plain`: seconds of each plain step, less the mode's own; `mode_s` is the sum of those. A plain step directly behind
-    a larger one takes longer for that, and counts as one of the others. `others`: rows and seconds of each of these.
-    `saved`: tokens that they brought beyond one each.
-    """
-
-    plain: list[float] = field(default_factory=list)
-    mode_s: float = 0.0
-    others: list[tuple[int, float]] = field(default_factory=list)
-    saved: int = 0
-    _is_behind_larger: bool = False
-
-    def add(self, step: Step, tokens: int, *, is_plain: bool) -> None:
-        """Count one more step; `tokens` of its tokens belong to the answer."""
-        if is_plain and not self._is_behind_larger:
-            self.plain.append(step.seconds - step.mode_s)
-            self.mode_s += step.mode_s
-            return
-        self._is_behind_larger = not is_plain
-        self.others.append((step.rows, step.seconds))
-        self.saved += max(tokens - 1, 0)
-
-    @property
-    def others_s(self) -> float:
-        """Seconds of the other steps."""
-        return sum(seconds for _, seconds in self.others)
-
-
 def core_wanted_s(threads: int, seconds: float, decode_s: float, prompt_s: float = 0.0) -> float:
     """Processor seconds of `threads` that never wait for a core in `seconds` of steps, `decode_s` of them decoding.
 
@@ -141,13 +108,11 @@ class RunStatistics:
     """Sums over the steps of one generation.
 
     accept_hist[k]: steps that brought k+1 tokens. `tried`, `accepted_from`: verified and accepted guesses by their
-    origin. `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `times`: of plain
-    steps and others; a plain one has no guesses and at most `plain_rows` rows. `reused_tokens`: those of the prompt
-    that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from the call to the first
-    accepted token, seconds. `waited_s`: between its steps, while prompts of others were read for example. `threads`: of
-    this process that decode; 0 where GPUs or other processes do. `gives_way`: some of them rest while other programs
-    take the cores. `core_s`, `core_wanted_s`: processor seconds of the prompt and the steps, and those of threads that
-    never wait for a core.
+    origin. `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `reused_tokens`:
+    those of the prompt that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from
+    the call to the first accepted token, seconds. `waited_s`: between its steps, while prompts of others were read for
+    example. `threads`: of this process that decode; 0 where GPUs or other processes do. `core_s`, `core_wanted_s`:
+    processor seconds of the prompt and the steps, and those of threads that never wait for a core.
     """
 
     prompt_tokens: int = 0
@@ -170,10 +135,7 @@ class RunStatistics:
     accepted_from: Counter[Origin] = field(default_factory=Counter)
     batches: Counter[int] = field(default_factory=Counter)
     planned: Planned = field(default_factory=Planned)
-    times: StepTimes = field(default_factory=StepTimes)
-    plain_rows: int = 1
     threads: int = 0
-    gives_way: bool = False
     core_s: float = 0.0
     core_wanted_s: float = 0.0
 
@@ -192,7 +154,6 @@ class RunStatistics:
         self.batches[step.rows] += 1
         if step.plan and step.rows > 1:
             self.planned.add(step, step.plan, len(origins))
-        self.times.add(step, len(origins), is_plain=step.rows <= self.plain_rows and not step.guesses)
         self.decode_s += step.decode_s
         self.choose_s += step.choose_s
         self.cache_s += step.cache_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import TypeVar
@@ -15,12 +15,10 @@ from lacli import decode
 from lacli.batch import Batch, Ints
 from lacli.decode import Decoder
 from lacli.errors import PromptError
-from lacli.modes import Mode, Outcome
 from lacli.replicas.group import ReplicaGroup
 from lacli.settings import MODES, SOURCES, DecodeSettings, ModeName
 from lacli.stats import Step
-from lacli.tree import Origin, Tree
-from tests.fakes.clock import FakeClock
+from lacli.tree import Origin
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine, RuleBroken
 
@@ -214,38 +212,6 @@ def test_a_prompt_that_does_not_fit_is_refused() -> None:
         next(decoder.generate([], 5))
 
 
-def test_timing_plain_steps_leaves_text_and_cache_as_they_were() -> None:
-    chosen = DecodeSettings()
-    engine = engine_for(chosen)
-    decoder = fixed_clock_decoder(engine, chosen)
-    list(decoder.generate([1, 2, 3], 20))
-    before = engine.held()
-    assert min(decoder.time_plain_steps()) > 0
-    assert engine.held() == before == decoder.tokens[:-1]
-
-
-class Slow(Mode):
-    """Looks for guesses for two seconds of a clock, finds none, and learns for three."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
-
-    def grow(self, tokens: Sequence[int], room: int) -> Tree:
-        self._clock.now += 2
-        return Tree(tokens[-1])
-
-    def observe(self, tree: Tree, outcome: Outcome) -> None:
-        self._clock.now += 3
-
-
-def test_the_time_in_which_a_mode_looks_and_learns_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
-    clock.install(monkeypatch)
-    chosen = DecodeSettings(mode="plain")
-    decoder = Decoder(engine_for(chosen), chosen, make_mode=lambda *_, **__: Slow(clock))
-    assert [(step.mode_s, step.python_s) for step in decoder.generate([1, 2, 3], 3)] == [(5, 5)] * 3
-
-
 def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> None:
     told: list[int | str] = []
 
@@ -310,35 +276,6 @@ def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
     assert decoder.tokens == (prompt + plain_tokens(prompt, 60))[: len(decoder.tokens)]
     assert holds_its_text(decoder, engine)
     assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
-
-
-@given(any_settings, prompts, st.integers(1, 25), st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_an_interrupt_while_plain_steps_are_timed_leaves_the_text_and_what_was_learned_of_it(
-    chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
-) -> None:
-    engine = Interrupting(256, 256, chosen.sequences, VOCABULARY)
-    decoder = fixed_clock_decoder(engine, chosen)
-    text = prompt + tokens_of(list(decoder.generate(prompt, 20)))
-    engine.calls_left, engine.before = calls, before
-    with suppress(KeyboardInterrupt):
-        decoder.time_plain_steps()
-    engine.calls_left = 0
-    assert decoder.tokens == text
-    assert engine.held() == text[: len(engine.held())]
-    longer = [*text, 1, 2]
-    assert tokens_of(list(decoder.generate(longer, 20, reuse=True))) == plain_tokens(longer, 20)
-    assert holds_its_text(decoder, engine)
-
-
-def test_a_recurrent_state_that_cannot_go_back_is_not_kept_after_an_interrupt() -> None:
-    engine = Interrupting(256, 256, 1, VOCABULARY, max_rollback=1)
-    decoder = fixed_clock_decoder(engine, DecodeSettings(mode="plain"))
-    list(decoder.generate([1, 2, 3], 2))
-    engine.calls_left = 4
-    with pytest.raises(KeyboardInterrupt):
-        decoder.time_plain_steps()
-    assert engine.held() == decoder.tokens[: decoder.group.past]
 
 
 class Mutant(FakeEngine):

@@ -134,15 +134,12 @@ def test_a_chain_that_cannot_be_taken_back_is_a_mistake_and_never_silent() -> No
         list(decoder.generate([1, 2, 3], 40))
 
 
-def test_timing_plain_steps_never_decodes_a_forgotten_text_again() -> None:
+def test_a_text_cut_back_beyond_what_can_be_taken_back_is_forgotten() -> None:
     engine = toy(2)
     decoder = Decoder(engine, DecodeSettings(mode="lookup", max_rollback=2))
     list(decoder.generate([1, 2, 3], 60))
     decoder.truncate(30)
     assert not engine.held()
-    calls = engine.calls
-    assert decoder.time_plain_steps() == []
-    assert engine.calls == calls
 
 
 def test_a_context_for_several_settings_goes_as_far_back_as_the_furthest() -> None:

@@ -240,7 +240,6 @@ class Model(Closing):
             stops,
             controls=controls,
             threads=threads,
-            gives_way=self.session.gives_way,
             logprobs=found,
             seed=sampling.drawn_seed,
             warnings=warnings,

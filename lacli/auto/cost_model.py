@@ -204,6 +204,12 @@ class StepCostModel:
         self._plain.record_larger()
         return self._record_larger(rows, seconds / self.plain_s) / self._base
 
+    def known(self, rows: int) -> float | None:
+        """Return what a step of `rows` rows costs in plain steps, None if no larger step than a plain one was timed."""
+        if rows == 1:
+            return 1.0
+        return self.relative[rows] if rows <= self._max_rows and (self._observed or self._measured) else None
+
     def numbers(self) -> dict[str, Any]:
         """Return what was seen of steps, by the names of KeptSteps."""
         return self.seen._asdict()

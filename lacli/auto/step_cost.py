@@ -77,11 +77,17 @@ class StepCost:
     def break_even(self, settings: DecodeSettings) -> float | None:
         """Return the tokens a step at which full steps of `settings` are as fast as plain decoding.
 
-        None if these steps are more than REACH times as large as any measured one.
+        None if these steps are larger than any whose cost is known.
         """
-        rows = settings.max_rows
+        return self.known(settings.max_rows, settings.max_outputs)
+
+    def known(self, rows: int, outputs: int) -> float | None:
+        """Return what a step costs in plain steps if the logits of at most `outputs` rows are read.
+
+        None if it is more than REACH times as large as any measured one.
+        """
         known = rows <= (REACH * self.max_rows if self.max_rows > 1 else 1)
-        return self.relative(rows, min(settings.max_outputs, rows)) if known else None
+        return self.relative(rows, min(outputs, rows)) if known else None
 
     @property
     def row(self) -> float:

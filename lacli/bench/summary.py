@@ -18,7 +18,6 @@ from lacli.bench.rows import verdict as judgement
 from lacli.bench.statistics import Ratio
 from lacli.bench.sweep import LETTERS, Point
 from lacli.bench.tasks import ALL, OWN
-from lacli.session.comparison import MIN_STEPS
 from lacli.terminal.screen import wrapped
 from lacli.text.format import counted
 
@@ -38,6 +37,9 @@ MOST_SHOWN = 6
 
 MOST_LISTED = 3
 """Classes of one verdict up to which each is named where that is the verdict on all."""
+
+MIN_STEPS = 3
+"""Steps of an answer of guesses that all come true from which it says how fast those are: one may be held up."""
 
 MOST_SECONDS = 600
 """Seconds of a benchmark that are advised to somebody who gave it less than half of them."""

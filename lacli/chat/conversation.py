@@ -13,9 +13,8 @@ from lacli.chat.talk import Conversation, Message, Talk
 from lacli.errors import PromptError, ReplicaLost
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.modes import common_prefix
-from lacli.session.comparison import assess, verdict
 from lacli.session.generation import Answer
-from lacli.session.report import as_lines, context_full
+from lacli.session.report import as_lines, context_full, verdict
 from lacli.session.session import NOT_SHIFTED, Session
 from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish
@@ -161,8 +160,9 @@ class Chat(Talk):
         return as_lines(self.session, answer, detail=detail, width=width, max_tokens=limit)
 
     def verdicts(self, answer: Answer) -> Sequence[str]:
-        found = assess(answer.statistics, self.mode)
-        return [verdict(found, self.mode, in_short=short) for short in (False, True)] if found else []
+        run = answer.statistics
+        cost = self.session.mean_step_cost(run.batches)
+        return [said for short in (False, True) if (said := verdict(run, self.mode, cost, in_short=short))]
 
     def losses(self) -> list[str]:
         return self.session.losses()

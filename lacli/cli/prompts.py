@@ -18,9 +18,8 @@ from lacli.bench.tasks import Task, read_tasks
 from lacli.cli.answer_lines import Lines, LinesFile, Row, prompt_of
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
-from lacli.session.comparison import busy, verdict
 from lacli.session.generation import Answer
-from lacli.session.report import describe
+from lacli.session.report import busy, describe
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.terminal.screen import BUSY_AFTER_S, Screen
@@ -88,8 +87,7 @@ def ask_all(
                 else:
                     screen.note(asked.words)
                 if asked.seconds > BUSY_AFTER_S and (held_up := busy(asked.cores)):
-                    # The answers are there: nothing need be asked again.
-                    screen.note(verdict(held_up, session.settings.mode, in_short=True))
+                    screen.note(f"the answers took longer than they need: {held_up}")
         lines.finish()
     if failed := len(tasks) - len(lines.answered):
         raise LacliError(f"no answer to {failed:,} of {counted(len(tasks), 'prompt')}", '"error" in its line says why')
@@ -118,7 +116,7 @@ class PromptList:
         self._done = self._failed = 0
         self._sums = Counter[str]()
         self.seconds = 0.0
-        self.cores = RunStatistics(threads=model.session.threads, gives_way=model.session.gives_way)
+        self.cores = RunStatistics(threads=model.session.threads)
         self._model, self._tasks, self._left, self._lines = model, tasks, left, lines
         self._sampling, self._stops = sampling, stops
         self._store, self._adding, self._trouble = store, Lock(), ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -336,7 +336,7 @@ def _conclude(
             screen.warn(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
         else:
             screen.note(f"{cut}; -n -1 lifts the limit")
-    _tell_cost(session, answer, output, screen, question.max_tokens, session.time_plain_steps)
+    _tell_cost(session, answer, output, screen, question.max_tokens)
 
 
 def _tell_cost(
@@ -345,16 +345,14 @@ def _tell_cost(
     output: Output,
     screen: Screen,
     max_tokens: int = -1,
-    timed: Callable[[], Sequence[float]] = tuple,
 ) -> None:
     """Print the JSON object and the report if asked; without one, say that a busy machine made the answer slow.
 
-    `max_tokens`: the answer's limit. `timed`: as `compare` takes it.
+    `max_tokens`: the answer's limit.
     """
     from json import dumps
 
-    from lacli.session.comparison import busy, verdict
-    from lacli.session.report import as_json, as_lines
+    from lacli.session.report import as_json, as_lines, busy
     from lacli.terminal.screen import BUSY_AFTER_S
 
     if output.json:
@@ -364,7 +362,6 @@ def _tell_cost(
             as_lines(
                 session,
                 answer,
-                timed,
                 detail=output.stats,
                 width=screen.width,
                 max_tokens=max_tokens,
@@ -373,4 +370,4 @@ def _tell_cost(
     elif answer.statistics.prompt_s + answer.statistics.predicted_s > BUSY_AFTER_S and (
         found := busy(answer.statistics)
     ):
-        screen.note(verdict(found, session.settings.mode))
+        screen.note(f"the answer took longer than it needs: {found}")

@@ -187,13 +187,6 @@ class ReplicaGroup(EngineGroup):
     def grow(self, past: int) -> None:
         self._each(lambda replica: replica.grow(past))
 
-    def time_plain_steps(self, tokens: Sequence[int], repeats: int, min_outputs: int) -> list[float]:
-        while True:
-            leader = self.leader
-            times = self._guarded(leader, partial(leader.time_plain_steps, tokens, repeats, min_outputs))
-            if times is not None:
-                return times
-
     def _has_leader_for(self, tokens: Sequence[int], tree: Tree) -> bool:
         """Make sure that the leader could take the whole step; False if the tree is too large for every replica."""
         if self.leader.rows_beside(tokens) < len(tree):

@@ -20,7 +20,7 @@ from lacli.serve import pages
 from lacli.serve.guard import OWNER
 from lacli.serve.meter import Meter
 from lacli.serve.replies import REQUEST_ID, usage
-from lacli.session.comparison import busy, verdict
+from lacli.session.report import busy
 from lacli.terminal.screen import BUSY_AFTER_S
 from lacli.text.format import counted, printable
 
@@ -154,5 +154,5 @@ def _line(scope: Scope, request_id: str, status: int, seconds: float) -> str:
     words += [f"id {request_id}"] if is_broken or status >= 400 else []
     found = [busy(run) for run in runs if seconds > BUSY_AFTER_S]
     if held_up := next(filter(None, found), None):
-        words[-1] += f": {verdict(held_up, '', in_short=True)}"
+        words[-1] += f": {held_up}"
     return " ".join(words)

@@ -98,14 +98,13 @@ class PartialAnswer:
         controls: Mapping[int, str] | None = None,
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
-        gives_way: bool = False,
         logprobs: Sequence[TokenLogprob] = (),
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
         """`bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
 
-        `watch`: gets every step with the text of its tokens. `threads`, `gives_way`: as `RunStatistics` has them.
+        `watch`: gets every step with the text of its tokens. `threads`: as `RunStatistics` has them.
         `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has them.
         """
         self._measured = measured
@@ -118,9 +117,7 @@ class PartialAnswer:
         self._behind_stop = 0
         self.statistics = RunStatistics(
             prompt_tokens=len(prompt),
-            plain_rows=measured.settings.min_outputs,
             threads=threads,
-            gives_way=gives_way,
         )
 
     @property
@@ -208,7 +205,6 @@ class Generation(PartialAnswer, Closing):
         n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
-        gives_way: bool = False,
         seed: int | None = None,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
@@ -225,7 +221,6 @@ class Generation(PartialAnswer, Closing):
             controls=controls,
             watch=watch,
             threads=threads,
-            gives_way=gives_way,
             seed=seed,
         )
         self._decoder, self._alone = decoder, alone

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from lacli.engine import EngineGroup
+from lacli.llamacpp.devices import beyond_cores
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
-from lacli.session.comparison import Comparison, NotCompared, account, assess, verdict
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings, Detail
-from lacli.stats import Finish, ReplicaWork, RunStatistics
+from lacli.stats import MIN_CORE_SHARE, Finish, ReplicaWork, RunStatistics
 from lacli.terminal.charts import histogram
 from lacli.text.format import counted
 from lacli.tree import Origin
@@ -41,6 +40,9 @@ SOURCE_WORDS = {
 }
 """Where guesses came from, in README's words."""
 
+MIN_CORE_S = 0.1
+"""Processor seconds of a thread from which its share is known: Linux counts running ones by ticks of 1 to 10 ms."""
+
 
 def context_full(cells: int, todo: str) -> str:
     """Say that a full context of `cells` tokens has ended an answer, and what to do."""
@@ -52,17 +54,14 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
 
     *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that brought
     k+1 tokens. sources: verified and accepted guesses by where they came from. expected_n, came_n: tokens of the steps
-    of several rows that the mode had a plan for, guess_ms what those took beyond plain steps, saved_ms the plain steps
-    that they made unnecessary. plain_step_ms: the median plain step of the answer, times_plain: how many times as fast
-    it was as these. All are None where they say nothing. verdict: the last line of the report. core_share: part of the
-    time in which the threads had a core.
+    of several rows that the mode had a plan for, None in other modes. step_cost: what a step cost on average, in plain
+    steps, and times_plain: how many times as fast that makes the answer; None where costs were not measured. verdict:
+    the last line of the report, or None. core_share: part of the time in which the threads had a core.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
     work = session.decoder.group.work
     planned = run.planned if settings.mode == "auto" else None
-    found = assess(run, settings.mode)
-    compared = found if isinstance(found, Comparison) else None
-    guessed = compared if settings.mode == "auto" else None
+    cost = session.mean_step_cost(run.batches)
     return {
         "model": str(session.model.path),
         "replicas": [*work] if len(work) > 1 else [],
@@ -95,11 +94,9 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         },
         "expected_n": round(planned.expected, 1) if planned else None,
         "came_n": planned.tokens if planned else None,
-        "guess_ms": _ms(guessed.extra_s) if guessed else None,
-        "saved_ms": _ms(guessed.saved_s) if guessed else None,
-        "plain_step_ms": _ms(compared.plain_s) if compared else None,
-        "times_plain": round(compared.ratio, 2) if compared else None,
-        "verdict": verdict(found, settings.mode) if found else None,
+        "step_cost": round(cost, 3) if cost else None,
+        "times_plain": round(run.tokens_per_step / cost, 2) if cost else None,
+        "verdict": verdict(run, settings.mode, cost) or None,
         "core_share": round(run.core_share, 2),
         "steps": run.steps,
         "tokens_per_step": round(run.tokens_per_step, 4),
@@ -123,18 +120,17 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
 def as_lines(
     session: Session,
     answer: Answer,
-    timed: Callable[[], Sequence[float]] = tuple,
     *,
     detail: Detail = "short",
     width: int = 80,
     max_tokens: int = -1,
 ) -> str:
-    """The report for a person, a line for each subject; `timed`: as `compare` takes it. `max_tokens`: the limit of -n.
+    """The report for a person, a line for each subject. `max_tokens`: the limit of -n.
 
     `detail`: full adds what lies behind the numbers of the short one. `width`: columns of the terminal, for charts.
     """
     run, mode, full = answer.statistics, session.settings.mode, detail == "full"
-    compared = assess(run, mode, timed)
+    cost = session.mean_step_cost(run.batches)
     lines = [
         ("model", f"{session.model.description}, context of {session.engine.cells:,} tokens, "
                   f"{session.model_settings.thread_words}, {_devices(session)}"),
@@ -147,7 +143,7 @@ def as_lines(
         size = f"S = {run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step"
         lines += [
             ("steps", f"{run.steps:,} for {counted(run.tokens, 'token')}: {size}"),
-            ("a step", _step(run, full) + _in_plain_steps(run, compared)),
+            ("a step", _step(run, full) + (f", as long as {cost:.1f} plain steps" if run.drafted and cost else "")),
         ]
     if full and len(session.decoder.group.work) > 1:
         lines += _shared(session.decoder.group)
@@ -155,9 +151,44 @@ def as_lines(
         lines.append(("guesses", f"{run.accepted:,} of {run.drafted:,} came true{'' if full else _origins(run)}"))
     if full:
         lines += _details(session, answer, width)
-    if compared:
-        lines += [*(account(compared, mode) if full else []), ("verdict", verdict(compared, mode))]
+    if said := verdict(run, mode, cost):
+        lines.append(("verdict", said))
     return "\n".join(f"{name:9} {text}" for name, text in lines)
+
+
+def verdict(run: RunStatistics, mode: str, cost: float | None, *, in_short: bool = False) -> str:
+    """Say how fast an answer was beside plain decoding, and what puts its times in doubt; empty if neither is known.
+
+    `cost`: of a step on average, in plain steps; None where costs were not measured. `in_short`: without the reason of
+    a doubt.
+    """
+    said, doubt = "" if mode == "plain" else _beside_plain(run, mode, cost), busy(run)
+    if not (said and doubt):
+        return said or doubt
+    if not run.drafted:
+        return said if in_short else f"{said}; {doubt}"
+    return f"{said} (in doubt)" if in_short else f"{said}, in doubt: {doubt}"
+
+
+def _beside_plain(run: RunStatistics, mode: str, cost: float | None) -> str:
+    if cost is None:
+        return ""
+    if cost == 1 and not run.drafted:
+        return f"{mode}: nothing was guessed"
+    ratio = run.tokens_per_step / cost
+    if round(ratio, 1) == 1:
+        return f"{mode}: as fast as plain here"
+    said = f"{mode}: {ratio:.2g}x plain here"
+    return said if ratio > 1 or mode == "auto" else f"{said}, --mode plain is faster"
+
+
+def busy(run: RunStatistics) -> str:
+    """Say what kept an answer's threads waiting for a core; empty on a calm machine."""
+    if run.core_wanted_s < MIN_CORE_S * run.threads or run.core_share >= MIN_CORE_SHARE:
+        return ""
+    if told := beyond_cores(run.threads):
+        return f"{told}, leave it out"
+    return f"other programs had the cores for {1 - run.core_share:.0%} of the time"
 
 
 def prompt_words(run: RunStatistics) -> str:
@@ -191,13 +222,6 @@ def _step(run: RunStatistics, full: bool) -> str:
         f"decode {run.decode_s * a_step:.2f} ms, choose {run.choose_s * a_step:.2f}, "
         f"cache {run.cache_s * a_step:.2f}, Python {run.python_s * a_step:.2f}"
     )
-
-
-def _in_plain_steps(run: RunStatistics, compared: Comparison | NotCompared | None) -> str:
-    """What a step costs beside a plain one, where guesses made it larger: S over it is the verdict."""
-    if not (run.drafted and isinstance(compared, Comparison)):
-        return ""
-    return f", as long as {run.tokens_per_step / compared.ratio:.1f} plain steps"
 
 
 def _origins(run: RunStatistics) -> str:

@@ -11,7 +11,7 @@ from threading import Lock
 from weakref import WeakSet
 
 from lacli.auto.measure import MeasurePlan
-from lacli.auto.mode import AutoModes
+from lacli.auto.mode import Auto, AutoModes
 from lacli.auto.model_cost import ModelRecords, cost_beside
 from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost
@@ -185,7 +185,6 @@ class Session(Closing):
             n_keep=n_keep,
             watch=watch,
             threads=self.threads,
-            gives_way=self.gives_way,
             seed=self.sampling.drawn_seed,
             alone=self.alone,
         )
@@ -207,13 +206,23 @@ class Session(Closing):
         self.engine = next(iter(self.copies.contexts.values()), self.engine)
         return sentences
 
-    def time_plain_steps(self) -> list[float]:
-        """Seconds of a few one-row steps at the end of the last answer, decoded again.
+    def mean_step_cost(self, batches: Mapping[int, int]) -> float | None:
+        """What the last answer's steps cost in plain steps, on average; None where that was not measured here.
 
-        Empty before the first answer, and where the model cannot take a step back.
+        `batches`: those steps by their rows.
         """
-        with self.alone():
-            return self.decoder.time_plain_steps()
+        mode, least = self.decoder.mode, self.settings.min_outputs
+        if isinstance(mode, Auto):
+            cost_of: Callable[[int], float | None] = mode.experience.cost_model.known
+        elif cost := self._cost or (self._records.cost() if self._records else None):
+            self._cost = cost
+            cost_of = partial(cost.at(len(self.decoder.tokens)).known, outputs=self.settings.max_outputs)
+        else:
+            return None
+        # A plain step of --strict is padded to `least` rows.
+        costs = [(cost_of(rows if rows > least else 1), count) for rows, count in batches.items()]
+        known = [cost * count for cost, count in costs if cost is not None]
+        return sum(known) / sum(batches.values()) if known and len(known) == len(costs) else None
 
     def use_cost(self, cost: Cost) -> None:
         """Decode from now on with the measured cost of one copy's steps; what is decoded is decoded anew."""

@@ -67,6 +67,7 @@ class FakeChat(Chat):
             decoder=SimpleNamespace(group=SimpleNamespace(work={"": ReplicaWork()}, lost={})),
             copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
             losses=lambda: [self.lost.pop()] if self.lost else [],
+            mean_step_cost=lambda batches: 1.2,
         )
         return cast(Session, session)
 

@@ -144,7 +144,6 @@ def test_when_the_first_copy_fails_the_others_speak_for_it(monkeypatch: pytest.M
         assert len(session.losses()) == 1
         assert session.engine is session.copies.contexts["CPU (2)"]
         assert generate(session, QUESTION, max_tokens=40).tokens == expected
-        assert session.time_plain_steps()
 
 
 def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> None:

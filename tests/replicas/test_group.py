@@ -191,7 +191,7 @@ def test_a_seed_gives_one_replicas_text(
 
 turns = st.lists(
     st.tuples(
-        st.sampled_from(["go on", "truncate", "cut back", "close", "change", "time"]),
+        st.sampled_from(["go on", "truncate", "cut back", "close", "change"]),
         st.integers(0, 60),
         few,
         st.integers(0, 12),
@@ -228,8 +228,6 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
             decoder.cut_back(prompt)
         elif what == "change":
             decoder.change(second if decoder.settings is first else first, None)
-        elif what == "time":
-            decoder.time_plain_steps()
         # A step of the mode before may have left more to be decoded again than one of this mode can.
         assert hold_beginnings(decoder, engines)
         if what not in ("cut back", "change"):
@@ -635,20 +633,6 @@ def test_the_others_go_on_with_smaller_batches_and_far_behind_where_the_leader_i
             assert steps[-1].finish == "length"
             assert hold_beginnings(decoder, engines[1:])
     assert lost >= 8
-
-
-@pytest.mark.usefixtures("equally_fast")
-def test_timing_plain_steps_goes_on_with_those_that_are_left() -> None:
-    engines = failing(LOOKAHEAD, [("decode", 0), ("", 0)])
-    decoder = decoder_of(engines, LOOKAHEAD)
-    list(decoder.generate([1, 2, 3], 60))
-    engines[0].calls_left = 2
-    text = list(decoder.tokens)
-    # The one that holds the most is asked.
-    replicas_of(decoder)[1].cut(50)
-    assert min(decoder.time_plain_steps()) > 0
-    assert decoder.tokens == text and engines[0].gone and len(decoder.group.lost) == 1
-    assert hold_beginnings(decoder, engines[1:])
 
 
 class Guarded(FakeEngine):

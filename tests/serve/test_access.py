@@ -62,13 +62,13 @@ def test_a_line_has_the_key_the_status_and_the_tokens_and_not_the_prompt(logged:
 
 
 def test_a_slow_answer_of_a_busy_machine_is_told(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.session.comparison.MIN_CORE_S", 0)
+    monkeypatch.setattr("lacli.session.report.MIN_CORE_S", 0)
     monkeypatch.setattr("lacli.api.loop.process_time", count(1e-9, 1e-9).__next__)
     client = OpenAI(api_key="two", base_url=f"{logged.address}/v1", max_retries=0)
     for slow, told in ((1e9, False), (0, True)):
         monkeypatch.setattr("lacli.serve.access.BUSY_AFTER_S", slow)
         client.completions.create(model="any", prompt="def f(", max_tokens=7)
-        assert " ".join(logged.words()).endswith(" s: the machine was busy") == told
+        assert " ".join(logged.words()).endswith(" s: other programs had the cores for 100% of the time") == told
 
 
 def test_a_long_wait_for_a_place_is_told(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,6 @@ ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
     "piece": lambda session: session.prompts.piece(5),
     "use_template": lambda session: session.prompts.use(chatml(session.model)),
     "adapt": lambda session: session.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
-    "time_plain_steps": lambda session: session.time_plain_steps(),
     "use_known": lambda session: session.use_known(Path("nowhere")),
     "tokenize": lambda session: session.model.tokenize("the"),
     "ends": lambda session: session.model.ends(),
@@ -172,7 +171,6 @@ BESIDE_AN_ANSWER: dict[str, Callable[[Session], object]] = {
     "generate": lambda session: session.generate([6, 7]),
     "adapt": lambda session: session.adapt(PLAIN, SamplingSettings()),
     "use_cost": lambda session: session.use_cost(Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(64, 1.5, 1.5))),))),
-    "time_plain_steps": lambda session: session.time_plain_steps(),
     "use_known": lambda session: session.use_known(Path("nowhere")),
 }
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.decode import Decoder
+from lacli.llamacpp.settings import ModelSettings
 from lacli.session.generation import Answer, Generation
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, ModeName
+from tests.fakes import tiny_models
 from tests.fakes.decoding import auto_decoder
 from tests.fakes.engine import FakeEngine
+from tests.loading import load
 from tests.test_decode import (
     VOCABULARY,
     any_settings,
@@ -151,3 +157,15 @@ def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
     printed = "".join(piece.text for piece in whole)
     assert [*whole, *whole] == []
     assert (whole.answer().text, len(whole.answer().tokens)) == (printed, 20)
+
+
+@pytest.mark.parametrize("mode", ["lookup", "auto"])
+def test_a_steps_mean_cost_is_known_where_costs_were_measured(mode: ModeName, tmp_path: Path) -> None:
+    tiny_models.write_llama(path := tmp_path / "tiny.gguf")
+    cost = Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(8, 2.4, 2.4))),))
+    chosen = DecodeSettings(mode=mode)
+    with load(path, model_settings=ModelSettings(context=256, threads=1), decode_settings=chosen) as session:
+        assert session.mean_step_cost({2: 1}) is None and session.mean_step_cost({}) is None
+        session.use_cost(cost)
+        assert session.mean_step_cost({1: 3, 2: 1}) == pytest.approx((3 + 1.2) / 4)
+        assert session.mean_step_cost({1: 3, 99: 1}) is None, "nothing near was measured"
