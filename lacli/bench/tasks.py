@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from gzip import GzipFile
 from importlib.resources import files
 from io import BufferedReader
 from itertools import islice
+from typing import Any
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import SamplingSettings
@@ -47,7 +49,7 @@ BREAK = b"\n"
 ID_FIELDS = ("task_id", "question_id", "id")
 """The fields that name a row, in HumanEval, in Spec-Bench and in files of one's own."""
 
-Row = Mapping[str, object]
+Row = Mapping[str, Any]
 Rows = Iterator[tuple[str, object]]
 """Parsed rows, each with its file and line in words."""
 
@@ -125,15 +127,22 @@ def tasks_in(
 
     `first`: read only the first `first` tasks, 0 for all.
     """
-    try:
-        from_stdin = path == STDIN
-        with open(0 if from_stdin else os.path.expanduser(path), "rb", closefd=not from_stdin) as file:
-            tasks = [_task(row, place, kind, form) for place, row in islice(rows(file, path), first or None)]
-    except OSError as error:
-        raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error
+    with opened(path) as file:
+        tasks = [_task(row, place, kind, form) for place, row in islice(rows(file, path), first or None)]
     if not tasks:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
     return tasks
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Stream]:
+    """Open a file of prompts, or stdin for `-`. Raises LacliError where it cannot be read."""
+    try:
+        from_stdin = path == STDIN
+        with open(0 if from_stdin else os.path.expanduser(path), "rb", closefd=not from_stdin) as file:
+            yield file
+    except OSError as error:
+        raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error
 
 
 FLAGS_ALONE = {"temperature", "stop", "mode", "response_format", *(field.name for field in fields(SamplingSettings))}
@@ -150,16 +159,30 @@ SLIP = 0.9
 
 
 def json_lines(file: Stream, path: str) -> Rows:
-    """The JSON value of each line that is not blank."""
+    """The JSON value of each line that is not blank. Raises LacliError for one that has none."""
+    for place, found in each_line(file, path):
+        if isinstance(found, LacliError):
+            raise found
+        yield place, found
+
+
+def each_line(file: Stream, path: str) -> Rows:
+    """The JSON value of each line that is not blank, or in its place the LacliError about one that has none."""
     if file.peek(len(BOM)).startswith(BOM):
         file.read(len(BOM))
     number = 0
     while line := file.readline(MAX_TEXT + 1):
         number += 1
+        place, rest = f"{path}:{number}", line
+        while len(rest) > MAX_TEXT and not rest.endswith(BREAK):
+            rest = file.readline(MAX_TEXT + 1)
         if len(line) > MAX_TEXT:
-            raise LacliError(f"{path}:{number}: a line of more than {MAX_TEXT >> 20} MiB", EXAMPLE)
-        if line.strip():
-            yield f"{path}:{number}", parsed(line.rstrip(), path, number)
+            yield place, LacliError(f"{place}: a line of more than {MAX_TEXT >> 20} MiB", EXAMPLE)
+        elif line.strip():
+            try:
+                yield place, parsed(line.rstrip(), path, number)
+            except LacliError as error:
+                yield place, error
 
 
 def parsed(raw: bytes, path: str, line: int) -> object:
@@ -195,7 +218,7 @@ def task_from_row(row: Row, kind: str = OWN) -> Task:
     if turns is None:
         if row.get("prompt") is None:
             if "messages" in row:
-                raise LacliError("a row has no messages", f'write "system" and "prompt", or {TURNS}')
+                raise LacliError("only lacli run --prompts takes messages", f'write "system" and "prompt", or {TURNS}')
             raise LacliError("no prompt", f'a row has "prompt", or {TURNS}')
         turns = [text_of(row, "prompt")]
     elif row.get("prompt") is not None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lacli.bench.tasks import Task
 from lacli.errors import LacliError, OutputError, reason_of
-from lacli.text.files import Closing, lock, replace_file
+from lacli.text.files import Closing, lock
 
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
@@ -19,7 +18,16 @@ if TYPE_CHECKING:
 BEGINNING = b'{"index": '
 """The beginning of an answer's line."""
 
-Row = dict[str, Any]
+REPEATED = {
+    "prompt": "prompt",
+    "messages": "prompt",
+    "system": "system prompt",
+    "id": "id",
+    "custom_id": "custom_id",
+}
+"""Fields of an answer's line that are the row's own, in words."""
+
+Row = Mapping[str, Any]
 
 
 class Lines(Closing):
@@ -45,28 +53,28 @@ class Lines(Closing):
             self._next += 1
             self._count(row)
 
-    def finish(self) -> None:
-        """Put the lines into the order of the prompts."""
-
     def close(self) -> None:
         """Write nothing more."""
 
     def _count(self, row: Row) -> None:
+        # Of two lines about a row the later one counts.
+        self.answered.discard(row["index"])
         if "error" not in row:
             self.answered.add(row["index"])
             self.models.add(str(row.get("model", "")))
 
 
 class LinesFile(Lines):
-    """The same in a file, where a line is written when its answer is there, and all are put into order at the end.
+    """The same in a file, where a line is written when its answer is there.
 
     Answers that it has already count. Raises LacliError for a file of anything else, which stays as it is.
     """
 
-    def __init__(self, name: str, screen: Screen, tasks: Sequence[Task]) -> None:
+    def __init__(self, name: str, screen: Screen, asked: Sequence[Row]) -> None:
+        """`asked`: what the line of each prompt begins with."""
         super().__init__(screen)
         self.place, self.way_on = f"in {name}", "the same command goes on"
-        self._name, self._tasks = name, tasks
+        self._name, self._asked = name, asked
         self._path = Path(os.path.realpath(os.path.expanduser(name)))
         try:
             if self._path.exists() and not self._path.is_file():
@@ -90,17 +98,6 @@ class LinesFile(Lines):
             raise OutputError(f"cannot write {self._name}: {reason_of(error)}", hint) from error
         self._count(row)
 
-    def finish(self) -> None:
-        try:
-            lines = [*self._read()]
-            if [row["index"] for _, row in lines] != [*range(len(self._tasks))]:
-                # Of two lines the later one is the answer behind an error.
-                by_index = {row["index"]: line for line, row in lines}
-                replace_file(self._path, [by_index[index] for index in sorted(by_index)])
-        except OSError as error:
-            hint = "all answers are there, in the order in which they came"
-            raise OutputError(f"cannot put {self._name} into order: {reason_of(error)}", hint) from error
-
     def close(self) -> None:
         # What a full disk did not take has been told.
         with suppress(OSError):
@@ -110,8 +107,6 @@ class LinesFile(Lines):
         """Lock the file, cut a broken last line off, and return the whole lines."""
         try:
             lock(self._file)
-            if not os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
-                raise BlockingIOError  # the run that held it has just put another file in its place
             lines = [*self._read()]
             self._file.truncate(sum(len(line) for line, _ in lines))
         except BaseException:
@@ -139,17 +134,13 @@ class LinesFile(Lines):
             row: Row = json.loads(line)
             index = row["index"]
             if type(index) is int and index >= 0:
-                task = self._tasks[index]
-                was = {"prompt": row["prompt"], "system prompt": row.get("system", ""), "id": row.get("id")}
-                now = {"prompt": prompt_of(task), "system prompt": task.system, "id": task.id}
-                changed = next((name for name in now if was[name] != now[name]), "")
-                return row, f": row {index + 1} had another {changed}" if changed else ""
+                asked = self._asked[index]
+                # A row with an error is asked again, and may have been mended.
+                compared = {} if "error" in row else REPEATED
+                changed = next((words for name, words in compared.items() if row.get(name) != asked.get(name)), "")
+                is_ours = "error" in row or "text" in row
+                return (row, f": row {index + 1} had another {changed}" if changed else "") if is_ours else ({}, "")
         return {}, ""
-
-
-def prompt_of(task: Task) -> str | list[str]:
-    """A prompt as answers repeat it: a text, or a list of several turns."""
-    return [*task.turns] if task.turns[1:] else task.turns[0]
 
 
 def _line(row: Row) -> str:

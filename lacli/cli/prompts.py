@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from lacli import PARALLEL
 from lacli.api.model import Model, Prompt
-from lacli.bench.tasks import Task, read_tasks
-from lacli.cli.answer_lines import Lines, LinesFile, Row, prompt_of
-from lacli.errors import Interrupted, LacliError, PromptError, SamplingError
-from lacli.llamacpp.sampling import SamplingSettings, new_seed
+from lacli.api.options import AnswerOptions
+from lacli.cli.answer_lines import Lines, LinesFile, Row
+from lacli.cli.prompt_rows import PromptRow, read_rows
+from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
+from lacli.llamacpp.sampling import new_seed
 from lacli.session.generation import Answer
 from lacli.session.report import busy, describe
 from lacli.stats import RunStatistics
@@ -40,6 +40,12 @@ REFRESH_S = 0.25
 TWICE_S = 0.05
 """Seconds in which a second SIGINT is no other press: `timeout -s INT` sends one to a program and one to its group."""
 
+MOST_TOLD = 5
+"""Rows that cannot be asked of which a line on the screen tells; each has its own among the answers."""
+
+ROW_ERRORS = (PromptError, SamplingError, UsageError)
+"""What is wrong with a row, and not with the model."""
+
 COUNTED = ("predicted_n", "draft_n", "draft_n_accepted")
 """Numbers of the answers that are added up."""
 
@@ -58,12 +64,16 @@ def ask_all(
     `parallel`: answers at a time, None for what suits. `question`: how rows are asked that say nothing else. Raises
     Interrupted after Ctrl-C, and LacliError behind the last answer where a prompt has none.
     """
-    tasks = [_completed(task, question) for task in read_tasks(prompts)]
+    rows = read_rows(prompts, question, loading.sampling)
     name = None if answers == STDIN else answers
-    with LinesFile(name, screen, tasks) if name is not None else Lines(screen) as lines:
-        left = [index for index in range(len(tasks)) if index not in lines.answered]
+    with LinesFile(name, screen, [row.repeated for row in rows]) if name is not None else Lines(screen) as lines:
+        bad = [index for index, row in enumerate(rows) if row.error and index not in lines.answered]
+        for index in bad:
+            lines.add({"index": index, **rows[index].repeated, "error": rows[index].error})
+        _tell_bad([rows[index].error for index in bad], screen)
+        left = [index for index in range(len(rows)) if index not in {*lines.answered, *bad}]
         of = f", of {listed(sorted(lines.models))}" if lines.models else ""
-        known = f"{_are(len(lines.answered), len(tasks))} {lines.place} already{of}"
+        known = f"{_are(len(lines.answered), len(rows))} {lines.place} already{of}"
         if lines.answered and not left:
             screen.note(f"{known} and not asked again, whatever the other flags; another -o asks anew")
         if left:
@@ -79,7 +89,7 @@ def ask_all(
                     screen.say(f"lacli: {known}; {more}")
                 elif lines.answered:
                     screen.note(f"{known}; another -o asks anew")
-                asked = PromptList(model, tasks, left, lines, loading.sampling, question.stops, store)
+                asked = PromptList(model, rows, left, lines, store)
                 # Lines on the same terminal show how far it is, and a pipe may lead back to it.
                 asked.run(screen, shown=not output.verbose and (name is not None or is_file(sys.stdout)))
                 if output.stats:
@@ -88,9 +98,8 @@ def ask_all(
                     screen.note(asked.words)
                 if asked.seconds > BUSY_AFTER_S and (held_up := busy(asked.cores)):
                     screen.note(f"the answers took longer than they need: {held_up}")
-        lines.finish()
-    if failed := len(tasks) - len(lines.answered):
-        raise LacliError(f"no answer to {failed:,} of {counted(len(tasks), 'prompt')}", '"error" in its line says why')
+    if failed := len(rows) - len(lines.answered):
+        raise LacliError(f"no answer to {failed:,} of {counted(len(rows), 'prompt')}", '"error" in its line says why')
 
 
 class PromptList:
@@ -102,23 +111,17 @@ class PromptList:
     def __init__(
         self,
         model: Model,
-        tasks: Sequence[Task],
+        rows: Sequence[PromptRow],
         left: Sequence[int],
         lines: Lines,
-        sampling: SamplingSettings,
-        stops: Sequence[str],
         store: TextStore | None = None,
     ) -> None:
-        """`tasks`: with the system prompts and limits that hold for them. `left`: the indices of those without answer.
-
-        `stops`: texts that end an answer. `store`: keeps the prompts with their answers.
-        """
+        """`left`: the indices of the rows that are to be answered. `store`: keeps the prompts with their answers."""
         self._done = self._failed = 0
         self._sums = Counter[str]()
         self.seconds = 0.0
         self.cores = RunStatistics(threads=model.session.threads)
-        self._model, self._tasks, self._left, self._lines = model, tasks, left, lines
-        self._sampling, self._stops = sampling, stops
+        self._model, self._rows, self._left, self._lines = model, rows, left, lines
         self._store, self._adding, self._trouble = store, Lock(), ""
         self._coming = iter(left)
         self._running: dict[int, RunStatistics] = {}
@@ -147,7 +150,7 @@ class PromptList:
                 while not self._arrivals.empty():
                     if isinstance(row := self._arrivals.get(), dict):
                         self._take(row)
-                what = f"stopped: {_are(len(self._lines.answered), len(self._tasks))}"
+                what = f"stopped: {_are(len(self._lines.answered), len(self._rows))}"
                 raise Interrupted(f"{what} {self._lines.place}", self._lines.way_on) from None
         self.seconds = perf_counter() - self._begin
         if self._trouble:
@@ -174,32 +177,30 @@ class PromptList:
     def _work(self) -> None:
         """Answer one prompt after another, in a thread beside others."""
         for index in self._coming:
-            task = self._tasks[index]
-            row: Row = {"index": index, **({} if task.id is None else {"id": task.id}), "prompt": prompt_of(task)}
-            row |= {"system": task.system} if task.system else {}
-            row["model"] = self._model.session.model.path.name
+            asked = self._rows[index]
+            line: Row = {"index": index, **asked.repeated, "model": self._model.session.model.path.name}
             try:
-                self._arrivals.put(row | self._answered(index, task))
-            except (PromptError, SamplingError) as error:
-                self._arrivals.put(row | {"error": _in_flags(error)})
+                self._arrivals.put({**line, **self._answered(index, asked)})
+            except ROW_ERRORS as error:
+                self._arrivals.put({**line, "error": _in_flags(error)})
             except Exception as error:
                 # The main thread raises it.
                 self._arrivals.put(error)
                 return
 
-    def _answered(self, index: int, task: Task) -> Row:
+    def _answered(self, index: int, row: PromptRow) -> Row:
         """The answer to a prompt, or to each of its turns behind those before it.
 
-        Beside the error of a later turn the answers before it stay. Raises PromptError and SamplingError of the first.
+        Beside the error of a later turn the answers before it stay. Raises ROW_ERRORS of the first.
         """
-        seed = self._sampling.seed if self._sampling.seed >= 0 else new_seed()
+        seed = row.sampling.seed if row.sampling.seed >= 0 else new_seed()
         texts: list[str] = []
         numbers: dict[str, float] = {}
         ended: Row = {}
-        for turn in task.turns:
+        for turn in row.task.turns:
             try:
-                answer = self._answer(index, task, turn, texts, seed)
-            except (PromptError, SamplingError) as error:
+                answer = self._answer(index, row, turn, texts, seed)
+            except ROW_ERRORS as error:
                 if not texts:
                     raise
                 ended = {"error": _in_flags(error)}
@@ -209,19 +210,23 @@ class PromptList:
             numbers = {
                 name: round(numbers.get(name, 0) + value, 2) for name, value in _numbers(answer.statistics).items()
             }
-        drawn = {} if self._sampling.drawn_seed is None else {"seed": seed}
-        return {"text": texts if task.turns[1:] else texts[0], **ended, **drawn, **numbers}
+        drawn = {} if row.sampling.drawn_seed is None else {"seed": seed}
+        return {"text": texts if row.task.turns[1:] else texts[0], **ended, **drawn, **numbers}
 
-    def _answer(self, index: int, task: Task, turn: str, texts: Sequence[str], seed: int) -> Answer:
-        """The answer to a turn of a task behind the `texts` of those before it."""
+    def _answer(self, index: int, row: PromptRow, turn: str, texts: Sequence[str], seed: int) -> Answer:
+        """The answer to a row's messages, or to a turn behind the `texts` of those before it."""
+        task = row.task
         history = [*zip(task.turns, texts, strict=False)]
-        raw = task.raw or self._model.session.prompts.template is None
-        if raw:
+        raw = not row.messages and (task.raw or self._model.session.prompts.template is None)
+        if row.messages:
+            prompt: Prompt = row.messages
+        elif raw:
             before = [task.system] * bool(task.system) + [part for exchange in history for part in exchange]
-            prompt: Prompt = "\n\n".join([*before, turn])
+            prompt = "\n\n".join([*before, turn])
         else:
             prompt = as_messages(turn, task.system, history)
-        stream = self._model.stream(prompt, raw=raw, max_tokens=task.max_tokens, stop=self._stops, seed=seed)
+        options = AnswerOptions(raw=raw, max_tokens=task.max_tokens, stop=row.stops, sampling=row.sampling, seed=seed)
+        stream = self._model.stream(prompt, **options)
         self._running[index] = stream.statistics
         try:
             answer = stream.answer()
@@ -251,14 +256,13 @@ class PromptList:
         self._sums.update({name: value for name, value in row.items() if name in COUNTED})
 
     def _tell(self, say: Say) -> None:
-        """Say how many answers are there, how fast all texts go on together, and how long the rest may take."""
+        """Say how many answers are there, and how fast all texts go on together."""
         seconds = perf_counter() - self._begin
         tokens = self._sums["predicted_n"] + sum(run.tokens for run in [*self._running.values()])
-        there = len(self._tasks) - len(self._left)
-        count = f"{there + self._done:,}/{len(self._tasks):,}"
+        there = len(self._rows) - len(self._left)
+        count = f"{there + self._done:,}/{len(self._rows):,}"
         words = f"{count} answers, {f'{tokens / seconds:,.1f} tokens/s together' if tokens else 'reading the prompts'}"
-        left = f", {_duration(seconds / self._done * (len(self._left) - self._done))} left" if self._done else ""
-        say(*dict.fromkeys((words + left, words, f"{count} answers", count)))
+        say(words, f"{count} answers", count)
 
 
 def _are(answers: int, every: int) -> str:
@@ -266,11 +270,12 @@ def _are(answers: int, every: int) -> str:
     return f"{answers:,} of {counted(every, 'answer')} {'is' if answers == 1 else 'are'}"
 
 
-def _completed(task: Task, question: PromptOptions) -> Task:
-    """A task with what the command line says where its row says nothing."""
-    raw = task.raw or question.raw
-    system = task.system or ("" if raw else question.system)
-    return replace(task, system=system, max_tokens=task.max_tokens or question.max_tokens, raw=raw)
+def _tell_bad(errors: Sequence[str], screen: Screen) -> None:
+    """Say what is wrong with the first rows that cannot be asked, quiet or not."""
+    for error in errors[:MOST_TOLD]:
+        screen.warn(error)
+    if (more := len(errors) - MOST_TOLD) > 0:
+        screen.warn(f"{counted(more, 'more row')} cannot be asked")
 
 
 def _numbers(run: RunStatistics) -> dict[str, float]:

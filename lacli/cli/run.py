@@ -41,9 +41,9 @@ MANY = "Many prompts"
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=MANY,
-                 help='Answer the prompts of a file (-: stdin), several at a time. JSON lines: {"prompt": ...} or '
-                 '{"turns": [...]}, with "system", "max_tokens", "raw" and "id" where wanted. Each answer is a line of '
-                 "JSON."),
+                 help='Answer the prompts of a file (-: stdin), several at a time. JSON lines: {"prompt": ...}, '
+                 '{"turns": [...]}, {"messages": [...]} or OpenAI\'s batch requests, with "system", "max_tokens", '
+                 '"raw" and "id" where wanted. Each answer is a line of JSON.'),
 ]  # fmt: skip
 Answers = Annotated[
     str | None,

@@ -168,7 +168,7 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
     [
         ({}, "no prompt"),
         ({"prompt": None}, "no prompt"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "a row has no messages"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "only lacli run --prompts takes messages"),
         ({"prompt": ["a"]}, "prompt is not a text"),
         ({"prompt": " \n"}, "prompt is empty"),
         ({"prompt": "half \ud83d"}, "prompt holds half a surrogate pair"),

@@ -1,0 +1,96 @@
+"""The rows of --prompts: conversations, requests of OpenAI's batch files, and bad rows that stop no others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lacli.cli.prompt_options import PromptOptions
+from lacli.cli.prompt_rows import PromptRow, read_rows
+from lacli.errors import LacliError
+from lacli.llamacpp.sampling import SamplingSettings
+from tests.program import call
+
+HELLO = [{"role": "user", "content": "Hello"}]
+QUESTION = PromptOptions("", None, "", 7, ("end",))
+SAMPLING = SamplingSettings(temp=0.5, seed=3)
+
+
+def rows(folder: Path, *written: object, question: PromptOptions = QUESTION) -> list[PromptRow]:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in written))
+    return read_rows(str(path), question, SAMPLING)
+
+
+def test_messages_are_a_conversation_with_the_system_prompt_of_the_command_line_where_they_have_none(
+    tmp_path: Path,
+) -> None:
+    parts: list[dict[str, Any]] = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, *HELLO]
+    asked = PromptOptions("Speak French.", None, "", -1, ())
+    found = rows(tmp_path, {"messages": HELLO, "id": 1}, {"messages": parts}, question=asked)
+    assert found[0].messages == [{"role": "system", "content": "Speak French."}, *HELLO]
+    assert found[0].repeated == {"id": 1, "messages": found[0].messages}
+    assert found[1].messages == [{"role": "system", "content": "Be brief."}, *HELLO]
+
+
+def test_a_request_of_a_batch_file_brings_its_id_its_limit_and_its_sampling(tmp_path: Path) -> None:
+    schema = {"type": "object"}
+    body = {"model": "gpt", "messages": HELLO, "temperature": 0, "top_p": 0.9, "max_completion_tokens": 5, "stop": "x"}
+    form = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+    request = {"custom_id": "a-1", "method": "POST", "url": "/v1/chat/completions", "body": body | form}
+    completion = {"custom_id": "b", "url": "/v1/completions", "body": {"prompt": "def f", "seed": 9}}
+    chat, raw = rows(tmp_path, request, completion)
+    assert (chat.repeated, chat.messages) == ({"custom_id": "a-1", "messages": HELLO}, HELLO)
+    assert (chat.task.max_tokens, chat.stops) == (5, ("x",))
+    assert chat.sampling == SamplingSettings(temp=0, top_p=0.9, seed=3, json_schema=json.dumps(schema))
+    assert (raw.task.raw, raw.task.max_tokens, raw.stops, raw.sampling.seed) == (True, 7, ("end",), 9)
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ({"custom_id": "a", "body": 1}, "body is not an object"),
+        ({"prompt": " "}, "prompt is empty"),
+        ({"messages": []}, "the conversation is empty"),
+        ({"messages": "Hi"}, "messages is not a list"),
+        ({"messages": [{"role": "user"}]}, "message 1 needs a role and a content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "a part that is no text"),
+        ({"messages": HELLO, "prompt": "b"}, "messages and a prompt"),
+        ({"messages": HELLO, "raw": True}, "messages need the chat template"),
+        ({"messages": HELLO, "tools": [{}]}, "tools cannot be given here"),
+        ({"messages": HELLO, "n": 2}, "n is not 1"),
+        ({"messages": HELLO, "stop": [1]}, "stop is "),
+        ({"messages": HELLO, "temperature": "hot"}, "--temp is 'hot'"),
+        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format has no schema"),
+    ],
+)
+def test_a_row_that_cannot_be_asked_has_an_error_with_its_line_and_the_others_none(
+    row: object, why: str, tmp_path: Path
+) -> None:
+    bad, good = rows(tmp_path, row, {"prompt": "two"})
+    assert bad.error.startswith(f"{tmp_path}/prompts.jsonl:1: ") and why in bad.error
+    assert not good.error and good.repeated == {"prompt": "two"}
+
+
+def test_a_file_without_rows_is_refused_whole(tmp_path: Path) -> None:
+    with pytest.raises(LacliError, match="holds no prompts"):
+        rows(tmp_path)
+
+
+def test_the_program_answers_the_good_rows_tells_of_the_bad_ones_and_ends_with_1(tmp_path: Path) -> None:
+    path, out = tmp_path / "batch.jsonl", tmp_path / "out.jsonl"
+    good = {"custom_id": "a", "body": {"messages": HELLO, "max_tokens": 3}}
+    path.write_text(f'{json.dumps(good)}\n{{"custom_id": "b", "body": {{}}}}\n')
+    command = ("run", "-q", "--prompts", str(path), "-o", str(out), "--mode", "plain")
+    done = call(*command)
+    assert done.code == 1 and f"lacli: {path}:2: no prompt" in done.err
+    found = {row["index"]: row for row in map(json.loads, out.read_text().splitlines())}
+    assert (found[0]["custom_id"], found[0]["predicted_n"], found[0]["messages"]) == ("a", 3, HELLO)
+    assert found[1]["custom_id"] == "b" and "no prompt" in found[1]["error"] and "text" not in found[1]
+    path.write_text(f"{json.dumps(good)}\n{json.dumps(good | {'custom_id': 'b'})}\n")
+    assert call(*command).code == 0, "a row that was mended is asked"
