@@ -1,13 +1,12 @@
-"""Mode auto in fresh processes, the first run ever and the tenth, in turns with plain and llama.cpp's programs.
+"""Mode auto beside what a user would pick instead: every answer by a new process, all contenders in turns.
 
-    python -m benchmarks.fresh --models demo,05b.gguf --tokens 64,256 --rivals llama-lookup,llama-server:ngram-mod
-    python -m benchmarks.fresh --models 05b.gguf --seconds 0     how long each table would take
-    python -m benchmarks.fresh --table rows.jsonl                the tables of what --json has kept
+    python -m benchmarks.fresh --model FILE --spec-bench question.jsonl --seconds 1500 --json rows.jsonl
+    python -m benchmarks.fresh --table rows.jsonl        only the tables of what --json has kept
 
-Every answer of lacli's is a new process with a cache folder of its own. `first` finds in it that this build of
-llama.cpp works here, and nothing else; `tenth` a copy of the folder that nine other prompts were answered in. Speeds
-are those of the decode phase by each program's own clock. Prints Markdown: times as fast as plain decoding of the same
-prompt in the same round, the geometric mean over prompts with its 95% interval. Progress is told on stderr.
+A contender is plain, auto, lookup, lookahead:W/N/G, or a program of llama.cpp's on PATH: llama-lookup,
+llama-lookahead, llama-server:KIND of speculation. All get the same rendered prompt and decode greedily. lacli finds
+the cache folder that one earlier answer of the model left, as a user's second run does. Speeds are those of the decode
+phase by each program's own clock. Progress is told on stderr.
 """
 
 from __future__ import annotations
@@ -21,100 +20,100 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import islice, product, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, perf_counter
+from time import monotonic
+from typing import Any
 
-from benchmarks.fresh_table import AUTO, PLAIN, SHORTEST, Answer, Row, read_rows, tables
+from benchmarks.fresh_table import SHORTEST, Answer, Row, read_rows, tables
 from benchmarks.rivals.found import Rival, find_rivals
-from benchmarks.rivals.programs import Program
 from benchmarks.rivals.runs import PATIENCE, environment, failed
-from benchmarks.rivals.server import Server
-from lacli.auto.model_cost import known_cost
-from lacli.bench.plan import by_class
-from lacli.bench.tasks import Task, built_in, read_tasks
 from lacli.errors import LacliError
-from lacli.hub.names import demo_model
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
-from lacli.text.records import NAME
 from lacli.text.template import with_one_bos
 
 ROOT = Path(__file__).parent.parent
-PROMPTS = Path(__file__).with_name("prompts.jsonl")
-RUNS = ("first", "tenth")
-EARLIER = 9
-"""Answers that were given in the cache folder before the tenth run."""
+OWN_PROMPTS = tuple(Path(__file__).with_name(name) for name in ("edits.jsonl", "third_turns.jsonl"))
+CLASSES = {
+    "qa": "question",
+    "translation": "translation",
+    "summarization": "summary",
+    "rag": "retrieved passages",
+    "math_reasoning": "maths",
+    "coding": "code writing",
+    "edit": "code edit",
+    "extract": "JSON extraction",
+    "third turn": "third turn",
+}
+"""The classes that are asked, by their names in Spec-Bench's and lacli's own files."""
 
-SPEED_TOKENS = 16
-"""Tokens of the answer that tells how fast plain decoding is, for the estimate."""
+QUICK = (
+    "plain,auto,lookup,lookahead:5/4/5,llama-lookup,"
+    "llama-server:ngram-simple,llama-server:ngram-cache,llama-server:ngram-mod"
+)
+SLOW = "lookahead:15/5/15,llama-lookahead"
+"""On two CPU cores an answer of 96 tokens takes a 0.5B model 20 seconds in these."""
+
+EARLIER = "Write a Python function that reads a CSV file into a list of dictionaries, and explain how it works."
+"""The prompt of the answer that was given before."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """A prompt as lacli gets it, and as other programs do: through the chat template, as text and as token ids."""
+class Prompt:
+    """A conversation up to the answer that is measured, as text and as token ids; number `place` of its class."""
 
-    task: Task
-    spelled: str
+    kind: str
+    place: int
+    text: str
     tokens: tuple[int, ...]
 
 
-Ask = Callable[[Question, int], Answer]
-"""Answers a question with at most the given number of tokens."""
+Ask = Callable[[Prompt, int], Answer]
+"""Answers a prompt with at most the given number of tokens."""
+
+Key = tuple[str, int, str]
+"""The class and place of a prompt, and who answers."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """A model that is ready to be asked. `start_s`, `token_s`: seconds of a process and of a plain step.
+def read_conversations(paths: Sequence[Path]) -> dict[str, list[list[str]]]:
+    """Return the conversations of each class, texts of the user and of the model in turns, up to the last question.
 
-    `folder`: holds its cache folders; `first` is one of them. `flags`: for lacli. `model_settings`: with the context
-    and the threads that lacli chose. `earlier`: answered before the tenth run.
+    A row's `answers` are those to its `turns` but the last; of turns without answers the first is asked. Raises
+    LacliError for a file that cannot be read.
     """
-
-    path: Path
-    folder: Path
-    flags: tuple[str, ...]
-    model_settings: ModelSettings
-    offloaded: bool
-    questions: tuple[Question, ...]
-    earlier: tuple[Task, ...]
-    start_s: float = 0.0
-    token_s: float = 0.0
-
-    def seconds(self, answers: int, limit: int) -> float:
-        """Seconds that `answers` plain answers of `limit` tokens take."""
-        return answers * (self.start_s + limit * self.token_s)
-
-    def ask(self, prompt: str, limit: int, mode: str, cache: str) -> Answer:
-        """Answer in a copy of the cache folder of that name; the copy is thrown away."""
-        with TemporaryDirectory(dir=self.folder) as copy:
-            shutil.copytree(self.folder / cache, copy, dirs_exist_ok=True)
-            return self.run(prompt, limit, mode, Path(copy))
-
-    def run(self, prompt: str, limit: int, mode: str, cache: Path, **variables: str) -> Answer:
-        """Answer in this cache folder. `variables`: of the environment."""
-        begin = perf_counter()
-        asked = ("--json", "--no-stdin", "--mode", mode, "-n", str(limit), f"--prompt={prompt}")
-        out = lacli(["run", str(self.path), *self.flags, *asked], cache, **variables)
-        whole_s = perf_counter() - begin
-        found = json.loads(out)
-        seconds, prompt_s, first_s = (found[f"{name}_ms"] / 1e3 for name in ("predicted", "prompt", "first_token"))
-        return Answer(found["predicted_n"], seconds, first_s, found["text"], whole_s - prompt_s - seconds)
+    found: dict[str, list[list[str]]] = {kind: [] for kind in CLASSES.values()}
+    for path in paths:
+        try:
+            for row in map(json.loads, path.read_text("utf-8").splitlines()):
+                turns, answers = row.get("turns") or [row["prompt"]], row.get("answers", [])
+                if kind := CLASSES.get(row.get("class") or row["category"]):
+                    earlier = [text for exchange in zip(turns, answers, strict=False) for text in exchange]
+                    found[kind].append([*earlier, turns[len(answers)]])
+        except (OSError, ValueError, LookupError) as error:
+            raise LacliError(f"cannot read prompts in {path}: {error!r}", "a row is as Spec-Bench's") from error
+    return {kind: conversations for kind, conversations in found.items() if conversations}
 
 
-def lacli(arguments: Sequence[str], cache: Path, **variables: str) -> str:
-    """Return what a new lacli prints, with no settings from the environment but `variables`. Raises LacliError."""
+def prompt_of(session: Session, kind: str, place: int, conversation: Sequence[str]) -> Prompt:
+    """Render a conversation as a prompt of the session's model."""
+    *earlier, question = conversation
+    tokens = session.prompt(question, history=list(zip(earlier[::2], earlier[1::2], strict=True)))
+    text = session.text(tokens, special=True)
+    return Prompt(kind, place, with_one_bos(text, session.model.bos(), adds_bos=session.model.adds_bos), tuple(tokens))
+
+
+def lacli(arguments: Sequence[str], cache: Path) -> dict[str, Any]:
+    """Return the JSON object of a new `lacli run`, with no settings from the environment. Raises LacliError."""
     kept = {name: value for name, value in environment().items() if not name.startswith("LACLI_")}
     seconds = PATIENCE.start_s + PATIENCE.answer_s
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "lacli", *arguments],
+            [sys.executable, "-m", "lacli", "run", *arguments, "--json", "--no-stdin", "--temp", "0"],
             cwd=ROOT,
-            env={**kept, **variables, "XDG_CACHE_HOME": str(cache)},
+            env={**kept, "XDG_CACHE_HOME": str(cache)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -122,192 +121,195 @@ def lacli(arguments: Sequence[str], cache: Path, **variables: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise LacliError(f"lacli did not finish within {seconds:g} seconds", "ask for fewer --tokens") from error
+        raise LacliError(f"lacli did not finish within {seconds:g} seconds", "ask for fewer tokens with -n") from error
     if done.returncode:
-        raise failed(f"lacli {arguments[0]}", done.returncode, done.stderr)
-    return done.stdout
+        raise failed("lacli run", done.returncode, done.stderr)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
-def ready(path: Path, tasks: Sequence[Task], folder: Path, arguments: argparse.Namespace) -> Model:
-    """Choose the prompts, make the cache folder of the first run, and time plain decoding."""
-    threads: int = arguments.threads
-    asked = ModelSettings(threads=threads, threads_batch=threads)
-    with Session(path, asked, DecodeSettings(mode="plain"), SamplingSettings()) as session:
-        chosen, earlier = split(tasks, arguments.each, partial(long_enough, session))
-        model = Model(
-            path,
-            folder,
-            ("-t", str(threads)) if threads else (),
-            replace(session.model_settings, context=session.engine.cells),
-            session.model.offloaded,
-            tuple(question_of(session, task) for task in chosen),
-            tuple(earlier),
-        )
-    first = folder / "first"
-    # Whether the build works here is tried once, in half a second, by whoever asks first: plain decoding would too.
-    model.run("Hello.", 1, PLAIN, first, LACLI_LEARN="0")
-    if arguments.known:
-        lacli(["cost", str(path), *model.flags], first)
-        if not known_cost(first / "lacli" / NAME, path, model.model_settings):
-            say(f"{path.name}: the times of lacli cost are too rough to be kept; nothing is known before the first run")
-    timed = model.ask(earlier[0].turns[0], SPEED_TOKENS, PLAIN, "first")
-    return replace(model, start_s=timed.first_token_s + (timed.start_s or 0.0), token_s=timed.token_s)
+def asking_lacli(model: Path, flags: Sequence[str], cache: Path) -> Ask:
+    """Answers by lacli, which finds a copy of the folder `cache` each time."""
 
-
-def long_enough(session: Session, task: Task) -> bool:
-    """Whether the model's answer is long enough to count."""
-    generation = session.generate(session.prompt(task.turns[0]), SHORTEST)
-    for _ in generation:
-        pass
-    return generation.answer().statistics.tokens == SHORTEST
-
-
-def question_of(session: Session, task: Task) -> Question:
-    """Make a task's first turn a prompt of the session's model."""
-    tokens = session.prompt(task.turns[0])
-    text = session.text(tokens, special=True)
-    return Question(task, with_one_bos(text, session.model.bos(), adds_bos=session.model.adds_bos), tuple(tokens))
-
-
-def split(tasks: Sequence[Task], each: int, counts: Callable[[Task], bool]) -> tuple[list[Task], list[Task]]:
-    """The first `each` tasks of each class that count, which are measured, and those that are answered before.
-
-    The latter are other tasks of the same classes, then those that ship with lacli.
-    """
-    classes = by_class(tasks).values()
-    chosen = in_turns([[*islice(filter(counts, members), each)] for members in classes])
-    others = in_turns([[task for task in members if task not in chosen] for members in classes])
-    return chosen, [*others, *in_turns([*by_class(built_in()).values()])][:EARLIER]
-
-
-def in_turns(classes: Sequence[Sequence[Task]]) -> list[Task]:
-    """One task of each class after the other, so that what is cut off is of all classes."""
-    return [task for tasks in zip_longest(*classes) for task in tasks if task]
-
-
-def contenders(model: Model, runs: Sequence[str], rivals: Sequence[Rival], stack: ExitStack) -> dict[str, Ask]:
-    """Who answers, by name, plain decoding first; what is opened for it ends with the stack."""
-
-    def fresh(mode: str, cache: str) -> Ask:
-        return lambda question, limit: model.ask(question.task.turns[0], limit, mode, cache)
-
-    found = {PLAIN: fresh(PLAIN, "first"), **{f"{AUTO}{run}": fresh("auto", run) for run in runs}}
-    for rival in rivals:
-        program = rival.open(model.path, model.model_settings, offloaded=model.offloaded)
-        stack.enter_context(program)
-        found[rival.name] = asking(program)
-    return found
-
-
-def asking(program: Program | Server) -> Ask:
-    """Answers by another program."""
-
-    def ask(question: Question, limit: int) -> Answer:
-        run = program.answer(question.spelled, question.tokens, limit)
-        return Answer(run.tokens, run.seconds, run.prompt_s, run.text or "")
+    def ask(prompt: Prompt, limit: int) -> Answer:
+        with TemporaryDirectory(prefix="lacli-") as copy:
+            shutil.copytree(cache, copy, dirs_exist_ok=True)
+            found = lacli([str(model), *flags, "-n", str(limit), "--raw", f"--prompt={prompt.text}"], Path(copy))
+        if found["prompt_n"] != len(prompt.tokens):
+            raise LacliError(f"lacli reads {found['prompt_n']} tokens in a prompt of {len(prompt.tokens)}", "a bug")
+        seconds = found["predicted_ms"] / 1e3
+        return Answer(found["predicted_n"], seconds, found["text"], found["steps"], found["rows_mean"])
 
     return ask
 
 
-def rounds(
-    names: Sequence[str], questions: Sequence[Question], repeat: int, until: float
-) -> Iterator[tuple[int, Question, str]]:
-    """Yield who answers what, and in which repetition: all contenders in a round, one after the other.
+def asking_rival(rival: Rival, model: Path, model_settings: ModelSettings, *, offloaded: bool) -> Ask:
+    """Answers by a program of llama.cpp's, which is started and ended each time."""
 
-    Each contender begins as many rounds of each class as any other. `until`: when the last round may begin, by the
-    monotonic clock.
+    def ask(prompt: Prompt, limit: int) -> Answer:
+        with rival.open(model, model_settings, offloaded=offloaded) as program:
+            run = program.answer(prompt.text, prompt.tokens, limit)
+        return Answer(run.tokens, run.seconds, run.text or "", run.steps)
+
+    return ask
+
+
+def flags_of(name: str) -> list[str]:
+    """The flags of lacli for a contender's name."""
+    mode, _, sizes = name.partition(":")
+    letters = zip(("-W", "-N", "-G"), sizes.split("/"), strict=True) if sizes else ()
+    return ["--mode", mode, *(part for pair in letters for part in pair)]
+
+
+def contenders(
+    names: Sequence[str], model: Path, session: Session, cache: Path, draft: Path | None = None
+) -> dict[str, Ask]:
+    """Who answers, by the names in the table. `cache`: of lacli. `draft`: the model of a llama-server that drafts."""
+    model_settings = replace(session.model_settings, context=session.engine.cells)
+    found: dict[str, Ask] = {}
+    for name in names:
+        if name.startswith("llama-"):
+            for rival in find_rivals([name]):
+                program = replace(rival, draft=draft)
+                found[rival.name] = asking_rival(program, model, model_settings, offloaded=session.model.offloaded)
+        else:
+            flags = [*flags_of(name), "-t", str(model_settings.threads)]
+            found[name.replace(":", " ")] = asking_lacli(model, flags, cache)
+    return found
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked: `each` prompts of every class, answers of at most `limit` tokens, by all contenders in turns.
+
+    `slow`: those of the contenders that are asked the first prompt of every class only. `until`: when the last round
+    should end, by the monotonic clock.
     """
-    kinds = {question.task.kind for question in questions}
-    for number, (turn, question) in enumerate(product(range(repeat), questions)):
-        if monotonic() > until:
-            return
-        first = number // len(kinds) % len(names)
-        for name in [*names[first:], *names[:first]]:
-            yield turn, question, name
 
+    model: str
+    limit: int
+    each: int
+    contenders: Mapping[str, Ask]
+    slow: frozenset[str] = frozenset()
+    until: float = math.inf
 
-def measured(model: Model, asks: Mapping[str, Ask], limit: int, repeat: int, until: float) -> Iterator[Row]:
-    """Ask, and yield the answers; one that fails is told and left out."""
-    whole = len(asks) * len(model.questions) * repeat
-    for number, (turn, question, name) in enumerate(rounds([*asks], model.questions, repeat, until), 1):
-        task = question.task
-        place = f"{model.path.name}, {limit} tokens, {number} of {whole}: {name}, {task.kind}"
-        try:
-            answer = asks[name](question, limit)
-        except LacliError as error:
-            say(f"{place}: left out: {error}")
-            continue
-        say(f"{place}: {answer.tokens} tokens in {answer.seconds:.2f} s")
-        yield Row(model.path.name, limit, task.kind, task.turns[0], turn, name, answer)
+    def rows(self, prompts: Mapping[str, Sequence[Prompt]], known: Sequence[Row] = ()) -> Iterator[Row]:
+        """Ask, and yield the new answers; what `known` rows have is not asked again.
+
+        A prompt whose first answer is too short to count makes room for the next one of its class. No round begins
+        that would end too late if it took as long as the longest one before.
+        """
+        answers = {
+            (row.kind, row.place, row.contender): row.answer
+            for row in known
+            if (row.model, row.limit) == (self.model, self.limit)
+        }
+        waiting = {kind: iter(members) for kind, members in prompts.items()}
+        longest = 0.0
+        for lap in range(self.each):
+            for number, members in enumerate(waiting.values()):
+                for prompt in members:
+                    begin = monotonic()
+                    if begin + longest > self.until:
+                        return
+                    for row in self._round(prompt, self._in_turn(lap, number), answers):
+                        answers[row.kind, row.place, row.contender] = row.answer
+                        yield row
+                    longest = max(longest, monotonic() - begin)
+                    if not self._is_short(prompt, answers):
+                        break
+
+    def _in_turn(self, lap: int, number: int) -> list[str]:
+        """The contenders of a round of the class `number`: another quick one begins each time, the slow ones end it."""
+        quick = [name for name in self.contenders if name not in self.slow]
+        first = (lap + number) % len(quick)
+        return [*quick[first:], *quick[:first], *(name for name in self.contenders if name in self.slow and not lap)]
+
+    def _round(self, prompt: Prompt, names: Sequence[str], answers: Mapping[Key, Answer]) -> Iterator[Row]:
+        """Yield the new answers to a prompt until one is too short; one that fails is told and left out."""
+        for name in names:
+            place = f"{self.model}, {prompt.kind} {prompt.place}, {name}"
+            if self._is_short(prompt, answers):
+                return
+            if (prompt.kind, prompt.place, name) in answers:
+                continue
+            try:
+                answer = self.contenders[name](prompt, self.limit)
+            except LacliError as error:
+                say(f"{place}: left out: {error}")
+                continue
+            say(f"{place}: {answer.tokens} tokens in {answer.seconds:.2f} s")
+            yield Row(self.model, self.limit, prompt.kind, prompt.place, name, answer)
+
+    def _is_short(self, prompt: Prompt, answers: Mapping[Key, Answer]) -> bool:
+        """Whether the first answer to a prompt is too short to count."""
+        first = next((answers[key] for key in answers if key[:2] == (prompt.kind, prompt.place)), None)
+        return first is not None and first.tokens < min(SHORTEST, self.limit)
 
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def measure(arguments: argparse.Namespace, stack: ExitStack) -> Iterator[Row]:
-    """Make the models ready, say how long each table will take, and measure one after the other."""
-    rivals = find_rivals([name for name in arguments.rivals.split(",") if name])
-    runs = [run for run in RUNS if run in arguments.runs.split(",")]
-    limits = sorted(map(int, arguments.tokens.split(",")))
-    tasks = read_tasks(str(arguments.prompts))
-    models = []
-    for name in arguments.models.split(","):
-        path = demo_model() if name == "demo" else Path(name).resolve()
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="lacli-")))
-        models.append(ready(path, tasks, folder, arguments))
-    competing = 1 + len(runs) + len(rivals)
-    for model, limit in product(models, limits):
-        answers = competing * len(model.questions) * arguments.repeat
-        earlier = EARLIER if "tenth" in runs and limit == limits[0] else 0
-        seconds = model.seconds(answers + earlier, limit)
-        say(f"{model.path.name}, {limit} tokens: {answers} answers, {earlier} before them: about {seconds:.0f} s")
-    end = monotonic() + arguments.seconds
-    left = len(models) * len(limits)
-    for model in models:
-        if "tenth" in runs and monotonic() < end:
-            learn(model, limits[0])
-        for limit in limits:
-            # A table that was quicker than its share of the time leaves more to the others.
-            until = monotonic() + (end - monotonic()) / left - model.seconds(competing, limit)
-            left -= 1
-            with ExitStack() as opened:
-                asks = contenders(model, runs, rivals, opened)
-                yield from measured(model, asks, limit, arguments.repeat, until)
-
-
-def learn(model: Model, limit: int) -> None:
-    """Make the cache folder of the tenth run: what the first one has, and the earlier answers' traces."""
-    say(f"{model.path.name}: {len(model.earlier)} answers of {limit} tokens before the tenth")
-    tenth = model.folder / "tenth"
-    shutil.copytree(model.folder / "first", tenth)
-    for task in model.earlier:
-        model.run(task.turns[0], limit, "auto", tenth)
+def measure(arguments: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row]:
+    """Open the model, give the earlier answer, and ask all contenders."""
+    until = monotonic() + arguments.seconds
+    model: Path = arguments.model.resolve()
+    threads: int = arguments.threads
+    conversations = read_conversations([*arguments.spec_bench, *OWN_PROMPTS])
+    slow, names = ([name for name in text.split(",") if name] for text in (arguments.slow, arguments.contenders))
+    with TemporaryDirectory(prefix="lacli-") as folder:
+        cache = Path(folder)
+        with Session(
+            model,
+            ModelSettings(threads=threads, threads_batch=threads),
+            DecodeSettings(mode="plain"),
+            SamplingSettings(),
+        ) as session:
+            prompts = {
+                kind: [prompt_of(session, kind, *each) for each in enumerate(members)]
+                for kind, members in conversations.items()
+            }
+            asks, late = (contenders(each, model, session, cache) for each in (names, slow))
+            if arguments.draft:
+                asks |= contenders(["llama-server:draft-simple"], model, session, cache, arguments.draft)
+        say(f"{model.name}: the answer before the measured ones")
+        lacli([str(model), "--mode", "auto", "-n", str(arguments.predict), f"--prompt={EARLIER}"], cache)
+        plan = Plan(model.name, arguments.predict, arguments.each, asks | late, frozenset(late), until)
+        yield from plan.rows(prompts, known)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="demo", help="GGUF files with commas between them; demo is lacli's own")
-    parser.add_argument("--tokens", default="64,256", help="tokens of an answer, at most")
-    parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSON lines, as lacli bench takes them")
+    parser.add_argument("--model", type=Path, help="the GGUF file that answers")
+    parser.add_argument("--draft", type=Path, help="a small GGUF file, with which a llama-server answers too")
+    parser.add_argument("--contenders", default=QUICK, help="who answers, with commas; default: %(default)s")
     parser.add_argument(
-        "--each", type=int, default=3, help=f"prompts of each class, with answers of {SHORTEST} tokens or more"
+        "--slow", default=SLOW, help="who is asked the first prompt of each class only; default: %(default)s"
     )
-    parser.add_argument("--repeat", type=int, default=1, help="times that each prompt is asked")
-    parser.add_argument("--runs", default=",".join(RUNS), help="of mode auto")
-    parser.add_argument("--rivals", default="", help="llama.cpp's programs on PATH, as benchmarks.rivals takes them")
-    parser.add_argument("--known", action="store_true", help="lacli cost has measured the model before the first run")
-    parser.add_argument("--threads", type=int, default=0, help="0: one for each physical core")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="of all rounds together; 0 only estimates")
-    parser.add_argument("--json", type=Path, help="keep each answer as a line of this new file")
+    parser.add_argument(
+        "--spec-bench",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="Spec-Bench's question.jsonl: without it only code edit, JSON extraction and third turn are asked",
+    )
+    parser.add_argument("--each", type=int, default=4, help="prompts of each class")
+    parser.add_argument("-n", "--predict", type=int, default=96, help="tokens of an answer, at most")
+    parser.add_argument("-t", "--threads", type=int, default=0, help="0: one for each physical core")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of all of it")
+    parser.add_argument("--json", type=Path, help="add each answer to this file; what it has is not asked again")
     parser.add_argument("--table", type=Path, nargs="+", help="measure nothing, and show what --json has kept")
     arguments = parser.parse_args()
-    rows: list[Row] = []
+    if not (arguments.model or arguments.table):
+        parser.error("--model FILE says which model answers")
+    files = arguments.table or [path for path in (arguments.json,) if path and path.exists()]
     try:
+        rows = [row for path in files for row in read_rows(path)]
         with ExitStack() as stack:
-            kept = stack.enter_context(arguments.json.open("x")) if arguments.json else None
-            known = (row for path in arguments.table or () for row in read_rows(path))
-            for row in known if arguments.table else measure(arguments, stack):
+            kept = stack.enter_context(arguments.json.open("a")) if arguments.json and arguments.model else None
+            for row in measure(arguments, tuple(rows)) if arguments.model else ():
                 rows.append(row)
                 if kept:
                     print(json.dumps(asdict(row)), file=kept, flush=True)

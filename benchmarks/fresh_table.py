@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
-from lacli.bench.statistics import Ratio, paired_ratio
+from lacli.bench.statistics import paired_ratio
 from lacli.bench.tasks import ALL
 from lacli.text.format import markdown
 
 PLAIN = "plain"
-AUTO = "auto, "
-"""The beginning of the names of mode auto's runs."""
 
 SHORTEST = 16
 """Tokens of an answer that counts. Of fewer the timer and the first step are a noticeable part."""
 
+SPEEDS = f"""Times as fast as plain decoding, with 95% intervals; under {PLAIN}, its tokens a second. {ALL}: the mean
+over all prompts (geometric). Each answer is a new process; lacli finds the cache folder that one earlier answer of the
+model left. A contender with fewer texts was asked the first prompt of each class only."""
+STEPS = "Tokens a step, with the rows of a step in brackets, and how many texts are plain decoding's."
+
 
 @dataclass(frozen=True)
 class Answer:
-    """`tokens` decoded in `seconds`. `start_s`: of the process beside prompt and answer; None where it is not known."""
+    """`tokens` decoded in `seconds`, in so many `steps`. `rows`: of a step on average, None if that is not known."""
 
     tokens: int
     seconds: float
-    first_token_s: float
     text: str
-    start_s: float | None = None
+    steps: int
+    rows: float | None = None
 
     @property
     def token_s(self) -> float:
@@ -38,81 +41,81 @@ class Answer:
 
 @dataclass(frozen=True)
 class Row:
-    """An answer, who gave it, and to what. `limit`: tokens that were asked for. `turn`: the repetition, from 0."""
+    """An answer, who gave it, and to what: number `place` of a class. `limit`: tokens that were asked for."""
 
     model: str
     limit: int
     kind: str
-    prompt: str
-    turn: int
+    place: int
     contender: str
     answer: Answer
 
-
-def tables(rows: Sequence[Row]) -> str:
-    """A table for each model and length of answers."""
-    cells: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        cells.setdefault((row.model, row.limit), []).append(row)
-    return "\n\n".join(table(f"{model}, answers of {limit} tokens", cell) for (model, limit), cell in cells.items())
+    @property
+    def is_long(self) -> bool:
+        """Whether the answer is long enough to count; of a shorter limit every answer is."""
+        return self.answer.tokens >= min(SHORTEST, self.limit)
 
 
-def table(title: str, rows: Sequence[Row]) -> str:
-    """Contenders by classes of prompts, and what is left out."""
-    long = [row for row in rows if row.answer.tokens >= SHORTEST]
-    by_name: dict[str, list[Row]] = {}
-    for row in sorted(long, key=lambda row: row.contender != PLAIN):
-        by_name.setdefault(row.contender, []).append(row)
-    plain = by_name.get(PLAIN, [])
-    kinds = [*dict.fromkeys(row.kind for row in plain)]
-    auto = [name for name in by_name if name.startswith(AUTO)][-1:]
-    lines = []
-    for name, own in by_name.items():
-        speeds = ["1" if name == PLAIN else words(ratio(plain, own, kind)) for kind in [*kinds, ""]]
-        against = [words(ratio(own, by_name[other])) if other != name else "" for other in auto]
-        lines.append([name, *speeds, *against, same_texts(own, plain), *outside(own)])
-    header = ["x plain (95%)", *kinds, ALL, *(f"{name} / it" for name in auto), "plain's texts"]
-    step_ms = median([row.answer.token_s for row in plain]) * 1e3 if plain else 0.0
-    prompts = ", ".join(f"{len({row.prompt for row in plain if row.kind == kind})} {kind}" for kind in kinds)
-    notes = f"Prompts: {prompts}. Plain decoding takes {step_ms:.2f} ms a token."
-    if short := len(rows) - len(long):
-        notes += f" Left out: {short} of {len(rows)} answers, which end before {SHORTEST} tokens."
-    return f"{title}\n\n{markdown([*header, 'first token ms', 'start-up s'], lines)}\n\n{notes}"
+Rows = Sequence[Row]
 
 
-def ratio(one: Sequence[Row], other: Sequence[Row], kind: str = "") -> Ratio | None:
-    """How many times as fast the `other` is, from the rounds that both have answered; of one class or of all."""
-    ours, theirs = ({(row.prompt, row.turn): row.answer.token_s for row in rows if kind in ("", row.kind)}
-                    for rows in (one, other))  # fmt: skip
-    both: dict[str, list[tuple[float, float]]] = {}
-    for (prompt, turn), seconds in ours.items():
-        if (prompt, turn) in theirs:
-            both.setdefault(prompt, []).append((seconds, theirs[prompt, turn]))
-    if not both:
-        return None
-    return paired_ratio(*([[pair[side] for pair in pairs] for pairs in both.values()] for side in (0, 1)))
+def tables(rows: Rows) -> str:
+    """Two tables for each model and length of answers, classes by contenders: speeds, and what a step brought."""
+    found = []
+    for model, limit in dict.fromkeys((row.model, row.limit) for row in rows):
+        own = [row for row in rows if (row.model, row.limit) == (model, limit)]
+        long = [row for row in own if row.is_long]
+        left_out = f" Answers left out as too short: {len(own) - len(long)}." if len(long) < len(own) else ""
+        found += [f"{model}, answers of {limit} tokens", table(long, speed), SPEEDS + left_out]
+        found += [table(long, step, last=same_texts), STEPS]
+    return "\n\n".join(found)
 
 
-def words(found: Ratio | None) -> str:
-    """A ratio and its interval, as far as there are any."""
-    if found is None:
+Cell = Callable[[Rows, Rows], str]
+"""What a cell says of some of a contender's rows, beside plain decoding's of the same class."""
+
+
+def table(rows: Rows, cell: Cell, last: Cell | None = None) -> str:
+    """Classes by contenders, plain decoding first, and a row over all classes. `last`: of one more such row."""
+    names = [PLAIN, *dict.fromkeys(row.contender for row in rows if row.contender != PLAIN)]
+    kinds = [*dict.fromkeys(row.kind for row in rows)]
+
+    def line(title: str, write: Cell, asked: Rows) -> list[str]:
+        groups = [[row for row in asked if row.contender == name] for name in names]
+        return [title, *(write(group, groups[0]) for group in groups)]
+
+    lines = [line(kind, cell, [row for row in rows if row.kind == kind]) for kind in kinds]
+    lines += [line(ALL, cell, rows), *([line("plain's texts", last, rows)] if last else [])]
+    return markdown(["", *names], lines)
+
+
+def speed(rows: Rows, plain: Rows) -> str:
+    """Tokens a second of plain decoding; of another contender how many times as fast it is, prompt by prompt."""
+    if rows == plain:
+        return f"{1 / median([row.answer.token_s for row in plain]):.1f}/s" if plain else ""
+    beside = {(row.kind, row.place): row.answer.token_s for row in plain}
+    pairs = [([beside[key]], [row.answer.token_s]) for row in rows if (key := (row.kind, row.place)) in beside]
+    if not pairs:
         return ""
-    return f"{found.value:.2f}" + (f" ({found.low:.2f}-{found.high:.2f})" if found.low and found.high else "")
+    ratio = paired_ratio(*zip(*pairs, strict=True))
+    return f"{ratio.value:.2f}" + (f" ({ratio.low:.2f}-{ratio.high:.2f})" if ratio.low and ratio.high else "")
 
 
-def same_texts(rows: Sequence[Row], plain: Sequence[Row]) -> str:
+def step(rows: Rows, plain: Rows) -> str:
+    """S, and the mean of the rows of a step where all answers tell them."""
+    if not rows:
+        return ""
+    sizes = [row.answer.rows for row in rows if row.answer.rows is not None]
+    tokens_a_step = sum(row.answer.tokens for row in rows) / max(sum(row.answer.steps for row in rows), 1)
+    return f"{tokens_a_step:.2f}" + (f" ({mean(sizes):.1f})" if len(sizes) == len(rows) else "")
+
+
+def same_texts(rows: Rows, plain: Rows) -> str:
     """How many of the texts are plain decoding's, as far as both go."""
-    texts = {row.prompt: row.answer.text for row in plain}
-    pairs = [(row.answer.text, texts[row.prompt]) for row in rows if row.prompt in texts]
+    texts = {(row.kind, row.place): row.answer.text for row in plain}
+    pairs = [(row.answer.text, texts[key]) for row in rows if (key := (row.kind, row.place)) in texts]
     same = sum(bool(own) and (own.startswith(other) or other.startswith(own)) for own, other in pairs)
     return f"{same} of {len(pairs)}"
-
-
-def outside(rows: Sequence[Row]) -> list[str]:
-    """Medians of the time to the first token, and of starting and ending the process."""
-    starts = [row.answer.start_s for row in rows if row.answer.start_s is not None]
-    first = median([row.answer.first_token_s for row in rows])
-    return [f"{first * 1e3:.0f}", f"{median(starts):.2f}" if starts else ""]
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -1,4 +1,4 @@
-"""llama-server with one of its draft-free kinds of speculation: a process on a free port, asked over HTTP."""
+"""llama-server with one of its kinds of speculation: a process on a free port, asked over HTTP."""
 
 from __future__ import annotations
 
@@ -36,11 +36,17 @@ the second run of a prompt would be drafted from the first: for those each answe
 WARM_UP = [0] * 128
 """A prompt that is as long as the pieces in which lacli reads others, for memory that is used for the first time."""
 
+DRAFT = "draft-simple"
+"""The kind that drafts with a small model of the same vocabulary."""
+
 KINDS = re.compile(r"--spec-type\s+\[?([\w,-]+)")
 
 
 def speculation_kinds(program: Path, patience: Patience = PATIENCE) -> list[str]:
-    """The draft-free kinds of speculation that a llama-server knows, by its --help, `none` first; empty for no kind."""
+    """The kinds of speculation that a llama-server knows and that work with every model, by its --help.
+
+    `none` is the first, `draft-simple` needs a draft model. Empty for an older server.
+    """
     try:
         done = subprocess.run(
             [program, "--help"],
@@ -58,7 +64,7 @@ def speculation_kinds(program: Path, patience: Patience = PATIENCE) -> list[str]
         raise failed(NAME, done.returncode, text)
     found = KINDS.search(text)
     kinds = found[1].split(",") if found else []
-    return [kind for kind in kinds if kind == "none" or kind.startswith("ngram-")]
+    return [kind for kind in kinds if kind in ("none", DRAFT) or kind.startswith("ngram-")]
 
 
 class Server(Closing):
@@ -73,12 +79,18 @@ class Server(Closing):
         *,
         offloaded: bool,
         slots: int = 1,
+        draft: Path | None = None,
         patience: Patience = PATIENCE,
     ) -> None:
-        """`slots`: texts that it decodes at once; they share the cells of `model_settings` evenly."""
+        """`slots`: texts that it decodes at once; they share the cells of `model_settings` evenly.
+
+        `draft`: the model that drafts if the `kind` is draft-simple.
+        """
         self._patience, self._slots = patience, slots
         self._keeps = kind in FORGETFUL
         flags = ["-b", str(model_settings.batch), "-np", str(slots), "--host", HOST, "--spec-type", kind]
+        if draft:
+            flags += ["-md", str(draft), *(() if offloaded else ("-ngld", "0", "-devd", "none"))]
         self._command = tied([str(program), *shared_flags(model, model_settings, offloaded=offloaded), *flags])
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = TemporaryDirectory(prefix="lacli-")

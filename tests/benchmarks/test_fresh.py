@@ -1,4 +1,4 @@
-"""The benchmark of fresh processes on stand-ins for them: turns, cache folders, what counts, and the table."""
+"""The benchmark of fresh processes on stand-ins: what is asked, in which turns, what counts, and the tables."""
 
 from __future__ import annotations
 
@@ -9,77 +9,66 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import fresh
-from benchmarks.fresh import EARLIER, PROMPTS, Model, Question, in_turns, learn, measured, rounds, split
+from benchmarks.fresh import OWN_PROMPTS, Ask, Plan, Prompt, asking_lacli, flags_of, read_conversations
 from benchmarks.fresh_table import SHORTEST, Answer, Row, read_rows, tables
-from lacli.bench.tasks import Task, built_in, read_tasks
 from lacli.errors import LacliError
-from lacli.llamacpp.settings import ModelSettings
 
-NAMES = ("plain", "auto, first", "auto, tenth", "llama-lookup")
-TASKS = [Task((f"{kind} {number}",), kind) for kind in ("edit", "write") for number in range(4)]
-QUESTIONS = tuple(Question(task, "", ()) for task in TASKS)
+LONG = Answer(64, 0.5, "abc", 32)
+PROMPTS = {kind: [Prompt(kind, place, "", (1, 2)) for place in range(6)] for kind in ("edit", "maths", "question")}
 
 
-def row(contender: str, prompt: str, seconds: float, *, tokens: int = 64, text: str = "abc", turn: int = 0) -> Row:
-    return Row("m.gguf", 64, prompt.split()[0], prompt, turn, contender, Answer(tokens, seconds, 0.02, text, 0.5))
+def row(contender: str, prompt: str, seconds: float, *, tokens: int = 64, text: str = "abc", rows: float = 2.0) -> Row:
+    kind, place = prompt.split()
+    answer = Answer(tokens, seconds, text, tokens // 2, None if contender == "llama-lookup" else rows)
+    return Row("m.gguf", 64, kind, int(place), contender, answer)
 
 
-def cells(text: str) -> dict[str, dict[str, str]]:
-    """The cells of the one table in a text, by row and column."""
-    header, _, *lines = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
-    ]
+def cells(text: str, number: int = 0) -> dict[str, dict[str, str]]:
+    """The cells of a text's table of that number, by row and column."""
+    table = [part for part in text.split("\n\n") if part.startswith("|")][number]
+    header, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     return {line[0]: dict(zip(header, line, strict=True)) for line in lines}
 
 
 ROWS = [
-    *(row("auto, first", prompt, 0.5, text="ab") for prompt in ("edit 0", "edit 1", "write 0")),
-    *(row("plain", prompt, 1.0) for prompt in ("edit 0", "edit 1", "write 0")),
+    *(row("auto", prompt, 0.5, text="ab", rows=3.0) for prompt in ("edit 0", "edit 1", "maths 0")),
+    *(row("plain", prompt, 1.0) for prompt in ("edit 0", "edit 1", "maths 0")),
     row("llama-lookup", "edit 0", 0.25, text="abcde"),
     row("llama-lookup", "edit 1", 1.0, text="ax"),
-    row("llama-lookup", "write 1", 1.0),
+    row("llama-lookup", "maths 1", 1.0),
 ]
 
 
 def test_the_table_has_times_as_fast_as_plain_by_class_and_over_all() -> None:
     found = cells(tables(ROWS))
-    assert [*found] == ["plain", "auto, first", "llama-lookup"]
-    assert found["plain"]["all"] == "1"
-    assert (found["auto, first"]["edit"], found["auto, first"]["all"]) == ("2.00", "2.00 (2.00-2.00)")
-    assert (found["llama-lookup"]["edit"], found["llama-lookup"]["write"]) == ("2.00", ""), "4 and 1, and no pair"
-    assert found["llama-lookup"]["auto, first / it"] == "1.00", "0.5 and 2"
-    assert found["auto, first"]["start-up s"] == "0.50"
+    assert [*found] == ["edit", "maths", "all"] and [*found["all"]] == ["", "plain", "auto", "llama-lookup"]
+    assert found["all"]["plain"] == "64.0/s"
+    assert (found["edit"]["auto"], found["all"]["auto"]) == ("2.00", "2.00 (2.00-2.00)")
+    assert (found["edit"]["llama-lookup"], found["maths"]["llama-lookup"]) == ("2.00", ""), "4 and 1, and no pair"
 
 
-def test_a_text_is_plains_as_far_as_both_go() -> None:
-    found = cells(tables(ROWS))
-    assert found["auto, first"]["plain's texts"] == "3 of 3", "they end earlier"
-    assert found["llama-lookup"]["plain's texts"] == "1 of 2", "one goes on longer, one is another"
+def test_the_second_table_has_tokens_and_rows_a_step_and_how_many_texts_are_plains() -> None:
+    found = cells(tables(ROWS), 1)
+    assert (found["all"]["auto"], found["edit"]["llama-lookup"]) == ("2.00 (3.0)", "2.00")
+    assert found["plain's texts"]["auto"] == "3 of 3", "they end earlier"
+    assert found["plain's texts"]["llama-lookup"] == "1 of 2", "one goes on longer, one is another"
 
 
 def test_short_answers_are_left_out_and_the_table_says_so() -> None:
-    short = [row(name, "write 2", 9.0, tokens=SHORTEST - 1) for name in ("plain", "auto, first")]
+    short = [row(name, "maths 2", 9.0, tokens=SHORTEST - 1) for name in ("plain", "auto")]
     assert cells(tables([*ROWS, *short])) == cells(tables(ROWS))
-    assert f"Left out: 2 of {len(ROWS) + 2} answers" in tables([*ROWS, *short])
-    assert "Left out" not in tables(ROWS)
+    assert "too short: 2." in tables([*ROWS, *short]) and "too short" not in tables(ROWS)
 
 
-def test_each_prompt_counts_by_the_median_of_its_repetitions() -> None:
-    times = {"plain": (1.0, 1.0, 9.0), "auto, first": (0.5, 0.5, 9.0)}
-    rows = [
-        row(name, "edit 0", seconds, turn=turn) for name, each in times.items() for turn, seconds in enumerate(each)
-    ]
-    assert cells(tables(rows))["auto, first"]["all"] == "2.00"
-
-
-def test_every_model_and_length_has_a_table_even_without_an_answer_of_plain_decoding() -> None:
+def test_every_model_and_length_has_its_tables_even_without_an_answer_of_plain_decoding() -> None:
     first, second = tables([*ROWS, replace(ROWS[0], limit=256)]).split("m.gguf, answers of 256 tokens")
     assert cells(first) == cells(tables(ROWS))
-    assert cells(second)["auto, first"]["all"] == ""
+    assert cells(second)["all"] == {"": "all", "plain": "", "auto": ""}
 
 
 def test_rows_are_read_back_without_the_line_that_an_interrupt_cut(
@@ -94,66 +83,95 @@ def test_rows_are_read_back_without_the_line_that_an_interrupt_cut(
     assert capfd.readouterr().out == tables(ROWS) + "\n"
 
 
-def test_all_contenders_answer_in_a_round_and_each_begins_as_many_rounds_of_a_class() -> None:
-    asked = list(rounds(NAMES, [Question(task, "", ()) for task in in_turns([TASKS[:4], TASKS[4:]])], 2, math.inf))
-    size = len(NAMES)
-    for place in range(0, len(asked), size):
-        assert len({asked[place + each][:2] for each in range(size)}) == 1
-        assert {asked[place + each][2] for each in range(size)} == set(NAMES)
-    first = Counter((question.task.kind, name) for _, question, name in asked[::size])
-    assert set(first.values()) == {2} and len(first) == 2 * size
+def planned(each: int = 4, until: float = math.inf, **answers: Answer) -> tuple[Plan, list[tuple[str, str, int]]]:
+    """A plan of four contenders, one of them slow, and the list that grows with what is asked of whom."""
+    asked: list[tuple[str, str, int]] = []
+
+    def asking(name: str) -> Ask:
+        def ask(prompt: Prompt, limit: int) -> Answer:
+            asked.append((name, prompt.kind, prompt.place))
+            if name == "fails":
+                raise LacliError("it broke")
+            return answers.get(f"{prompt.kind}{prompt.place}", LONG)
+
+        return ask
+
+    names = ("plain", "auto", "fails", "slow")
+    return Plan("m.gguf", 64, each, {name: asking(name) for name in names}, frozenset({"slow"}), until), asked
+
+
+def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.CaptureFixture[str]) -> None:
+    plan, asked = planned(each=3)
+    rows = list(plan.rows(PROMPTS))
+    assert Counter(name for name, *_ in asked) == {"plain": 9, "auto": 9, "fails": 9, "slow": 3}
+    assert [place for name, _, place in asked if name == "slow"] == [0, 0, 0], "the first prompt of each class"
+    begins = [name for (name, *prompt), (_, *before) in zip(asked[1:], asked, strict=False) if prompt != before]
+    assert Counter([asked[0][0], *begins]) == {"plain": 3, "auto": 3, "fails": 3}
+    assert {row.contender for row in rows} == {"plain", "auto", "slow"}
+    assert "maths 0, fails: left out: it broke" in capfd.readouterr().err
+
+
+def test_a_short_answer_makes_room_for_the_next_prompt_of_its_class() -> None:
+    plan, asked = planned(each=2, maths0=replace(LONG, tokens=SHORTEST - 1))
+    assert [row.place for row in plan.rows(PROMPTS) if row.kind == "maths"] == [0, 1, 1, 1, 2, 2]
+    assert [name for name, kind, place in asked if (kind, place) == ("maths", 0)] == ["auto"]
+
+
+def test_what_is_known_is_not_asked_again() -> None:
+    plan, _ = planned(each=2)
+    rows = list(plan.rows(PROMPTS))
+    known = [row for row in rows if row.contender != "auto"]
+    again, asked = planned(each=2)
+    assert list(again.rows(PROMPTS, known)) == [row for row in rows if row.contender == "auto"]
+    assert {name for name, *_ in asked} == {"auto", "fails"}
+    assert len(list(planned(each=2)[0].rows(PROMPTS, [replace(row, limit=32) for row in rows]))) == len(rows)
 
 
 def test_no_round_begins_too_late() -> None:
-    assert not list(rounds(NAMES, QUESTIONS, 1, -math.inf))
+    plan, asked = planned(until=-math.inf)
+    assert not list(plan.rows(PROMPTS)) and not asked
 
 
-def test_what_the_tenth_run_has_answered_is_not_measured() -> None:
-    tasks = read_tasks(str(PROMPTS))
-    for each in (1, 3, 6):
-        chosen, earlier = split(tasks, each, lambda task: True)
-        assert set(Counter(task.kind for task in chosen).values()) == {each}
-        assert len(earlier) == EARLIER and not set(earlier) & set(chosen)
-    assert set(earlier) <= set(built_in()), "all of the file are measured"
-    assert {task.kind for task in split(tasks, 3, lambda task: True)[1]} == {task.kind for task in tasks}
+def test_a_third_turn_has_the_answers_that_are_given_and_spec_benchs_first_turn_none(tmp_path: Path) -> None:
+    file = tmp_path / "question.jsonl"
+    file.write_text('{"category": "coding", "turns": ["a", "b"]}\n{"category": "roleplay", "turns": ["c"]}\n')
+    found = read_conversations([file, *OWN_PROMPTS])
+    assert found.pop("code writing") == [["a"]]
+    assert {kind: len(members) for kind, members in found.items()} == {
+        "code edit": 12,
+        "JSON extraction": 8,
+        "third turn": 4,
+    }
+    assert {len(texts) for texts in found["third turn"]} == {5}
 
 
-def test_prompts_with_short_answers_are_passed_over() -> None:
-    chosen, earlier = split(TASKS, 2, lambda task: task.turns[0] not in ("edit 0", "write 1", "write 2"))
-    assert [task.turns[0] for task in chosen] == ["edit 1", "write 0", "edit 2", "write 3"]
-    assert [task.turns[0] for task in earlier[:3]] == ["edit 0", "write 1", "edit 3"]
+def test_a_file_of_another_form_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "question.jsonl"
+    file.write_text('{"category": "coding"}\n')
+    with pytest.raises(LacliError, match=r"cannot read prompts in .*question\.jsonl"):
+        read_conversations([file])
 
 
-@pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
-    """A model whose lacli answers with its mode and the prompts that were asked before in the same cache folder."""
+def test_lacli_gets_the_rendered_prompt_and_a_copy_of_the_cache_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "seen").write_text(".")
 
-    def lacli(arguments: Sequence[str], cache: Path) -> str:
+    def lacli(arguments: Sequence[str], cache: Path) -> dict[str, Any]:
         seen = cache / "seen"
-        text = seen.read_text() if seen.exists() else ""
+        text = seen.read_text()
         seen.write_text(text + ".")
-        mode = arguments[arguments.index("--mode") + 1]
-        times = {"predicted_ms": 200.0, "prompt_ms": 10.0, "first_token_ms": 12.0}
-        return json.dumps({"text": f"{mode}{text}", "predicted_n": 64, **times})
+        assert "--raw" in arguments and "--prompt=<user>Hi" in arguments and arguments[1:3] == ["--mode", "auto"]
+        return {"text": text, "prompt_n": 2, "predicted_n": 64, "predicted_ms": 200.0, "steps": 32, "rows_mean": 1.5}
 
     monkeypatch.setattr(fresh, "lacli", lacli)
-    (tmp_path / "first").mkdir()
-    return Model(Path("m.gguf"), tmp_path, (), ModelSettings(), False, QUESTIONS, tuple(TASKS[:3]))
-
-
-def test_each_answer_finds_the_cache_folder_of_its_run(model: Model) -> None:
-    learn(model, 64)
+    ask = asking_lacli(Path("m.gguf"), flags_of("auto"), tmp_path)
     for _ in range(2):
-        assert model.ask("x", 64, "plain", "first").text == "plain"
-        assert model.ask("x", 64, "auto", "tenth").text == "auto..."
-    assert {place.name for place in model.folder.iterdir()} == {"first", "tenth"}, "copies are thrown away"
+        assert ask(Prompt("edit", 0, "<user>Hi", (1, 2)), 64) == Answer(64, 0.2, ".", 32, 1.5)
+    with pytest.raises(LacliError, match="reads 2 tokens in a prompt of 3"):
+        ask(Prompt("edit", 0, "<user>Hi", (1, 2, 3)), 64)
 
 
-def test_an_answer_that_fails_is_told_and_the_others_count(model: Model, capfd: pytest.CaptureFixture[str]) -> None:
-    def fails(question: Question, limit: int) -> Answer:
-        raise LacliError("it broke")
-
-    answer = Answer(64, 0.5, 0.1, "abc")
-    rows = list(measured(model, {"plain": lambda question, limit: answer, "rival": fails}, 64, 1, math.inf))
-    assert [(row.contender, row.prompt) for row in rows] == [("plain", task.turns[0]) for task in TASKS]
-    assert "rival, edit: left out: it broke" in capfd.readouterr().err
+def test_a_contenders_name_says_its_flags() -> None:
+    assert flags_of("lookup") == ["--mode", "lookup"]
+    assert flags_of("lookahead:15/5/7") == ["--mode", "lookahead", "-W", "15", "-N", "5", "-G", "7"]

@@ -5,7 +5,6 @@ Scripts stand in for llama.cpp's programs; where the real ones are on PATH they 
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shutil
@@ -19,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks.rivals import server as rival_server
-from benchmarks.rivals.__main__ import app
 from benchmarks.rivals.found import RIVALS, find_rivals
 from benchmarks.rivals.programs import Program
 from benchmarks.rivals.runs import Patience, RivalRun
@@ -35,7 +32,6 @@ from lacli.settings import DecodeSettings
 from tests.fakes import fake_rivals
 from tests.fakes.fake_rivals import Fake
 from tests.loading import load
-from tests.program import MACHINE
 
 LOADING = ModelSettings(context=512, threads=2, threads_batch=3, flash_attention="on", cache_type_k="q8_0")
 MODEL = Path("model.gguf")
@@ -234,9 +230,18 @@ def test_llama_server_means_every_kind_of_n_grams_that_it_has(make: Make) -> Non
 
 def test_a_kind_that_the_server_does_not_have_is_a_usage_error(make: Make) -> None:
     make("llama-server", help=HELP)
-    for kind in ("ngram-best", "draft-simple"):
-        with pytest.raises(UsageError, match="this one has none, ngram-simple, ngram-mod"):
+    for kind in ("ngram-best", "draft-mtp"):
+        with pytest.raises(UsageError, match="this one has none, draft-simple, ngram-simple, ngram-mod"):
             find_rivals([f"llama-server:{kind}"])
+
+
+def test_a_server_that_drafts_with_a_model_gets_it_and_computes_where_lacli_does(make: Make) -> None:
+    fake = make("llama-server", help=HELP, reply=REPLY)
+    (rival,) = find_rivals(["llama-server:draft-simple"])
+    with replace(rival, draft=Path("small.gguf")).open(MODEL, LOADING, offloaded=False) as server:
+        server.answer("", IDS, 30)
+    given = flags(fake.calls[-1]["arguments"])
+    assert given.items() >= {"--spec-type": "draft-simple", "-md": "small.gguf", "-ngld": "0", "-devd": "none"}.items()
 
 
 def test_a_server_from_before_such_speculation_is_said(make: Make) -> None:
@@ -353,37 +358,6 @@ def test_the_real_programs_say_what_plain_decoding_says(name: str) -> None:
         assert said.same(Trial(tokens, plain, len(tokens), 1, 1, 0, 0, 1.0, 1.0, 1.0)), rival.name
         assert (run.ids or run.text) and run.tokens >= limit, rival.name
         assert 0 < run.steps <= run.tokens and run.seconds > 0 and run.prompt_tokens == len(prompt), rival.name
-
-
-def compared(*arguments: str) -> list[dict[str, Any]]:
-    """The rows of a comparison with plain decoding on the demo model."""
-    quick = ["--modes", "plain", "-r", "2", "-n", "30", "-o", "json", "-q"]
-    done = CliRunner().invoke(app, [*arguments, *quick], env=MACHINE)
-    if done.exception:
-        raise done.exception
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
-    return rows
-
-
-def test_another_programs_numbers_stand_in_the_same_table(make: Make, tmp_path: Path) -> None:
-    file = tmp_path / "one.jsonl"
-    file.write_text('{"prompt": "Say yes."}\n')
-    log = LOOKAHEAD_LOG.replace("2.000 seconds, speed:   15.000", "3000.000 seconds, speed:    0.010")
-    (plain,) = (row for row in compared_with(make, log, file) if row["mode"] == "plain")
-    log = log.replace("encoded    3", f"encoded    {plain['n_prompt']}")
-    _, rival = compared_with(make, log, file)
-    assert (rival["mode"], rival["tokens"], rival["steps"], rival["median_ts"]) == ("llama-lookahead", 60, 48, 0.01)
-    assert rival["speedup"] < 1 and rival["window"] is None
-
-
-def compared_with(make: Make, log: str, prompts: Path) -> list[dict[str, Any]]:
-    make("llama-lookahead", log=log, out="")
-    return compared("llama-lookahead", "--prompts", str(prompts))
-
-
-def test_a_program_that_fails_is_left_out(make: Make) -> None:
-    make("llama-lookahead", log="error: it is broken\n", code=1)
-    assert [row["mode"] for row in compared("llama-lookahead", "--classes", "edit", "--each", "1")] == ["plain"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how long a thread had a processor")
