@@ -21,23 +21,38 @@ ID_LENGTH = 9
 
 Converter = Callable[[str, Callable[[str], str]], tuple[str, list[str]]]
 
-SPACE = " \t\r\n;"
-"""What may stand between calls; Llama 3 writes semicolons."""
+MARKS = ("<tool_call>", "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
+"""Tags in front of calls. Models also write another family's tag, several, a fence around or inside of one, or none."""
 
-BEGUN_HEADER = re.compile(r"\s*[\w.\[\]-]*\s*")
-"""What may stand in front of a call's JSON, also where it is not complete."""
+OPENED = re.compile(rf"(?:(?:{'|'.join(map(re.escape, MARKS))}|```\w*|\{{|\[(?!T))\s*){{0,6}}")
+"""Tags, fences and brackets in front of a call's name; Qwen2.5-Coder's template shows two brackets."""
 
-BEGUN_CALL = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
-"""The JSON of a call up to its arguments, with the function's name."""
+FENCE = "```"
+
+STARTS = re.compile(r"(<|`+|\[(?=T|\Z))|\n([{\[])")
+"""Where a call may start: at a tag or a fence anywhere, at a bracket only at the beginning of a line."""
+
+JOINED = re.compile(r"\s+|(?<=\[CALL_ID\])\w+")
+"""What is left out before a text is compared with the beginnings of calls."""
+
+LONGEST_BEGINNING = 400
+"""Characters compared with the beginnings of calls: a name has at most 128, the rest may be space."""
+
+STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+"""Quotes, brackets and escapes of JSON."""
+
+KEYS = r'(?:\s*,\s*"[^"]*"\s*:\s*(?:"[^"]*"|[\w.+-]+|\{\}))*'
+ENDS = r'(?:\s*(?:[;}\]]|,(?=\s*[^\s"])|</tool_call>|</tools>))*'
+CLOSED = {False: re.compile(KEYS + ENDS), True: re.compile(rf"{KEYS}{ENDS}(?:\s*```)?{ENDS}")}
+"""What ends a call behind its arguments: further keys, brackets, separators, tags and, in a fence, the fence's end."""
 
 
 @dataclass(frozen=True)
 class CallFormat:
     """How a model writes calls: `begin`, a call's `before` with %s for its name, its arguments, `after`; then `closer`.
 
-    `between`: from one call to the next, None where there is one only. `bare`: an answer that is a JSON object may be
-    a call without `begin`. `named`: the name stands in front of the JSON, which is the arguments alone. `listed`: the
-    JSON is a list of calls.
+    `between`: from one call to the next, None where there is one only. `bare`: calls are written without `begin`.
+    `listed`: the JSON is a list of calls.
     """
 
     begin: str
@@ -46,20 +61,15 @@ class CallFormat:
     closer: str = ""
     between: str | None = None
     bare: bool = False
-    named: bool = False
     listed: bool = False
 
-    @property
-    def header(self) -> str:
-        """A pattern of what stands between `begin` and the JSON, with the name where it stands there."""
-        return r"\s*([\w.-]+)(?:\[CALL_ID\]\w+)?\[ARGS\]\s*" if self.named else r"\s*()"
 
-
+ARGUMENTS = ("arguments", "parameters")
 OBJECT = '{"name": "%s", "arguments": '
 HERMES = CallFormat("<tool_call>", f"\n{OBJECT}", "}\n", closer="</tool_call>", between="</tool_call>\n<tool_call>")
 LLAMA3 = CallFormat("<|python_tag|>", OBJECT.replace("arguments", "parameters"), "}", bare=True)
 MISTRAL = CallFormat("[TOOL_CALLS]", OBJECT, "}", between=", ", listed=True)
-MISTRAL_ARGS = CallFormat("[TOOL_CALLS]", "%s[ARGS]", "", between="[TOOL_CALLS]", named=True)
+MISTRAL_ARGS = CallFormat("[TOOL_CALLS]", "%s[ARGS]", "", between="[TOOL_CALLS]")
 
 SIGNS = {
     r"\[TOOL_CALLS\][\s\S]*\[ARGS\]": MISTRAL_ARGS,
@@ -190,174 +200,163 @@ def _quoted(text: str) -> str:
 class CallSplitter:
     """Takes the calls out of a stream of text, wherever it is cut; text that may begin one is held back.
 
-    What only looks like a call stays text; so does the call of an unknown function, which nobody could run. Where the
-    arguments of a known one have begun it is a call, and its arguments are given as they come and as they are.
-    `calls`: those found so far. `is_cut`: True where the last one has a part of its arguments only.
+    One reader for the calls of all formats, because models mix them. A call needs the name of a known function and an
+    object as arguments, which are given as they come and as they are; anything else stays text.
+    `calls`: those found so far. `is_cut`: True if the last one has only a part of its arguments.
     """
 
     def __init__(self, rules: CallRules) -> None:
-        self._rules, self._format = rules, rules.format
+        self._rules = rules
+        names = "|".join(map(re.escape, rules.functions))
+        named = rf'(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"({names})"\s*'
+        given = r'(?:,\s*"(?:arguments|parameters)"\s*:\s*(?=\{|\Z)|(?=\}))'
+        self._head = re.compile(rf"{OPENED.pattern}(?:{named}{given}|({names})(?:\[CALL_ID\]\w+)?\[ARGS\]\s*(?=\{{|\Z))")
+        kinds = [f'{kind}"name":"{{0}}","{key}":{{{{' for kind in ("", '"type":"function",') for key in ARGUMENTS]
+        heads = [*kinds, "{0}[CALL_ID][ARGS]{{", "{0}[ARGS]{{"]
+        self._beginnings = [*MARKS, FENCE, *(head.format(name) for name in rules.functions for head in heads)]
         self.calls: list[Call] = []
         self.is_cut = False
         self._held = ""
         self._final = False
-        # A call whose end has not come; the place of the last one told of, and the characters of its arguments.
-        self._open: Call | None = None
-        self._told = -1, 0
-        # True while nothing but calls stands in the answer: there an object without `begin` may be one.
+        self._read: Callable[[], str | None] = self._read_text
+        # True at the beginning of the answer and right behind a call.
         self._fresh = True
-        # How far the JSON of a call has been read, where in it that is, the ends of its first inner object and its own.
-        self._seen = self._depth = self._inner = self._end = 0
-        self._quoted = self._escaped = False
+        # Fences in the text so far: an odd number of them begins code.
+        self._fences = 0
+        # True in the fence of a call.
+        self._fenced = False
+        # How far the arguments are read, the brackets open there, and whether that is inside a string.
+        self._seen = self._depth = 0
+        self._quoted = False
+        # False for a further call where only one is allowed.
+        self._kept = True
+        # Characters of the arguments that news has told, by the places of calls.
+        self._told: dict[int, int] = {}
 
     def feed(self, text: str) -> str:
         """Read on; return the text that belongs to no call."""
         self._held += text
-        return "".join(iter(self._next, None))
-
-    def news(self) -> list[CallPart]:
-        """Return what came to the calls since this was asked last."""
-        found = [*self.calls, self._open] if self._open else self.calls
-        parts = []
-        last, told = self._told
-        for place in range(max(last, 0), len(found)):
-            call, begins = found[place], place > last
-            told = 0 if begins else told
-            if begins or len(call.arguments) > told:
-                parts.append(CallPart(place, replace(call, arguments=call.arguments[told:]), begins))
-            self._told = place, len(call.arguments)
-        return parts
+        return "".join(iter(lambda: self._read(), None))
 
     def finish(self) -> str:
         """Return what was held back, once nothing more comes; a call of a grammar that was cut is one, and no text."""
-        self._final, only_calls = True, self._fresh
-        rest = self.feed("")
-        if only_calls and self.calls and self._format.begin.startswith(rest.strip(SPACE)):
-            # Of one more call only the beginning came.
-            return ""
-        if not self._rules.have_grammar:
-            return rest
-        cut = [*self._cut(rest)]
-        if rest.strip() and not (cut or self.calls) and self._rules.forced and len(self._rules.functions) == 1:
-            # Only this function can have been meant.
-            cut = [Call(next(iter(self._rules.functions)), "")]
-        if cut:
-            self.calls += cut
-            self.is_cut = True
-        begins_call = self._rules.forced or rest.lstrip(SPACE).startswith(self._format.begin)
-        return "" if cut or begins_call else rest
+        self._final = True
+        return self.feed("")
 
-    def _cut(self, text: str) -> Iterator[Call]:
-        """Yield the calls in a text that the grammar of forced ones has begun; the last one as far as it goes."""
-        form = self._format
-        rest = text.lstrip(SPACE).removeprefix(form.begin).removeprefix("[" * form.listed)
-        while begun := [name for name in self._rules.functions if rest.startswith(form.before % name)]:
-            rest = rest.removeprefix(form.before % begun[0])
-            try:
-                end = json.JSONDecoder().raw_decode(rest)[1]
-            except (ValueError, RecursionError):
-                end = len(rest)
-            yield Call(begun[0], rest[:end])
-            rest = rest[end:].removeprefix(form.after).removeprefix(form.between or "")
+    def news(self) -> list[CallPart]:
+        """Return what came to the calls since this was asked last."""
+        parts = []
+        for place, call in enumerate(self.calls):
+            told = self._told.get(place)
+            if told is None or told < len(call.arguments):
+                parts.append(CallPart(place, replace(call, arguments=call.arguments[told or 0 :]), told is None))
+            self._told[place] = len(call.arguments)
+        return parts
 
-    def _next(self) -> str | None:
-        """The next part of the text, empty for calls; None where more has to come first."""
+    def _read_text(self) -> str | None:
+        """Return the next text in front of a call and begin the call; None if more has to come first."""
         held = self._held
-        at = held.find(self._format.begin)
-        blank = len(held) - len(held.lstrip(SPACE))
-        if self._format.bare and self._fresh and held.startswith("{", blank):
-            at = blank
-        if at >= 0:
-            text = held[:at].rstrip()
-            return self._take(len(text), text) if text.strip(SPACE) else self._call(at)
-        if self._fresh and blank == len(held):
-            return self._take(blank, "" if self.calls else held) if held and self._final else None
-        certain = held if self._final else held[: len(held) - begun_length(held, [self._format.begin])].rstrip()
-        return self._take(len(certain), certain) if certain else None
+        if not held.strip():
+            return self._release(len(held))
+        skipped = len(held) - len(held.lstrip()) - 1 if self._fresh else 0
+        for start in STARTS.finditer("\n" + held[skipped + 1 :] if self._fresh else held):
+            at = start.start(start.lastindex or 0) + skipped
+            in_code = (self._fences + held.count(FENCE, 0, at)) % 2
+            if in_code and (held[at] in "{[" or held.startswith(FENCE, at)):
+                continue
+            head = self._head.match(held, at)
+            # Without arguments, only a tag tells a call from an answer in JSON.
+            if head and (held[at] == "<" or not held.startswith("}", head.end())):
+                if head.end() < len(held) or (self._final and self._rules.have_grammar):
+                    return self._begin(head)
+            if self._may_begin(at):
+                if self._final and self._is_of_call(at):
+                    return self._drop(at)
+                if not self._final:
+                    return self._release(at)
+        return self._release(len(held))
 
-    def _call(self, first: int) -> str | None:
-        """Read calls that begin behind `first` characters of space: as `_next`."""
-        held, form = self._held, self._format
-        begin = first + len(form.begin) * held.startswith(form.begin, first)
-        at = held.find("[" if form.listed else "{", begin)
-        header = re.fullmatch(form.header, held[begin:at]) if at >= 0 else None
-        if not header and (at >= 0 or self._final or not BEGUN_HEADER.fullmatch(held, begin)):
-            return self._take(begin, held[:begin])
-        end = self._json_end(at) if header else 0
-        self._open = begun = self._begun(header[1], at) if header else None
-        # A small model may leave out the bracket behind the arguments.
-        inner = self._inner if begun and not form.named else 0
-        if inner and not end and form.closer and held[inner:].lstrip().startswith(form.closer):
-            end = inner
-        if not self._final and not end:
-            return None
-        if begun and not end:
-            self.is_cut, end = not inner, inner or len(held)
-        if not header or not end:
-            return self._take(len(held), held)
-        length, rest = end, held[end:].lstrip()
-        if form.closer and rest.startswith(form.closer):
-            length = len(held) - len(rest) + len(form.closer)
-        elif form.closer and form.closer.startswith(rest):
-            if not self._final:
-                return None
-            # The answer was cut in the closer.
-            length = len(held)
-        calls = [begun] if begun else self._read(header[1], held[at:end])
-        self.calls += calls if self._rules.several else calls[: 1 - len(self.calls)]
-        return self._take(length, "" if calls else held[:length])
+    def _may_begin(self, at: int) -> bool:
+        """Whether the held text from `at` on is the beginning of a call."""
+        opened = OPENED.match(self._held, at)
+        assert opened
+        rest = JOINED.sub("", self._held[opened.end() :][:LONGEST_BEGINNING])
+        return any(beginning.startswith(rest) for beginning in self._beginnings)
 
-    def _begun(self, name: str, at: int) -> Call | None:
-        """The call of a known function in the JSON at `at`, whose arguments have come in part or whole; None in a list.
+    def _is_of_call(self, at: int) -> bool:
+        """Whether the beginning of a call at the end of the answer can be nothing else."""
+        marked = self._rules.have_grammar and self._held.startswith(self._rules.format.begin, at)
+        return self._rules.forced or marked or (self._fresh and bool(self.calls))
 
-        `name`: of the function, where it is not inside. The JSON has been read as far as it goes.
-        """
-        head = None if name else BEGUN_CALL.match(self._held, at)
-        name, begin, end = (head[1], head.end(), self._inner) if head else (name, at, self._end)
-        if name not in self._rules.functions or (self.calls and not self._rules.several):
-            return None
-        arguments = self._held[begin : end or len(self._held)]
-        return replace(self._open, arguments=arguments) if self._open else Call(name, arguments)
-
-    def _json_end(self, at: int) -> int:
-        """Where the JSON that begins at `at` ends, 0 where more has to come. Reads every character once."""
-        for place in range(max(at, self._seen), 0 if self._end else len(self._held)):
-            character = self._held[place]
-            if self._escaped:
-                self._escaped = False
-            elif self._quoted:
-                self._quoted, self._escaped = character != '"', character == "\\"
-            else:
-                self._quoted = character == '"'
-                self._depth += (character in "{[") - (character in "}]")
-                if self._depth == 1 and character == "}" and not self._inner:
-                    self._inner = place + 1
-            if not self._depth:
-                self._end = place + 1
-                break
-        self._seen = len(self._held)
-        return self._end
-
-    def _read(self, name: str, text: str) -> list[Call]:
-        """The calls in a JSON text; none where one of them is none. `name`: of the function, where it is not inside."""
-        try:
-            found = json.loads(text)
-            entries = [{"name": name, "arguments": found}] if name else found if isinstance(found, list) else [found]
-            calls = []
-            for entry in entries:
-                arguments = entry.get("arguments", entry.get("parameters", {}))
-                if entry["name"] not in self._rules.functions or not isinstance(arguments, dict):
-                    return []
-                calls.append(Call(entry["name"], json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
-        except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
-            return []
-        return calls
-
-    def _take(self, length: int, text: str) -> str:
-        """Remove the first `length` characters, which stand in the answer as `text`."""
-        self._held = self._held[length:]
+    def _release(self, length: int) -> str | None:
+        """Return the first `length` characters as text, without space at their end while a call may follow."""
+        text = self._held[:length] if self._final else self._held[:length].rstrip()
+        self._held = self._held[len(text) :]
         self._fresh = self._fresh and not text.strip()
-        self._seen = self._depth = self._inner = self._end = 0
-        self._quoted = self._escaped = False
-        self._open = None
+        self._fences += text.count(FENCE)
+        return text or None
+
+    def _drop(self, at: int) -> str:
+        """Return the text in front of the begun call at `at`, which ends the answer."""
+        text, self._held = self._held[:at].rstrip(), ""
+        if self._rules.forced and not self.calls and len(self._rules.functions) == 1:
+            # Only this function can have been meant.
+            self.calls.append(Call(next(iter(self._rules.functions)), ""))
+            self.is_cut = True
         return text
+
+    def _begin(self, head: re.Match[str]) -> str:
+        """Begin a call; return the text in front of it."""
+        text, rest = self._held[: head.start()].rstrip(), self._held[head.end() :]
+        self._fences += text.count(FENCE)
+        self._held = "{}" + rest if rest.startswith("}") else rest
+        self._fenced |= FENCE in head[0]
+        self._kept = self._rules.several or not self.calls
+        if self._kept:
+            self.calls.append(Call(head[1] or head[2], ""))
+        self._seen = self._depth = 0
+        self._quoted = False
+        self._read = self._read_arguments
+        return text
+
+    def _read_arguments(self) -> str | None:
+        """Read on in a call's arguments, every character once."""
+        if self._held.startswith("{{"):
+            self._held = "{" + self._held.lstrip("{")
+            self._seen = self._depth = 0
+        end = 0
+        for mark in STRUCTURE.finditer(self._held, self._seen):
+            self._seen = mark.end()
+            if mark[0] == '"':
+                self._quoted = not self._quoted
+            elif mark[0] in "{}[]" and not self._quoted:
+                self._depth += 1 if mark[0] in "{[" else -1
+            if not self._depth:
+                end = self._seen
+                break
+        else:
+            # The character behind a backslash at the end has to come.
+            self._seen = max(self._seen, len(self._held) - self._held.endswith("\\"))
+        arguments = self._held[: end or None]
+        if self._kept:
+            self.calls[-1] = replace(self.calls[-1], arguments=arguments)
+        if not end and not self._final:
+            return None
+        self.is_cut = self._kept and not end
+        self._held = self._held[len(arguments) :]
+        self._read = self._read_end
+        return ""
+
+    def _read_end(self) -> str | None:
+        """Take away what ends a call, once it is certain where that ends."""
+        closed = CLOSED[self._fenced].match(self._held)
+        assert closed
+        rest = self._held[closed.end() :]
+        begun = any(end.startswith(rest.strip()) for end in (",", "</tool_call>", "</tools>", FENCE * self._fenced))
+        if not self._final and (begun or rest.lstrip().startswith(",")):
+            return None
+        self._held = "" if begun else rest
+        self._fenced = self._fenced and FENCE not in closed[0]
+        self._fresh = True
+        self._read = self._read_text
+        return ""

@@ -71,27 +71,49 @@ WRITTEN = {
 }
 """The end of HISTORY as published templates write it; Mistral's ids have nine letters and digits."""
 
-CALLED = {
-    "hermes": (
-        HERMES,
-        '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn {\\"</tool_call>"}}\n</tool_call>',
-    ),
-    "llama3": (LLAMA3, '{"name": "weather", "parameters": {"city": "Bonn {\\"</tool_call>"}}'),
-    "python tag": (LLAMA3, '<|python_tag|>{"name": "weather", "parameters": {"city": "Bonn {\\"</tool_call>"}}'),
-    "mistral": (
-        MISTRAL,
-        '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Bonn {\\"</tool_call>"}, "id": "a"}]',
-    ),
-    "arguments": (MISTRAL_ARGS, '[TOOL_CALLS]weather[CALL_ID]abc[ARGS]{"city": "Bonn {\\"</tool_call>"}'),
+ARGUMENTS = {"city": 'Bonn {"</tool_call> ```'}
+"""What is called with, with marks of other things inside of a text."""
+
+PLAIN = json.dumps({"name": "weather", "arguments": ARGUMENTS})
+INDENTED = json.dumps({"name": "weather", "arguments": ARGUMENTS}, indent=2)
+WRITTEN_CALLS = {
+    "Hermes": f"<tool_call>\n{PLAIN}\n</tool_call>",
+    "Llama 3": PLAIN.replace("arguments", "parameters"),
+    "Llama 3 with a type": PLAIN.replace("arguments", "parameters").replace("{", '{"type": "function", ', 1),
+    "Llama 3 with a tag": f"<|python_tag|>{PLAIN.replace('arguments', 'parameters')}",
+    "Mistral": f'[TOOL_CALLS] [{PLAIN[:-1]}, "id": "a"}}]',
+    "Mistral with names in front": f"[TOOL_CALLS]weather[CALL_ID]abc[ARGS]{json.dumps(ARGUMENTS)}",
+    "bare": PLAIN,
+    "bare, indented": INDENTED,
+    "fence": f"```json\n{INDENTED}\n```",
+    "fence without a label": f"```\n{PLAIN}\n```",
+    "tag in a fence": f"```xml\n<tool_call>\n{PLAIN}\n</tool_call>\n```",
+    "fence in the tag": f"<tool_call>\n```json\n{INDENTED}\n```\n</tool_call>",
+    "tools": f"<tools>\n{PLAIN}\n</tools>",
+    "tag in tools": f"<tools>\n<tool_call>{PLAIN}</tool_call>\n</tools>",
+    "doubled outer brackets": f"<tool_call>\n{{{PLAIN}}}\n</tool_call>",
+    "doubled brackets": f"<tool_call>\n{{{PLAIN[:-2].replace(': {', ': {{')}}}}}}}\n</tool_call>",
+    "doubled brackets in a fence": f"```json\n{{{PLAIN}}}\n```",
+    "list in a fence": f"```json\n[\n  {PLAIN}\n]\n```",
+    "no opening tag": f"{PLAIN}\n</tool_call>",
+    "no closing tag": f"<tool_call>\n{PLAIN}",
+    "no last bracket": f"<tool_call>\n{PLAIN[:-1]}\n</tool_call>",
 }
-"""One call of `weather` in each format, with marks of other things inside of a text."""
+"""A call of `weather` in each way that models write it; those of Qwen2.5-Coder write most of the ways of Hermes."""
 
 TWO = {
     "hermes": (HERMES, "{0}\n{0}", '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'),
     "llama3": (LLAMA3, "{0}; {0}", '{"name": "clock", "parameters": {}}'),
     "mistral": (MISTRAL, "[TOOL_CALLS][{0}, {0}]", '{"name": "clock", "arguments": {}}'),
     "arguments": (MISTRAL_ARGS, "{0}{0}", "[TOOL_CALLS]clock[ARGS]{}"),
+    "bare": (HERMES, "{0}\n{0}", '{"name": "clock", "arguments": {}}'),
+    "fences": (HERMES, "{0}\n\n{0}", '```json\n{"name": "clock", "arguments": {}}\n```'),
+    "one fence": (HERMES, "```json\n{0}\n{0}\n```", '{"name": "clock", "arguments": {}}'),
+    "list": (HERMES, "```json\n[\n  {0},\n  {0}\n]\n```", '{"name": "clock", "arguments": {}}'),
+    "tools": (HERMES, "<tools>\n{0}\n{0}\n</tools>", '{"name": "clock", "arguments": {}}'),
+    "doubled": (HERMES, "{0}\n{0}", '<tool_call>\n{{"name": "clock", "arguments": {}}}\n</tool_call>'),
 }
+"""Two calls, and how one is written."""
 
 
 def rules(form: CallFormat, *, several: bool = True, forced: bool = False) -> CallRules:
@@ -178,14 +200,16 @@ def test_results_of_several_calls_stay_apart() -> None:
         compiled(refused + bundled("qwen")).render(messages)
 
 
-@pytest.mark.parametrize(("form", "text"), CALLED.values(), ids=CALLED)
-def test_a_call_is_found_wherever_the_text_is_cut(form: CallFormat, text: str) -> None:
-    call = ("weather", {"city": 'Bonn {"</tool_call>'})
-    for parts in cuts(f"\n{text}\n"):
-        assert split(form, parts) == ("", [call])
-    if not text.startswith("{"):
-        for parts in cuts(f"Let me see <b> [x] {text}"):
-            assert split(form, parts) == ("Let me see <b> [x]", [call])
+@pytest.mark.parametrize("text", WRITTEN_CALLS.values(), ids=WRITTEN_CALLS)
+def test_a_call_is_found_in_every_form_wherever_the_text_is_cut(text: str) -> None:
+    for before in ("", "\n ", "Let me see <b> [x] `y` {z}.\n\n", "```python\nx = [1]\n```\n"):
+        for parts in cuts(f"{before}{text}\n"):
+            assert split(HERMES, parts) == (before.strip(), [("weather", ARGUMENTS)])
+
+
+@pytest.mark.parametrize("text", [text for text in WRITTEN_CALLS.values() if not text.startswith("{")])
+def test_a_call_with_a_tag_or_a_fence_may_stand_inside_a_line(text: str) -> None:
+    assert split(HERMES, [*f"So: {text}"]) == ("So:", [("weather", ARGUMENTS)])
 
 
 def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
@@ -246,12 +270,22 @@ def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: s
         (LLAMA3, 'See {"name": "clock", "parameters": {}}'),
         (LLAMA3, '{"a": [1, "}"]} is JSON'),
         (LLAMA3, "{"),
-        (MISTRAL, '[TOOL_CALLS][{"name": "clock", "arguments": {}}'),
         (MISTRAL, "[TOOL_CALLS][1]"),
-        (MISTRAL, "[TOOL_CALLS]clock[ARGS]{}"),
         (MISTRAL_ARGS, "[TOOL_CALLS]clock{}"),
         (MISTRAL_ARGS, "[TOOL_CALLS]nothing[ARGS]{}"),
         (MISTRAL_ARGS, "[TOOL_CALLS]"),
+        (HERMES, '{"name": "nothing", "arguments": {}}'),
+        (HERMES, '```json\n{"name": "nothing", "arguments": {}}\n```'),
+        (HERMES, '```json\n{"name": "clock", "arguments": "now"}\n```'),
+        (HERMES, '{"name": "clock", "arguments": null}'),
+        (HERMES, '{"name": "clock", "arguments": [{}]}'),
+        (HERMES, '{"name": "clock"}'),
+        (HERMES, '{"name": "clock", "price": {"city": "Bonn"}}'),
+        (HERMES, '[{"name": "Ada", "arguments": {"age": 36}}]'),
+        (HERMES, '{\n  "calls": [\n    {"name": "clock", "arguments": {}}\n  ]\n}'),
+        (HERMES, '```python\nclock()\ncalls = [{"name": "clock", "arguments": {}}]\n```'),
+        (HERMES, "```python\ndef clock():\n    return {}\n```\nand ``` [ { ["),
+        (HERMES, "{" * 50 + "[" * 50),
     ],
 )
 def test_what_is_no_call_stays_content(form: CallFormat, text: str) -> None:
@@ -307,8 +341,8 @@ def test_what_is_told_of_calls_on_the_way_adds_up_to_them(form: CallFormat, both
             own = [each for each in told if each.place == place]
             assert "".join(each.call.arguments for each in own) == found.arguments == arguments
             assert [each.begins for each in own] == [True] + [False] * (len(own) - 1)
-            assert form is MISTRAL or own[0].call.id == found.id
-        assert len(parts) == 2 or form is MISTRAL or len(told) == 2 * len(arguments)
+            assert own[0].call.id == found.id
+        assert len(parts) == 2 or len(told) == 2 * len(arguments)
 
 
 def test_a_call_that_is_cut_before_its_name_is_told_where_only_one_function_can_be_meant() -> None:
@@ -321,11 +355,11 @@ def test_a_call_that_is_cut_before_its_name_is_told_where_only_one_function_can_
 
 def test_text_that_begins_no_call_is_not_held_back() -> None:
     splitter = CallSplitter(rules(HERMES))
-    assert [splitter.feed(text) for text in ("a", " <b", "> <tool", "s>", "<tool_call>x y")] == [
+    assert [splitter.feed(text) for text in ("a", " <b", "> <tool", "ing>", "<tool_call>x y")] == [
         "a",
         " <b",
         ">",
-        " <tools>",
+        " <tooling>",
         "<tool_call>x y",
     ]
 
