@@ -132,7 +132,6 @@ def judge(arguments: argparse.Namespace) -> None:
     with LlamaModel(demo_model(), model_settings) as model:
         open_engine = partial(LlamaEngine, model, model_settings)
         template, _ = choose_template("", model)
-        assert template
         plain = replace(lookahead, mode="plain")
         with Comparison(open_engine, arguments.tokens, plain) as comparison, open_engine(lookahead) as opened:
             engine = Recorder(opened)

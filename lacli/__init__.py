@@ -97,7 +97,8 @@ def load(
     `parallel`: answers decoded at a time, four by default; one with `strict`, or with `replicas`, which may say in
     which process or with which other machines one copy of the model computes.
     `sampling`: how tokens are drawn where an answer says nothing else.
-    `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own; None: none at all.
+    `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own, or a bundled one if it
+    has none (`session.notes` says which); None: prompts are continued as they are.
     `template_variables`: what the template gets beside a conversation, {"enable_thinking": False} for example.
     `cost`: what steps cost here, where it was measured before; mode auto learns it otherwise.
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.

@@ -21,7 +21,7 @@ from lacli.stats import Finish
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece
-from lacli.text.template import as_messages, chatml
+from lacli.text.template import as_messages
 
 ENDED_BY: dict[Finish, str] = {"eog": "an end token", "stop": "a stop text", "length": "the limit"}
 
@@ -101,9 +101,6 @@ class Chat(Talk):
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = PromptTokens(session)
-        if session.prompts.template is None:
-            session.prompts.use(chatml(session.model))
-            self.notes.append("the model has no chat template, so ChatML is used; --chat-template takes another one")
         why = self._shift_refusal
         self._shifts = context_shift and not why
         if context_shift and why:
@@ -140,7 +137,7 @@ class Chat(Talk):
 
     @property
     def template(self) -> str:
-        return self.session.prompts.template.name if self.session.prompts.template else "none"
+        return self.session.prompts.template.name
 
     @property
     def in_use(self) -> ChatSettings:

@@ -217,7 +217,7 @@ class PromptList:
         """The answer to a row's messages, or to a turn behind the `texts` of those before it."""
         task = row.task
         history = [*zip(task.turns, texts, strict=False)]
-        raw = not row.messages and (task.raw or self._model.session.prompts.template is None)
+        raw = not row.messages and (task.raw or self._model.session.prompts.template.stands_in)
         if row.messages:
             prompt: Prompt = row.messages
         elif raw:

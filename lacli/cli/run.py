@@ -267,7 +267,7 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
         generation = session.generate(
             prompt,
             question.max_tokens,
-            (*question.stops, *session.prompts.turn_ends),
+            (*question.stops, *(() if question.raw else session.prompts.turn_ends)),
             watch=watching(explanation if output.explain else None, tell, count),
         )
         begun = begun_reasoning(session.text(prompt[-LAST_TOKENS:], special=True))

@@ -169,8 +169,8 @@ def _notes(model: LlamaModel, header: Header, back: int) -> list[str]:
 
 def _chat(model: LlamaModel) -> Chat:
     template, notes = choose_template("", model)
-    if template is None or notes:
-        return Chat(problem=notes[0] if notes else "")
+    if notes:
+        return Chat(problem=notes[0])
     try:
         rendered = template.render(as_messages("a question"))
     except PromptError as error:

@@ -300,6 +300,11 @@ class LlamaModel(Closing):
             self._formatters[source] = compile_template(source, self.bos(), self.eos())
         return self._formatters[source]
 
+    def has_token(self, text: str) -> bool:
+        """Whether this text is a token by itself."""
+        tokens = self.tokenize(text, add_special=False)
+        return len(tokens) == 1 and self._special(tokens[0]) == text
+
     def close(self) -> None:
         self._free()
 

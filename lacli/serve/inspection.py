@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -109,7 +110,6 @@ class Inspection:
 
     async def props(self, request: Request) -> Response:
         session = self._model.session
-        template = session.prompts.template
         return JSONResponse(
             {
                 "default_generation_settings": {
@@ -118,7 +118,7 @@ class Inspection:
                 },
                 "total_slots": session.texts,
                 "model_path": str(session.model.path),
-                "chat_template": template.source if template else "",
+                "chat_template": session.prompts.template.source,
                 "build_info": f"lacli {__version__}",
             }
         )
@@ -133,7 +133,9 @@ class Inspection:
         tokens = await run_in_threadpool(tokenize, content, add_special=begins, special=is_parsed)
         if not asked.get("with_pieces"):
             return JSONResponse({"tokens": tokens})
-        pieces = [{"id": token, "piece": _piece(self._model.session.prompts.piece(token))} for token in tokens]
+        pieces = [
+            {"id": token, "piece": _piece(self._model.session.model.piece(token, special=True))} for token in tokens
+        ]
         return JSONResponse({"tokens": pieces})
 
     async def detokenize(self, request: Request) -> Response:
@@ -142,7 +144,7 @@ class Inspection:
             raise Refused(400, INVALID, "tokens: give a list of token ids")
         session = self._model.session
         known = checked_tokens(tokens, session.model.vocabulary)
-        return JSONResponse({"content": await run_in_threadpool(session.text, known)})
+        return JSONResponse({"content": await run_in_threadpool(partial(session.text, special=True), known)})
 
     async def slots(self, request: Request) -> Response:
         return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context, owner_of(request)))

@@ -13,7 +13,6 @@ from lacli.errors import UsageError
 from lacli.llamacpp.library import schema_grammar
 from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
-from lacli.text.stream import begun_length
 from lacli.text.template import ChatTemplate
 
 ID_LENGTH = 9
@@ -103,13 +102,12 @@ class CallPart(NamedTuple):
     begins: bool
 
 
-def format_of(template: ChatTemplate | None) -> CallFormat:
+def format_of(template: ChatTemplate) -> CallFormat:
     """How a model with this template writes calls. Raises UsageError where it knows none, or has a form of its own."""
-    source = template.source if template else ""
-    if not template or not template.knows_tools:
+    if not template.knows_tools:
         raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
     for sign, form in SIGNS.items():
-        if re.search(sign, source):
+        if re.search(sign, template.source):
             return form
     raise UsageError("the calls of tools that the model's chat template describes are in a form that lacli cannot read")
 
@@ -210,7 +208,9 @@ class CallSplitter:
         names = "|".join(map(re.escape, rules.functions))
         named = rf'(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"({names})"\s*'
         given = r'(?:,\s*"(?:arguments|parameters)"\s*:\s*(?=\{|\Z)|(?=\}))'
-        self._head = re.compile(rf"{OPENED.pattern}(?:{named}{given}|({names})(?:\[CALL_ID\]\w+)?\[ARGS\]\s*(?=\{{|\Z))")
+        self._head = re.compile(
+            rf"{OPENED.pattern}(?:{named}{given}|({names})(?:\[CALL_ID\]\w+)?\[ARGS\]\s*(?=\{{|\Z))"
+        )
         kinds = [f'{kind}"name":"{{0}}","{key}":{{{{' for kind in ("", '"type":"function",') for key in ARGUMENTS]
         heads = [*kinds, "{0}[CALL_ID][ARGS]{{", "{0}[ARGS]{{"]
         self._beginnings = [*MARKS, FENCE, *(head.format(name) for name in rules.functions for head in heads)]
@@ -266,9 +266,9 @@ class CallSplitter:
                 continue
             head = self._head.match(held, at)
             # Without arguments, only a tag tells a call from an answer in JSON.
-            if head and (held[at] == "<" or not held.startswith("}", head.end())):
-                if head.end() < len(held) or (self._final and self._rules.have_grammar):
-                    return self._begin(head)
+            is_tagged = head is not None and (held[at] == "<" or not held.startswith("}", head.end()))
+            if head and is_tagged and (head.end() < len(held) or (self._final and self._rules.have_grammar)):
+                return self._begin(head)
             if self._may_begin(at):
                 if self._final and self._is_of_call(at):
                     return self._drop(at)

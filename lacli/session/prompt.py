@@ -11,26 +11,23 @@ from lacli.errors import PromptError
 from lacli.llamacpp.model import LlamaModel
 from lacli.text.reasoning import mark_reasoning, marker_tokens
 from lacli.text.stream import Piece
-from lacli.text.template import CALL_MARKERS, MARK, ChatTemplate, ControlNames, as_messages, chatml, with_one_bos
+from lacli.text.template import CALL_MARKERS, MARK, ChatTemplate, ControlNames, as_messages, with_one_bos
 
 Messages = Sequence[Mapping[str, Any]]
 """The role and content of each message, and its calls of functions; answers stand as they were generated."""
 
 
 class PromptWriter:
-    """Writes prompts for a model.
+    """Writes prompts for a model in its chat template."""
 
-    `template`: the chat template, or None where questions go in as they stand.
-    """
-
-    def __init__(self, model: LlamaModel, template: ChatTemplate | None) -> None:
+    def __init__(self, model: LlamaModel, template: ChatTemplate) -> None:
         self._model = model
         self.use(template)
 
-    def use(self, template: ChatTemplate | None) -> None:
+    def use(self, template: ChatTemplate) -> None:
         """Write conversations as this template does."""
         self.template = template
-        source = template.source if template else ""
+        source = template.source
         reasoning = marker_tokens(source, self._cut)
         self._reasoning_names = {self.text([token], special=True) for token in reasoning}
         calls = [self._cut(marker) for marker in CALL_MARKERS if marker in source]
@@ -39,16 +36,16 @@ class PromptWriter:
     @property
     def turn_ends(self) -> tuple[str, ...]:
         """Texts that end an answer in the template's format, where the model's end tokens may be others."""
-        return self.template.stops if self.template else ()
+        return self.template.stops
 
     def question(self, question: str, system: str, history: Sequence[tuple[str, str]], *, raw: bool) -> list[int]:
-        """The tokens of a question behind earlier ones with their answers; without a template or `raw`, as it stands.
+        """The tokens of a question behind earlier ones with their answers; `raw` or without a template, as it stands.
 
         Raises PromptError when the question is empty or the template fails.
         """
         if not question.strip():
             raise PromptError("the prompt is empty", "give some text")
-        if raw or self.template is None:
+        if raw or self.template.stands_in:
             before = [part for exchange in history for part in exchange]
             return self._model.tokenize("\n\n".join([*([system] if system else []), *before, question]))
         return self.conversation(as_messages(question, system, history))
@@ -63,7 +60,7 @@ class PromptWriter:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, object] | None = None,
     ) -> str:
-        """A conversation as the template writes it, in ChatML without one; for `tokenize`.
+        """A conversation as the template writes it, for `tokenize`.
 
         `tools`: the functions that the model may call. `variables`: win over the template's. Names of control
         tokens in messages and `tools` are marked. Raises PromptError when the template fails.
@@ -75,7 +72,7 @@ class PromptWriter:
             }
             for message in messages
         ]
-        template = self.template or chatml(self._model)
+        template = self.template
         if variables:
             template = replace(template, variables={**template.variables, **variables})
         rendered = template.render(marked, [self._all_marked(tool) for tool in tools])

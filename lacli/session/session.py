@@ -377,13 +377,13 @@ class Session(Closing):
             self._busy.release()
 
     def _prompts(self, wanted: str | None, variables: Mapping[str, object]) -> PromptWriter:
-        """Choose the template. `wanted`: as --chat-template takes it; None for no template at all."""
-        template, notes = choose_template(wanted, self.model) if wanted is not None else (None, [])
+        """Choose the template. `wanted`: as --chat-template takes it; None to continue prompts as they are."""
+        template, notes = choose_template(wanted, self.model)
         self.notes += notes
         variables = check_variables(variables)
-        if variables and not template:
+        if variables and template.stands_in:
             self.notes.append(f"{VARIABLES} has no effect: the model has no chat template")
-        return PromptWriter(self.model, template and replace(template, variables=variables))
+        return PromptWriter(self.model, replace(template, variables=variables))
 
     def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""

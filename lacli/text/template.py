@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +26,8 @@ Messages = Sequence[Mapping[str, Any]]
 
 OWN = "the model's own"
 
-CHATML = "chatml"
+STAND_INS = ("chatml", "command-r", "deepseek", "gemma", "gpt-oss", "llama3", "mistral", "phi3")
+"""Bundled templates whose stop texts are control tokens, so that a vocabulary tells which one a model was made for."""
 
 STOPS: dict[str, tuple[str, ...]] = {
     "alpaca": ("</s>", "### Instruction:"),
@@ -83,6 +84,8 @@ class TemplateModel(Protocol):
 
     def compile_template(self, source: str) -> Formatter: ...
 
+    def has_token(self, text: str) -> bool: ...
+
 
 @dataclass(frozen=True)
 class ChatTemplate:
@@ -90,6 +93,7 @@ class ChatTemplate:
 
     `name`: the name or file it was chosen by. `source`: its Jinja text. `stops`: texts that end a turn, for a bundled
     one whose format the model's own end tokens may not belong to. `variables`: the user's, beside the conversation.
+    `stands_in`: the model has no template, so this one is for conversations only; a prompt alone is continued as it is.
     """
 
     name: str
@@ -97,6 +101,7 @@ class ChatTemplate:
     formatter: Formatter = field(repr=False, compare=False)
     stops: tuple[str, ...] = ()
     variables: Mapping[str, object] = field(default_factory=dict, hash=False)
+    stands_in: bool = False
 
     @property
     def knows_tools(self) -> bool:
@@ -119,22 +124,28 @@ class ChatTemplate:
         )
 
 
-def choose_template(wanted: str, model: TemplateModel) -> tuple[ChatTemplate | None, list[str]]:
-    """The template to use and messages about it; None if the model has none and none is `wanted`.
+def choose_template(wanted: str | None, model: TemplateModel) -> tuple[ChatTemplate, list[str]]:
+    """The template to use, with the texts that end a turn, and sentences about what takes the place of the model's own.
 
-    `wanted`: a bundled template's name, a file or a Jinja text; empty for the model's own, or ChatML if that is broken.
+    `wanted`: a bundled template's name, a file or a Jinja text; empty for the model's own, or for a bundled one if that
+    is missing or broken; None to continue prompts as they are even if the model has a template.
     Raises UsageError for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
     """
     if wanted:
         return _wanted_template(check_text(wanted, "--chat-template"), model), []
     source = model.chat_template
+    if wanted is None:
+        return stand_in(model), []
     if not source:
-        return None, []
+        other = stand_in(model)
+        said = f"prompts are continued as they are, and conversations are written in {other.name}"
+        return other, [f"the model has no chat template: {said}; --chat-template sets another"]
     try:
         return ChatTemplate(OWN, source, model.compile_template(source)), []
     except PromptError as error:
         reason = error.what.removeprefix("the ")
-        return chatml(model), [f"the model's own {reason}; ChatML takes its place, --chat-template sets another"]
+        other = replace(stand_in(model), stands_in=False)
+        return other, [f"the model's own {reason}; {other.name} takes its place, --chat-template sets another"]
 
 
 def read_variables(text: str) -> dict[str, object]:
@@ -156,9 +167,10 @@ def check_variables(variables: Mapping[str, object], given_by: str = "template_v
     return dict(variables)
 
 
-def chatml(model: TemplateModel) -> ChatTemplate:
-    """The template for a model without one."""
-    return bundled_template(CHATML, model)
+def stand_in(model: TemplateModel) -> ChatTemplate:
+    """The bundled template whose stop texts are tokens of a model without a template, or ChatML."""
+    name = next((name for name in STAND_INS if all(map(model.has_token, STOPS[name]))), "chatml")
+    return replace(bundled_template(name, model), stands_in=True)
 
 
 def bundled_template(name: str, model: TemplateModel) -> ChatTemplate:

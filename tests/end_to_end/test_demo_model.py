@@ -103,7 +103,6 @@ def prompts(model: LlamaModel) -> list[list[int]]:
 def asked(model: LlamaModel, questions: Sequence[str]) -> list[list[int]]:
     """The tokens of questions in the model's own template."""
     template, _ = choose_template("", model)
-    assert template
     return [model.tokenize(template.render(as_messages(question))) for question in questions]
 
 

@@ -22,10 +22,10 @@ Message = Mapping[str, object]
 
 
 class FileOnly:
-    """A model of which only the template is there."""
+    """A model of which only the template and the names of tokens are there."""
 
-    def __init__(self, chat_template: str = "") -> None:
-        self._chat_template = chat_template
+    def __init__(self, chat_template: str = "", tokens: Sequence[str] = ()) -> None:
+        self._chat_template, self._tokens = chat_template, tokens
 
     @property
     def chat_template(self) -> str:
@@ -33,6 +33,9 @@ class FileOnly:
 
     def compile_template(self, source: str) -> Formatter:
         return compile_template(source, BOS, EOS)
+
+    def has_token(self, text: str) -> bool:
+        return text in self._tokens
 
 
 def fixture(name: str) -> str:

@@ -56,7 +56,6 @@ def there() -> Iterator[RemoteEngine]:
 @pytest.fixture(scope="module")
 def prompt(model: LlamaModel) -> list[int]:
     template, _ = choose_template("", model)
-    assert template
     return model.tokenize(template.render(as_messages("Show me the source code of `json.dumps`.")))
 
 

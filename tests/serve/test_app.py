@@ -175,6 +175,10 @@ def test_what_is_not_offered_says_so(client: OpenAI, address: str) -> None:
 def test_tokens_go_there_and_back(address: str) -> None:
     tokens = post(f"{address}/tokenize", {"content": "def f(x): pass"})["tokens"]
     assert post(f"{address}/detokenize", {"tokens": tokens})["content"] == "def f(x): pass"
+    said = "<|im_start|>user\nhello<|im_end|>\n"
+    pieces = post(f"{address}/tokenize", {"content": said, "with_pieces": True})["tokens"]
+    assert "".join(each["piece"] for each in pieces) == said
+    assert post(f"{address}/detokenize", {"tokens": [each["id"] for each in pieces]})["content"] == said
     by_tokens, by_text = (
         post(f"{address}/completion", {"prompt": prompt, "n_predict": 2}) for prompt in (tokens, "def f(x): pass")
     )

@@ -26,7 +26,7 @@ from lacli.settings import DecodeSettings
 from lacli.text.template import (
     ChatTemplate,
     as_messages,
-    chatml,
+    bundled_template,
 )
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN
@@ -98,7 +98,7 @@ ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
     "conversation_prompt": lambda session: session.prompts.conversation(as_messages("the")),
     "text": lambda session: session.text([5]),
     "piece": lambda session: session.prompts.piece(5),
-    "use_template": lambda session: session.prompts.use(chatml(session.model)),
+    "use_template": lambda session: session.prompts.use(bundled_template("chatml", session.model)),
     "adapt": lambda session: session.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
     "use_known": lambda session: session.use_known(Path("nowhere")),
     "tokenize": lambda session: session.model.tokenize("the"),
@@ -246,6 +246,7 @@ def test_a_session_is_not_closed_under_a_thread_that_decodes(path: Path) -> None
 def test_half_of_a_character_is_refused_wherever_it_comes_from(half: str, opened: Session) -> None:
     with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
         generate(opened, half)
+    own = opened.prompts.template
     opened.prompts.use(ChatTemplate("", "", opened.model.compile_template("{{ messages[0].content }}{{ '\\ud800' }}")))
     try:
         with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
@@ -253,7 +254,7 @@ def test_half_of_a_character_is_refused_wherever_it_comes_from(half: str, opened
         with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
             opened.prompts.conversation(as_messages("the thing", half))
     finally:
-        opened.prompts.use(None)
+        opened.prompts.use(own)
 
 
 def test_an_answer_that_has_not_begun_is_given_by_what_decodes_then(path: Path) -> None:

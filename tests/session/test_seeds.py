@@ -76,7 +76,6 @@ def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None
         grammar, _ = grammar_of(sampling.json_schema, schema_grammar)
         sampling = replace(sampling, json_schema="", grammar=grammar)
     template, _ = choose_template("", model)
-    assert template
     prompts = [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
 
     def opened(decode: DecodeSettings) -> LlamaEngine:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import lacli
 from lacli.chat.conversation import PromptTokens
 from lacli.errors import LacliError, PromptError, UsageError
 from lacli.llamacpp.settings import ModelSettings
@@ -21,7 +22,7 @@ from lacli.text.template import (
     OWN,
     STOPS,
     as_messages,
-    chatml,
+    bundled_template,
     choose_template,
 )
 from tests.fakes import tiny_models
@@ -111,10 +112,20 @@ def test_a_question_is_a_conversation_of_one(path: Path) -> None:
 
 def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_in_chatml(bare: Path) -> None:
     with opened(bare) as session:
-        assert session.prompts.template is None and session.prompts.turn_ends == ()
+        assert "no chat template" in session.notes[0] and session.prompts.turn_ends == STOPS["chatml"]
         assert session.text(session.prompt("the thing", "Be brief."), special=True) == "Be brief.\n\nthe thing"
         rendered = session.text(session.prompts.conversation(CONVERSATION), special=True)
-        assert rendered == chatml(session.model).render(CONVERSATION)
+        assert rendered == bundled_template("chatml", session.model).render(CONVERSATION)
+
+
+def test_an_answer_without_a_template_ends_at_the_end_of_its_turn(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = []
+    for _ in range(2):
+        with lacli.load(bare, mode="plain", model_settings=SETTINGS) as model:
+            assert "written in chatml" in model.session.notes[0]
+            answers.append(model.chat(CONVERSATION, max_tokens=30).text)
+        monkeypatch.setitem(STOPS, "chatml", (end := answers[0][10:13],))
+    assert answers[1] == answers[0][: answers[0].index(end)]
 
 
 def test_a_text_is_one_stop_and_not_its_letters(path: Path) -> None:
@@ -136,7 +147,7 @@ def test_variables_of_a_template_reach_every_prompt_of_a_session(path: Path, bar
         for tokens in (session.prompt("thing"), session.prompts.conversation(as_messages("thing"))):
             assert session.text(tokens) == "and the thing"
     with load(bare, model_settings=SETTINGS, template_variables={"word": "and the "}) as session:
-        assert session.notes == ["--chat-template-kwargs has no effect: the model has no chat template"]
+        assert session.notes[1:] == ["--chat-template-kwargs has no effect: the model has no chat template"]
     with pytest.raises(UsageError, match="^template_variables cannot set bos_token"):
         load(path, model_settings=SETTINGS, template_variables={"bos_token": ""})
 
@@ -178,7 +189,7 @@ def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatc
         assert session.prompts.turn_ends == (end,)
         assert generate(session, "the thing", max_tokens=30).text == whole[: whole.index(end)]
         raw = generate(session, "the thing", max_tokens=30, raw=True).text
-        session.prompts.template = replace(chatml(session.model), stops=(raw[10:13],))
+        session.prompts.template = replace(bundled_template("chatml", session.model), stops=(raw[10:13],))
         assert generate(session, "the thing", max_tokens=30, raw=True).text == raw
 
 

@@ -14,7 +14,6 @@ from lacli.text.template import (
     STOPS,
     ChatTemplate,
     as_messages,
-    chatml,
     choose_template,
     read_variables,
     with_one_bos,
@@ -88,19 +87,27 @@ def test_the_models_own_template_is_used_where_nothing_else_is_wanted() -> None:
     assert not notes
 
 
-def test_a_model_without_a_template_has_none_and_chatml_is_at_hand() -> None:
-    assert choose_template("", FileOnly()) == (None, [])
-    assert chatml(FileOnly()).render([{"role": "user", "content": "hi"}]) == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    )
+@pytest.mark.parametrize("name", ["chatml", "command-r", "deepseek", "gemma", "gpt-oss", "llama3", "mistral", "phi3"])
+def test_a_model_without_a_template_has_the_bundled_one_whose_control_tokens_it_knows(name: str) -> None:
+    template, (note,) = choose_template("", FileOnly(tokens=("</s>", "<s>", "<|end|>", "<|im_end|>", *STOPS[name])))
+    assert template == replace(compiled(bundled(name)), name=name, stops=STOPS[name], stands_in=True)
+    assert note.startswith("the model has no chat template") and f"conversations are written in {name};" in note
+
+
+def test_a_model_with_neither_a_template_nor_control_tokens_has_chatml() -> None:
+    template, (note,) = choose_template("", FileOnly())
+    assert (template.name, template.stops, template.stands_in) == ("chatml", STOPS["chatml"], True)
+    assert "chatml" in note
+    # Where the user wants none there is nothing to say.
+    assert choose_template(None, FileOnly(fixture("qwen3"))) == (template, [])
 
 
 @pytest.mark.parametrize("broken", ["{% for x in %}", "{{ 'a'", "\n\n{{ x | nonesuch }}", "{% if x %}"])
 def test_chatml_takes_the_place_of_a_broken_template_with_a_sentence(broken: str) -> None:
     template, (note,) = choose_template("", FileOnly(broken))
-    assert template and template.name == "chatml" and template.stops == STOPS["chatml"]
+    assert (template.name, template.stops, template.stands_in) == ("chatml", STOPS["chatml"], False)
     assert note.startswith("the model's own chat template is broken in line ")
-    assert note.endswith("ChatML takes its place, --chat-template sets another") and "\n" not in note
+    assert note.endswith("chatml takes its place, --chat-template sets another") and "\n" not in note
 
 
 def test_a_template_is_wanted_by_name_file_or_text(tmp_path: Path) -> None:
