@@ -22,12 +22,11 @@ from time import perf_counter, thread_time
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.oracle import best_rows, chain, oracle_in
 from benchmarks.simulated import SHAPES, SimulatedEngine, Stairs
 from lacli.auto import pool_source, recycling, rewriting, suffix
 from lacli.auto.acceptance import AcceptanceEstimate
-from lacli.bench.oracle import best_rows, chain, oracle_in
-from lacli.bench.plan import by_class
-from lacli.bench.tasks import Task, built_in, read_tasks
+from lacli.bench.tasks import Task, built_in, by_class, read_tasks
 from lacli.decode import Decoder
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine

@@ -30,7 +30,7 @@ def chosen(modes: str) -> Axes:
 
 def request_of(tasks: Sequence[Task], amount: Amount, axes: Axes, form: Format) -> Request:
     """A request whose step costs are those that lacli keeps."""
-    return Request(tuple(tasks), state_file(), axes, amount.wish, form)
+    return Request(tuple(tasks), state_file(), amount.limits, axes, form)
 
 
 def run(app: typer.Typer) -> None:

@@ -24,13 +24,13 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.auto import number
+from benchmarks.oracle import best_rows
 from benchmarks.simulated import SHAPES, Stairs
 from lacli.auto.cost_model import StepCostModel
 from lacli.auto.planner import Branches, Chain, Limits, best_prefix
 from lacli.auto.rewriting import RewritingSource
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.auto.suffix import MatchSource, SuffixSource
-from lacli.bench.oracle import best_rows
 from lacli.bench.tasks import built_in, read_tasks
 from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine

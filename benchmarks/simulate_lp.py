@@ -22,11 +22,9 @@ from benchmarks.parallel.machine import A100, MACHINES, Network, machine_of
 from benchmarks.parallel.panels import by_latency, by_number
 from benchmarks.parallel.study import Study, auto_by_devices, best, by_devices, layers, over_network, paying, speeds_of
 from benchmarks.parallel.tables import THE_PAPERS, as_json, tables
-from benchmarks.pictures.figure import save
+from benchmarks.pictures.figure import check_plot_path, save
 from benchmarks.shapes import SHAPES as MODELS
-from lacli.bench.plan import by_class
-from lacli.bench.plot import check_plot_path
-from lacli.bench.tasks import read_tasks
+from lacli.bench.tasks import by_class, read_tasks
 from lacli.errors import LacliError
 from lacli.hub.names import demo_model
 

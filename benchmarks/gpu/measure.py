@@ -42,9 +42,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Plan:
-    """The flags of each measurement, by lacli's command; `{picture}` stands for a picture's path."""
+    """The flags of each measurement, by lacli's command."""
 
-    bench: str = "--modes plain,lookup,lookahead -W 5,10,15 -N 5 -G W --check --plot {picture}"
+    bench: str = "--modes plain,lookup,lookahead -W 5,10,15 -N 5 -G W"
     cost: str = ""
     check: str = "-n 128"
 
@@ -59,8 +59,7 @@ FULL = Plan()
 TINY_SHAPE = "--width 288 --layers 9"
 CPU = "-ngl 0 -t 1"
 TINY = Plan(
-    bench=f"--modes plain,lookahead -W 3 -N 3 -G W --classes code,edit --each 1 -r 1 -n 8 --check {CPU} "
-    "--plot {picture}",
+    bench=f"--modes plain,lookahead -W 3 -N 3 -G W --classes code,edit --each 1 -r 1 -n 8 {CPU}",
     cost=f"--rows 1,2,4 --contexts 32 --seconds 0.5 {CPU}",
     check=f"--each 1 -n 8 {CPU}",
 )
@@ -100,10 +99,9 @@ def measure(folders: Folders, models: Sequence[Model], plan: Plan, seconds: floa
             if result.exists():
                 say(f"bench: {result.name} is there")
                 continue
-            arguments = shlex.split(flags.replace("{picture}", shlex.quote(str(result.with_suffix(".png")))))
             say(f"bench: {result.name}")
             folders.results.mkdir(parents=True, exist_ok=True)
-            done = run([*LACLI, name, path.name, *arguments], folders.environment(), folders.models)
+            done = run([*LACLI, name, path.name, *shlex.split(flags)], folders.environment(), folders.models)
             if problem := keep(done.out, done.code, result):
                 failed.append(f"lacli {name} {path.name}: {problem}")
     return failed

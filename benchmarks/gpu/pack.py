@@ -24,8 +24,8 @@ LIMIT = 60 * 10**6
 
 OURS = ("lacli", "benchmarks", "models.txt", "pyproject.toml", "LICENSE", "README.md")
 LEFT_OUT = ("__pycache__", "results")
-EXTRA = ("gguf>=0.19,<0.20", "matplotlib", "jinja2", "diskcache", "typing-extensions")
-"""What the expansion, the pictures and llama-cpp-python import beside lacli's own requirements."""
+EXTRA = ("gguf>=0.19,<0.20", "jinja2", "diskcache", "typing-extensions")
+"""What the expansion and llama-cpp-python import beside lacli's own requirements."""
 
 NEEDLESS = ("hf_xet", "pydantic")
 """Wheels that others require for unused features: downloads, and checking other programs' data."""

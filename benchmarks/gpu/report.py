@@ -1,4 +1,4 @@
-"""The README of a machine's results: tables made from the JSON files beside it, and the pictures.
+"""The README of a machine's results: tables made from the JSON files beside it.
 
 Formats what is there; a result that is missing has no row.
 """
@@ -33,7 +33,6 @@ def report(results: Path) -> str:
         section("Speed against plain decoding, by class", classes(rows)),
         section("What a step of many rows costs, in plain steps", stairs(results, models)),
         section("Is the text plain decoding's?", texts(results, models)),
-        *(f"![{path.stem}]({path.name})" for path in sorted(results.glob("*.png"))),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

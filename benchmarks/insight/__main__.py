@@ -13,9 +13,8 @@ from benchmarks.insight import law as scaling
 from benchmarks.insight.inside import TOKENS, as_columns, as_lines, look_inside
 from benchmarks.insight.table3 import table3 as rows_of_table3
 from lacli.bench.contenders import points_of, with_plain
-from lacli.bench.plan import by_class
 from lacli.bench.run import asker_of, compared, contexts_of, finish, opened
-from lacli.bench.tasks import tasks_of
+from lacli.bench.tasks import by_class, tasks_of
 from lacli.cli import options
 from lacli.cli.bench import Amount, Classes, OutputFormat, Prompts
 from lacli.cli.groups import with_groups

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.pictures.panels import HEIGHT, MARKERS
-from lacli.bench.plot import COLORS, QUIET, finish_panel
+from benchmarks.pictures.panels import COLORS, HEIGHT, MARKERS, QUIET, finish_panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,13 +13,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.insight.law import SweepPoint
-from lacli.bench.plot import COLORS, QUIET, finish_panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
     from benchmarks.insight.law import Law
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#000000")
+"""Okabe and Ito's palette, which readers with any colour vision tell apart."""
+
+QUIET = "#777777"
+"""Reference lines and their words."""
+
+LEGEND_LINE = 15
+"""Points that a line of a legend takes."""
 
 MARKERS = "os^Dv<>P"
 HEIGHT = 4.8
@@ -83,6 +91,18 @@ def stairs(axes: Axes, staircases: Sequence[Staircase]) -> float:
     _rows_axis(axes, rows)
     finish_panel(axes, "What a step of b rows costs", columns=2)
     return HEIGHT
+
+
+def finish_panel(axes: Axes, title: str, columns: int) -> None:
+    """Show only the axes that are read, a light grid behind the numbers, and the legend where nothing is drawn."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    entries = len(axes.get_legend_handles_labels()[1])
+    legend = axes.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    axes.set_title(title, pad=12 + LEGEND_LINE * -(-entries // columns))
 
 
 def _sizes(points: Sequence[SweepPoint]) -> str:

@@ -13,7 +13,7 @@ from benchmarks.suites.sets import SUITES, load_suite, suite_of
 from lacli.bench.run import BenchOutcome, compared, finish, opened
 from lacli.bench.tasks import of_classes
 from lacli.cli import options
-from lacli.cli.bench import EVERY_MODE, Amount, Classes, Modes, OutputFormat
+from lacli.cli.bench import DEFAULT_MODES, Amount, Classes, Modes, OutputFormat
 from lacli.cli.groups import with_groups
 from lacli.cli.lookahead_options import lookahead_group
 from lacli.cli.options import model_group
@@ -42,7 +42,7 @@ Samples = Annotated[
 def suites(
     name: Name,
     model: options.Model = None,
-    mode: Modes = EVERY_MODE,
+    mode: Modes = DEFAULT_MODES,
     classes: Classes = None,
     file: File = "",
     samples: Samples = "",

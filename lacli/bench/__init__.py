@@ -1,1 +1,1 @@
-"""`lacli bench`: modes beside plain decoding, on prompts of many kinds, with paired statistics and a ceiling."""
+"""`lacli bench`: modes beside plain decoding, on prompts of many kinds, with paired statistics."""

@@ -1,29 +1,21 @@
-"""The points of a sweep as contenders: the contexts they decode in, and verdicts on answers that are not plain's."""
+"""The points of a sweep as contenders, and the contexts they decode in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
-from lacli.bench.results import Answered, Result
-from lacli.bench.rounds import Contender, Exchange, NotingDecoder, Trial, timed
+from lacli.bench.rounds import Contender, Exchange, Trial, timed
 from lacli.bench.sweep import Axes, Point, points
-from lacli.bench.tasks import ALL
-from lacli.check.compare import Comparison, OpenEngine, Run
-from lacli.check.judge import InspectableSampler
 from lacli.decode import Decoder
-from lacli.engine import Engine
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import Context
 from lacli.llamacpp.settings import Capacity
-from lacli.modes import Mode
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.screen import Screen
 from lacli.text.files import Closing
-from lacli.tree import Tree
 
 FAMILY: dict[ModeName, str] = {
     "plain": "plain",
@@ -33,9 +25,6 @@ FAMILY: dict[ModeName, str] = {
     "auto": "auto",
 }
 """The modes that share a context; plain and auto have their own, so that what other modes need cannot slow them."""
-
-Judged = dict[tuple[int, int], Run]
-"""By contender and exchange."""
 
 
 def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
@@ -74,7 +63,7 @@ class Contexts(Closing):
         self._session = session
         # Only a child process knows where its copy computes.
         chooses = session.model.chooses if session.copies.here else None
-        self._on_backend = False if session.sampler else chooses
+        on_backend = False if session.sampler else chooses
         self._closing = ExitStack()
         self._engines: dict[str, Mapping[str, Context]] = {"plain": session.copies.contexts}
         families: dict[str, list[DecodeSettings]] = {}
@@ -83,7 +72,7 @@ class Contexts(Closing):
         with ExitStack() as stack:
             for family, settings in families.items():
                 if family not in self._engines:
-                    opened = session.copies.more(Capacity.of(settings), backend_greedy=self._on_backend)
+                    opened = session.copies.more(Capacity.of(settings), backend_greedy=on_backend)
                     self._engines[family] = opened
                     for context in opened.values():
                         stack.callback(context.close)
@@ -100,24 +89,10 @@ class Contexts(Closing):
 
     def decoder(self, point: Point) -> Decoder:
         """A new decoder of a point."""
-        kind = NotingDecoder if point.settings.mode == "auto" else Decoder
-        return self._session.decoder_in(self._engines[FAMILY[point.settings.mode]], point.settings, kind)
-
-    def open(self, point: Point) -> AbstractContextManager[Engine]:
-        """One more context, made for a point; it is the caller's to close."""
-        return self._alone(point.settings, on_backend=self._on_backend)
-
-    def readable(self, settings: DecodeSettings) -> AbstractContextManager[Engine]:
-        """A context whose logits can be read: a point's or plain decoding's own where it is one."""
-        if self._on_backend is not False:
-            return self._alone(settings, on_backend=False)
-        return nullcontext(_first(self._engines[FAMILY[settings.mode]]))
+        return self._session.decoder_in(self._engines[FAMILY[point.settings.mode]], point.settings)
 
     def close(self) -> None:
         self._closing.close()
-
-    def _alone(self, settings: DecodeSettings, *, on_backend: bool | None) -> AbstractContextManager[Engine]:
-        return closing(self._session.copies.another(Capacity.of([settings]), backend_greedy=on_backend))
 
 
 def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) -> list[Contender]:
@@ -134,36 +109,6 @@ def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) ->
     ]
 
 
-def judge(
-    open_engine: OpenEngine, found: Iterable[Result], sampler: InspectableSampler | None, *, every: bool
-) -> Judged:
-    """Decode answers that are not plain's once more, plainly and in their mode's steps, and give each a verdict.
-
-    `open_engine`: its contexts' logits can be read. `every`: judge all of them, or the first of each result.
-    Answers of other programs cannot be judged.
-    """
-    judged: Judged = {}
-    for result in found:
-        point = result.by.point
-        if result.kind == ALL or point is None:
-            continue
-        for each in result.parted if every else result.parted[:1]:
-            judged[result.number, each.number] = _judged(open_engine, point, each, sampler)
-    return judged
-
-
-class RepeatedTrees(Mode):
-    """Drafts the trees of an answer that was noted before, step by step."""
-
-    def __init__(self, trees: Sequence[Tree]) -> None:
-        self._trees = iter(trees)
-
-    def grow(self, text: Sequence[int], room: int) -> Tree:
-        tree = next(self._trees, None)
-        # Where the same steps give another text, the rest of it was not guessed before.
-        return tree if tree and tree.tokens[0] == text[-1] and len(tree) <= room else Tree(text[-1])
-
-
 def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[Exchange], Trial]:
     def answer(exchange: Exchange) -> Trial:
         decoder = contexts.decoder(point)
@@ -173,14 +118,6 @@ def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[
         return trial
 
     return answer
-
-
-def _judged(open_engine: OpenEngine, point: Point, answered: Answered, sampler: InspectableSampler | None) -> Run:
-    plain, exchange = replace(point.settings, mode="plain"), answered.exchange
-    trees = answered.other.trees if answered.other else ()
-    mode = partial(RepeatedTrees, trees) if trees else None
-    with Comparison(open_engine, exchange.max_tokens, plain, sampler) as comparison:
-        return comparison.run(point.settings, [exchange.prompt], mode)[0]
 
 
 def _first(contexts: Mapping[str, Context]) -> Context:

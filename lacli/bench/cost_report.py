@@ -206,7 +206,7 @@ def _on_ceiling(wide: Sequence[StepCost]) -> str:
     if round(speedup, 1) <= 1:
         return "At the sizes measured, even guesses that all come true would not pay."
     gain = f"Steps whose guesses all come true would be {speedup:.1f} times as fast at most"
-    return f"{gain}, with {rows} rows, the best of the sizes measured; lacli bench tells it of whole answers."
+    return f"{gain}, with {rows} rows, the best of the sizes measured."
 
 
 def _learned_json(experience: Experience, at: float) -> dict[str, Any]:

@@ -1,15 +1,12 @@
-"""Results in whole tables: by class, what became of the guesses, where texts part."""
+"""Results in whole tables: by class, and what became of the guesses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lacli.bench.contenders import Judged
-from lacli.bench.oracle import Ceilings
-from lacli.bench.results import Result, overall
-from lacli.bench.rows import Machine, distances, verdict
+from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
+from lacli.bench.rows import Machine
 from lacli.bench.statistics import Ratio, spread
-from lacli.bench.tasks import ALL
 from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
 from lacli.text.format import fitted, markdown
@@ -18,14 +15,9 @@ Write = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
 """Makes a table of a header, rows and the number of columns that are aligned to the left."""
 
 LEGEND = (
-    "x plain: plain decoding's time a token over the mode's, prompt by prompt, geometric mean; 95%: its interval, "
-    "where prompts are enough for one. S: tokens a step. rows: of a step. 1st ms: to the first token."
-)
-
-CEILING_LEGEND = (
-    "ceiling: x plain of an oracle that drafts plain decoding's own text in steps of that many rows, the most that "
-    "any guesses could reach here, or 1 where plain is faster. share: of what lies above plain, (x plain - 1) / "
-    "(ceiling - 1)."
+    "x plain: plain decoding's time a token over the mode's, prompt by prompt, geometric mean; 95%: its interval; "
+    f"both from {LEAST_PROMPTS} prompts and {LEAST_TOKENS} tokens on. S: tokens a step. rows: of a step. "
+    "1st ms: to the first token."
 )
 
 MOST_POSITIONS = 6
@@ -44,25 +36,13 @@ def lined_up(width: int) -> Write:
     return write
 
 
-def as_lines(
-    found: Sequence[Result],
-    machine: Machine,
-    judged: Judged,
-    ceilings: Ceilings | None = None,
-    write: Write = markdown,
-    width: int = PAGE,
-) -> str:
-    """What was measured on, a table by class, the ceilings, a table of the guesses, and where texts part.
+def as_lines(found: Sequence[Result], machine: Machine, write: Write = markdown, width: int = PAGE) -> str:
+    """What was measured on, a table by class, and a table of the guesses.
 
     `write`: makes the tables. `width`: columns of the words around them.
     """
-    parts = [wrapped(heading(machine), width), speeds(found, machine, write), wrapped(LEGEND, width)]
-    if ceilings:
-        parts += [ceiling_table(found, ceilings, write), wrapped(CEILING_LEGEND, width)]
-    parts.append(guess_table(found, write))
-    if judged:
-        parts.append(partings(found, judged, write))
-    return "\n\n".join(part for part in parts if part)
+    speed, guesses = speeds(found, machine, write), guess_table(found, write)
+    return "\n\n".join(filter(None, [wrapped(heading(machine), width), speed, wrapped(LEGEND, width), guesses]))
 
 
 def heading(machine: Machine) -> str:
@@ -95,32 +75,13 @@ def _numbers(result: Result) -> tuple[str, ...]:
     return (
         f"{result.speed:.{places}f}",
         "" if scatter is None else f"{scatter:.{places}f}",
-        "1" if plain else f"{result.speedup.value:.2f}",
-        "" if plain else interval(result.speedup),
+        "1" if plain else f"{result.speedup.value:.2f}" if result.is_enough else "",
+        interval(result.speedup) if result.is_enough and not plain else "",
         f"{result.compression:.2f}",
         "" if rows is None else f"{rows:.1f}",
         f"{result.seconds_per_step * 1e3:.2f}",
         f"{result.first_token_s * 1e3:.1f}",
     )
-
-
-def ceiling_table(found: Sequence[Result], ceilings: Ceilings, write: Write = markdown) -> str:
-    """What an oracle reached in each class, and the share of that which was reached without one."""
-    header = ("class", "mode", "ceiling", "95%", "with rows", "x plain", "share")
-    rows = []
-    for result in found:
-        if ceiling := ceilings.get((result.number, result.kind)):
-            share = ceiling.share(result.speedup.value)
-            rows.append((
-                result.kind,
-                result.by.label,
-                f"{ceiling.ratio.value:.2f}",
-                interval(ceiling.ratio),
-                str(ceiling.rows),
-                f"{result.speedup.value:.2f}",
-                "" if share is None else f"{share:.0%}" if share else "none",
-            ))  # fmt: skip
-    return write(header, rows, 2)
 
 
 def guess_table(found: Sequence[Result], write: Write = markdown) -> str:
@@ -143,22 +104,6 @@ def guess_table(found: Sequence[Result], write: Write = markdown) -> str:
         return ""
     header = ("mode", "guesses/step", "accepted", "at least 1, 2, .. accepted", "steps of 1, 2, .. tokens", "MiB")
     return write(header, rows, 1)
-
-
-def partings(found: Sequence[Result], judged: Judged, write: Write = markdown) -> str:
-    """Where texts part from plain's: margin, rounding and verdict of those that were decoded again."""
-    rows = []
-    for result in found:
-        for each in result.answered:
-            run = judged.get((result.number, each.number))
-            if result.kind == ALL or run is None:
-                continue
-            margin, rounding = ("" if part is None else f"{part:.4f}" for part in distances(run.difference))
-            label = result.by.label
-            rows.append((result.kind, label, each.exchange.name, str(each.parts_at), margin, rounding, verdict(run)))
-    # Of logits when greedy; when sampling, of the draw and of the tokens' shares.
-    header = ("class", "mode", "prompt", "token", "off by", "rounding moves", "verdict")
-    return write(header, rows, 3)
 
 
 def interval(ratio: Ratio) -> str:

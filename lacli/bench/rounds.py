@@ -1,4 +1,4 @@
-"""The timed answers of a benchmark: every prompt answered by every contender, in turns, one repetition after another.
+"""The timed answers of a benchmark: every prompt answered by every contender, in turns, until the time is up.
 
 Turns are taken answer by answer, so what slows the machine down for a while slows all contenders alike.
 """
@@ -6,21 +6,31 @@ Turns are taken answer by answer, so what slows the machine down for a while slo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import count
+from math import inf
 from time import perf_counter
 
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
-from lacli.cache import SingleEngine
-from lacli.decode import Decoder, TextState
+from lacli.decode import Decoder
 from lacli.errors import LacliError
 from lacli.stats import Step, core_wanted_s
-from lacli.tree import Origin, Tree
+from lacli.terminal.screen import Screen
+from lacli.tree import Origin
 
 NAME_LENGTH = 24
 
+MOST_TOKENS = 5
+"""Tokens that a step brings at most over many prompts: lookahead brought 4.7 in edits of code, its best class."""
+
 LEAST_ROOM = 8
 """Tokens that an answer must have place for behind its prompt, or the prompt is left out."""
+
+
+class TimeUp(Exception):
+    """Raised where an answer would go on beyond the deadline."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,8 @@ class Trial:
     `ids`, `text`: all generated tokens and their text, None where another program does not tell. `tokens`: generated in
     `seconds`, the wall time from the end of the prefill to the last step. `step_count`, `rows`: llama_decode calls
     after the prefill, and rows in all of them (None: unknown). `first_token_s`: seconds from the start to the first
-    token. `steps`: each step, where lacli decoded. `trees`: the draft of each step, where a second answer would draft
-    otherwise. `own_limit`: True for a program that stops at a limit of its own, so that its answer may be shorter or
-    longer.
+    token. `steps`: each step, where lacli decoded. `own_limit`: True for a program that stops at a limit of its own, so
+    that its answer may be shorter or longer.
     """
 
     ids: tuple[int, ...] | None
@@ -46,7 +55,6 @@ class Trial:
     prompt_s: float
     first_token_s: float
     steps: tuple[Step, ...] = ()
-    trees: tuple[Tree, ...] = ()
     own_limit: bool = False
 
     def core_wanted_s(self, threads: int) -> float:
@@ -70,12 +78,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One turn of a task as a model gets it. `prompt`: token ids. `max_tokens`: of the answer."""
+    """One turn of a task as a model gets it.
+
+    `prompt`: token ids. `max_tokens`: of the answer, which is given up at the time `deadline` of `perf_counter`.
+    """
 
     task: Task
     turn: int
     prompt: tuple[int, ...]
     max_tokens: int
+    deadline: float = inf
 
     @property
     def name(self) -> str:
@@ -108,7 +120,7 @@ class Contender:
     """A point of the sweep, or another program, that answers prompts.
 
     `point`: None for another program. `baseline`: the number of the plain decoding it is compared with. `answer`:
-    decodes and times one answer. `memory`: MiB of its context, 0 for another program. `texts`: decoded at a time.
+    decodes and times one answer. `memory`: MiB of its context, 0 for another program.
     """
 
     label: str
@@ -116,28 +128,11 @@ class Contender:
     baseline: int
     answer: Callable[[Exchange], Trial]
     memory: float = 0.0
-    texts: int = 1
 
     @property
     def mode(self) -> str:
         """How it decodes, or which program it is."""
         return self.point.settings.mode if self.point else self.label
-
-
-class NotingDecoder(Decoder):
-    """A decoder for one answer that notes the tree of each step, so that the same steps can be taken again.
-
-    Mode auto goes by the clock: it drafts otherwise the next time, and where it parts from plain depends on its steps.
-    """
-
-    def _learn_anew(self) -> None:
-        self.trees: list[Tree] = []
-        super()._learn_anew()
-
-    def _decode(self, texts: Sequence[TextState], prompts: Sequence[SingleEngine] = ()) -> list[Tree] | None:
-        trees = super()._decode(texts, prompts)
-        self.trees += trees or ()
-        return trees
 
 
 def accepted_guesses(steps: Sequence[Step]) -> int:
@@ -146,13 +141,19 @@ def accepted_guesses(steps: Sequence[Step]) -> int:
 
 
 def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:
-    """Decode one answer to its end. `text`: detokenizes; called after the clock has stopped."""
+    """Decode one answer to its end. `text`: detokenizes; called after the clock has stopped.
+
+    Raises TimeUp behind the first step after the exchange's deadline.
+    """
     begin = perf_counter()
     first_token_s = 0.0
     steps = []
-    for step in decoder.generate(exchange.prompt, exchange.max_tokens):
-        first_token_s = first_token_s or perf_counter() - begin
-        steps.append(step)
+    with closing(decoder.generate(exchange.prompt, exchange.max_tokens)) as taken:
+        for step in taken:
+            first_token_s = first_token_s or perf_counter() - begin
+            steps.append(step)
+            if not step.finish and perf_counter() > exchange.deadline:
+                raise TimeUp
     seconds = perf_counter() - begin - decoder.prompt_s
     ids = tuple(token for step in steps for token in step.tokens)
     return Trial(
@@ -167,7 +168,6 @@ def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], 
         prompt_s=decoder.prompt_s,
         first_token_s=first_token_s,
         steps=tuple(steps),
-        trees=tuple(decoder.trees) if isinstance(decoder, NotingDecoder) else (),
     )
 
 
@@ -175,50 +175,65 @@ def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], 
 class Rounds:
     """Trials by contender and exchange, as far as they have got; iterate it to go on by one trial.
 
-    `contenders`: the first is plain decoding. `left_out`: tasks whose prompts are too long for the context. `failures`:
-    the error after which another program was given up; an error of a mode ends the benchmark. `is_cut`: the time was up
-    before all had answered.
+    `contenders`: the first is plain decoding. `repetitions`: answers to each exchange at most, None for as many as end
+    before `deadline`, which is a time of `perf_counter`. `left_out`: tasks whose prompts are too long for the context.
+    `failures`: the error after which another program was given up; an error of a mode ends the benchmark.
+    `prompt_token_s`: seconds that a token of a prompt took the last time.
     """
 
     contenders: Sequence[Contender]
     tasks: Sequence[Task]
-    repetitions: int
+    repetitions: int | None
     asker: Asker
+    deadline: float = inf
     exchanges: list[Exchange] = field(default_factory=list)
     left_out: list[Task] = field(default_factory=list)
     trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
     failures: dict[int, LacliError] = field(default_factory=dict)
-    is_cut: bool = False
+    prompt_token_s: float = 0.0
+
+    def warm_up(self, exchange: Exchange, screen: Screen, *, leave_out: bool) -> None:
+        """Let every contender take a few steps, which load kernels and are not counted.
+
+        A program that fails is left out. So is a setting of jacobi or lookahead whose steps
+        are too dear to pay, if `leave_out` says so.
+        """
+        able: list[Contender] = []
+        plain_s = 0.0
+        for contender in self.contenders:
+            try:
+                trial = self._answered(contender, exchange)
+            except LacliError as error:
+                if contender.point:
+                    raise
+                screen.note(f"left out: {contender.label}: {error}")
+                continue
+            # The first step may load kernels, and in the last one there is no room for guesses.
+            if contender.point and (steps := trial.steps[1:-1]):
+                step_s = min(step.seconds for step in steps)
+                plain_s = plain_s or step_s
+                # Others may draft less in their next steps.
+                fixed = contender.mode in ("jacobi", "lookahead")
+                if (
+                    leave_out
+                    and fixed
+                    and step_s > min(contender.point.settings.max_step_tokens, MOST_TOKENS) * plain_s
+                ):
+                    why = f"a step takes {step_s / plain_s:.0f} plain ones, more than it brings tokens"
+                    screen.note(f"left out: {contender.label}: {why}; --modes measures it")
+                    continue
+            able.append(contender)
+        self.contenders = able
 
     def __iter__(self) -> Iterator[None]:
-        yield from self._first()
-        for repetition in range(1, self.repetitions):
-            for number in range(len(self.exchanges)):
-                yield from self._answer(number, rotation=repetition + number)
-
-    def within(self, seconds: float | None) -> Iterator[None]:
-        """Go on until all have answered an exchange, `seconds` after the beginning; None: to the end."""
-        begin = perf_counter()
-        for count, _ in enumerate(self, start=1):
-            yield
-            if seconds is not None and count % len(self.contenders) == 0 and perf_counter() - begin > seconds:
-                self.is_cut = count < self.most
-                return
-
-    @property
-    def most(self) -> int:
-        """Answers that there will be, where no prompt is left out."""
-        return sum(len(task.turns) for task in self.tasks) * len(self.contenders) * self.repetitions
-
-    def take_in(self, further: Rounds) -> None:
-        """Add what the same contenders have answered to other tasks, whole or as far as the time went."""
-        first = len(self.exchanges)
-        self.exchanges += further.exchanges
-        self.trials |= {(place, first + number): found for (place, number), found in further.trials.items()}
-        asked = {exchange.task for exchange in further.exchanges}
-        self.tasks = [*self.tasks, *(task for task in further.tasks if task in asked)]
-        self.left_out += further.left_out
-        self.failures |= further.failures
+        try:
+            yield from self._first()
+            rest = count(1) if self.repetitions is None else range(1, self.repetitions)
+            for repetition in rest if self.exchanges else ():
+                for number in range(len(self.exchanges)):
+                    yield from self._answer(number, rotation=repetition + number)
+        except TimeUp:
+            return
 
     def of(self, contender: int, exchange: int) -> list[Trial]:
         """A contender's trials on one exchange, one a repetition."""
@@ -240,17 +255,16 @@ class Rounds:
 
     def _answer(self, number: int, rotation: int) -> Iterator[None]:
         """One exchange answered by everyone; who begins changes, so that no place in the order is a favour."""
-        count = len(self.contenders)
-        for place in range(count):
-            contender = (place + rotation) % count
+        everyone = len(self.contenders)
+        for place in range(everyone):
+            contender = (place + rotation) % everyone
             if contender not in self.failures:
                 self._try(contender, number)
             yield
-        self._forget_trees(number)
 
     def _try(self, contender: int, number: int) -> None:
         try:
-            trial = self.contenders[contender].answer(self.exchanges[number])
+            trial = self._answered(self.contenders[contender], self.exchanges[number])
         except LacliError as error:
             if self.contenders[contender].point:
                 raise
@@ -258,9 +272,10 @@ class Rounds:
         else:
             self.trials.setdefault((contender, number), []).append(trial)
 
-    def _forget_trees(self, number: int) -> None:
-        """Drop the trees of answers that are plain's: they take memory and will not be decoded again."""
-        for place, contender in enumerate(self.contenders):
-            trials, plain = self.of(place, number), self.of(contender.baseline, number)
-            if trials and plain and trials[-1].trees and trials[-1].same(plain[0]):
-                trials[-1] = replace(trials[-1], trees=())
+    def _answered(self, contender: Contender, exchange: Exchange) -> Trial:
+        """Raises TimeUp at the deadline, and before an answer whose prompt would not be read by then."""
+        if perf_counter() + self.prompt_token_s * len(exchange.prompt) > self.deadline:
+            raise TimeUp
+        trial = contender.answer(replace(exchange, deadline=self.deadline))
+        self.prompt_token_s = trial.prompt_s / len(exchange.prompt)
+        return trial

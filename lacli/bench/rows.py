@@ -1,40 +1,31 @@
-"""Results for programs: a flat row for each class and contender, as JSON, JSON lines or CSV.
+"""Results for programs: a flat row for each class and contender, as JSON.
 
 Names are llama-bench's where it has one; docs/benchmarks.md explains each.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from io import StringIO
 from math import isfinite
 from typing import Any, Literal
 
-from lacli.bench.contenders import Judged
-from lacli.bench.oracle import Ceiling, Ceilings
 from lacli.bench.results import Result, overall
 from lacli.bench.rounds import Contender
 from lacli.bench.statistics import stddev
-from lacli.check.compare import Run
-from lacli.check.judge import Difference
 from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.library import devices, version
 from lacli.session.report import describe_sampling
 from lacli.session.session import Session
 
-Format = Literal["text", "md", "json", "jsonl", "csv"]
+Format = Literal["text", "md", "json"]
 ResultRow = dict[str, Any]
 
 NANO = 1e9
 
-TEXT = (
-    *("identical", "identical_n", "first_diff", "first_diff_prompt", "first_diff_margin", "first_diff_rounding"),
-    "verdict",
-)
+TEXT = ("identical", "identical_n", "first_diff", "first_diff_prompt")
 """Columns on whether the texts are plain's."""
 
 
@@ -122,37 +113,22 @@ def machine_of(session: Session) -> Machine:
 
 
 def as_rows(
-    found: Sequence[Result],
-    machine: Machine,
-    judged: Judged,
-    ceilings: Ceilings | None = None,
-    extras: Mapping[int, Mapping[str, Any]] | None = None,
+    found: Sequence[Result], machine: Machine, extras: Mapping[int, Mapping[str, Any]] | None = None
 ) -> list[ResultRow]:
     """A row a result. `extras`: more columns by contender, for its row over all classes."""
     rows, whole = [], overall(found)
     for result in found:
         row = machine.columns(result.by) | _speed(result) | _contender(result) | _guesses(result)
-        row |= _ceiling(result, (ceilings or {}).get((result.number, result.kind)))
         more = (extras or {}).get(result.number, {}) if result in whole else {}
-        text = _text(result, judged) if machine.comparable else dict.fromkeys(TEXT)
+        text = _text(result) if machine.comparable else dict.fromkeys(TEXT)
         rows.append(row | text | dict(more))
     return rows
 
 
-def as_text(rows: Sequence[ResultRow], form: Format) -> str:
-    """The rows in a format for programs, without a last newline."""
-    if form == "jsonl":
-        return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    if form == "json":
-        lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
-        return f"[\n{lines}\n]" if rows else "[]"
-    out = StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
-    return out.getvalue().removesuffix("\n")
+def as_text(rows: Sequence[ResultRow]) -> str:
+    """The rows as JSON, each on a line, without a last newline."""
+    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
+    return f"[\n{lines}\n]" if rows else "[]"
 
 
 def _speed(result: Result) -> ResultRow:
@@ -160,7 +136,7 @@ def _speed(result: Result) -> ResultRow:
     repetition = [trials for each in result.answered for trials in each.trials[:1]]
     tokens = sum(trial.tokens for trial in repetition)
     nanoseconds = [tokens * NANO / speed for speed in result.speeds]
-    ratio = result.speedup
+    ratio, told = result.speedup, result.is_enough or result.by.mode == "plain"
     return {
         "n_prompt": result.prompt_tokens,
         "n_gen": tokens,
@@ -171,9 +147,9 @@ def _speed(result: Result) -> ResultRow:
         "samples_ns": [round(each) for each in nanoseconds],
         "samples_ts": [round(each, 3) for each in result.speeds],
         "median_ts": round(result.speed, 3),
-        "speedup": round(ratio.value, 4),
-        "speedup_low": _rounded(ratio.low),
-        "speedup_high": _rounded(ratio.high),
+        "speedup": round(ratio.value, 4) if told else None,
+        "speedup_low": _rounded(ratio.low) if told else None,
+        "speedup_high": _rounded(ratio.high) if told else None,
         "first_token_ms": round(result.first_token_s * 1e3, 3),
     }
 
@@ -215,51 +191,17 @@ def _guesses(result: Result) -> ResultRow:
     }
 
 
-def _ceiling(result: Result, ceiling: Ceiling | None) -> ResultRow:
-    """What an oracle reached, and how much of it this is."""
-    return {
-        "ceiling": _rounded(ceiling.ratio.value) if ceiling else None,
-        "ceiling_rows": ceiling.rows if ceiling else None,
-        "ceiling_share": _rounded(ceiling.share(result.speedup.value)) if ceiling else None,
-    }
-
-
-def _text(result: Result, judged: Judged) -> ResultRow:
-    """Whether the texts are plain's; of the first that is not where it parts, and what the judge says about it."""
+def _text(result: Result) -> ResultRow:
+    """Whether the texts are plain's, and where the first that is not parts from it."""
     first = next(iter(result.parted), None)
-    run = judged.get((result.number, first.number)) if first else None
-    margin, rounding = distances(run.difference if run else None)
     return {
         "identical": None if result.identical is None else not result.parted,
         "identical_n": result.identical,
         "first_diff": first.parts_at if first else None,
         "first_diff_prompt": first.exchange.name if first else None,
-        "first_diff_margin": _rounded(margin),
-        "first_diff_rounding": _rounded(rounding),
-        "verdict": verdict(run) if first else None if result.identical is None else "identical",
     }
-
-
-def distances(difference: Difference | None) -> tuple[float | None, float | None]:
-    """How far a token is from plain's, and how far rounding moves that: in logits, or of a draw in probability."""
-    if difference is None:
-        return None, None
-    if difference.draw:
-        return difference.draw.distance, difference.draw.movement
-    return difference.margin, difference.rounding
-
-
-def verdict(run: Run | None) -> str:
-    """The judge's word about an answer that is not plain's; an answer that was not decoded again has none."""
-    if run is None:
-        return "not judged"
-    return "not repeated" if run.identical else run.verdict
 
 
 def _rounded(value: float | None) -> float | None:
     """Four digits; JSON has no word for what is not a finite number."""
     return round(value, 4) if value is not None and isfinite(value) else None
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | bool) else value

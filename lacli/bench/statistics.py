@@ -12,9 +12,6 @@ import numpy.typing as npt
 
 Logs = npt.NDArray[np.float64]
 
-LEAST_REPETITIONS = 5
-"""Of a single prompt: the range of 2 holds the truth in half of the cases, that of 5 in 94%."""
-
 RESAMPLES = 2_000
 """Bootstrap samples: of a normal distribution the standard error of each end is then 1.5% of the interval's width."""
 
@@ -28,22 +25,15 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, with its 95% interval, or None for its ends where too little was repeated.
+    """How many times as fast, with its 95% interval, or None for its ends where there are fewer than three prompts.
 
-    `prompts`: how many were measured. `agreed`: whether all of them, at least two, are on one side of 1; of a single
-    prompt its repetitions.
+    `prompts`: how many were measured.
     """
 
     value: float
     low: float | None = None
     high: float | None = None
     prompts: int = 1
-    agreed: bool = False
-
-    @property
-    def is_of_prompts(self) -> bool:
-        """Whether there is an interval that speaks of more prompts of the kind, and not of a single one."""
-        return self.low is not None and self.prompts > 1
 
     @property
     def surely_faster(self) -> bool:
@@ -80,31 +70,28 @@ def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[floa
     cancels. The value is the geometric mean over prompts of the median over repetitions, which counts twice as fast
     and half as fast alike: exchanging the modes gives the inverse. The interval says where the value of many more
     prompts of the kind would lie, and is wide for few: see `_interval`. Two prompts have none, because Student's t of
-    one degree of freedom would make it 12.7 standard errors; neither has one prompt of fewer than 5 repetitions.
+    one degree of freedom would make it 12.7 standard errors; neither has one, which says nothing of others.
     """
     pairs = list(zip(plain, other, strict=True))
     assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs the one beside it"
     logs = [np.log(np.divide(*pair)) for pair in pairs]
     medians = [float(np.median(repeated)) for repeated in logs]
-    value, parts = float(np.mean(medians)), medians if len(logs) > 1 else logs[0].tolist()
-    agreed = len(parts) > 1 and (min(parts) > 0 or max(parts) < 0)
-    if len(logs) == 2 or (len(logs) == 1 and len(logs[0]) < LEAST_REPETITIONS):
-        return Ratio(exp(value), prompts=len(logs), agreed=agreed)
+    value = float(np.mean(medians))
+    if len(logs) < 3:
+        return Ratio(exp(value), prompts=len(logs))
     low, high = _interval(logs, value)
-    return Ratio(exp(value), exp(low), exp(high), len(logs), agreed)
+    return Ratio(exp(value), exp(low), exp(high), len(logs))
 
 
 def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
     """The middle 95% of resampled values, widened for the number of prompts.
 
     A bootstrap of n prompts is too narrow, by sqrt((n-1)/n) and because the scatter of few prompts is itself
-    uncertain; without the widening 95% intervals from 3 prompts hold the truth in 73 of 100 cases. Of a single
-    prompt only the repetitions are resampled, so the interval is about that prompt, and of 3 or 5 repetitions it is
-    their range (75% and 94%).
+    uncertain; without the widening 95% intervals from 3 prompts hold the truth in 73 of 100 cases.
     """
     low, high = np.quantile(_resampled(logs), (0.025, 0.975))
     prompts = len(logs)
-    wider = sqrt(prompts / (prompts - 1)) * student_point(prompts - 1) / NORMAL if prompts > 1 else 1.0
+    wider = sqrt(prompts / (prompts - 1)) * student_point(prompts - 1) / NORMAL
     return value + wider * float(low - value), value + wider * float(high - value)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from gzip import GzipFile
 from importlib.resources import files
 from io import BufferedReader
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 from lacli.errors import LacliError, UsageError, reason_of
@@ -109,6 +109,19 @@ def of_classes(tasks: Sequence[Task], classes: str | None) -> list[Task]:
         for task in tasks
         if not names or task.kind in names
     ]
+
+
+def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
+    """The tasks of each class, the classes in the order in which they first appear."""
+    classes: dict[str, list[Task]] = {}
+    for task in tasks:
+        classes.setdefault(task.kind, []).append(task)
+    return classes
+
+
+def in_turns(classes: Sequence[Sequence[Task]]) -> list[Task]:
+    """One task of each class after the other, so that what is cut off is of all classes."""
+    return [task for tasks in zip_longest(*classes) for task in tasks if task]
 
 
 def read_tasks(path: str, *, kind: str = OWN) -> list[Task]:

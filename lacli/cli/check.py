@@ -99,7 +99,7 @@ def check(
     """
     from json import dumps
 
-    from lacli.bench.plan import by_class
+    from lacli.bench.tasks import by_class
     from lacli.check.compare import fixed_seed, refuse_other_draws
     from lacli.check.report import as_json, as_lines
     from lacli.llamacpp.model import giving_way

@@ -209,10 +209,6 @@ class Copies(Closing):
             stack.pop_all()
         return opened
 
-    def another(self, capacity: Capacity, *, backend_greedy: bool | None) -> Context:
-        """A further context of the first copy; it is the caller's to close."""
-        return self._context(self._copies[0], capacity, backend_greedy)
-
     def take_notes(self) -> list[str]:
         """Return the notes on copies since the last call."""
         notes, self._notes = self._notes, []

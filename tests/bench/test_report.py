@@ -12,7 +12,7 @@ LOOKAHEAD_LABEL = "lookahead W=3 N=3 G=2"
 
 def test_the_tables_show_every_class_and_mode_in_a_form_that_markdown_reads(clock: FakeClock) -> None:
     rounds, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
-    text = as_lines(found, MACHINE, {})
+    text = as_lines(found, MACHINE)
     for words in ("code", "edit", ALL, "plain", "lookup", "lookahead W=3 N=3 G=2", "toy 1M F32", "a processor"):
         assert words in text
     for block in text.split("\n\n"):

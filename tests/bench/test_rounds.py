@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lacli.bench.plan import BenchPlan
 from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
-from lacli.bench.run import use_time_left
+from lacli.bench.run import WARM_UP_TOKENS
 from lacli.errors import LacliError
+from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
-from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, asker, contender, played, task, tokens_of
+from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, asker, contender, dear, played, task, tokens_of
 from tests.fakes.clock import FakeClock
 
 TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"))
 
 
 def test_counts_are_those_of_the_engine(clock: FakeClock) -> None:
-    ones = [contender(settings, clock) for settings in (PLAIN, LOOKUP, LOOKAHEAD)]
+    ones = [contender(each, clock) for each in (PLAIN, LOOKUP, LOOKAHEAD)]
     rounds = played(Rounds([one for one, _ in ones], TASKS, 2, asker()))
     for number, (_, engine) in enumerate(ones):
         trials = [trial for exchange in range(len(TASKS)) for trial in rounds.of(number, exchange)]
@@ -49,30 +51,49 @@ def test_contenders_take_turns_and_none_always_begins(clock: FakeClock) -> None:
     assert set(pairs) == {(0, 1), (1, 0)}, "each answers once before anyone answers the next exchange"
 
 
-def test_the_time_ends_the_rounds_once_all_have_answered_an_exchange(clock: FakeClock) -> None:
-    """Two contenders take 20 s and more for an answer each, so 10 s are over before the second one's."""
-    ones = [contender(settings, clock)[0] for settings in (PLAIN, LOOKUP)]
-    for seconds, turns in ((10, 2), (None, 12)):
-        rounds = Rounds(ones, TASKS, 3, asker())
-        assert len([*rounds.within(seconds)]) == turns
-        assert sum(map(len, rounds.trials.values())) == turns
-
-
-@pytest.mark.parametrize(("left_s", "taken"), [(79.0, 1), (119.0, 2), (1e9, 3)])
-def test_further_tasks_are_answered_while_time_is_left_as_if_they_had_been_asked_at_once(
-    clock: FakeClock, left_s: float, taken: int
+@settings(max_examples=30)
+@given(st.floats(1e-3, 0.05), st.floats(0.2, 2.0), st.integers(1, 3))
+def test_the_time_is_kept_however_fast_prompts_are_read_and_steps_are_made(
+    prompt_token_s: float, step_s: float, contenders: int
 ) -> None:
-    """A step takes a second, and there is no mode auto whose oracle would take a part."""
-    tasks = (*TASKS, task("7 8 7 8", kind="code"))
-    ones = [contender(PLAIN, clock, number=number)[0] for number in range(2)]
-    rounds = played(Rounds(ones, tasks[:1], 1, asker()))
-    plan = BenchPlan(tasks[:1], 1, 40.0, further=tasks[1:])
-    use_time_left(rounds, plan, left_s - 40.0, 40.0, Screen(quiet=True))
-    whole = played(Rounds(ones, tasks[:taken], 1, asker()))
-    assert rounds.exchanges == whole.exchanges and rounds.most == whole.most
-    assert {key: [each.ids for each in found] for key, found in rounds.trials.items()} == {
-        key: [each.ids for each in found] for key, found in whole.trials.items()
-    }
+    """Prompts of 200 tokens take up to 10 s to read and answers of 20 up to 40 s, of the 60 s that there are."""
+    clock, tasks = FakeClock(), [task(" ".join(["1 2 3"] * repeats)) for repeats in (1, 66, 20, 66, 5)]
+    with pytest.MonkeyPatch.context() as patched:
+        clock.install(patched)
+        ones = [
+            contender(each, clock, lambda rows, outputs: step_s if outputs else rows * prompt_token_s)[0]
+            for each in (PLAIN, LOOKUP, LOOKAHEAD)[:contenders]
+        ]
+        end = clock.now + 60.0
+        rounds = Rounds(ones, tasks, None, asker(), end)
+        first = asker().exchange(replace(tasks[0], max_tokens=WARM_UP_TOKENS), [])
+        assert first
+        rounds.warm_up(first, Screen(quiet=True), leave_out=False)
+        played(rounds)
+    longest_s = 200 * prompt_token_s + 20 * step_s
+    assert end - longest_s <= clock.now <= end + 6.0
+    assert all(len(trial.ids or ()) == 20 for found in rounds.trials.values() for trial in found), "none is cut"
+
+
+def test_without_a_limit_prompts_are_answered_again_until_the_time_is_up(clock: FakeClock) -> None:
+    """An answer takes 20 s and a second for its prompt, so the fifth of 100 s is not finished."""
+    for repetitions, answers in ((None, 4), (1, 2)):
+        one, _ = contender(PLAIN, clock)
+        rounds = played(Rounds([one], TASKS, repetitions, asker(), clock.now + 100.0))
+        assert sum(map(len, rounds.trials.values())) == answers
+
+
+def test_settings_whose_steps_are_too_dear_are_left_out_where_nothing_was_named(
+    clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = asker().exchange(TASKS[0], [])
+    assert first
+    for leave_out, left in ((True, ["plain", "lookup"]), (False, ["plain", "lookup", "lookahead W=3 N=3 G=2"])):
+        ones = [contender(each, clock, dear)[0] for each in (PLAIN, LOOKUP, LOOKAHEAD)]
+        rounds = Rounds(ones, TASKS, 1, asker())
+        rounds.warm_up(first, Screen(), leave_out=leave_out)
+        assert [each.label for each in rounds.contenders] == left and not rounds.trials
+        assert ("a step takes 6 plain ones, more than it brings tokens" in capsys.readouterr().err) == leave_out
 
 
 def test_a_later_turn_comes_behind_plain_decodings_answer(clock: FakeClock) -> None:
@@ -111,3 +132,10 @@ def test_a_mode_of_ours_that_fails_is_an_error(clock: FakeClock) -> None:
     broken = replace(contender(LOOKUP, clock)[0], answer=fail)
     with pytest.raises(LacliError, match="it crashed"):
         list(Rounds([broken], TASKS, 1, asker()))
+
+
+def test_the_most_tokens_of_a_step_are_its_deepest_guesses_and_the_models_own() -> None:
+    assert DecodeSettings(mode="plain").max_step_tokens == 1
+    assert DecodeSettings(mode="lookup", lookup_draft=10).max_step_tokens == 11
+    assert DecodeSettings(mode="jacobi", window=7).max_step_tokens == 8
+    assert DecodeSettings(mode="lookahead", window=0, ngram=5).max_step_tokens == 5

@@ -1,106 +1,43 @@
-"""A benchmark's end in words: how sure a verdict is, what to type, and that it fits a terminal."""
+"""A benchmark's end in words: what can be told, what it takes where nothing can, and that it fits a terminal."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Rounds
-from lacli.bench.statistics import Ratio
-from lacli.bench.summary import (
-    MOST_SHOWN,
-    Advice,
-    Typed,
-    _setting,
-    beside_plain,
-    more_seconds,
-    recommendation,
-    summary,
-    verdict,
-)
-from lacli.bench.sweep import Point
-from lacli.check.compare import Run
-from lacli.settings import DecodeSettings
+from lacli.bench.summary import MOST_SHOWN, beside_plain, more_seconds, summary, verdict, what_tells
 from tests.fakes.bench_field import (
     LOOKAHEAD,
     LOOKUP,
     MACHINE,
     PLAIN,
-    TASKS,
     asker,
     contender,
-    dear,
     free,
     played,
-    run,
+    task,
     wrong,
 )
 from tests.fakes.clock import FakeClock
 
-TOY = Typed("toy -t1", "-W 3,5", "--prompts mine.jsonl", 8.0)
-AHEAD = "--mode lookahead -W 3 -N 3 -G 2"
+AHEAD = "lookahead W=3 N=3 G=2"
+KINDS = ("code", "edit")
 
 
-def told(found: list[Result], width: int = 80) -> str:
-    return summary(found, {}, MACHINE, typed=TOY, width=width)
-
-
-def advised(found: list[Result]) -> Advice:
-    return recommendation(beside_plain(found), TOY)
-
-
-def as_auto(found: list[Result], label: str) -> list[Result]:
-    """The same results where the setting `label` is mode auto."""
-    auto = Point(DecodeSettings(mode="auto"))
-    return [
-        replace(each, by=replace(each.by, label="auto", point=auto)) if each.by.label == label else each
-        for each in found
+def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = KINDS, lookups: int = 1) -> Rounds:
+    """Plain decoding, lookup and lookahead have answered so many prompts of each class with so many tokens."""
+    tasks = [
+        replace(task(f"{number} 1 2 {number} 1 2 {place}"), kind=kind, max_tokens=tokens)
+        for number in range(prompts)
+        for place, kind in enumerate(kinds)
     ]
-
-
-@pytest.mark.parametrize(
-    ("ratio", "words"),
-    [
-        (Ratio(1.3, 1.1, 1.6, 4), "faster"),
-        (Ratio(1.3, 0.9, 1.6, 4, True), "undecided"),
-        (Ratio(0.5, 0.4, 0.9, 4), "slower"),
-        (Ratio(1.3, prompts=2, agreed=True), "probably faster"),
-        (Ratio(0.7, prompts=2, agreed=True), "probably slower"),
-        (Ratio(1.3, prompts=2), "undecided"),
-        (Ratio(1.3, 1.2, 1.4, 1, True), "probably faster"),
-    ],
-)
-def test_a_verdict_is_certain_only_where_an_interval_of_prompts_leaves_out_1(ratio: Ratio, words: str) -> None:
-    assert verdict(ratio) == words
-
-
-def test_the_modes_are_named_from_the_fastest_with_their_classes_and_what_to_type(clock: FakeClock) -> None:
-    rounds, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
-    ahead = found[-1]
-    text = told(found)
-    first = next(line for line in text.splitlines() if line.startswith(ahead.by.label))
-    assert first == f"{ahead.by.label}: {ahead.speedup.value:.2f}x, faster"
-    assert text.index(ahead.by.label) < text.index("lookup: ")
-    assert f"code ({found[2].speedup.value:.2f}x)" in text and "edit (" in text and "class code" not in text
-    assert text.endswith(f":\n  lacli run toy -t1 {AHEAD}") and "All texts are plain decoding's." in text
-
-
-def test_where_every_row_costs_as_much_as_a_step_plain_is_what_to_type(clock: FakeClock) -> None:
-    rounds, found = run(clock, dear, PLAIN, LOOKUP, LOOKAHEAD)
-    assert told(found).endswith(
-        "Nothing is faster than plain decoding here, so type:\n  lacli run toy -t1 --mode plain"
-    )
-
-
-def test_auto_is_what_to_type_unless_another_setting_is_surely_faster_than_it(clock: FakeClock) -> None:
-    rounds, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
-    lookup, ahead = (next(each for each in reversed(found) if each.number == number) for number in (1, 2))
-    for others, command in (((0.7, 0.79, 0.75), "lacli run toy -t1"), ((0.4, 0.4, 0.4), f"lacli run toy -t1 {AHEAD}")):
-        both = [lasting(lookup, 0.7, 0.8, 0.75), lasting(ahead, *others)]
-        assert both[0].speedup.surely_faster and both[1].speedup.value > both[0].speedup.value
-        assert recommendation(as_auto(both, "lookup"), TOY).command == command
+    settings = (PLAIN, *[LOOKUP] * lookups, LOOKAHEAD)
+    return played(Rounds([contender(each, clock, free)[0] for each in settings], tasks, 1, asker()))
 
 
 def lasting(result: Result, *times: float) -> Result:
@@ -112,106 +49,99 @@ def lasting(result: Result, *times: float) -> Result:
     return replace(result, answered=tuple(answered))
 
 
-def test_where_nothing_is_sure_auto_stays_and_without_it_more_time_is_advised(clock: FakeClock) -> None:
-    """Two prompts have no interval."""
-    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
-    found = results(played(Rounds(ones, TASKS[:2], 2, asker())))
-    assert "probably faster on" in told(found) and "not certain" in told(found) and "--seconds" in told(found)
-    assert advised(found).command == "lacli bench toy -t1 -W 3,5 --prompts mine.jsonl --seconds 40"
-    auto = as_auto(found, found[-1].by.label)
-    assert advised(auto).command == "lacli run toy -t1" and "guesses only where that pays" in advised(auto).reason
-    slow = [lasting(each, 1.5, 0.9) for each in beside_plain(auto) if len(each.answered) == 2]
-    assert (verdict(slow[-1].speedup), round(slow[-1].speedup.value, 2)) == ("undecided", 0.86)
-    assert recommendation(slow, TOY) == advised(found), "what was measured does not show that auto pays"
+def told(found: list[Result], asked: int = 8, width: int = 80, **more: object) -> str:
+    return summary(found, MACHINE, asked=asked, seconds=60.0, width=width, **more)  # type: ignore[arg-type]
 
 
-def test_classes_of_one_answer_each_have_numbers_and_no_verdict(clock: FakeClock) -> None:
-    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
-    alone = beside_plain(results(played(Rounds(ones, TASKS[:1], 1, asker()))))[0]
-    for kinds, words in (("abcd", "too few answers on all 4 classes ("), ("abc", "too few answers on a (")):
-        line = _setting(alone, [replace(alone, kind=kind) for kind in kinds])[1]
-        assert line.strip().startswith(words)
+def test_what_is_faster_comes_first_with_its_interval_and_its_classes(clock: FakeClock) -> None:
+    found = results(answers(clock, 5, 50))
+    slow = [lasting(each, *[2.0] * each.prompts) if each.by.mode == "lookup" else each for each in found]
+    lines = told(slow, asked=10).splitlines()
+    assert lines[1] == "10 prompts of 2 classes, 500 tokens decoded plainly: plain decoding has 1.0"
+    ahead, lookup = (next(i for i, line in enumerate(lines) if line.startswith(name)) for name in (AHEAD, "lookup"))
+    assert ahead < lookup
+    assert re.fullmatch(re.escape(AHEAD) + r": (\d\.\d\d)x, faster \(\d\.\d\dx to \d\.\d\dx\)", lines[ahead])
+    assert re.fullmatch(r"    faster on \w+ \(\d\.\d\dx\), \w+ \(\d\.\d\dx\)", lines[ahead + 1])
+    assert lines[lookup : lookup + 2] == [
+        "lookup: 0.50x, slower (0.50x to 0.50x)", "    slower on code (0.50x), edit (0.50x)"
+    ]  # fmt: skip
+    assert "It takes" not in told(slow) and lines[-1] == "All texts are plain decoding's."
 
 
-def test_more_time_is_what_the_interval_needs_at_most_ten_minutes_and_at_least_twice_as_much() -> None:
-    """An interval three times as wide as the ratio is far from 1, in logarithms, needs nine times the answers."""
-    wide, narrow = (Ratio(1.1, 1.1 ** (1 - times), 1.1 ** (1 + times), 8) for times in (3, 1.2))
-    assert [more_seconds([ratio], 20) for ratio in (wide, narrow, Ratio(1.1))] == [180, 40, 80]
-    assert [more_seconds([narrow, wide], seconds) for seconds in (180, 900)] == [600, 1800]
-
-
-def test_where_more_time_changes_nothing_none_is_advised(clock: FakeClock) -> None:
-    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
-    found = results(played(Rounds(ones, TASKS[:2], 2, asker())))
-    text = summary(found, {}, MACHINE, typed=Typed("toy"), width=80)
-    assert "needs more prompts." in text and "--seconds" not in text
-
-
-def test_answers_that_a_short_time_has_cut_are_said_to_be_short(
-    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "asked", "wanted"),
+    [
+        (1, 16, 1, "more prompts and longer answers (-n)."),
+        (3, 100, 3, "more prompts."),
+        (4, 16, 4, "more prompts and longer answers (-n)."),
+        (3, 100, 80, "--seconds 160."),
+        (1, 100, 3, "--seconds 480 and more prompts."),
+    ],
+)
+def test_below_four_prompts_or_200_tokens_there_is_no_ratio_and_what_is_missing_is_said(
+    clock: FakeClock, prompts: int, tokens: int, asked: int, wanted: str
 ) -> None:
-    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
-    found = results(played(Rounds(ones, TASKS[:2], 2, asker())))
-    longest = max(trial.tokens for result in found for trial in result.trials)
-    words = f"Answers of {longest} tokens have little text to guess from; --modes auto -n 128 has longer ones."
-    assert words in " ".join(told(found).split())
-    assert words not in " ".join(summary(found, {}, MACHINE, typed=Typed("toy"), width=80).split()), "no time was given"
-    monkeypatch.setattr("lacli.bench.summary.SHORT", longest)
-    assert "little text" not in told(found)
+    text = told(results(answers(clock, prompts, tokens, ["own"])), asked)
+    assert not re.search(r"\dx|faster|slower", text) and f"{AHEAD}: cannot tell\n" in text and "lookup: cannot" in text
+    assert f"It takes 4 prompts and 200 tokens of each mode to tell: give {wanted}" in " ".join(text.split())
 
 
-def test_a_setting_that_pays_on_one_class_alone_is_named_for_it(clock: FakeClock) -> None:
-    """Of three prompts of a class each; what it wins on the one it loses on the other."""
-    tasks = tuple(replace(TASKS[number], kind=kind) for kind in ("code", "edit") for number in range(3))
-    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKAHEAD)]
+def test_an_interval_that_holds_1_cannot_tell_and_asks_for_more_unless_it_is_narrow(clock: FakeClock) -> None:
+    ahead = beside_plain(results(answers(clock, 4, 60, ["own"], lookups=0)))[0]
+    for times, ends in (((0.8, 1.3, 0.9, 0.95), "It takes a narrower"), ((0.99, 1.01, 1.0, 1.0), "")):
+        unsure = lasting(ahead, *times)
+        assert verdict(unsure) == "cannot tell"
+        assert what_tells([unsure], 4, 60.0).startswith(ends) and bool(what_tells([unsure], 4, 60.0)) == bool(ends)
+        assert re.search(r": cannot tell \(0\.\d\dx to 1\.\d\dx\)\n", told([unsure]) + "\n")
+    assert verdict(lasting(ahead, 0.8, 0.81, 0.8, 0.79)) == "faster" and verdict(lasting(ahead, 2, 2, 2, 2)) == "slower"
+
+
+def test_more_time_is_what_the_interval_needs_at_most_ten_minutes_and_at_least_twice_as_much(clock: FakeClock) -> None:
+    ahead = beside_plain(results(answers(clock, 4, 60, ["own"], lookups=0)))[0]
+    wide = lasting(ahead, 0.7, 1.3, 0.9, 0.95)
+    assert [more_seconds([wide], seconds) for seconds in (6, 180, 900)][1:] == [600, 1800]
+    assert 12 < more_seconds([wide], 6) <= 600 and more_seconds([lasting(ahead, 2, 2, 2, 2)], 20) == 40
+
+
+def test_where_some_classes_can_be_told_the_others_are_the_rest(clock: FakeClock) -> None:
     found = [
-        lasting(each, *[10.0] * each.prompts) if each.number and each.kind != "code" else each
-        for each in results(played(Rounds(ones, tasks, 2, asker())))
+        lasting(each, *(0.5 if at % 2 else 1.5 for at in range(each.prompts))) if each.kind == "edit" else each
+        for each in results(answers(clock, 4, 60, lookups=0))
     ]
-    advice = advised(found)
-    assert advice.command == f"lacli run toy -t1 {AHEAD}" and "is faster on code alone" in advice.reason
+    assert re.search(r"\n    faster on code \(\d\.\d\dx\); cannot tell on the rest\n", told(found))
 
 
-def test_only_plain_decoding_leaves_nothing_to_compare(clock: FakeClock) -> None:
-    rounds, found = run(clock, free, PLAIN)
-    assert f"Plain decoding: {found[-1].speed:.1f} tokens/s" in told(found)
+def test_settings_without_an_answer_are_named(clock: FakeClock) -> None:
+    text = told(results(answers(clock, 5, 50)), asked=80, unfinished=["lookahead W=9"], busy="Beside other work.")
+    assert "lookahead W=9: cannot tell, no answer was finished\n" in text and "Beside other work.\n" in text
+    assert "give --seconds 120." in text
 
 
-def test_the_best_of_many_settings_is_to_be_measured_alone_and_the_last_are_counted(clock: FakeClock) -> None:
-    many = [replace(LOOKAHEAD, window=window) for window in range(MOST_SHOWN + 2)]
-    rounds, found = run(clock, free, PLAIN, *many)
-    advice = advised(found)
-    assert advice.command.startswith("lacli bench toy -t1 --modes lookahead -W ") and "partly luck" in advice.reason
-    assert "and 2 settings below these: --details" in told(found)
+def test_the_best_of_many_settings_is_partly_luck_and_the_last_are_counted(clock: FakeClock) -> None:
+    found = results(answers(clock, 5, 50, ["own"], lookups=MOST_SHOWN + 1))
+    text = " ".join(told(found).split())
+    assert f"is the best of {MOST_SHOWN + 2} settings, which is partly luck" in text
+    assert "and 2 settings below these: --details" in text
 
 
 @pytest.mark.parametrize("width", [80, 60, 40])
 def test_no_line_is_wider_than_the_terminal_and_no_word_breaks(width: int, clock: FakeClock) -> None:
-    rounds, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
-    *lines, command = told(found, width).splitlines()
-    assert max(map(len, lines)) <= width and command.startswith("  lacli run")
-    assert " ".join(" ".join(lines).split()) == " ".join(told(found, 400).rpartition("\n")[0].split())
+    found = results(answers(clock, 2, 20))
+    lines = told(found, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == " ".join(told(found, width=400).split())
 
 
-def test_texts_that_are_not_plains_are_counted_and_a_bug_is_called_one(clock: FakeClock) -> None:
-    ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKUP)]
-    rounds = played(Rounds(ones, TASKS, 1, asker()))
+def test_texts_that_are_not_plains_are_counted(clock: FakeClock) -> None:
+    rounds = answers(clock, 2, 20, lookups=0)
     rounds.trials[1, 0] = [wrong(trial) for trial in rounds.trials[1, 0]]
     found = results(rounds)
-    assert "2 of 3 texts are plain decoding's.\n" in told(found)
-    judged = {(1, 0): Run((1,), (), failure="refused")}
-    assert "BUG: 1 text not explained by rounding" in summary(found, judged, MACHINE, typed=Typed(), width=80)
-    assert "texts" not in summary(found, {}, replace(MACHINE, comparable=False), typed=Typed(), width=80)
+    assert "3 of 4 texts are plain decoding's; lacli check judges" in told(found)
+    alone = summary(found, replace(MACHINE, comparable=False), asked=4, seconds=60.0, width=80)
+    assert "texts" not in alone
 
 
 def test_a_class_that_only_plain_decoding_has_answered_yet_is_no_traceback(clock: FakeClock) -> None:
     ones = [contender(each, clock, free)[0] for each in (PLAIN, LOOKUP)]
     for trials in range(1, 4):
-        found = results(played(Rounds(ones, TASKS, 1, asker()), trials))
-        assert told(found)
-
-
-def test_a_program_without_settings_of_ours_is_never_what_to_type(clock: FakeClock) -> None:
-    rounds, found = run(clock, free, PLAIN, LOOKAHEAD)
-    other = [replace(each, by=replace(each.by, point=None)) if each.number else each for each in found]
-    assert advised(other).command == "lacli run toy -t1 --mode plain"
+        assert told(results(played(Rounds(ones, [task("1 2 3 1 2"), task("4 5 6")], 1, asker()), trials)))

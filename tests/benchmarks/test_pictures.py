@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,9 @@ from typer.testing import CliRunner
 
 from benchmarks.insight.law import Law, SweepPoint
 from benchmarks.pictures.__main__ import app
-from benchmarks.pictures.figure import Panel, figure
+from benchmarks.pictures.figure import Panel, check_plot_path, figure, save
 from benchmarks.pictures.mask import mask_picture
 from benchmarks.pictures.panels import Staircase, compression, stairs
-from lacli.bench.plot import Speedup, draw_speedups
 from lacli.cli.mask import mask_of
 from lacli.errors import LacliError, UsageError
 from lacli.settings import DecodeSettings
@@ -128,7 +128,7 @@ def test_masks_of_any_size_can_be_drawn(sizes: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_nothing_in_a_figure_overlaps_or_is_cut_off(count: int) -> None:
     panels: list[Panel] = [
-        partial(draw_speedups, bars=[Speedup("chat", "lookup", 1.5, 1.2, 1.9)]),
+        partial(stairs, staircases=[GPU]),
         partial(compression, points=SWEEP, law=LAW),
         partial(stairs, staircases=[CPU, GPU]),
         partial(mask_picture, mask=MASK),
@@ -180,3 +180,40 @@ def test_what_cannot_be_drawn_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot write 'a.doc'"):
         draw("mask", tmp_path / "a.doc", "-W", "5")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+@pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG\r\n\x1a\n"), ("a.SVG", b"<?xml"), ("a.pdf", b"%PDF-")])
+def test_the_ending_decides_the_type(tmp_path: Path, name: str, magic: bytes) -> None:
+    pytest.importorskip("matplotlib")
+    save(tmp_path / name, [partial(stairs, staircases=[GPU])], title="lacli cost", caption="$100 and 語")
+    assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, no_matplotlib: None) -> None:
+    with pytest.raises(LacliError, match="pictures need matplotlib") as caught:
+        check_plot_path(tmp_path / "a.png")
+    assert "pip install '.[test]'" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a", "png", ".png"])
+def test_other_file_types_are_a_usage_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf"):
+        check_plot_path(tmp_path / name)
+
+
+def test_a_path_that_cannot_be_written_is_known_before_anything_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    check_plot_path(tmp_path / "new.png")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "missing" / "a.png", tmp_path / "folder.png", tmp_path / "file" / "a.png"):
+        with pytest.raises(LacliError, match="cannot write"):
+            check_plot_path(path)

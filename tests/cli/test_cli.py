@@ -77,9 +77,11 @@ def test_the_answer_alone_goes_to_stdout(reference: dict[str, Any]) -> None:
 
 
 def test_one_line_says_which_model_runs_unless_it_was_named_or_quiet(tiny: str) -> None:
-    [note] = call("run", "-p", "hi", "-n", "1").err.splitlines()
-    assert DEMO in note
-    assert call("run", tiny, "-p", "hi", "-n", "1").err == "", "a limit that was chosen is not told"
+    cut = "lacli: the answer was cut after 1 token by -n; -n -1 lifts the limit"
+    notes = call("run", "-p", "hi", "-n", "1").err.splitlines()
+    assert len(notes) == 2 and DEMO in notes[0] and notes[1] == cut
+    assert call("run", tiny, "-p", "hi", "-n", "1").err == f"{cut}\n"
+    assert call("run", tiny, "-p", "hi", "-n", "0").err == f"{cut.replace('1 token', '0 tokens')}\n"
     assert call("run", tiny, "-p", "hi", "-n", "1", "--json").err == call("run", "-q", "-p", "hi", "-n", "1").err == ""
 
 

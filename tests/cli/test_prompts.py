@@ -58,8 +58,7 @@ def rows_of(text: str) -> list[Row]:
 
 
 def texts_of(text: str) -> list[Any]:
-    """The answers in the order of their rows."""
-    return [row.get("text") for row in sorted(rows_of(text), key=lambda row: int(row["index"]))]
+    return [row.get("text") for row in rows_of(text)]
 
 
 def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None:

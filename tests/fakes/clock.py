@@ -13,7 +13,7 @@ from lacli.llamacpp.context import LlamaEngine
 from lacli.replicas.isolated import RemoteEngine
 from tests.fakes.engine import FakeEngine
 
-READERS = ("lacli.bench.rounds", "lacli.bench.plan", "lacli.decode", "lacli.engine", "lacli.cache", "lacli.schedule")
+READERS = ("lacli.bench.rounds", "lacli.decode", "lacli.engine", "lacli.cache", "lacli.schedule")
 """Modules that ask for the time."""
 
 
