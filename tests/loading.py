@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 from lacli import DecodeSettings, ModelSettings, ReplicaSettings, SamplingSettings
 from lacli.auto.step_cost import Cost
 from lacli.hub.download import find_model
 from lacli.session.generation import Answer, as_stops
 from lacli.session.session import Session
+
+
+def other_model(name: str) -> Path:
+    """`name`.gguf of the folder that LACLI_TEST_MODELS names; without that folder the test is skipped."""
+    if not (folder := os.environ.get("LACLI_TEST_MODELS")):
+        pytest.skip("LACLI_TEST_MODELS names no folder")
+    return Path(folder) / f"{name}.gguf"
 
 
 def load(
