@@ -26,7 +26,6 @@ from tempfile import TemporaryDirectory
 from benchmarks.core import PROMPTS
 from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import lib
@@ -36,6 +35,7 @@ from lacli.llamacpp.settings import ModelSettings, strict_settings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template
+from tests.loading import STDLIB_7M
 
 FORMATS = {
     "f32": lib.LLAMA_FTYPE_ALL_F32,
@@ -56,10 +56,10 @@ TEMPERATURES = (0.0, 0.8)
 
 
 def write_model(path: Path, name: str) -> Path:
-    """The bundled model in another format."""
+    """The 7M model of the tests in another format."""
     parameters = lib.llama_model_quantize_default_params()
     parameters.ftype, parameters.allow_requantize = FORMATS[name], True
-    assert lib.llama_model_quantize(str(demo_model()).encode(), str(path).encode(), parameters) == 0
+    assert lib.llama_model_quantize(str(STDLIB_7M).encode(), str(path).encode(), parameters) == 0
     return path
 
 
@@ -125,11 +125,11 @@ def judge(arguments: argparse.Namespace) -> None:
     model_settings = ModelSettings(context=1024, gpu_layers=0, threads=arguments.threads)
     lookahead = DecodeSettings(mode="lookahead")
     if arguments.strict:
-        types = weight_types(demo_model())
+        types = weight_types(STDLIB_7M)
         model_settings, lookahead = strict_settings(model_settings, lookahead, types, on_gpu=False)
     tokens = answers = 0
     found = []
-    with LlamaModel(demo_model(), model_settings) as model:
+    with LlamaModel(STDLIB_7M, model_settings) as model:
         open_engine = partial(LlamaEngine, model, model_settings)
         template, _ = choose_template("", model)
         plain = replace(lookahead, mode="plain")

@@ -1,4 +1,4 @@
-"""Mode auto on the machines of `step_costs.jsonl`: real texts and guesses of the demo model, a clock by each law.
+"""Mode auto on the machines of `step_costs.jsonl`: real texts and guesses of the 7M model, a clock by each law.
 
     python -m benchmarks.replay                                  every law, the half of the prompts that nobody tuned on
     python -m benchmarks.replay --half tune --laws RTX,Xeon --t1 15
@@ -29,7 +29,6 @@ from lacli.auto.text_guesses import TextGuesses
 from lacli.bench.tasks import Task, read_tasks
 from lacli.decode import Decoder
 from lacli.engine import Engine, Successors
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -101,7 +100,7 @@ class Answer:
 
 
 class Replay:
-    """The demo model with a context for all contenders; it answers prompts in any mode on any law."""
+    """The 7M model with a context for all contenders; it answers prompts in any mode on any law."""
 
     def __init__(self, model: Path, limit: int) -> None:
         settings = ModelSettings(context=2048, threads=1, threads_batch=1)
@@ -241,7 +240,7 @@ def prompts(paths: Iterable[str], half: str) -> tuple[list[Task], list[Task]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
+    parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--prompts", default=str(FOLDER / "prompts.jsonl"), help="files of prompts, with commas")
     parser.add_argument("--half", choices=("tune", "report"), default="report", help="of the prompts, and of the laws")
     parser.add_argument("--laws", default="", help="parts of names of laws, with commas, in place of a half; all")

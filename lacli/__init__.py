@@ -68,7 +68,7 @@ def __dir__() -> list[str]:
 
 
 def load(
-    model: str | Path | None = None,
+    model: str | Path,
     *,
     mode: ModeName | None = None,
     window: int | None = None,
@@ -88,7 +88,7 @@ def load(
     replicas: ReplicaSettings | None = None,
     **unknown: Never,
 ) -> Model:
-    """Load a model: a GGUF file, or a name as `lacli run` takes it; None for the bundled demo model.
+    """Load a model: a GGUF file, or a name as `lacli run` takes it.
 
     A model of the hub is fetched where the cache lacks it. `mode`, `window`, `ngram`, `guesses`, `strict`: how it
     decodes; W, N or G without a mode means lookahead. `context`: tokens of all texts together; by default as many for
@@ -126,7 +126,7 @@ def load(
         ("replicas", replicas, ReplicaSettings, "lacli.ReplicaSettings(...)"),
         ("template", template, str, "a name, a file or a text"),
     ):
-        if given is not None and not isinstance(given, kind):
+        if not isinstance(given, kind) and (given is not None or name == "model"):
             raise UsageError(f"{name} is {given!r:.60}", f"give {form}")
     if unknown:
         raise unknown_option("load", min(unknown), ("model", *(load.__kwdefaults__ or ())))

@@ -48,7 +48,7 @@ MIN_RESTORED = 8
 """Tokens for which a saved text is restored, whole: 400 of the 0.5B shape take 5 ms, and decoding one takes 4."""
 
 MOST_OWNERS = 256
-"""Owners of whose texts n-grams and experience are kept, those that asked last: 33 KB each at least (demo model)."""
+"""Owners of whose texts n-grams and experience are kept, those that asked last: 33 KB each at least (7M model)."""
 
 
 @dataclass(eq=False)
