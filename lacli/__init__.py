@@ -91,9 +91,9 @@ def load(
     """Load a model: a GGUF file, or a name as `lacli run` takes it.
 
     A model of the hub is fetched where the cache lacks it. `mode`, `window`, `ngram`, `guesses`, `strict`: how it
-    decodes; W, N or G without a mode means lookahead. `context`: tokens of all texts together; by default as many for
-    each as one alone has, where memory has room. `threads`, `gpu_layers`: 0 threads are one a core, -1 layers are all.
-    They win over the same fields of `decode_settings` and `model_settings`, which have the others.
+    decodes; W, N or G without a mode means lookahead. `context`: tokens of all texts together; by default each may have
+    as many as `lacli run` gives one, where memory has room. `threads`, `gpu_layers`: 0 threads are one a core, -1
+    layers are all. They win over the same fields of `decode_settings` and `model_settings`, which have the others.
     `parallel`: answers decoded at a time, four by default; one with `strict`, or with `replicas`, which may say in
     which process or with which other machines one copy of the model computes.
     `sampling`: how tokens are drawn where an answer says nothing else.

@@ -331,13 +331,10 @@ def _conclude(
             screen.warn(context_full(cells, f"its JSON may not be complete; {todo}"))
         else:
             screen.note(context_full(cells, todo))
-    elif answer.finish_reason == "length" and not output.json:
+    elif answer.finish_reason == "length" and output.has_schema and not output.json:
+        # Under -q too: a program that reads it could not.
         cut = f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n"
-        if output.has_schema:
-            # Under -q too: a program that reads it could not.
-            screen.warn(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
-        else:
-            screen.note(f"{cut}; -n -1 lifts the limit")
+        screen.warn(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
     _tell_cost(session, answer, output, screen, question.max_tokens)
 
 

@@ -650,3 +650,12 @@ def test_a_process_that_is_killed_costs_only_the_answer_that_it_decodes() -> Non
                 with pytest.raises(ReplicaLost, match="killed by SIGKILL"):
                     list(stream)
             assert model.generate(QUESTIONS[0], max_tokens=TOKENS).text == expected
+
+
+def test_a_text_has_the_context_of_the_command_line_where_nothing_else_was_chosen(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.llamacpp.model.LARGEST_DEFAULT_CONTEXT", 256)
+    for chosen, tokens in ((None, 256), (512, 512)):
+        with lacli.load(tiny, context=chosen, threads=1, gpu_layers=0, parallel=2) as model:
+            assert (model.context, model.session.engine.cells) == (tokens, 512)

@@ -56,7 +56,8 @@ def rows_of(text: str) -> list[Row]:
 
 
 def texts_of(text: str) -> list[Any]:
-    return [row.get("text") for row in rows_of(text)]
+    """The answers in the order of their rows."""
+    return [row.get("text") for row in sorted(rows_of(text), key=lambda row: int(row["index"]))]
 
 
 def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None:
