@@ -33,13 +33,6 @@ def other_model(name: str) -> Path:
     return Path(folder) / f"{name}.gguf"
 
 
-def other_model(name: str) -> Path:
-    """`name`.gguf of the folder that LACLI_TEST_MODELS names; without that folder the test is skipped."""
-    if not (folder := os.environ.get("LACLI_TEST_MODELS")):
-        pytest.skip("LACLI_TEST_MODELS names no folder")
-    return Path(folder) / f"{name}.gguf"
-
-
 def load(
     model: str | Path = STDLIB_7M,
     *,

@@ -19,7 +19,6 @@ from lacli.bench.tasks import CLASSES
 from lacli.text.records import NAME, Records
 from tests.fakes.bench_field import COST
 from tests.fakes.tiny_models import write_lfm2, write_mamba
-from tests.loading import STDLIB_7M
 from tests.program import Done, call, exit_code, finish, on_terminal, start
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
