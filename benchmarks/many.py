@@ -273,7 +273,6 @@ class Many:
     def speed(self, tasks: Sequence[Task], texts: int, contender: str, law: Law, plain_s: float) -> float:
         """Tokens per plain step of all texts, of answers to the prompts in groups of `texts`."""
         settings = settings_of(contender, law)
-        assert settings
         engine = SharedLawEngine(self._engine, law, plain_s)
         cost = law.cost(plain_s, law.rows) if contender == KNOWS else None
         decoder = Decoder(engine, settings.for_texts(texts), make_mode=AutoModes(cost))
