@@ -42,7 +42,7 @@ CONTENDERS = ("lookup", "lookahead", LEARNS, KNOWS)
 LEAST = 0.99
 """Speed beside plain decoding below which auto is named."""
 
-SHOWN = "RTX 3090,7B shape,M2 Ultra,Q4_K_M"
+SHOWN = "RTX 3090,7B shape,M2 Ultra,Qwen"
 """Laws that the table has without --laws."""
 
 
