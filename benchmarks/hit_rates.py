@@ -13,8 +13,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.records import Record, Records, questions
-from benchmarks.replay import CACHE, FOLDER
+from benchmarks.records import OWN_PROMPTS, Record, Records, questions
+from benchmarks.replay import CACHE
 from lacli.auto import pool_source, recycling, rewriting, suffix
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Source
@@ -88,7 +88,7 @@ def main() -> None:
     found: dict[tuple[str, int], dict[str, list[int]]] = {}
     for model in arguments.models.split(","):
         records = Records(arguments.cache, Path(model), arguments.limit)
-        for question in questions([FOLDER / "edits.jsonl", arguments.spec_bench], arguments.each):
+        for question in questions([*OWN_PROMPTS, arguments.spec_bench], arguments.each):
             record = records.plain(question, decode=False) if question.half == arguments.half else None
             for name, count in follow(record).items() if record else ():
                 for kind, (hits, tries) in enumerate(zip(count.hits, count.tries, strict=True)):

@@ -44,6 +44,9 @@ CLASSES = {
 SECOND_TURN, AGAIN = "second turn", "again"
 """The class of the second turns of the chats, and of those that ask for the first answer again with a change."""
 
+OWN_PROMPTS = tuple(Path(__file__).with_name(name) for name in ("edits.jsonl", "second_turns.jsonl"))
+"""Prompts of classes that Spec-Bench does not have."""
+
 MAX_CHARACTERS = 4500
 """Characters of a question at most: about 1,200 tokens."""
 

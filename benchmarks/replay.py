@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from time import thread_time
 
-from benchmarks.records import OffTheWay, Question, Record, RecordedEngine, Records, questions
+from benchmarks.records import OWN_PROMPTS, OffTheWay, Question, Record, RecordedEngine, Records, questions
 from benchmarks.simulated import SimulatedEngine, Stairs
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost
@@ -239,7 +239,6 @@ def main() -> None:
         "--model", type=Path, required=True, help="a GGUF file; only its name counts once all is recorded"
     )
     parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
-    parser.add_argument("--prompts", type=Path, default=FOLDER / "edits.jsonl", help="a file of more prompts")
     parser.add_argument("--each", type=int, default=4, help="questions of a class and half")
     parser.add_argument("--limit", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--half", choices=("tune", "report"), default="report", help="of the questions")
@@ -250,7 +249,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=CACHE, help="where the records lie")
     arguments = parser.parse_args()
     records = Records(arguments.cache, arguments.model, arguments.limit)
-    asked = questions([arguments.prompts, arguments.spec_bench], arguments.each)
+    asked = questions([*OWN_PROMPTS, arguments.spec_bench], arguments.each)
     replay = Replay(records, asked, arguments.half, record=arguments.record)
     wanted, contenders, cells = arguments.laws.split(","), arguments.only.split(","), list[Cell]()
     for law in laws():

@@ -7,9 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from benchmarks.records import COUNT, OffTheWay, Record, RecordedEngine, questions
+from benchmarks.records import COUNT, OWN_PROMPTS, OffTheWay, Record, RecordedEngine, questions
 from benchmarks.replay import (
-    FOLDER,
     KNOWS,
     LEARNS,
     Answer,
@@ -28,7 +27,6 @@ from tests.test_decode import engine_for
 
 CLIFF = Law("cliff", {1: 1.0, 8: 2.0, 9: 6.0, 64: 8.0})
 CHEAP = Law("cheap", {1: 1.0, 64: 1.3})
-EDITS = FOLDER / "edits.jsonl"
 
 
 def test_every_law_names_its_machine_and_begins_with_a_plain_step() -> None:
@@ -88,7 +86,7 @@ def test_rows_behind_a_wrong_guess_are_followed_by_what_other_records_have() -> 
 
 
 def test_halves_have_no_question_in_common_and_a_second_turn_follows_the_answer_to_the_first() -> None:
-    asked = questions([EDITS], 6)
+    asked = questions(OWN_PROMPTS, 6)
     tune, report = ({each.task.turns for each in asked if each.half == half} for half in ("tune", "report"))
     assert tune and report and not tune & report
     assert {each.kind for each in asked} == {"edit", "extract", "again"}
