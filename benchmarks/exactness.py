@@ -1,198 +1,200 @@
-"""How many answers part from plain's by weight type, with the default settings and with --strict, and its cost.
+"""How many answers of a model are plain decoding's, how far a step of 8 rows moves logits, and what --strict costs.
 
-    python -m benchmarks.exactness differ                 how many answers are not plain's (CPU, takes a while)
-    python -m benchmarks.exactness differ --types q8_0 --tokens 64
-    python -m benchmarks.exactness judge                  20,000 greedy tokens of lookahead, every difference judged
-    python -m benchmarks.exactness cost                   tokens/s with and without --strict, in turns
+    python -m benchmarks.exactness --model FILE --questions spec_bench_question.jsonl
+    python -m benchmarks.exactness --model FILE ... --modes auto lookup --answers 8
 
-The bundled model is written in each type. Every cell is a process of its own, because ggml decides about its kernels
-once a process. In the manner of the paper's Appendix E. No test lives here.
+Prints a row of the tables of docs/exactness.md for each model. The questions are Spec-Bench's (JSON lines with
+`category` and `turns`): first turns of at most 300 tokens, spread over the categories. Decoding with and without
+--strict are processes of their own, because ggml chooses its kernels once a process, and take turns question by
+question. In the manner of the paper's Appendix E. No test lives here.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
 
-from benchmarks.core import PROMPTS
+from lacli.auto.mode import AutoModes
+from lacli.batch import from_tree
+from lacli.cache import Cache
 from lacli.check.compare import Comparison
+from lacli.check.judge import PLAIN, largest_difference
 from lacli.check.replay import Recorder
+from lacli.decode import Decoder
+from lacli.engine import Engine, Floats
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import weight_types
-from lacli.llamacpp.library import lib
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, strict_settings
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template
-from tests.loading import STDLIB_7M
+from lacli.tree import Origin, Tree
 
-FORMATS = {
-    "f32": lib.LLAMA_FTYPE_ALL_F32,
-    "f16": lib.LLAMA_FTYPE_MOSTLY_F16,
-    "bf16": 32,
-    "q8_0": lib.LLAMA_FTYPE_MOSTLY_Q8_0,
-    "q4_0": lib.LLAMA_FTYPE_MOSTLY_Q4_0,
-    "q4_k_m": lib.LLAMA_FTYPE_MOSTLY_Q4_K_M,
-    "q6_k": lib.LLAMA_FTYPE_MOSTLY_Q6_K,
-}
 MODES = {
-    "plain": DecodeSettings(mode="plain"),
+    "auto": DecodeSettings(mode="auto"),
     "lookup": DecodeSettings(mode="lookup"),
-    "jacobi": DecodeSettings(mode="jacobi", window=6),
     "lookahead 5/4/5": DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5),
 }
-TEMPERATURES = (0.0, 0.8)
+LONGEST = 300
+"""Tokens of a question at most, so that a large model can be measured."""
+
+ROWS = 8
+"""Rows of the step that logits are compared with: about what mode auto takes on a CPU."""
 
 
-def write_model(path: Path, name: str) -> Path:
-    """The 7M model of the tests in another format."""
-    parameters = lib.llama_model_quantize_default_params()
-    parameters.ftype, parameters.allow_requantize = FORMATS[name], True
-    assert lib.llama_model_quantize(str(STDLIB_7M).encode(), str(path).encode(), parameters) == 0
-    return path
+class Kept:
+    """A verifier that takes the most probable token and keeps all logits."""
+
+    def __init__(self) -> None:
+        self.logits: list[Floats] = []
+
+    def begin(self, text: Sequence[int]) -> None:
+        self.logits = []
+
+    def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
+        self.logits.append(logits.copy())
+        return int(logits.argmax())
 
 
-def answer_of(session: Session, question: str, limit: int) -> tuple[int, ...]:
-    generation = session.generate(session.prompt(question), limit, session.prompts.turn_ends)
-    for _ in generation:
-        pass
-    return generation.answer().tokens
+def chosen_questions(path: Path) -> Iterator[str]:
+    """First turns, one of each category in turn."""
+    categories: dict[str, list[str]] = {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        categories.setdefault(row["category"], []).append(row["turns"][0])
+    for group in zip_longest(*categories.values()):
+        yield from filter(None, group)
 
 
-def answer_all(arguments: argparse.Namespace) -> None:
-    """One process's work: every mode's answers compared with plain's, as JSON."""
-    questions = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
-    # Behind a long text there are more cells to add up.
-    questions += ["\n\n".join(questions) + "\n\n" + question for question in questions[: arguments.long]]
-    model_settings = ModelSettings(context=4096, gpu_layers=0, threads=arguments.threads)
-    found = {}
-    for temp in TEMPERATURES:
-        plain: list[tuple[int, ...]] = []
-        for name, mode in MODES.items():
-            decode_settings = DecodeSettings(**{**vars(mode), "strict": arguments.strict})
-            with Session(
-                arguments.model, model_settings, decode_settings, SamplingSettings(seed=7, temp=temp)
-            ) as session:
-                answers = [answer_of(session, question, arguments.tokens) for question in questions]
-            plain = plain or answers
-            found[f"{name} T={temp}"] = sum(one != other for one, other in zip(answers, plain, strict=True))
-    json.dump({"answers": len(questions), "tokens": sum(map(len, plain)), **found}, sys.stdout)
+def moved(engine: Engine, prompt: Sequence[int], tokens: Sequence[int], plain: Sequence[Floats]) -> float:
+    """How far logits move at most if the answer is decoded ROWS tokens at a time and not one by one."""
+    cache, inputs = Cache(engine), [prompt[-1], *tokens[:-1]]
+    cache.clear()
+    cache.prefill(prompt[:-1])
+    largest = 0.0
+    for start in range(0, len(inputs), ROWS):
+        tree = Tree(inputs[start])
+        tree.add_path(inputs[start + 1 : start + ROWS], 0, Origin.CHAIN)
+        assert engine.decode(from_tree(tree, cache.past)), "the context has room"
+        for row, logits in enumerate(engine.logits()):
+            largest = max(largest, largest_difference(logits, plain[start + row]))
+        cache.commit(tree, range(1, len(tree)))
+    return largest
 
 
-def table(arguments: argparse.Namespace) -> None:
-    columns = [f"{name} T={temp}" for temp in TEMPERATURES for name in list(MODES)[1:]]
-    print("| type | settings | answers | " + " | ".join(columns) + " |\n" + "|---" * (3 + len(columns)) + "|")
-    with TemporaryDirectory() as folder:
-        for name in arguments.types:
-            path = write_model(Path(folder) / f"{name}.gguf", name)
-            for strict in (False, True):
-                command = [sys.executable, "-m", "benchmarks.exactness", "differ", "--model", str(path)]
-                command += ["--tokens", str(arguments.tokens), "--threads", str(arguments.threads)]
-                command += ["--long", str(arguments.long), *(["--strict"] if strict else [])]
-                found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-                cells = [str(found[column]) for column in columns]
-                way = "strict" if strict else "default"
-                print(f"| {name} | {way} | {found['answers']} | " + " | ".join(cells) + " |", flush=True)
-
-
-MODULES = (
-    "argparse bisect collections configparser csv datetime email heapq json logging os pathlib queue random shutil"
-)
-MODULES += " socket statistics string subprocess tempfile textwrap threading tokenize typing urllib.parse uuid zipfile"
-ASKED = ("Show me the source code of `{}`.", "Explain the function {}.", "What does `{}` do?")
-
-
-def judge(arguments: argparse.Namespace) -> None:
-    """Compare lookahead with plain decoding on questions about the standard library, up to `--most` tokens."""
-    names = [
-        f"{module}.{name}"
-        for module in MODULES.split()
-        for name, thing in inspect.getmembers(importlib.import_module(module))
-        if callable(thing) and not name.startswith("_")
-    ]
-    questions = (question.format(name) for name in names for question in ASKED)
+def work(arguments: argparse.Namespace) -> None:
+    """Answer the question of each line of standard input plainly and in every mode, and write what came of it."""
     model_settings = ModelSettings(context=1024, gpu_layers=0, threads=arguments.threads)
-    lookahead = DecodeSettings(mode="lookahead")
+    plain, modes = PLAIN, {name: MODES[name] for name in arguments.modes}
     if arguments.strict:
-        types = weight_types(STDLIB_7M)
-        model_settings, lookahead = strict_settings(model_settings, lookahead, types, on_gpu=False)
-    tokens = answers = 0
-    found = []
-    with LlamaModel(STDLIB_7M, model_settings) as model:
-        open_engine = partial(LlamaEngine, model, model_settings)
-        template, _ = choose_template("", model)
-        plain = replace(lookahead, mode="plain")
-        with Comparison(open_engine, arguments.tokens, plain) as comparison, open_engine(lookahead) as opened:
-            engine = Recorder(opened)
-            for question in questions:
-                prompt = model.tokenize(template.render(as_messages(question)))
-                run = comparison.one(comparison.decoder(engine, lookahead), engine, prompt)
-                tokens, answers = tokens + len(run.tokens), answers + 1
-                found += [run] if not run.identical else []
-                if tokens >= arguments.most:
-                    break
-    print(f"{answers} answers, {tokens} tokens, {len(found)} texts part, {sum(run.bug for run in found)} by a bug")
-    print("| token | margin | logits move | verdict |\n|---|---|---|---|")
-    for run in found:
-        parting = run.difference
-        if parting:
-            verdict = "bug" if run.bug else "rounding"
-            print(f"| {parting.at} | {parting.margin:.4f} | {parting.rounding:.4f} | {verdict} |")
+        types = weight_types(arguments.model)
+        loose = model_settings
+        model_settings, plain = strict_settings(loose, PLAIN, types, on_gpu=False)
+        modes = {name: strict_settings(loose, mode, types, on_gpu=False)[1] for name, mode in modes.items()}
+    with ExitStack() as stack:
+        model = stack.enter_context(LlamaModel(arguments.model, model_settings))
+        open_engine = partial(LlamaEngine, model, model_settings, backend_greedy=False)
+        # A base model goes on with the question.
+        template = choose_template("", model)[0] if model.chat_template else None
+        comparison = stack.enter_context(Comparison(open_engine, arguments.tokens, plain))
+        engines = {name: Recorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
+        # A check gives mode auto large steps; here it takes those that pay, as for a user.
+        decoders = {name: Decoder(engines[name], mode, make_mode=AutoModes()) for name, mode in modes.items()}
+        chain = replace(plain, mode="lookup", lookup_draft=ROWS - 1)
+        rows = stack.enter_context(open_engine(chain))
+        for line in sys.stdin:
+            question = json.loads(line)
+            prompt = model.tokenize(template.render(as_messages(question)) if template else question)
+            found: dict[str, Any] = {}
+            if len(prompt) <= LONGEST:
+                kept = Kept()
+                decoder = Decoder(comparison.plain_engine, plain, kept)
+                steps = decoder.generate(prompt, arguments.tokens)
+                tokens, begin = list(next(steps).tokens), perf_counter()
+                tokens += [token for step in steps for token in step.tokens]
+                found = {"tokens": len(tokens), "seconds": perf_counter() - begin}
+                found["moved"] = moved(rows, prompt, tokens, kept.logits)
+                runs = {name: comparison.one(decoder, engines[name], prompt) for name, decoder in decoders.items()}
+                found["verdicts"] = {name: "equal" if run.identical else run.verdict for name, run in runs.items()}
+            print(json.dumps(found), flush=True)
 
 
-def cost(arguments: argparse.Namespace) -> None:
-    """The speed with --strict as a part of the speed without it: medians of runs that take turns."""
-    questions = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
-    prompts = {"short": questions[0], "1,000 tokens": "\n\n".join(questions) + "\n\n" + questions[0]}
-    modes = {"plain": ["--mode", "plain"], "lookup": ["--mode", "lookup"], "5/4/5": ["-W", "5", "-N", "4", "-G", "5"]}
-    modes["15/5/15"] = ["--mode", "lookahead"]
-    print("| type | context | " + " | ".join(modes) + " |\n" + "|---" * (2 + len(modes)) + "|")
-    with TemporaryDirectory() as folder:
-        for name in arguments.types:
-            path = write_model(Path(folder) / f"{name}.gguf", name)
-            for length, prompt in prompts.items():
-                cells = []
-                for flags in modes.values():
-                    command = [sys.executable, "-m", "lacli", "run", str(path), "-q", "--json", "-p", prompt, *flags]
-                    command += ["-n", str(arguments.tokens), "-t", str(arguments.threads), "-c", "4096"]
-                    ratios = [speed([*command, "--strict"]) / speed(command) for _ in range(arguments.repeats)]
-                    cells.append(f"{median(ratios):.2f}")
-                print(f"| {name} | {length} | " + " | ".join(cells) + " |", flush=True)
+class Worker:
+    """A process that decodes with or without --strict."""
 
+    def __init__(self, arguments: argparse.Namespace, *flags: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.exactness", "--model", str(arguments.model), "--work", *flags]
+        command += ["--tokens", str(arguments.tokens), "--threads", str(arguments.threads), "--modes", *arguments.modes]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.answers: list[dict[str, Any]] = []
 
-def speed(command: list[str]) -> float:
-    """Tokens a second of one answer's decoding, the prompt not counted."""
-    done = subprocess.run(command, check=True, capture_output=True)
-    return float(json.loads(done.stdout)["predicted_per_second"])
+    def ask(self, question: str) -> bool:
+        """Whether the question was short enough to be answered."""
+        assert self._process.stdin and self._process.stdout
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        if found := json.loads(self._process.stdout.readline()):
+            self.answers.append(found)
+        return bool(found)
+
+    def equal(self, mode: str) -> str:
+        """How many answers of a mode are plain decoding's, and how many of the others are bugs."""
+        verdicts = [answer["verdicts"][mode] for answer in self.answers]
+        bugs = verdicts.count("bug")
+        return f"{verdicts.count('equal')} of {len(verdicts)}" + (f", {bugs} BUGS" if bugs else "")
+
+    def close(self) -> None:
+        self._process.communicate()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["differ", "judge", "cost"])
-    parser.add_argument("--most", type=int, default=20_000, help="tokens that judge compares")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--types", nargs="+", default=list(FORMATS), choices=list(FORMATS))
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--questions", type=Path, help="Spec-Bench's question.jsonl")
+    parser.add_argument("--answers", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--long", type=int, default=4, help="how many questions are asked again behind a long text")
-    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--strict", action="store_true", help="judge strict decoding")
+    parser.add_argument("--seconds", type=float, default=3600, help="no further question is begun after these")
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=list(MODES))
+    parser.add_argument("--strict", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.model:
-        answer_all(arguments)
-    else:
-        {"differ": table, "judge": judge, "cost": cost}[arguments.what](arguments)
+    if arguments.work:
+        work(arguments)
+        return
+    assert arguments.questions, "--questions FILE is needed"
+    loose, strict = workers = Worker(arguments), Worker(arguments, "--strict")
+    end = perf_counter() + arguments.seconds
+    for question in chosen_questions(arguments.questions):
+        for worker in workers:
+            worker.ask(question)
+        if len(loose.answers) == arguments.answers or perf_counter() > end:
+            break
+        print(f"{len(loose.answers)} answered", file=sys.stderr, flush=True)
+    for worker in workers:
+        worker.close()
+    paces = [[answer["seconds"] / max(answer["tokens"] - 1, 1) for answer in worker.answers] for worker in workers]
+    speed = median(ours / theirs for ours, theirs in zip(*paces, strict=True))
+    tokens = sum(answer["tokens"] for answer in loose.answers)
+    print(f"| model | tokens | {' | '.join(arguments.modes)} | logits move | strict: equal | strict: speed |")
+    print("|---" * (5 + len(arguments.modes)) + "|")
+    cells = [loose.equal(mode) for mode in arguments.modes]
+    cells.append(f"{max(answer['moved'] for answer in loose.answers):.2g}")
+    strictly = [answer["verdicts"][mode] == "equal" for answer in strict.answers for mode in arguments.modes]
+    cells += [f"{sum(strictly)} of {len(strictly)}", f"{speed:.2f}"]
+    largest = max(answer["moved"] for answer in strict.answers)
+    print(f"| {arguments.model.stem} | {tokens:,} | " + " | ".join(cells) + " |")
+    print(f"logits move by {largest:.2g} with --strict", file=sys.stderr)
 
 
 if __name__ == "__main__":

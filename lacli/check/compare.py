@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain
 from time import perf_counter
 
 from lacli.auto.fixed_clock import fixed_clock_modes
-from lacli.check.invariance import CONTEXTS, PROBE, Probe, contexts_in, probe, sizes_in
-from lacli.check.judge import PLAIN, Difference, InspectableSampler, first_difference
+from lacli.check.judge import PLAIN, Difference, Verdict, first_difference
 from lacli.check.replay import Recorder
 from lacli.decode import Decoder
-from lacli.engine import Engine
-from lacli.errors import BatchRefused, LacliError, UsageError
+from lacli.engine import Engine, Sampler
+from lacli.errors import BatchRefused, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import EXACT_CELLS, ModelSettings
-from lacli.modes import Mode
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
-from lacli.text.format import counted, listed
+from lacli.text.format import counted
 from lacli.verify import SampleAndMatch
 
 OpenEngine = Callable[[DecodeSettings], AbstractContextManager[Engine]]
@@ -49,9 +45,6 @@ PROMPTS = (
     "Rome. Eva is 29 and lives in Oslo.",
 )
 """Code, explanations, lists, copies and free text: some have many near ties, some let long guesses come true."""
-
-EXACT_FLAGS = f"-fa on -ctk {EXACT_CELLS[0]} -ctv {EXACT_CELLS[0]}"
-"""What leaves ggml's separate attention kernels for one row and for many on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +74,16 @@ class Run:
         return bool(self.failure) or (self.difference is not None and self.difference.bug)
 
     @property
-    def unclear(self) -> bool:
-        return self.difference is not None and self.difference.unclear
-
-    @property
-    def verdict(self) -> str:
-        """bug, unclear or rounding, of an answer that is not plain's."""
-        return "bug" if self.bug else "unclear" if self.unclear else "rounding"
+    def verdict(self) -> Verdict:
+        """Of an answer that is not plain's."""
+        return self.difference.verdict if self.difference else "bug"
 
 
 class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
 
     `max_tokens`: of an answer. `plain`: how plain decoding is done. `sampler`: what tokens are drawn with, or None to
-    take the most probable ones.
+    take the most probable ones. `repeats`: equal batches give equal bits, as on the CPU.
     """
 
     def __init__(
@@ -102,21 +91,23 @@ class Comparison(Closing):
         open_engine: OpenEngine,
         max_tokens: int,
         plain: DecodeSettings = PLAIN,
-        sampler: InspectableSampler | None = None,
+        sampler: Sampler | None = None,
+        *,
+        repeats: bool = True,
     ) -> None:
         self._open_engine = open_engine
         self._max_tokens = max_tokens
         self._sampler = sampler
+        self._repeats = repeats
         self._settings = plain
         self._plain: dict[tuple[int, ...], list[int]] = {}
         self._closing = ExitStack()
         self.plain_engine = self._closing.enter_context(open_engine(plain))
 
-    def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
-        """A decoder that draws as this comparison does. `mode`: makes a mode that is none of the settings'."""
+    def decoder(self, engine: Engine, settings: DecodeSettings) -> Decoder:
+        """A decoder that draws as this comparison does."""
         verifier = SampleAndMatch(self._sampler) if self._sampler else None
-        make_mode = (lambda *_, **__: mode()) if mode else fixed_clock_modes
-        return Decoder(engine, settings, verifier, make_mode=make_mode)
+        return Decoder(engine, settings, verifier, make_mode=fixed_clock_modes)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""
@@ -126,20 +117,16 @@ class Comparison(Closing):
             self._plain[key] = [token for step in steps for token in step.tokens]
         return self._plain[key]
 
-    def run(
-        self, settings: DecodeSettings, prompts: Sequence[Sequence[int]], mode: Callable[[], Mode] | None = None
-    ) -> list[Run]:
-        """Answer each prompt with a decoder of its own, on one engine. `mode`: as `decoder` takes it."""
-        return list(self.each(settings, prompts, mode))
+    def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> list[Run]:
+        """Answer each prompt with a decoder of its own, on one engine."""
+        return list(self.each(settings, prompts))
 
-    def each(
-        self, settings: DecodeSettings, prompts: Sequence[Sequence[int]], mode: Callable[[], Mode] | None = None
-    ) -> Iterator[Run]:
+    def each(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
         """The same one by one."""
         with self._open_engine(settings) as opened:
             engine = Recorder(opened)
             for prompt in prompts:
-                yield self.one(self.decoder(engine, settings, mode), engine, prompt)
+                yield self.one(self.decoder(engine, settings), engine, prompt)
 
     def one(self, decoder: Decoder, engine: Recorder, prompt: Sequence[int]) -> Run:
         """Answer one prompt with a decoder on this engine, which may have answered others before."""
@@ -154,7 +141,7 @@ class Comparison(Closing):
             expected = expected[: sum(len(step.tokens) for step in steps)]
         tokens = [step.tokens for step in steps]
         difference = first_difference(
-            engine, self.plain_engine, prompt, expected, tokens, self._settings, self._sampler
+            engine, self.plain_engine, prompt, expected, tokens, self._settings, self._sampler, repeats=self._repeats
         )
         return Run(tuple(prompt), tuple(steps), difference, "" if difference else failure)
 
@@ -197,37 +184,10 @@ class ModeResult:
 
 
 @dataclass(frozen=True)
-class Alternative:
-    """Other flags, and how to open a context with them."""
-
-    flags: str
-    open_engine: OpenEngine
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What probing batch sizes showed under other flags; `failure`: why it could not be done."""
-
-    flags: str
-    probes: list[Probe]
-    failure: str = ""
-
-    @property
-    def exact(self) -> bool:
-        return bool(self.probes) and all(probe.exact for probe in self.probes)
-
-
-@dataclass(frozen=True)
 class Result:
-    """Everything that one check found. `failure`: why llama.cpp refused a batch of the probe: always a bug.
+    """Everything that one check found. `stopped`: Ctrl-C ended it early."""
 
-    `stopped`: Ctrl-C ended it early.
-    """
-
-    probes: list[Probe]
     modes: list[ModeResult]
-    advice: Advice | None = None
-    failure: str = ""
     stopped: bool = False
 
     @property
@@ -244,7 +204,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        if self.counts.bugs or self.failure:
+        if self.counts.bugs:
             return "bug"
         return "rounding" if self.counts.rounding else "identical"
 
@@ -259,64 +219,46 @@ def check(
     modes: Sequence[DecodeSettings],
     max_tokens: int,
     *,
-    sampler: InspectableSampler | None = None,
-    alternative: Alternative | None = None,
-    probed: Sequence[int] = (),
-    contexts: Sequence[int] = CONTEXTS,
+    sampler: Sampler | None = None,
+    repeats: bool = True,
     progress: Callable[[str], None] = lambda sentence: None,
     bar: Bar = lambda parts, words: nullcontext(lambda: None),
 ) -> Result:
-    """Probe batch sizes, and answer tokenised prompts plainly and in each mode, at most `max_tokens` tokens each.
+    """Answer tokenised prompts plainly and in each of `modes`, at most `max_tokens` tokens each.
 
-    `sampler`: what tokens are drawn with, or None when greedy. `alternative`: flags that may make all batch sizes
-    agree, probed where the given ones do not. `probed`: the text whose logits are compared, if not that of the prompts,
-    behind each number of tokens of `contexts`. `progress`: gets a sentence when something that takes time begins.
-    `bar`: counts the sizes of batches, and the answers, plain ones too. Ctrl-C ends it with what was found; raises
-    KeyboardInterrupt before any mode has answered.
+    `sampler`: what tokens are drawn with, or None when greedy. `repeats`: equal batches give equal bits. `progress`:
+    gets a sentence when something that takes time begins. `bar`: counts the answers, plain ones too. Ctrl-C ends it
+    with what was found; raises KeyboardInterrupt before any mode has answered.
     """
-    tokens = list(probed or chain.from_iterable(prompts))
-    least = modes[0].min_outputs if modes else 1
-
-    def probed_in(engine: Engine, flags: str = "") -> tuple[list[Probe], str]:
-        sizes, behind = sizes_in(engine, least), contexts_in(engine, contexts)
-        where = f" behind {listed([f'{each:,}' for each in behind])} tokens" if behind else ""
-        progress(f"comparing batch sizes{flags}{where}")
-        try:
-            with bar(len(sizes) * len(behind), "batch sizes") as decoded:
-                return probe(engine, tokens, least, contexts=contexts, decoded=decoded), ""
-        except BatchRefused as error:
-            return [], error.what
-
-    with open_engine(PROBE) as engine:
-        probes, failure = probed_in(engine)
-    advice = None
-    if alternative and not all(probe.exact for probe in probes):
-        advice = _tried(alternative, probed_in)
+    if not modes:
+        return Result([])
     found: list[ModeResult] = []
-    stopped = False
-    if modes:
-        plain = replace(modes[0], mode="plain", max_rollback=-1)
-        answers = len(prompts) * (1 + len(modes))
-        with Comparison(open_engine, max_tokens, plain, sampler) as comparison, bar(answers, "answers") as answered:
-            progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
-            begin = perf_counter()
-            for prompt in prompts:
-                comparison.plain(prompt)
-                answered()
-            words = f"{counted(len(modes), 'mode')} to go, each about that or longer"
-            progress(f"plain took {perf_counter() - begin:.1f} s; {words}")
-            try:
-                for settings in modes:
-                    progress(f"{settings.mode}: the same prompts")
-                    found.append(ModeResult(settings, []))
-                    for run in comparison.each(settings, prompts):
-                        found[-1].runs.append(run)
-                        answered()
-            except KeyboardInterrupt:
-                found, stopped = [each for each in found if each.runs], True
-                if not found:
-                    raise
-    return Result(probes, found, advice, failure, stopped)
+    plain = replace(modes[0], mode="plain", max_rollback=-1)
+    answers = len(prompts) * (1 + len(modes))
+    with (
+        Comparison(open_engine, max_tokens, plain, sampler, repeats=repeats) as comparison,
+        bar(answers, "answers") as answered,
+    ):
+        progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
+        begin = perf_counter()
+        for prompt in prompts:
+            comparison.plain(prompt)
+            answered()
+        words = f"{counted(len(modes), 'mode')} to go, each about that or longer"
+        progress(f"plain took {perf_counter() - begin:.1f} s; {words}")
+        try:
+            for settings in modes:
+                progress(f"{settings.mode}: the same prompts")
+                found.append(ModeResult(settings, []))
+                for run in comparison.each(settings, prompts):
+                    found[-1].runs.append(run)
+                    answered()
+        except KeyboardInterrupt:
+            found = [each for each in found if each.runs]
+            if not found:
+                raise
+            return Result(found, stopped=True)
+    return Result(found)
 
 
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
@@ -336,17 +278,3 @@ def refuse_other_draws(sampling: SamplingSettings) -> None:
 def checked_modes(settings: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:
     """The settings of the modes to check: all that guess, or `only` one."""
     return [replace(settings, mode=mode) for mode in ((only,) if only else CHECKED)]
-
-
-def exact_settings(settings: ModelSettings) -> ModelSettings | None:
-    """The same with EXACT_FLAGS; None where they are given already."""
-    chosen = replace(settings, flash_attention="on", cache_type_k=EXACT_CELLS[0], cache_type_v=EXACT_CELLS[0])
-    return None if chosen == settings else chosen
-
-
-def _tried(alternative: Alternative, probed_in: Callable[[Engine, str], tuple[list[Probe], str]]) -> Advice:
-    try:
-        with alternative.open_engine(PROBE) as engine:
-            return Advice(alternative.flags, *probed_in(engine, f" with {alternative.flags}"))
-    except LacliError as error:
-        return Advice(alternative.flags, [], error.what)

@@ -1,16 +1,17 @@
-"""Decodes a text again in the batch shapes of another run, which shows what rounding alone does to the logits.
+"""Decodes a text again in the batches of another run, which shows what rounding alone does to it.
 
 One row and many rows take different kernels, and a tree leaves holes among the cells, so sums run in another order
-and a near tie may fall the other way. The replay decodes plain's own tokens in sequence 0, each in the row and cell
-where the mode had it; the other rows of the mode's batches go into a sequence that shares no cell with it. It uses
-neither the mode's masks nor its cache calls, so a bug in those cannot pass for rounding.
+and a near tie may fall the other way. The replay decodes the prompt and plain's own tokens in sequence 0, each in the
+row and cell where the mode had it; the other rows of the mode's batches go into a sequence that shares no cell with
+it. It uses neither the mode's masks nor its cache calls, so a bug in those cannot pass for rounding: on the CPU the
+logits of a mode without a bug are those of its replay, to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, count, pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
 
 from lacli.batch import Batch, Ints
 from lacli.engine import Engine, Floats, Successors
@@ -135,28 +136,41 @@ class Recorder:
         return self.engine.is_end(token)
 
 
-def replay(engine: Recorder, steps: Sequence[Sequence[int]], text: Sequence[int]) -> Floats:
-    """The logits, (vocabulary,), after `text` when it is decoded in the shapes of the engine's recorded batches.
+def replay(
+    engine: Recorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
+) -> Iterator[Floats]:
+    """Decode a prompt and `text` in the shapes of the engine's recorded batches; clears the engine.
 
+    Yields the logits, (vocabulary,), behind the prompt and behind each token of `text`; read them before the next.
     `steps`: the tokens that each recorded step brought; `text` is a part of them from the first on. Raises Mismatch
-    when they cannot have come from those batches. Clears the engine.
+    if they cannot have come from those batches.
     """
-    prefill = [rows for rows in engine.decoded if not any(rows.outputs)]
-    recorded = [rows for rows in engine.decoded if any(rows.outputs)]
+    recorded, tokens, taken = engine.decoded, [*prompt, *text], iter(steps)
     engine.clear()
-    for rows in prefill:
-        _again(engine, rows)
-    begins = accumulate((len(step) for step in steps), initial=0)
-    for (begin, end), rows in zip(pairwise(begins), recorded, strict=False):
-        kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
+    held = begin = 0
+    for rows in recorded:
+        past, kept = rows.positions[0], list(range(len(rows.tokens)))
+        if past > held:
+            raise Mismatch(f"a batch begins at position {past}, and {held} tokens are held")
+        is_step = any(rows.outputs)
+        if is_step:
+            step = next(taken, ())
+            end = begin + len(step)
+            kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
         # Accepted tokens that the mode has not kept come again in the next batch.
-        engine.remove(0, rows.positions[0], -1)
-        alone, scratch = _beside(rows, kept, engine.sequences)
-        _again(engine, alone)
-        if len(text) < end:
-            logits: Floats = engine.logits()[sum(rows.outputs[: kept[-1]])].copy()
-            return logits
-        engine.remove(scratch, 0 if scratch else rows.positions[0] + len(kept), -1)
+        engine.remove(0, past, -1)
+        again, scratch = _beside(rows, kept, tokens, engine.sequences)
+        if not engine.decode(again.batch()):
+            raise Mismatch("there are no cells where the recorded run had some")
+        held = past + len(kept)
+        if is_step:
+            logits = engine.logits()
+            for row in kept[rows.input :]:
+                yield logits[sum(rows.outputs[:row])]
+            if len(text) < end:
+                return
+            begin = end
+        engine.remove(scratch, 0 if scratch else held, -1)
     raise Mismatch("the text is longer than what the recorded steps brought")
 
 
@@ -174,19 +188,20 @@ def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def _again(engine: Recorder, rows: Rows) -> None:
-    if not engine.decode(rows.batch()):
-        raise Mismatch("there is no room where the recorded run had it")
+def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], sequences: int) -> tuple[Rows, int]:
+    """The same rows with the kept ones as a chain of `tokens` in sequence 0, and the sequence of all the others.
 
-
-def _beside(rows: Rows, kept: Sequence[int], sequences: int) -> tuple[Rows, int]:
-    """The same rows with the kept ones as a chain in sequence 0, and the sequence that all the others went to.
-
-    That is one of their own, or sequence 0 behind the chain where the context has no other.
+    That is one of their own, or sequence 0 behind the chain if the context has no other.
     """
     scratch = 1 if sequences > 1 else 0
     past = rows.positions[0]
+    if past + len(kept) > len(tokens):
+        raise Mismatch("a batch has more tokens than the text")
     chain, others = count(past), count(0 if scratch else past + len(kept))
-    positions = [next(chain) if row in kept else next(others) for row in range(len(rows.tokens))]
-    ids = [[0] if row in kept else [scratch] for row in range(len(rows.tokens))]
-    return replace(rows, positions=positions, sequences=ids), scratch
+    places = [next(chain) if row in kept else next(others) for row in range(len(rows.tokens))]
+    return Rows(
+        tokens=[tokens[at] if row in kept else rows.tokens[row] for row, at in enumerate(places)],
+        positions=places,
+        sequences=[[0] if row in kept else [scratch] for row in range(len(rows.tokens))],
+        outputs=rows.outputs,
+    ), scratch

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -75,7 +74,7 @@ FailOnDifference = Annotated[
     model=options.model_name, sampling=sampling_group, decode_settings=lookahead_group, model_settings=model_group
 )
 def check(
-    model: str,
+    model: str | None,
     prompts: Prompts = None,
     each: Each = None,
     prompt: Prompt = None,
@@ -123,8 +122,7 @@ def check(
         opened = Session(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
     with opened as session:
         try:
-            is_own = bool(own or prompts)
-            setup, result = _checked(session, tasks, predict, mode, screen, is_own=is_own)
+            setup, result = _checked(session, tasks, predict, mode, screen)
             # While the model is open: it knows the tokens' texts.
             found = as_json(setup, result) if json else None
             shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
@@ -157,8 +155,8 @@ def _modes(session: Session, only: settings.ModeName | None, screen: Screen) -> 
     if why := session.model.chain_only:
         back = 0 if session.settings.strict else session.max_rollback
         modes = [replace(each, max_rollback=back) for each in modes if back and each.mode != "lookahead"]
-        chains = f"chains of at most {back} guesses are checked" if modes else "batch sizes are compared"
-        screen.note(f"only {chains}: {why}")
+        checked = f"only chains of at most {back} guesses are checked" if modes else "no mode can be checked"
+        screen.note(f"{checked}: {why}")
     for mode in modes:
         check_rows(mode, session.model_settings)
     return modes
@@ -170,16 +168,12 @@ def _checked(
     predict: int,
     only: settings.ModeName | None,
     screen: Screen,
-    *,
-    is_own: bool,
 ) -> tuple[Setup, Result]:
     """Check the modes, or the `only` one, in contexts of their own, which take the place of the session's.
 
-    `predict`: tokens of an answer at most. `is_own`: the tasks are the user's, and no batch size is compared behind
-    more tokens than their texts have.
+    `predict`: tokens of an answer at most.
     """
     from lacli.check import compare
-    from lacli.check.invariance import CONTEXTS
     from lacli.check.report import Setup
     from lacli.session.report import describe_sampling
 
@@ -188,7 +182,6 @@ def _checked(
     screen.notes(session.notes, session.warnings)
     if not session.sampling.greedy:
         screen.note(f"sampling with seed {session.sampling.seed}")
-    prompts = [session.prompt(prompt) for prompt in compare.PROMPTS]
     asked = [session.prompt(task.turns[0], task.system, raw=task.raw) for task in tasks]
     setup = Setup(
         model=str(model.path),
@@ -204,19 +197,15 @@ def _checked(
         prompts=len(asked),
         piece=partial(model.piece, special=True),
     )
-    longest = max(map(len, asked)) + predict if is_own else max(CONTEXTS)
     # There may be no memory for one more context.
     session.engine.close()
-    exact = compare.exact_settings(model_settings)
     result = compare.check(
         partial(_open, model, model_settings),
         asked,
         modes,
         predict,
         sampler=session.sampler,
-        alternative=compare.Alternative(compare.EXACT_FLAGS, partial(_open, model, exact)) if exact else None,
-        probed=list(chain.from_iterable(prompts)),
-        contexts=[min(each, longest) for each in CONTEXTS],
+        repeats=not model.offloaded,
         progress=screen.note,
         bar=screen.progress,
     )

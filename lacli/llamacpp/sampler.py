@@ -36,9 +36,6 @@ MIN_KEEP = 0
 MAX_GRAMMAR_S = 1.0
 """Seconds of the processor that a grammar may take for a token: the texts beside it wait for as long in each step."""
 
-UNIFORM_CANDIDATES = 2**20
-"""Equal candidates that show the next draw's number, to one part in a million."""
-
 
 class Samplers(NamedTuple):
     """A grammar or None, the sampler chain, and the sampler that draws behind it."""
@@ -91,29 +88,10 @@ class LlamaSampler(Closing):
             if sampler:
                 lib.llama_sampler_accept(sampler, token)
 
-    def peek(self, logits: Floats) -> int:
-        """The next token of `draw`, without a change of state."""
-        with _cloned(self._samplers) as samplers:
-            return self._drawn(samplers, logits)
-
     def preview(self, logits: Floats) -> Distribution:
         """The distribution of the next draw, in the order in which the draw goes through it, without a change."""
         with _cloned(self._samplers) as samplers:
             return self._distribution(samplers, logits)
-
-    @property
-    def drifts(self) -> bool:
-        """True if logits decide more than the token: XTC and a grammar may draw once more, mirostat adapts."""
-        return bool(self._settings.mirostat or self._settings.grammar or self._settings.xtc_probability)
-
-    def uniform(self) -> float | None:
-        """The number from 0 to 1 of the next draw; None with mirostat (it hides it) or a grammar (it may use two)."""
-        if self._settings.mirostat or self._settings.grammar:
-            return None
-        candidates = np.zeros(UNIFORM_CANDIDATES, CANDIDATE)
-        with _cloned(self._samplers) as samplers:
-            selected = int(_apply(samplers.last, _array_over(candidates)).selected)
-        return (selected + 0.5) / UNIFORM_CANDIDATES
 
     def close(self) -> None:
         self._samplers = Samplers(None, None, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -57,7 +59,16 @@ def test_a_replay_of_an_exact_run_gives_the_logits_of_plain(mode: ModeName, cut:
     engine = engine_for(mode)
     steps = answer(engine, mode)
     text = [token for step in steps for token in step][:cut]
-    np.testing.assert_array_equal(replay(engine, steps, text), plain_logits(FakeEngine(), PROMPT, text))
+    *_, last = replay(engine, PROMPT, steps, text)
+    np.testing.assert_array_equal(last, plain_logits(FakeEngine(), PROMPT, text))
+
+
+@pytest.mark.parametrize("mode", ["plain", "jacobi", "lookup", "lookahead"])
+def test_a_replay_gives_the_logits_behind_each_token_that_the_run_had(mode: ModeName) -> None:
+    engine = engine_for(mode)
+    steps = answer(engine, mode)
+    text = [token for step in steps for token in step]
+    assert [int(logits.argmax()) for logits in replay(engine, PROMPT, steps, text[:-1])] == text
 
 
 @pytest.mark.parametrize("mode", ["jacobi", "lookup", "lookahead"])
@@ -67,7 +78,7 @@ def test_a_replay_has_the_runs_batch_sizes_and_copies_nothing(mode: ModeName) ->
     shapes = [(len(rows.tokens), sum(rows.outputs)) for rows in engine.decoded]
     assert max(rows for rows, _ in shapes[1:]) > 2
     engine.copies = 0
-    replay(engine, steps, [token for step in steps for token in step][:-1])
+    assert [*replay(engine, PROMPT, steps, [token for step in steps for token in step][:-1])]
     assert [(len(rows.tokens), sum(rows.outputs)) for rows in engine.decoded] == shapes
     assert engine.copies == 0
 
@@ -110,10 +121,10 @@ def test_a_text_that_the_batches_did_not_bring_is_a_mismatch() -> None:
     text = [token for step in steps[: longest + 1] for token in step]
     text[-2] = (text[-2] + 1) % 12
     with pytest.raises(Mismatch):
-        replay(engine, steps, text)
+        list(replay(engine, PROMPT, steps, text))
     answer(engine, "lookup")
     with pytest.raises(Mismatch, match="longer"):
-        replay(engine, steps, [*(token for step in steps for token in step), 1])
+        list(replay(engine, PROMPT, steps, [*(token for step in steps for token in step), 1]))
 
 
 def test_rows_before_the_input_are_decoded_again_with_it() -> None:
@@ -124,6 +135,18 @@ def test_rows_before_the_input_are_decoded_again_with_it() -> None:
     prefill = Rows([1] * 8, list(range(8)), [[0]] * 8, [False] * 8)
     engine.decoded = [prefill, Rows([4, 5], [8, 9], [[0, 1, 2], [1]], [True, True]), rows]
     text = [5, 7, 3]
-    np.testing.assert_array_equal(
-        replay(engine, [[5], text[1:]], text[:2]), plain_logits(FakeEngine(), [*[1] * 8, 4], text[:2])
-    )
+    prompt = [*[1] * 8, 4]
+    *_, last = replay(engine, prompt, [[5], text[1:]], text[:2])
+    np.testing.assert_array_equal(last, plain_logits(FakeEngine(), prompt, text[:2]))
+
+
+def test_a_replay_takes_the_prompts_tokens_and_not_those_of_the_run() -> None:
+    """A wrong token in a far cell, and a batch that begins behind a gap."""
+    engine = engine_for("lookup")
+    steps = answer(engine, "lookup")
+    first, *others = engine.decoded
+    engine.decoded = [replace(first, tokens=[9, *first.tokens[1:]]), *others]
+    np.testing.assert_array_equal(next(replay(engine, PROMPT, steps, [])), plain_logits(FakeEngine(), PROMPT, []))
+    engine.decoded = [replace(first, positions=[each + 1 for each in first.positions]), *others]
+    with pytest.raises(Mismatch, match="begins at position 1, and 0 tokens are held"):
+        next(replay(engine, PROMPT, steps, []))

@@ -16,8 +16,6 @@ from lacli.engine import Distribution, Floats
 class FakeSampler:
     """penalty: what each occurrence of a token in the text takes from its logit."""
 
-    drifts = False
-
     def __init__(self, seed: int, temperature: float = 1.0, penalty: float = 0.0) -> None:
         assert temperature > 0
         self._seed = seed
@@ -27,12 +25,12 @@ class FakeSampler:
 
     def begin(self, text: Sequence[int]) -> None:
         self._random = np.random.default_rng(self._seed)
-        self._next = self._random.random()
         self._seen = list(text)
 
     def draw(self, logits: Floats) -> int:
-        token = self.peek(logits)
-        self._next = self._random.random()
+        tokens, probabilities = self.distribution(logits)
+        index = int(np.searchsorted(np.cumsum(probabilities), self._random.random(), side="right"))
+        token = int(tokens[min(index, len(tokens) - 1)])
         self.accept(token)
         return token
 
@@ -47,16 +45,6 @@ class FakeSampler:
     def accept(self, token: int) -> None:
         self._seen.append(token)
 
-    def peek(self, logits: Floats) -> int:
-        """What `draw` would give next; nothing changes."""
-        tokens, probabilities = self.distribution(logits)
-        index = int(np.searchsorted(np.cumsum(probabilities), self._next, side="right"))
-        return int(tokens[min(index, len(tokens) - 1)])
-
     def preview(self, logits: Floats) -> Distribution:
         """What the next token would be drawn from; nothing changes."""
         return self.distribution(logits)
-
-    def uniform(self) -> float | None:
-        """The number from 0 to 1 that the next draw will use."""
-        return float(self._next)

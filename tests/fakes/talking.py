@@ -16,16 +16,17 @@ from lacli.check.judge import (
     largest_difference,
     parting,
     plain_logits,
+    within,
 )
 from lacli.check.replay import Recorder, Rows, accepted_rows
 from lacli.engine import Engine, Floats
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
-from tests.loading import STDLIB_7M
 
 SMALL = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 LOADING = ModelSettings(threads=1, gpu_layers=0)
@@ -38,7 +39,7 @@ TURNS = [task.format(name) for task in TASKS for name in NAMES]
 def opened(
     decode_settings: DecodeSettings = SMALL, sampling: SamplingSettings | None = None, context: int = 0
 ) -> Session:
-    return Session(STDLIB_7M, replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
+    return Session(demo_model(), replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
 
 
 def chat_on(session: Session, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:
@@ -129,5 +130,5 @@ def judged(watched: Watched, plain_engine: LlamaEngine, expected: Sequence[int])
     plain, other = expected[at], watched.tokens[at]
     replayed = watched.logits_after(expected[:at])
     logits = plain_logits(plain_engine, watched.prompt, expected[:at])
-    margin = float(logits[plain]) - float(logits[other])
-    return Difference(at, plain, other, margin, largest_difference(logits, replayed))
+    margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)
+    return Difference(at, plain, other, margin, rounding, "rounding" if within(margin, rounding) else "bug")

@@ -75,6 +75,7 @@ class Rounding(LikeLlama):
     """Logits depend a little on the rows of the batch, and the second choice is often close."""
 
     noise = 0.02
+    gap = 0.0
 
     def decode(self, batch: Batch) -> bool:
         self.now = len(batch)
@@ -83,7 +84,7 @@ class Rounding(LikeLlama):
     def logits_after(self, context: list[tuple[int, int]]) -> Floats:
         logits = super().logits_after(context)
         best = int(logits.argmax())
-        logits[(best + 1) % self.vocabulary] = 3 - 0.015 * (len(context) % 3)
+        logits[(best + 1) % self.vocabulary] = 3 - self.gap - 0.015 * (len(context) % 3)
         if self.now > 1:
             random = np.random.default_rng(zlib.crc32(repr((self.now, context)).encode()))
             logits += random.uniform(-self.noise, self.noise, len(logits))
@@ -94,3 +95,22 @@ class Tied(Rounding):
     """Near ties, but exact."""
 
     noise = 0.0
+
+
+class FaintMask(Rounding):
+    """The mistake of WrongMask, which moves logits by little more than rounding does."""
+
+    noise = 0.04
+    gap = 0.06
+
+    def _visible(self, sequence: int, position: int) -> list[tuple[int, int]]:
+        seen = super()._visible(sequence, position)
+        first = next((cell.token for cell in self._cells if cell.position == position), None)
+        self.is_wrong = first is not None and (position, first) not in seen
+        return seen
+
+    def logits_after(self, context: list[tuple[int, int]]) -> Floats:
+        logits = super().logits_after(context)
+        if self.is_wrong:
+            logits[int(logits.argmax())] -= 0.15
+        return logits

@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any
 import llama_cpp as lib
 import pytest
 
-from lacli.check.invariance import PROBE, probe
+from lacli.batch import from_tokens, from_tree
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import LacliError, UsageError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import TILED_SWITCH
@@ -37,9 +38,10 @@ from lacli.llamacpp.settings import (
 from lacli.schedule import Schedule
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
+from lacli.tree import Origin, Tree
 from tests import program
 from tests.fakes import strict_answers, tiny_models
-from tests.loading import STDLIB_7M, generate
+from tests.loading import generate
 
 
 def test_what_was_said_is_spelled_as_llama_cpp_takes_it_and_a_program_is_told_all() -> None:
@@ -95,11 +97,11 @@ def made_strict(*types: str) -> tuple[ModelSettings, DecodeSettings]:
 def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model in one number format."""
     if request.param == "q8_0":
-        return STDLIB_7M
+        return demo_model()
     path = tmp_path_factory.mktemp("formats") / f"{request.param}.gguf"
     parameters = lib.llama_model_quantize_default_params()
     parameters.ftype, parameters.allow_requantize, parameters.nthread = FORMATS[request.param][0], True, 1
-    assert lib.llama_model_quantize(str(STDLIB_7M).encode(), str(path).encode(), parameters) == 0
+    assert lib.llama_model_quantize(str(demo_model()).encode(), str(path).encode(), parameters) == 0
     assert weight_types(path) == FORMATS[request.param][1]
     return path
 
@@ -128,7 +130,7 @@ def test_a_seed_gives_the_same_texts_in_every_mode(model_path: Path) -> None:
 
 
 def test_a_seed_gives_the_same_texts_on_two_threads() -> None:
-    plain, *others = strict_answers_of(STDLIB_7M, 2)
+    plain, *others = strict_answers_of(demo_model(), 2)
     assert len(plain[0]) > 5 and others == [plain] * (len(strict_answers.SHORT) - 1)
 
 
@@ -155,7 +157,7 @@ def test_texts_that_take_turns_in_one_context_have_the_logits_of_plain_decoding_
     )
     plain = replace(guessing, mode="plain")
     together, alone = [], []
-    with LlamaModel(STDLIB_7M, model_settings) as model:
+    with LlamaModel(demo_model(), model_settings) as model:
         texts = [f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n" for each in strict_answers.QUESTIONS]
         prompts = [model.tokenize(text) for text in texts]
         with LlamaEngine(model, model_settings, guessing) as engine:
@@ -178,8 +180,24 @@ def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: boo
         ModelSettings(context=512, gpu_layers=0, threads=1), DECODING, frozenset({"q8_0"}), on_gpu=False
     )
     model_settings = replace(model_settings, cache_type_k=cells, cache_type_v=cells)
-    with LlamaModel(STDLIB_7M, model_settings) as model, LlamaEngine(model, model_settings, PROBE) as engine:
-        assert all(found.exact for found in probe(engine, range(300, 700))) is agree
+    chain = DecodeSettings(mode="lookup", lookup_draft=63)
+    tokens, sizes = range(300, 748), (1, 2, 8, 32, 64)
+    with LlamaModel(demo_model(), model_settings) as model, LlamaEngine(model, model_settings, chain) as engine:
+        found = [logits_in_batches(engine, tokens[:-64], tokens[-64:], size) for size in sizes]
+    assert all(each == found[0] for each in found) is agree
+
+
+def logits_in_batches(engine: LlamaEngine, before: Sequence[int], tokens: Sequence[int], size: int) -> list[bytes]:
+    """Bits of the logits behind each of `tokens`, decoded `size` at a time behind the tokens `before`."""
+    engine.clear()
+    assert engine.decode(from_tokens(before, 0, 0))
+    found = []
+    for start in range(0, len(tokens), size):
+        chain = Tree(tokens[start])
+        chain.add_path(tokens[start + 1 : start + size], 0, Origin.CHAIN)
+        assert engine.decode(from_tree(chain, len(before) + start))
+        found += [row.tobytes() for row in engine.logits()]
+    return found
 
 
 def test_every_kind_of_weights_gets_exact_cells_in_order_and_keeps_those_that_were_asked_for() -> None:
@@ -256,9 +274,9 @@ def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path
 def test_kernels_that_a_process_has_chosen_already_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TILED_SWITCH, "1")
     with pytest.raises(LacliError, match="--strict comes too late"):
-        LlamaModel(STDLIB_7M, ModelSettings(gpu_layers=0, tiled=False))
+        LlamaModel(demo_model(), ModelSettings(gpu_layers=0, tiled=False))
     monkeypatch.setenv(TILED_SWITCH, "0")
-    LlamaModel(STDLIB_7M, ModelSettings(gpu_layers=0, tiled=True)).close()
+    LlamaModel(demo_model(), ModelSettings(gpu_layers=0, tiled=True)).close()
     assert os.environ[TILED_SWITCH] == "0", "they stay off"
 
 

@@ -1,4 +1,4 @@
-"""The 7M model on real llama.cpp: every mode gives plain's text, and steps, calls and cells add up."""
+"""The bundled demo model on real llama.cpp: every mode gives plain's text, and steps, calls and cells add up."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 from lacli import batch
 from lacli.batch import Batch, Ints
 from lacli.check.compare import Comparison, Run
-from lacli.check.judge import first_difference
+from lacli.check.judge import first_difference, within
 from lacli.check.replay import Recorder, accepted_rows, replay
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import UsageError
+from lacli.hub.names import demo_model
 from lacli.llamacpp.context import PREFILL_ROWS_ON_CPU, LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
@@ -34,7 +35,7 @@ from tests.fakes.margins import (
     compare,
     logits_of_last,
 )
-from tests.loading import STDLIB_7M, generate, load
+from tests.loading import generate, load
 
 LIMIT = 48
 
@@ -90,7 +91,7 @@ LOOPS = ("plain", "jacobi", "lookup", "lookahead")
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaModel]:
-    with LlamaModel(STDLIB_7M, ON_ONE_THREAD) as model:
+    with LlamaModel(demo_model(), ON_ONE_THREAD) as model:
         yield model
 
 
@@ -290,6 +291,28 @@ def test_what_a_coarse_cache_rounds_away_is_no_bug(
     assert bugs(runs) == []
 
 
+class WrongFarToken(Recorder):
+    """One cell far back holds another token than the prompt's."""
+
+    def decode(self, batch: Batch) -> bool:
+        if not batch.wanted:
+            batch.tokens[5] += 1
+        return super().decode(batch)
+
+
+def test_a_mistake_is_a_bug_where_rounding_is_larger(
+    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+) -> None:
+    chosen = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)
+    coarse = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
+    with LlamaEngine(model, coarse, chosen) as opened:
+        engine = Recorder(opened)
+        wrong = WrongFarToken(engine)
+        runs = [comparison.one(auto_decoder(wrong, chosen), engine, prompt) for prompt in prompts[:6]]
+    found = [run.difference for run in runs if run.bug and run.difference]
+    assert any(within(each.margin, each.rounding) for each in found), found
+
+
 class WithLogits(Recorder):
     """Remembers the logits of every step too."""
 
@@ -319,10 +342,9 @@ def test_a_replay_gives_the_logits_of_the_tree_it_replays(
         index = steps.index(longest)
         begin = sum(map(len, steps[:index]))
         rows = [rows for rows in decoded if any(rows.outputs)][index]
+        again = [row.copy() for row in replay(engine, prompts[LONG], steps, text[:-1])]
         for depth, row in enumerate(accepted_rows(rows, longest[:-1])):
-            engine.decoded = decoded
-            again = replay(engine, steps, text[: begin + depth])
-            np.testing.assert_allclose(again, logits[index][sum(rows.outputs[:row])], atol=1e-3)
+            np.testing.assert_array_equal(again[begin + depth], logits[index][sum(rows.outputs[:row])])
 
 
 @pytest.mark.parametrize("name", LOOPS)
