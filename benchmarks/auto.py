@@ -1,4 +1,4 @@
-"""Mode auto on machines of other shapes: the real demo model, and steps that cost what a staircase says.
+"""Mode auto on machines of other shapes: a real model, and steps that cost what a staircase says.
 
     python -m benchmarks.auto --stairs gpu --prompts benchmarks/prompts.jsonl
     python -m benchmarks.auto --stairs q4_0 --classes edit,extract --first 2 --only auto,auto:suffix
@@ -28,7 +28,6 @@ from lacli.auto import pool_source, recycling, rewriting, suffix
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.bench.tasks import Task, built_in, by_class, read_tasks
 from lacli.decode import Decoder
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -256,7 +255,7 @@ def number(value: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stairs", default="gpu", help=f"{', '.join(SHAPES)}, or points such as 1:1,8:2.5")
-    parser.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
+    parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--prompts", type=Path, help="JSON lines, as lacli bench takes them (default: the built-in)")
     parser.add_argument("--classes", default="", help="some classes, with commas")
     parser.add_argument("--first", type=int, default=None, help="prompts of each class")

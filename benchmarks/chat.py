@@ -280,7 +280,7 @@ def timed(work: Callable[[], object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["turns", "again", "overhead"])
-    parser.add_argument("--model", help="a GGUF file or a model's name; the bundled model without")
+    parser.add_argument("--model", required=True, help="a GGUF file or a model's name")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help='JSONL rows {"class": ..., "prompt": ...}')
     parser.add_argument("--pasted", action="store_true", help="each question shows the code again")
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=list(MODES))

@@ -6,7 +6,7 @@
 Tokens per plain step by kind of edit, where matches are copied (`before`), and where a copy is followed behind its
 changes too (`with`), as mode auto plans steps with these sources alone and no account of losses. The edits are answers
 of a model that does what it is told: functions, docstrings and records of this Python's standard library, changed by a
-program, in the demo model's tokens. `--answers` adds what the demo model itself answers. No test lives here.
+program, in the model's tokens. `--answers` adds what the model itself answers. No test lives here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from lacli.auto.rewriting import RewritingSource
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.auto.suffix import MatchSource, SuffixSource
 from lacli.bench.tasks import built_in, read_tasks
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -197,14 +196,14 @@ def edited_texts(session: Session) -> Iterator[Text]:
 
 
 def answered_texts(session: Session, limit: int) -> Iterator[Text]:
-    """What the demo model answers to the benchmarks' prompts."""
+    """What the model answers to the benchmarks' prompts."""
     plain = DecodeSettings(mode="plain")
     engine = LlamaEngine(session.model, session.model_settings, Capacity.of([plain]), backend_greedy=False)
     for task in [*built_in(), *read_tasks("benchmarks/prompts.jsonl")]:
         prompt = session.prompt(task.turns[0], task.system, raw=task.raw)
         steps = session.decoder_in(engine, plain).generate(prompt, limit)
         kind = task.kind if task.kind in ("edit", "extract") else "other"
-        yield Text(f"demo model, {kind}", list(prompt), [token for step in steps for token in step.tokens])
+        yield Text(f"answers, {kind}", list(prompt), [token for step in steps for token in step.tokens])
 
 
 class Machine:
@@ -275,12 +274,13 @@ def both(is_end: Callable[[int], bool]) -> list[MatchSource]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--stairs", default=AMX, help=f"{', '.join(SHAPES)}, or points such as 1:1,8:2.5")
     parser.add_argument("--limit", type=int, default=200, help="tokens of an answer")
-    parser.add_argument("--answers", action="store_true", help="the demo model's own answers too")
+    parser.add_argument("--answers", action="store_true", help="the model's own answers too")
     arguments = parser.parse_args()
     settings = ModelSettings(context=4096, threads=1, threads_batch=1)
-    session = Session(demo_model(), settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0))
+    session = Session(arguments.model, settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0))
     texts = [*edited_texts(session), *(answered_texts(session, arguments.limit) if arguments.answers else ())]
     machine, rows = Machine(Stairs.named(arguments.stairs)), list[list[str]]()
     for kind in dict.fromkeys(text.kind for text in texts):

@@ -34,7 +34,6 @@ from lacli import batch
 from lacli.auto.mode import AutoModes
 from lacli.batch import BatchPart
 from lacli.decode import Decoder
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.devices import physical_cores
 from lacli.llamacpp.model import LlamaModel
@@ -352,7 +351,7 @@ TABLES = {each.__name__: each for each in (plain, overhead, choose, window, text
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=[*TABLES, "reference"])
-    parser.add_argument("--model", type=Path, default=demo_model(), help="GGUF file with a ChatML template")
+    parser.add_argument("--model", type=Path, required=True, help="GGUF file with a ChatML template")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help='JSONL rows {"class": ..., "prompt": ...}')
     parser.add_argument("--each", type=int, default=12, help="prompts a class")
     parser.add_argument("--tokens", type=int, default=128, help="tokens an answer may have")

@@ -39,7 +39,7 @@ Bytes = npt.NDArray[np.uint8]
 Progress = Callable[[int, int], None]
 """Gets the bytes written and those of the whole file."""
 
-DEMO_MODEL = Path(__file__).parent.parent / "lacli" / "data" / "stdlib-7m.q8_0.gguf"
+SMALL_MODEL = Path(__file__).parent.parent / "tests" / "data" / "stdlib-7m.q8_0.gguf"
 TYPES = {
     "F16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     "Q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
@@ -225,7 +225,9 @@ def read_command_line() -> argparse.Namespace:
     """The options; a size that is not given is None."""
     parser = argparse.ArgumentParser(description="Write a bigger GGUF that computes the same next token.")
     parser.add_argument("out", type=Path, metavar="OUT.gguf")
-    parser.add_argument("--small", type=Path, default=DEMO_MODEL, metavar="SMALL.gguf", help="default: the demo model")
+    parser.add_argument(
+        "--small", type=Path, default=SMALL_MODEL, metavar="SMALL.gguf", help="default: the tests' 7M model"
+    )
     parser.add_argument("--shape", choices=SHAPES, help="a real model's sizes; without it the small model's own")
     parser.add_argument("--type", choices=TYPES, default="Q4_0", help="of the weights (default: Q4_0)")
     flags = {"key_value_heads": "--kv-heads"}

@@ -35,10 +35,10 @@ from lacli.auto.measure import MeasurePlan
 from lacli.auto.model_cost import KIND, cost_key
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.cli.main import commands
-from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.format import markdown
 from lacli.text.records import NAME, Records
+from tests.loading import STDLIB_7M
 
 CODES = {0, 1, 2, 3, 130}
 """Exit codes that docs name: an answer, something outside, a wrong flag, inexact, Ctrl-C."""
@@ -166,7 +166,7 @@ THEIRS = {
 """Files that users write, and name: a pipe in the place of one is waited for, as they want."""
 
 CONTENTS = {
-    "config/lacli/models.txt": f"mine {demo_model()}\n",
+    "config/lacli/models.txt": f"mine {STDLIB_7M}\n",
     "hub/models--a--b/refs/main": COMMIT,
     f"hub/models--a--b/gguf/{COMMIT}.json": '["x-Q8_0.gguf", "x-Q4_K_M.gguf"]',
     "prompt.txt": "Say yes.\n",
@@ -191,10 +191,10 @@ def furnished(folder: Path) -> None:
         (folder / name).write_text(text)
     snapshot = folder / "hub" / "models--a--b" / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
-    (snapshot / "x-Q8_0.gguf").symlink_to(demo_model())
+    (snapshot / "x-Q8_0.gguf").symlink_to(STDLIB_7M)
     # Measured, it would not be kept on a busy machine.
     cost = Cost((StepCost(64, (Point(1, 1e-3, 1e-3), Point(8, 2e-3, 2e-3))),))
-    key = cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
+    key = cost_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
     Records(folder / "cache" / "lacli" / NAME).save(KIND, key, asdict(cost))
     talk = Run(("chat", "--commands", "--store", "--log", "log.jsonl", *FEW), b"hi\n/set temp 0.5\n/save saved.json\n")
     if said := problem(talk, folder):

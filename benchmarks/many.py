@@ -12,7 +12,7 @@ other work on the machine hardly shows. Mode auto has answered a round alone bef
 it has learned, but without any text, from group to group. llama-server has to be on PATH (docs/benchmarks.md). Rows are
 added to the file `--json`, and the tables are those of all its rows; Ctrl-C ends it early.
 
-`laws`: real texts and guesses of the demo model on a clock by each law (`replay.py` says how it moves). Steps count
+`laws`: real texts and guesses of the 7M model on a clock by each law (`replay.py` says how it moves). Steps count
 from when all prompts of a group are decoded. "auto learns" begins with nothing known, "auto knows" was told the law,
 and both go on from group to group. No test lives here.
 """
@@ -49,7 +49,6 @@ from lacli.batch import from_tokens
 from lacli.bench.tasks import Task, read_tasks
 from lacli.decode import Decoder
 from lacli.engine import Engine
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import SamplingSettings
@@ -261,7 +260,7 @@ class SharedLawEngine(LawEngine):
 
 
 class Many:
-    """The demo model with a context for many texts; it answers groups of prompts in any mode on any law."""
+    """The 7M model with a context for many texts; it answers groups of prompts in any mode on any law."""
 
     def __init__(self, model: Path, limit: int) -> None:
         settings = ModelSettings(context=CELLS, threads=1, threads_batch=1)
@@ -274,7 +273,6 @@ class Many:
     def speed(self, tasks: Sequence[Task], texts: int, contender: str, law: Law, plain_s: float) -> float:
         """Tokens per plain step of all texts, of answers to the prompts in groups of `texts`."""
         settings = settings_of(contender, law)
-        assert settings
         engine = SharedLawEngine(self._engine, law, plain_s)
         cost = law.cost(plain_s, law.rows) if contender == KNOWS else None
         decoder = Decoder(engine, settings.for_texts(texts), make_mode=AutoModes(cost))
@@ -317,7 +315,7 @@ def main() -> None:
     measuring = commands.add_parser("here", help="on this machine, llama-server beside")
     replaying = commands.add_parser("laws", help="on the machines of step_costs.jsonl")
     for command, limit in ((measuring, 64), (replaying, 128)):
-        command.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
+        command.add_argument("--model", type=Path, required=True, help="a GGUF file")
         command.add_argument("--prompts", type=Path, default=FOLDER / "prompts.jsonl", help="a file of prompts")
         command.add_argument("--texts", default="1,2,4,8", help="numbers of texts at once, with commas")
         command.add_argument("--limit", type=int, default=limit, help="tokens of an answer")

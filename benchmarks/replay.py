@@ -1,13 +1,13 @@
-"""Mode auto on the machines of `step_costs.jsonl`: real texts and guesses of the demo model, a clock by each law.
+"""Real answers on the machines of `step_costs.jsonl`: how fast each mode would be there, by class of prompts.
 
-    python -m benchmarks.replay                                  every law, the half of the prompts that nobody tuned on
-    python -m benchmarks.replay --half tune --laws RTX,Xeon --t1 15
+    python -m benchmarks.replay --model FILE --spec-bench FILE            what is recorded, on five machines
+    python -m benchmarks.replay --model FILE --spec-bench FILE --record   decode first what is not recorded yet
 
-A law says what a step of b rows costs in plain steps: linear between its points, nothing beyond the last one, cliffs
-included. The clock moves by that, times t(1), and by the time that lacli's own Python and numpy really take, so a busy
-machine hardly shows. "auto learns" begins every answer with nothing known. "auto knows" was told the law, and begins
-with what answers to the other half of the prompts on the same machine have taught, as `lacli` keeps it between runs.
-Laws and prompts take turns between the half to tune on and the half to report. No test lives here.
+First each prompt is answered once by plain decoding, and one of each class by lookahead 15/5/15. Then modes answer
+from the records, on the clock of a law: what a step of b rows costs in plain steps, linear between its points, and
+nothing beyond the last one. lookahead's own steps are costed by the same law, beyond its last point by its last slope.
+lacli's own Python counts as it is, and SUCCESSORS_S for each row that recycling reads. Each answer begins with nothing
+learned. "auto" was told what steps cost, as after `lacli cost`; "auto learns" was not. No test lives here.
 """
 
 from __future__ import annotations
@@ -15,63 +15,58 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 from time import thread_time
-from typing import TypeVar
 
+from benchmarks.records import OWN_PROMPTS, OffTheWay, Question, Record, RecordedEngine, Records, questions
 from benchmarks.simulated import SimulatedEngine, Stairs
-from lacli.auto.experience import Experience
-from lacli.auto.mode import Auto
-from lacli.auto.text_guesses import TextGuesses
-from lacli.bench.tasks import Task, read_tasks
+from lacli.auto.mode import AutoModes
+from lacli.auto.step_cost import Cost
 from lacli.decode import Decoder
 from lacli.engine import Engine, Successors
-from lacli.hub.names import demo_model
-from lacli.llamacpp.context import LlamaEngine
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import Capacity, ModelSettings
-from lacli.modes import Mode, new_mode
-from lacli.pool import NgramPool
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.format import markdown
 
 FOLDER = Path(__file__).parent
-FULL_ROWS = 64
-"""Rows that a law must give for lookahead 15/5/15 to be asked."""
+CACHE = Path.home() / ".cache" / "lacli-replay"
 
-LEARNS, KNOWS = "auto learns", "auto knows"
+SUCCESSORS_S = 1.1e-4
+"""Seconds in which the six best of 151,936 logits are found, for each row (docs/auto.md)."""
+
+LEARNS, KNOWS = "auto learns", "auto"
 CONTENDERS = ("lookup", "lookahead", LEARNS, KNOWS)
 
-LEAST, BEHIND = 0.99, 0.99
-"""Speeds below which auto is named: relative to plain decoding, and to the best other contender."""
+LEAST = 0.99
+"""Speed beside plain decoding below which auto is named."""
 
-Item = TypeVar("Item")
+SHOWN = "RTX 3090,7B shape,M2 Ultra,Qwen"
+"""Laws that the table has without --laws."""
 
 
 class Law(Stairs):
     """What steps cost on the machine `name`, in plain steps by rows, as its source gives it."""
 
-    def __init__(self, name: str, relative: dict[int, float]) -> None:
+    def __init__(self, name: str, relative: dict[int, float], plain_ms: float = 0.0) -> None:
+        """`plain_ms`: milliseconds of a plain step, 0 where the source does not say."""
         super().__init__(list(relative.items()))
-        self.name = name
+        self.name, self.plain_ms = name, plain_ms
         self.max_rows = max(relative)
 
 
 def laws(path: Path = FOLDER / "step_costs.jsonl") -> list[Law]:
     """Read the laws; each line of the file names its source."""
-    rows = map(json.loads, path.read_text().splitlines())
-    return [
-        Law(f"{row['machine']}, {row['model']}", {int(size): float(cost) for size, cost in row["relative"].items()})
-        for row in rows
-    ]
+    found = []
+    for row in map(json.loads, path.read_text().splitlines()):
+        relative = {int(size): float(cost) for size, cost in row["relative"].items()}
+        found.append(Law(f"{row['machine']}, {row['model']}", relative, float(row.get("plain_ms", 0))))
+    return found
 
 
 class LawEngine(SimulatedEngine):
-    """A real engine on the clock of a law, which this thread's own work between the engine's calls moves too."""
+    """An engine on the clock of a law, which this thread's own work between the engine's calls moves too."""
 
     def __init__(self, engine: Engine, law: Law, plain_s: float) -> None:
         super().__init__(engine, law, plain_s=plain_s)
@@ -90,60 +85,54 @@ class LawEngine(SimulatedEngine):
         return self.engine.successors(count)
 
 
+class RecordedLawEngine(LawEngine):
+    """The same of recorded answers, where finding the best tokens of a row takes SUCCESSORS_S."""
+
+    def successors(self, count: int) -> Successors:
+        with self._spending():
+            found = self.engine.successors(count)
+        self._steps_s += SUCCESSORS_S * len(found.tokens)
+        return found
+
+
 @dataclass(frozen=True)
 class Answer:
-    """One answer: its class, its tokens, its steps, and the seconds of its decode phase by the clock."""
+    """One answer: its class, its tokens, its steps and their rows, and the seconds of its decode phase by the clock."""
 
     kind: str
-    tokens: tuple[int, ...]
+    tokens: int
     steps: int
+    rows: int
     seconds: float
 
 
-class Replay:
-    """The demo model with a context for all contenders; it answers prompts in any mode on any law."""
-
-    def __init__(self, model: Path, limit: int) -> None:
-        settings = ModelSettings(context=2048, threads=1, threads_batch=1)
-        self._session = Session(model, settings, DecodeSettings(mode="plain"), SamplingSettings(temp=0.0))
-        capacity = Capacity.of([DecodeSettings(mode="plain"), DecodeSettings(mode="lookahead"), DecodeSettings()])
-        self._engine = LlamaEngine(self._session.model, self._session.model_settings, capacity, backend_greedy=False)
-        self._limit = limit
-
-    def answer(
-        self, task: Task, settings: DecodeSettings, law: Law, plain_s: float, experience: Experience | None = None
-    ) -> Answer:
-        """Answer a prompt on a law's clock; `experience`: that of mode auto, which learns."""
-        engine = LawEngine(self._engine, law, plain_s)
-        prompt = self._session.prompt(task.turns[0], task.system, raw=task.raw)
-
-        def auto(settings: DecodeSettings, pool: NgramPool, engine: Engine, **_: object) -> Mode:
-            assert experience is not None
-            return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
-
-        decoder = Decoder(engine, settings, make_mode=auto if experience else new_mode)
-        with engine.clock():
-            begin = engine.now
-            steps = list(decoder.generate(prompt, self._limit))
-            seconds = engine.now - begin - decoder.prompt_s
-        return Answer(task.kind, tuple(token for step in steps for token in step.tokens), len(steps), seconds)
+def answer(
+    kind: str, record: Record, off: OffTheWay, settings: DecodeSettings, law: Law, plain_s: float, cost: Cost | None
+) -> Answer:
+    """Decode a recorded answer on a law's clock. `cost`: of steps, where mode auto knows it."""
+    engine = RecordedLawEngine(RecordedEngine(record, off), law, plain_s)
+    with engine.clock():
+        begin = engine.now
+        decoder = Decoder(engine, settings, make_mode=AutoModes(cost))
+        steps = list(decoder.generate(record.prompt, len(record.answer)))
+        seconds = engine.now - begin - decoder.prompt_s
+    assert [token for step in steps for token in step.tokens] == record.answer, "every mode gives plain decoding's text"
+    return Answer(kind, len(record.answer), len(steps), sum(step.rows for step in steps), seconds)
 
 
-def settings_of(contender: str, law: Law) -> DecodeSettings | None:
-    """Return settings that take no step beyond a law's last point, None for a contender that needs larger ones."""
+def settings_of(contender: str, law: Law) -> DecodeSettings:
+    """Return settings that take no step beyond a law's last point."""
     match contender:
         case "plain":
             return DecodeSettings(mode="plain")
         case "lookup":
             return DecodeSettings(mode="lookup", lookup_draft=min(10, law.max_rows - 1))
-        case "lookahead":
-            return DecodeSettings(mode="lookahead") if law.max_rows >= FULL_ROWS else None
     return DecodeSettings(auto_rows=min(DecodeSettings().auto_rows, law.max_rows))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The answers of each contender to the same prompts, on one law with plain steps of `plain_ms` milliseconds."""
+    """The answers of each contender on one law with plain steps of `plain_ms` milliseconds."""
 
     name: str
     plain_ms: float
@@ -151,117 +140,124 @@ class Cell:
 
     def speed(self, contender: str, kind: str) -> float:
         """Times as fast as plain decoding in the prompts of a class."""
-        seconds = [
-            sum(answer.seconds for answer in self.answers[name] if answer.kind == kind) for name in ("plain", contender)
-        ]
-        return seconds[0] / seconds[1]
+        return seconds_a_token(self.answers["plain"], kind) / seconds_a_token(self.answers[contender], kind)
 
-    def best_other(self, kind: str) -> tuple[float, str]:
-        """Return the speed and the name of the fastest contender beside auto."""
-        return max((self.speed(name, kind), name) for name in self.answers if name not in (LEARNS, KNOWS))
+    def speeds(self, contender: str, kinds: Iterable[str]) -> list[float]:
+        """The same in each class."""
+        return [self.speed(contender, kind) for kind in kinds]
 
 
-def measured(
-    replay: Replay, law: Law, plain_s: float, asked: Sequence[Task], others: Sequence[Task], contenders: Iterable[str]
-) -> Cell:
-    """Ask every contender the prompts on one law; `others`: those that the knowing one has answered before."""
-    answers: dict[str, list[Answer]] = {}
-    for name in ("plain", *contenders):
-        settings = settings_of(name, law)
-        if settings is None:
-            continue
-        if name not in (LEARNS, KNOWS):
-            answers[name] = [replay.answer(task, settings, law, plain_s) for task in asked]
-            continue
-        known = None
-        if name == KNOWS:
-            for task in others:
-                known = _answered(replay, task, settings, law, plain_s, known)[1]
-        answers[name] = []
-        for task in asked:
-            found, learned = _answered(replay, task, settings, law, plain_s, known, told=name == KNOWS)
-            answers[name].append(found)
-            known = learned if name == KNOWS else None
-    return Cell(law.name, plain_s * 1e3, answers)
+def seconds_a_token(answers: Iterable[Answer], kind: str) -> float:
+    """Seconds of a class's answers over their tokens."""
+    mine = [answer for answer in answers if answer.kind == kind]
+    return sum(answer.seconds for answer in mine) / sum(answer.tokens for answer in mine)
 
 
-def _answered(
-    replay: Replay, task: Task, settings: DecodeSettings, law: Law, plain_s: float, known: object, *, told: bool = True
-) -> tuple[Answer, object]:
-    """Answer as a new process that begins from what is `known`, and return what the next one will know."""
-    cost = law.cost(plain_s, law.rows) if told else None
-    experience = Experience(settings, cost)
-    if known:
-        experience.begin_from(known, 0.0)
-    return replay.answer(task, settings, law, plain_s, experience), experience.numbers()
+class Replay:
+    """The recorded questions of a half, and what the other half's records say about tokens that no answer has."""
+
+    def __init__(self, records: Records, asked: Sequence[Question], half: str, *, record: bool) -> None:
+        self._records, self._record = records, record
+        found = [(question, records.plain(question, decode=record)) for question in asked]
+        known = [(question, each) for question, each in found if each]
+        self.asked = [(question, each) for question, each in known if question.half == half]
+        self._off = OffTheWay(each for question, each in known if question.half != half)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The classes of the questions that are recorded."""
+        return list(dict.fromkeys(question.kind for question, _ in self.asked))
+
+    def cell(self, law: Law, plain_ms: float, contenders: Iterable[str]) -> Cell:
+        """Answer the questions in every mode on one law."""
+        plain_s, answers = plain_ms / 1e3, dict[str, list[Answer]]()
+        for name in ("plain", *contenders):
+            if name == "lookahead":
+                answers[name] = list(self._lookahead(law, plain_s))
+                continue
+            settings = settings_of(name, law)
+            cost = law.cost(plain_s, law.rows) if name == KNOWS else None
+            answers[name] = [
+                answer(question.kind, record, self._off, settings, law, plain_s, cost)
+                for question, record in self.asked
+            ]
+        return Cell(law.name, plain_ms, {name: found for name, found in answers.items() if found})
+
+    def _lookahead(self, law: Law, plain_s: float) -> Iterator[Answer]:
+        """Cost the recorded steps of lookahead 15/5/15, of the first question of each class, by a law."""
+        seen = set[str]()
+        for question, _ in self.asked:
+            if question.kind in seen or not (steps := self._records.lookahead(question, decode=self._record)):
+                continue
+            seen.add(question.kind)
+            rows, tokens = map(sum, zip(*steps, strict=True))
+            yield Answer(question.kind, tokens, len(steps), rows, plain_s * sum(law(each) for each, _ in steps))
 
 
 def table(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
-    """Speeds by law and t(1): the geometric mean over the classes of each contender, and auto's by class."""
-    contenders = [name for name in CONTENDERS if any(name in cell.answers for cell in cells)]
-    header, rows = ["machine", "t(1), ms"], [[cell.name, f"{cell.plain_ms:g}"] for cell in cells]
-    for name in contenders:
-        shown = kinds if name in (LEARNS, KNOWS) else ()
-        header += [name, *shown]
-        for row, cell in zip(rows, cells, strict=True):
-            speeds = [cell.speed(name, kind) for kind in kinds] if name in cell.answers else []
-            row.append(f"{geometric_mean(speeds):.2f}" if speeds else "")
-            row += [f"{speed:.2f}" for speed in speeds[: len(shown)]]
-    return markdown(header, rows)
+    """Speeds beside plain decoding by machine and mode: of each class, and their geometric mean."""
+    rows = []
+    for cell in cells:
+        for name in [name for name in CONTENDERS if name in cell.answers]:
+            there = {answer.kind for answer in cell.answers[name]}
+            known = [kind for kind in kinds if kind in there]
+            speeds = dict(zip(known, cell.speeds(name, known), strict=True))
+            shown = [f"{speeds[kind]:.2f}" if kind in speeds else "" for kind in kinds]
+            rows.append([cell.name, name, *shown, f"{geometric_mean(speeds.values()):.2f}"])
+    return markdown(["machine", "mode", *kinds, "mean"], rows)
+
+
+def tokens_a_step(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
+    """S, and the rows of a step, by machine, mode and class."""
+    rows = []
+    for cell in cells:
+        for name in [name for name in CONTENDERS if name in cell.answers]:
+            shown = []
+            for kind in kinds:
+                mine = [answer for answer in cell.answers[name] if answer.kind == kind]
+                steps = sum(answer.steps for answer in mine)
+                tokens, decoded = sum(answer.tokens for answer in mine), sum(answer.rows for answer in mine)
+                shown.append(f"{tokens / steps:.2f} ({decoded / steps:.1f})" if steps else "")
+            rows.append([cell.name, name, *shown])
+    return markdown(["machine", "mode", *kinds], rows)
 
 
 def misses(cells: Sequence[Cell], kinds: Sequence[str], contender: str) -> str:
-    """Name the cells in which auto is slower than LEAST, or than BEHIND times the best other contender."""
+    """Say how fast a contender is over all cells, and name those in which it is slower than LEAST."""
     speeds = [(cell.speed(contender, kind), cell, kind) for cell in cells for kind in kinds]
-    lines = []
-    for speed, cell, kind in speeds:
-        best, other = cell.best_other(kind)
-        if speed < max(LEAST, BEHIND * best):
-            lines.append(f"- {speed:.3f}, {other} {best:.3f}: {kind}, {cell.name}, {cell.plain_ms:g} ms")
-    mean, worst = geometric_mean(speed for speed, _, _ in speeds), min(speed for speed, _, _ in speeds)
-    return "\n".join([f"{contender}: mean {mean:.3f}, worst {worst:.3f}, missed {len(lines)} of {len(speeds)}", *lines])
-
-
-def halves(items: Sequence[Item], half: str) -> tuple[list[Item], list[Item]]:
-    """Return the items of a half, `tune` or `report`, and the others: they take turns."""
-    begin = half == "tune"
-    return list(items[begin::2]), list(items[1 - begin :: 2])
-
-
-def prompts(paths: Iterable[str], half: str) -> tuple[list[Task], list[Task]]:
-    """Return the prompts of a half and the others, by halves of each class."""
-    tasks = [task for path in paths for task in read_tasks(path)]
-    asked, others = list[Task](), list[Task]()
-    for kind in dict.fromkeys(task.kind for task in tasks):
-        mine, rest = halves([task for task in tasks if task.kind == kind], half)
-        asked += mine
-        others += rest
-    return asked, others
+    slow = [f"- {speed:.3f}: {kind}, {cell.name}" for speed, cell, kind in speeds if speed < LEAST]
+    means = geometric_mean(speed for speed, _, _ in speeds)
+    worst = min(speed for speed, _, _ in speeds)
+    return "\n".join(
+        [f"{contender}: mean {means:.3f}, worst {worst:.3f}, below {LEAST}: {len(slow)} of {len(speeds)}", *slow]
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
-    parser.add_argument("--prompts", default=str(FOLDER / "prompts.jsonl"), help="files of prompts, with commas")
-    parser.add_argument("--half", choices=("tune", "report"), default="report", help="of the prompts, and of the laws")
-    parser.add_argument("--laws", default="", help="parts of names of laws, with commas, in place of a half; all")
-    parser.add_argument("--t1", default="5,15,60", help="milliseconds of a plain step, with commas")
-    parser.add_argument("--limit", type=int, default=128, help="tokens of an answer")
-    parser.add_argument("--only", default=",".join(CONTENDERS), help="some contenders, with commas")
+    parser.add_argument(
+        "--model", type=Path, required=True, help="a GGUF file; only its name counts once all is recorded"
+    )
+    parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
+    parser.add_argument("--each", type=int, default=4, help="questions of a class and half")
+    parser.add_argument("--limit", type=int, default=96, help="tokens of an answer")
+    parser.add_argument("--half", choices=("tune", "report"), default="report", help="of the questions")
+    parser.add_argument("--laws", default=SHOWN, help="parts of names of laws, with commas, or all")
+    parser.add_argument("--t1", type=float, default=10, help="milliseconds of a plain step where the law has none")
+    parser.add_argument("--only", default=",".join(CONTENDERS), help="some modes, with commas")
+    parser.add_argument("--record", action="store_true", help="decode what is not recorded yet")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where the records lie")
     arguments = parser.parse_args()
-    contenders = arguments.only.split(",")
-    asked, others = prompts(arguments.prompts.split(","), arguments.half)
-    wanted = arguments.laws.split(",")
-    chosen = [law for law in laws() if any(part in law.name for part in wanted)]
-    chosen = halves(laws(), arguments.half)[0] if not arguments.laws else laws() if wanted == ["all"] else chosen
-    replay, cells = Replay(arguments.model, arguments.limit), []
-    for law in chosen:
-        for plain_ms in map(float, arguments.t1.split(",")):
-            cells.append(measured(replay, law, plain_ms / 1e3, asked, others, contenders))
-            print(f"{law.name}, {plain_ms:g} ms", file=sys.stderr, flush=True)
-    kinds = list(dict.fromkeys(task.kind for task in asked))
-    autos = [name for name in (LEARNS, KNOWS) if name in contenders]
-    print("\n\n".join([table(cells, kinds), *(misses(cells, kinds, name) for name in autos)]))
+    records = Records(arguments.cache, arguments.model, arguments.limit)
+    asked = questions([*OWN_PROMPTS, arguments.spec_bench], arguments.each)
+    replay = Replay(records, asked, arguments.half, record=arguments.record)
+    wanted, contenders, cells = arguments.laws.split(","), arguments.only.split(","), list[Cell]()
+    for law in laws():
+        if wanted == ["all"] or any(part in law.name for part in wanted):
+            cells.append(replay.cell(law, law.plain_ms or arguments.t1, contenders))
+            print(law.name, file=sys.stderr, flush=True)
+    autos = [misses(cells, replay.kinds, name) for name in (LEARNS, KNOWS) if name in contenders]
+    print("\n\n".join([table(cells, replay.kinds), tokens_a_step(cells, replay.kinds), *autos]))
 
 
 if __name__ == "__main__":

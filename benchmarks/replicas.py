@@ -21,7 +21,6 @@ from typing import ParamSpec, TypeVar
 from benchmarks.core import PROMPTS, Bench
 from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.devices import physical_cores
 from lacli.replicas.group import ReplicaGroup
@@ -169,7 +168,7 @@ def bookkeeping(found: dict[str, Pairs]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=demo_model())
+    parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help='JSONL rows {"class": ..., "prompt": ...}')
     parser.add_argument("--each", type=int, default=2, help="prompts a class")
     parser.add_argument("--tokens", type=int, default=64, help="tokens an answer may have")

@@ -18,7 +18,6 @@ from benchmarks.core import PROMPTS, Bench
 from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
 from lacli.engine import Floats
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, Verify
@@ -116,7 +115,7 @@ def step_compression(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["share", "acceptance"])
-    parser.add_argument("--model", type=Path, default=demo_model())
+    parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--prompts", type=Path, default=PROMPTS)
     parser.add_argument("--each", type=int, default=8, help="prompts of a class")
     parser.add_argument("--tokens", type=int, default=128)

@@ -40,7 +40,6 @@ from openai import AsyncOpenAI
 import lacli
 from benchmarks.copies import functions
 from benchmarks.many import in_range
-from lacli.hub.names import demo_model
 from lacli.text.format import markdown
 
 HERE, SERVER = "in this process", "llama-server"
@@ -244,7 +243,7 @@ def tables(rounds: Sequence[Round]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=demo_model(), help="a GGUF file")
+    parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--clients", default="1,2,4,8", help="numbers of clients, with commas")
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="what is asked, with commas")
     parser.add_argument("--each", type=int, default=2, help="prompts of each client in a round")

@@ -1,10 +1,10 @@
 """Lookahead parallelism on machines that are not here: expected speed on 1 to 8 devices, in one box or over a network.
 
-    python -m benchmarks.simulate_lp                                 an A100 as the paper's Table 3 shows it
-    python -m benchmarks.simulate_lp --machine gpu --latency 0.1,1 --gigabits 25
-    lacli cost MODEL --json > mine.json && python -m benchmarks.simulate_lp --machine mine.json --shape 13b
+    python -m benchmarks.simulate_lp --model FILE                    an A100 as the paper's Table 3 shows it
+    python -m benchmarks.simulate_lp --model FILE --machine gpu --latency 0.1,1 --gigabits 25
+    lacli cost MODEL --json > mine.json && python -m benchmarks.simulate_lp --model FILE --machine mine.json --shape 13b
 
-The demo model really decodes some prompts; its trees and accepted paths are dealt out by lacli's own rules to devices
+The model really decodes some prompts; its trees and accepted paths are dealt out by lacli's own rules to devices
 whose steps take what a staircase says. S and rows are measured so, times are computed. What the numbers mean is in
 docs/parallel.md. Prints Markdown tables of tokens per plain step of one device: plain decoding's speed is 1.
 """
@@ -26,7 +26,6 @@ from benchmarks.pictures.figure import check_plot_path, save
 from benchmarks.shapes import SHAPES as MODELS
 from lacli.bench.tasks import by_class, read_tasks
 from lacli.errors import LacliError
-from lacli.hub.names import demo_model
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 MOST_DEVICES = 64
@@ -78,7 +77,7 @@ def draw(path: Path, found: Study) -> None:
     )
     over = {words.split(", ")[1]: each for words, each in found.networks.items() if words.startswith("lookahead")}
     caption = (
-        f"{found.machine.name}, t(1) = {1e3 * found.machine.single_s:.3g} ms. S and rows were measured on the demo "
+        f"{found.machine.name}, t(1) = {1e3 * found.machine.single_s:.3g} ms. S and rows were measured on this "
         f"model, times are computed. RPC: {found.network.bits / 1e9:g} Gbit/s, a model of {found.network.model}."
     )
     panels = [
@@ -142,7 +141,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--gigabits", type=positive, default=10.0, help="of the network, a second")
     parser.add_argument("--shape", choices=list(MODELS), default="7b", help="of the model that RPC sends for")
     parser.add_argument("--sizes", type=sizes, default=sizes(SIZES), help="W/N/G, with commas")
-    parser.add_argument("--model", type=Path, default=demo_model(), help="the GGUF file that decodes")
+    parser.add_argument("--model", type=Path, required=True, help="the GGUF file that decodes")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help="JSON lines, as lacli bench takes them")
     parser.add_argument("--first", type=count, default=1, help="prompts of each class")
     parser.add_argument("--limit", type=count, default=96, help="tokens of an answer")

@@ -68,7 +68,7 @@ def __dir__() -> list[str]:
 
 
 def load(
-    model: str | Path | None = None,
+    model: str | Path,
     *,
     mode: ModeName | None = None,
     window: int | None = None,
@@ -88,12 +88,12 @@ def load(
     replicas: ReplicaSettings | None = None,
     **unknown: Never,
 ) -> Model:
-    """Load a model: a GGUF file, or a name as `lacli run` takes it; None for the bundled demo model.
+    """Load a model: a GGUF file, or a name as `lacli run` takes it.
 
     A model of the hub is fetched where the cache lacks it. `mode`, `window`, `ngram`, `guesses`, `strict`: how it
-    decodes; W, N or G without a mode means lookahead. `context`: tokens of all texts together; by default as many for
-    each as one alone has, where memory has room. `threads`, `gpu_layers`: 0 threads are one a core, -1 layers are all.
-    They win over the same fields of `decode_settings` and `model_settings`, which have the others.
+    decodes; W, N or G without a mode means lookahead. `context`: tokens of all texts together; by default each may have
+    as many as `lacli run` gives one, where memory has room. `threads`, `gpu_layers`: 0 threads are one a core, -1
+    layers are all. They win over the same fields of `decode_settings` and `model_settings`, which have the others.
     `parallel`: answers decoded at a time, four by default; one with `strict`, or with `replicas`, which may say in
     which process or with which other machines one copy of the model computes.
     `sampling`: how tokens are drawn where an answer says nothing else.
@@ -126,7 +126,7 @@ def load(
         ("replicas", replicas, ReplicaSettings, "lacli.ReplicaSettings(...)"),
         ("template", template, str, "a name, a file or a text"),
     ):
-        if given is not None and not isinstance(given, kind):
+        if not isinstance(given, kind) and (given is not None or name == "model"):
             raise UsageError(f"{name} is {given!r:.60}", f"give {form}")
     if unknown:
         raise unknown_option("load", min(unknown), ("model", *(load.__kwdefaults__ or ())))

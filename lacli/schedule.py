@@ -48,7 +48,7 @@ MIN_RESTORED = 8
 """Tokens for which a saved text is restored, whole: 400 of the 0.5B shape take 5 ms, and decoding one takes 4."""
 
 MOST_OWNERS = 256
-"""Owners of whose texts n-grams and experience are kept, those that asked last: 33 KB each at least (demo model)."""
+"""Owners of whose texts n-grams and experience are kept, those that asked last: 33 KB each at least (7M model)."""
 
 
 @dataclass(eq=False)
@@ -105,9 +105,10 @@ class Schedule:
     last, for what it knows of the machine.
     """
 
-    def __init__(self, decoder: Decoder, places: int, *, reads_first: bool = False) -> None:
+    def __init__(self, decoder: Decoder, places: int, longest: int = 0, *, reads_first: bool = False) -> None:
         """`decoder`: takes the steps, and decodes nothing else in the meantime.
 
+        `longest`: tokens of a text among others at most, 0 for as many as the model was trained with.
         `reads_first`: let no text decode before the prompts of all are read, for measurements of steps alone.
         """
         engine, size = decoder.group.engine, decoder.settings.sequences
@@ -118,7 +119,7 @@ class Schedule:
         self._owed_s = 0.0
         step = EngineStep(engine)
         # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
-        cells = engine.cells if places == 1 else min(engine.cells, engine.trained_context)
+        cells = engine.cells if places == 1 else min(engine.cells, longest or engine.trained_context)
         ranges = (range(place * size, (place + 1) * size) for place in range(places))
         self.cells = cells
         self._free = [SingleEngine(engine, ids, step, cells) for ids in ranges][::-1]

@@ -91,7 +91,7 @@ class Planned:
 MIN_CORE_SHARE = 0.8
 """Part of the time in which the threads had a core, from which a machine is calm.
 
-The demo model on two cores, with one thread and with two: 0.98 to 1 on a calm machine, 0.25 to 0.70 beside other work.
+The 7M model on two cores, with one thread and with two: 0.98 to 1 on a calm machine, 0.25 to 0.70 beside other work.
 """
 
 

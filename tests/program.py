@@ -23,6 +23,7 @@ import pexpect
 
 from lacli.cli.main import main
 from lacli.llamacpp.probe import IN_TRIAL, fault_of
+from tests.loading import STDLIB_7M
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = (sys.executable, "-m", "lacli")
@@ -38,10 +39,15 @@ FAULT = fault_of(1, 1, True)
 No run uses them then, or says so, unless its test asks for it.
 """
 
-MACHINE = {"LACLI_THREADS": "1", "LACLI_N_GPU_LAYERS": "0", "LACLI_LEARN": "0", IN_TRIAL: FAULT} | (
-    {"LACLI_NO_REPACK": "1"} if FAULT else {}
-)
-"""What every run gets: one thread, no GPU, nothing learned by others, no trial of the build beside the one above."""
+MACHINE = {
+    "LACLI_MODEL": str(STDLIB_7M),
+    "LACLI_THREADS": "1",
+    "LACLI_N_GPU_LAYERS": "0",
+    "LACLI_LEARN": "0",
+    IN_TRIAL: FAULT,
+} | ({"LACLI_NO_REPACK": "1"} if FAULT else {})
+"""What every run gets: the quick model if it names none, one thread, no GPU, nothing learned by others, no trial of the
+build beside the one above."""
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 HUBS = (

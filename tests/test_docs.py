@@ -11,8 +11,9 @@ import pytest
 
 from docs.generate import PAGES
 from lacli import DecodeSettings, ModelSettings, Placement, ReplicaSettings
-from lacli.hub.names import demo_model, read_aliases
+from lacli.hub.names import read_aliases
 from lacli.hub.sizes import expected_size
+from tests.loading import STDLIB_7M
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,7 +57,7 @@ def test_the_page_on_programs_names_every_setting_that_users_have(kind: type[Any
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
 def test_the_python_of_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model.gguf").symlink_to(demo_model())
+    (tmp_path / "model.gguf").symlink_to(STDLIB_7M)
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     names: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""A pytest plugin for llama.cpp's tests of its server: its presets get lacli's demo model, and results are written.
+"""A pytest plugin for llama.cpp's tests of its server: its presets get the 7M model, and results are written.
 
 Options come from the environment, which the tests' own processes share: COMPAT_RESULTS, a file that gets a line of
 JSON for each test.
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lacli.hub.names import demo_model
+from tests.loading import STDLIB_7M
 
 GENERATING = ("tinyllama2", "stories15m_moe", "tinyllama_infill")
 """Presets whose models only write text; the others' cannot be replaced, and there is no network to fetch them."""
@@ -31,16 +31,16 @@ def pytest_load_initial_conftests() -> None:
     sys.modules.setdefault("wget", ModuleType("wget"))
     helpers: Any = import_module("utils")
     for name in GENERATING:
-        setattr(helpers.ServerPreset, name, staticmethod(_with_demo(getattr(helpers.ServerPreset, name))))
+        setattr(helpers.ServerPreset, name, staticmethod(_with_7m(getattr(helpers.ServerPreset, name))))
     helpers.ServerPreset.load_all = staticmethod(lambda: None)
-    helpers.download_file = lambda url, output_file_path=None: str(demo_model())
+    helpers.download_file = lambda url, output_file_path=None: str(STDLIB_7M)
 
 
-def _with_demo(preset: Callable[[], Any]) -> Callable[[], Any]:
+def _with_7m(preset: Callable[[], Any]) -> Callable[[], Any]:
     def made() -> Any:
         server = preset()
         server.model_hf_repo = server.model_hf_file = None
-        server.model_file = str(demo_model())
+        server.model_file = str(STDLIB_7M)
         server.n_threads = 1
         return server
 

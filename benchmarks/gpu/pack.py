@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from benchmarks.expand import SMALL_MODEL
 from benchmarks.gpu.build import PACKAGE
 from benchmarks.gpu.commands import KitError
 from benchmarks.gpu.folders import ROOT
@@ -22,7 +23,10 @@ FOLDER = "lacli-gpu"
 LIMIT = 60 * 10**6
 """Bytes that the archive may have."""
 
-OURS = ("lacli", "benchmarks", "models.txt", "pyproject.toml", "LICENSE", "README.md")
+OURS = (
+    *("lacli", "benchmarks", "models.txt", "pyproject.toml", "LICENSE", "README.md"),
+    str(SMALL_MODEL.relative_to(ROOT)),
+)
 LEFT_OUT = ("__pycache__", "results")
 EXTRA = ("gguf>=0.19,<0.20", "jinja2", "diskcache", "typing-extensions")
 """What the expansion and llama-cpp-python import beside lacli's own requirements."""

@@ -21,7 +21,7 @@ from lacli.replicas.replica import shared_s
 from lacli.tree import Tree
 
 RPC_LAYER_BYTES = 13_000
-"""Bytes of a graph that is sent to an RPC server, for each layer: 105,340 for the demo model's eight."""
+"""Bytes of a graph that is sent to an RPC server, for each layer: 105,340 for the 7M model's eight."""
 
 RPC_CALL_BYTES = 12_000
 """Bytes of a step's headers and questions."""

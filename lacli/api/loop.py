@@ -35,12 +35,15 @@ class SharedLoop(Closing):
     What ends a step with an error ends all texts with it, and the loop; each is told.
     """
 
-    def __init__(self, decoder: AbstractContextManager[Decoder], places: int) -> None:
-        """`decoder`: kept until the loop is closed. `places`: texts at a time; further ones wait for a place."""
+    def __init__(self, decoder: AbstractContextManager[Decoder], places: int, longest: int = 0) -> None:
+        """`decoder`: kept until the loop is closed. `places`: texts at a time; further ones wait for a place.
+
+        `longest`: as `Schedule` takes it.
+        """
         with ExitStack() as stack:
             self.decoder = stack.enter_context(decoder)
             self._kept = stack.pop_all()
-        self._schedule = Schedule(self.decoder, places)
+        self._schedule = Schedule(self.decoder, places, longest)
         self._changed = Condition()
         self._waiting: deque[Request] = deque()
         self._running: dict[SharedText, Request] = {}

@@ -180,7 +180,7 @@ class Model(Closing):
             self.session.close()
 
     def _begin_loop(self) -> None:
-        self._loop = SharedLoop(self.session.alone(), self.session.texts)
+        self._loop = SharedLoop(self.session.alone(), self.session.texts, self.session.longest_text)
         # The loop's thread keeps all but this object, and lets go of it once it has ended.
         finalize(self, self._loop.stop).atexit = False
 

@@ -88,8 +88,8 @@ class Experience:
         self.sampled = sampled
         self.kinds[sampled] = self
         expected = {
-            "suffix": suffix.EXPECTED_SAMPLED if sampled else suffix.EXPECTED,
-            "rewriting": rewriting.EXPECTED_SAMPLED if sampled else rewriting.EXPECTED,
+            "suffix": suffix.EXPECTED,
+            "rewriting": rewriting.EXPECTED,
             "recycling": recycling.EXPECTED,
             "pool": pool_source.EXPECTED,
             "window": pool_source.EXPECTED,

@@ -30,7 +30,7 @@ MAX_PROBES = 64
 EXPECTED = (0.0, 0.0, 0.3, 0.6, 0.75, 0.75, 0.8, 0.85, 0.9, 0.95)
 """How often the token after a match came true at first, by `kind_of` its length; shorter than MIN_RUN is no match.
 
-Measured on 40 answers of the demo model, each with the texts of all others; repeated and related ones do better.
+Measured on 40 answers of the 7M model, each with the texts of all others; repeated and related ones do better.
 """
 
 GAP = -1

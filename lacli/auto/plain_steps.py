@@ -6,7 +6,7 @@ from collections import deque
 from statistics import median_low
 
 RETURN_S, MAX_RETURN, RETURNS = 2e-4, 2.0, 8
-"""Seconds that going back to one row costs at first (llama.cpp builds another graph: 0.2 ms on the demo model), the
+"""Seconds that going back to one row costs at first (llama.cpp builds another graph: 0.2 ms on the 7M model), the
 most plain steps it may cost, and the number of steps whose mean it is."""
 
 PLAIN_STEPS, MIN_PLAIN = 9, 2

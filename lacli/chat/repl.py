@@ -369,8 +369,8 @@ class Repl:
             self.screen.say(f"lacli: {note}")
         if last:
             tokens = last.statistics.tokens
-            if last.finish_reason == "length" and tokens == self.chat.settings.max_tokens:
-                more = '(-n): say "go on", or /set n -1' if self.interactive else "by -n; -n -1 lifts the limit"
+            if self.interactive and last.finish_reason == "length" and tokens == self.chat.settings.max_tokens:
+                more = '(-n): say "go on", or /set n -1'
                 self.screen.note(f"the answer was cut after {counted(tokens, 'token')} {more}")
             self.judged = last, self.chat.verdicts(last)
             self.screen.legend(last.statistics.accepted_from)

@@ -127,7 +127,7 @@ class Amount:
     copies=replica_group,
 )
 def bench(
-    model: str | None,
+    model: str,
     mode: Modes = DEFAULT_MODES,
     classes: Classes = None,
     prompts: Prompts = None,

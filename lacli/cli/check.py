@@ -74,7 +74,7 @@ FailOnDifference = Annotated[
     model=options.model_name, sampling=sampling_group, decode_settings=lookahead_group, model_settings=model_group
 )
 def check(
-    model: str | None,
+    model: str,
     prompts: Prompts = None,
     each: Each = None,
     prompt: Prompt = None,

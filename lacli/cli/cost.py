@@ -68,7 +68,7 @@ Fresh = Annotated[
 
 @with_groups(model=options.model_name, model_settings=model_group)
 def cost(
-    model: str | None,
+    model: str,
     contexts: Contexts = "64,2048",
     rows: Rows = None,
     seconds: Seconds = 20,

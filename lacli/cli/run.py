@@ -86,7 +86,7 @@ class Output:
 class Loading:
     """What sessions are made of.
 
-    `model`: as MODEL is; None for the demo model. `replicas`: as Session takes it. `stores`: keep texts and guess from
+    `model`: as MODEL is; None for smollm2-135m. `replicas`: as Session takes it. `stores`: keep texts and guess from
     kept ones. `learns`: as `Session.use_known` takes it.
     """
 
@@ -171,6 +171,8 @@ def run(
     called: typer.Context,
 ) -> None:
     """Answer one prompt; only the answer goes to standard output.
+
+    Without MODEL smollm2-135m answers, if it is installed.
 
     The prompt is PROMPT or -p, a file (-f), or piped input; of several, first the file, then the pipe, then PROMPT.
     Without one, on a terminal, a chat begins. A note tells what a pipe adds; --no-stdin leaves it alone.
@@ -329,13 +331,10 @@ def _conclude(
             screen.warn(context_full(cells, f"its JSON may not be complete; {todo}"))
         else:
             screen.note(context_full(cells, todo))
-    elif answer.finish_reason == "length" and not output.json:
+    elif answer.finish_reason == "length" and output.has_schema and not output.json:
+        # Under -q too: a program that reads it could not.
         cut = f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n"
-        if output.has_schema:
-            # Under -q too: a program that reads it could not.
-            screen.warn(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
-        else:
-            screen.note(f"{cut}; -n -1 lifts the limit")
+        screen.warn(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
     _tell_cost(session, answer, output, screen, question.max_tokens)
 
 

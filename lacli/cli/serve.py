@@ -115,7 +115,7 @@ RESTART_S = 5
 
 @with_groups(asked=options.model_name, **ANSWERING)
 def serve(
-    asked: str | None,
+    asked: str,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     parallel: Parallel = None,
@@ -202,7 +202,7 @@ def serve(
             context_shift = False
         with Model(session, sampling) as model:
             # A client may ask for the name that the model was started by.
-            names = sorted(_names(alias)) or [path.stem, *([asked] if asked and not Path(asked).exists() else [])]
+            names = sorted(_names(alias)) or [path.stem, *([asked] if not Path(asked).exists() else [])]
             settings = app.ServeSettings(
                 names[0],
                 sampling,

@@ -25,7 +25,7 @@ Template = Annotated[bool, typer.Option("--template", help="Print only the model
 
 @with_groups(model=options.model_name, model_settings=model_group)
 def show(
-    model: str | None,
+    model: str,
     preset: Preset = None,
     window: Window = None,
     ngram: Ngram = None,
@@ -69,20 +69,16 @@ def show(
         screen.line(card_text(card, model_settings, lookahead, columns()))
 
 
-def find_on_disk(name: str | None, screen: Screen, *, absent_too: bool = True) -> Path | AbsentModel:
+def find_on_disk(name: str, screen: Screen, *, absent_too: bool = True) -> Path | AbsentModel:
     """The file of a MODEL argument, or what the aliases know of a model that is not on this disk if `absent_too`.
 
     Raises ModelLoadError if there is neither.
     """
     from lacli.hub.cache import find_cached
     from lacli.hub.download import check_file
-    from lacli.hub.names import HubModel, demo_model, own_aliases, read_aliases, read_name
+    from lacli.hub.names import HubModel, own_aliases, read_aliases, read_name
     from lacli.hub.sizes import absent_model
 
-    if name is None:
-        path = demo_model()
-        screen.note(f"no MODEL given: this is the bundled demo model {path.name}")
-        return path
     aliases = read_aliases(own_aliases(), screen.note)
     found = read_name(name, aliases)
     if isinstance(found, HubModel):

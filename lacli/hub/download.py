@@ -31,12 +31,12 @@ from lacli.hub.names import (
     MODEL_IS,
     HubModel,
     choose,
-    demo_model,
     missing_parts,
     models,
     read_aliases,
     read_name,
     shortened,
+    smollm2_file,
     with_parts,
 )
 from lacli.llamacpp.gguf import all_parts
@@ -57,28 +57,26 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def find_model(
-    name: str | Path | None,
+    name: str | Path,
     *,
     offline: bool = False,
     aliases: Path | None = None,
     quiet: bool = False,
     say: Say | None = None,
 ) -> Path:
-    """The file to load for a MODEL argument; None is the demo model, any part of a split file means its first.
+    """The file to load for a MODEL argument; any part of a split file means its first.
 
     A model of the hub is fetched if the cache lacks it, unless `offline`. `aliases`: the user's own list. `quiet`: no
     progress bar. `say` is told what a name became. Raises ModelLoadError if there is no such file or model, it is no
     GGUF file, or a part of it is missing.
     """
-    if name is None:
-        return demo_model()
     path = Path(os.path.expanduser(name))
     if isinstance(name, Path) or os.path.isfile(path):
         return check_file(path)
     found = read_name(name, read_aliases(aliases, say))
     if isinstance(found, HubModel):
         return check_file(fetch_model(found, offline=offline, quiet=quiet, name=name, say=say))
-    if say is not None and found not in (path, demo_model()):
+    if say is not None and found not in (path, smollm2_file()):
         say(f"{name} is {found}")
     return check_file(found)
 

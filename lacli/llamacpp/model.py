@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
@@ -151,11 +152,13 @@ class LlamaModel(Closing):
 
     @property
     def description(self) -> str:
-        """Architecture, size and type in llama.cpp's words."""
+        """Architecture, size and type: of these llama.cpp guesses the size by the number of layers."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
-        # llama.cpp knows the sizes of well-known models only.
-        return buffer.value.decode("utf-8", "replace").replace("?B", count_in_words(self.parameters))
+        architecture, _, kind = buffer.value.decode("utf-8", "replace").split(" ", 2)
+        label = self._metadata("general.size_label")
+        size = label if re.fullmatch(r"[\w.-]{1,16}", label) else count_in_words(self.parameters)
+        return f"{architecture} {size} {kind}"
 
     @property
     def parameters(self) -> int:

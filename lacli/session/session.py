@@ -353,6 +353,11 @@ class Session(Closing):
         return self.model_settings.threads if alone and not offloads(self.model_settings) else 0
 
     @property
+    def longest_text(self) -> int:
+        """Tokens that one text among others may have: as many as one alone by default, with -c all that are free."""
+        return self.model.context if self.model_settings.context else self.model.default_context
+
+    @property
     def gives_way(self) -> bool:
         """True if fewer of the `threads` decode while other programs take the cores."""
         return self.model_settings.gives_way and self.threads > 1
@@ -469,14 +474,11 @@ class Session(Closing):
 
 
 def context_notes(asked: int, cells: int, model: LlamaModel, *, alone: bool) -> list[str]:
-    """Say where the context is another one than -c `asked` for, or than the model's own; 0: -c was not given.
+    """Say where the context is another one than -c `asked` for, or than the model was trained with.
 
     `alone`: one text has all of it.
     """
-    whole, cut = model.context, model.default_context
-    notes = []
-    if alone and not asked and cut < whole:
-        notes.append(f"the context is cut to {cut:,} of the model's {whole:,} tokens; -c sets it")
+    whole, notes = model.context, []
     if asked > whole:
         behind = f"the model was trained with {whole:,} tokens; behind them its text may fall apart"
         shared = f"answers share {asked:,} tokens, and none has more than the {whole:,} that the model was trained with"

@@ -1,4 +1,4 @@
-"""The model that programs use, on the demo model: whole, in pieces, asynchronous, several at a time."""
+"""The model that programs use, on the 7M model: whole, in pieces, asynchronous, several at a time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from lacli.llamacpp.context import LlamaEngine
 from lacli.replicas.isolated import RemoteEngine
 from lacli.text.stream import Piece
 from tests.fakes import tiny_models
+from tests.loading import STDLIB_7M
 
 QUESTIONS = ["How do I make a path?", "How do I make the parser?", "Show me a generator."]
 TOKENS = 12
@@ -61,7 +63,7 @@ def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
-    with lacli.load(threads=1, gpu_layers=0, context=1024) as model:
+    with lacli.load(STDLIB_7M, threads=1, gpu_layers=0, context=1024) as model:
         yield model
 
 
@@ -368,11 +370,13 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"model": 5}, {"sampling": {"temp": 1}}, {"decode_settings": "plain"}, {"replicas": 2}], ids=str
+    "wrong",
+    [{"model": 5}, {"model": None}, {"sampling": {"temp": 1}}, {"decode_settings": "plain"}, {"replicas": 2}],
+    ids=str,
 )
 def test_what_load_cannot_take_is_refused_in_a_sentence(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="give "):
-        lacli.load(**wrong)
+        lacli.load(**{"model": STDLIB_7M, **wrong})
 
 
 def test_a_token_that_does_not_exist_has_no_text_and_ends_no_program(model: Model) -> None:
@@ -395,7 +399,7 @@ def test_errors_name_the_options_of_programs(model: Model) -> None:
     wrong = [({"context": "a"}, "context is 'a'"), ({"mode": "fast"}, "mode cannot be 'fast'")]
     for options, words in wrong:
         with pytest.raises(UsageError, match=f"^{words}"):
-            lacli.load(**options)
+            lacli.load(STDLIB_7M, **options)
     with pytest.raises(ModelLoadError, match="context 4096, or cache_type_k q8_0"), told_to_programs():
         raise ModelLoadError("cannot make a context", "a smaller one may fit: -c 4096, or -ctk q8_0")
 
@@ -446,7 +450,7 @@ def test_an_option_that_cannot_be_is_refused_in_a_sentence_before_anything_is_de
         model.generate(["A list?"], **options)
 
 
-LOAD: Any = lacli.load
+LOAD: Any = partial(lacli.load, STDLIB_7M)
 
 
 @pytest.mark.parametrize(
@@ -578,7 +582,7 @@ def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles(
     gc.collect()
     gc.disable()
     try:
-        model = lacli.load(mode=mode, threads=1, gpu_layers=0)
+        model = lacli.load(STDLIB_7M, mode=mode, threads=1, gpu_layers=0)
         with suppress(SamplingError):
             ask(model)
         weights, thread = weakref.ref(model.session.model), model._loop._thread
@@ -615,7 +619,7 @@ def test_several_texts_of_a_recurrent_model_are_decoded_plainly_with_a_note(
 def test_an_answer_says_that_its_full_context_cannot_be_shifted(settings: dict[str, Any]) -> None:
     loading = ModelSettings(context=256, threads=1, gpu_layers=0, **settings)
     endless = SamplingSettings(ignore_eos=True)
-    with lacli.load(model_settings=loading, mode="plain", strict=not settings) as model:
+    with lacli.load(STDLIB_7M, model_settings=loading, mode="plain", strict=not settings) as model:
         answer = model.generate("the thing", raw=True, n_keep=0, max_tokens=300, sampling=endless)
         assert "not shifted" in "".join(answer.warnings) and len(answer.tokens) < 256
         assert not model.generate("the thing", raw=True, max_tokens=2, sampling=endless).warnings
@@ -623,7 +627,7 @@ def test_an_answer_says_that_its_full_context_cannot_be_shifted(settings: dict[s
 
 def test_a_context_of_which_no_answer_can_have_all_is_explained() -> None:
     for context, told in ((512, False), (8192, True)):
-        with lacli.load(threads=1, gpu_layers=0, context=context) as model:
+        with lacli.load(STDLIB_7M, threads=1, gpu_layers=0, context=context) as model:
             assert any("the model was trained with" in note for note in model.session.notes) == told
 
 
@@ -632,7 +636,7 @@ def test_every_public_name_is_found() -> None:
 
 
 def test_a_process_that_is_killed_costs_only_the_answer_that_it_decodes() -> None:
-    with lacli.load(threads=1, replicas=ReplicaSettings(isolate=True)) as model:
+    with lacli.load(STDLIB_7M, threads=1, replicas=ReplicaSettings(isolate=True)) as model:
         expected = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
         for is_idle in (True, False, True):
             engine = model.session.engine
@@ -646,3 +650,12 @@ def test_a_process_that_is_killed_costs_only_the_answer_that_it_decodes() -> Non
                 with pytest.raises(ReplicaLost, match="killed by SIGKILL"):
                     list(stream)
             assert model.generate(QUESTIONS[0], max_tokens=TOKENS).text == expected
+
+
+def test_a_text_has_the_context_of_the_command_line_where_nothing_else_was_chosen(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.llamacpp.model.LARGEST_DEFAULT_CONTEXT", 256)
+    for chosen, tokens in ((None, 256), (512, 512)):
+        with lacli.load(tiny, context=chosen, threads=1, gpu_layers=0, parallel=2) as model:
+            assert (model.context, model.session.engine.cells) == (tokens, 512)

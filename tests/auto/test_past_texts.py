@@ -17,10 +17,10 @@ from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.past_texts import EXPECTED, MIN_RUN, PastTexts, PastTextSource, TextStore, open_texts, text_key
 from lacli.auto.suffix import KIND_OF_LENGTH, MAX_COMPARED, kind_of
 from lacli.errors import ModelLoadError
-from lacli.hub.download import find_model
 from lacli.settings import DecodeSettings
 from lacli.text.records import HASHED, NAME, Unusable
 from tests.fakes.recorded_acceptance import RecordedAcceptance
+from tests.loading import STDLIB_7M
 from tests.session.test_reuse import ctrl_c_at_line
 
 few = st.lists(st.integers(0, 2), max_size=20)
@@ -228,10 +228,10 @@ def test_a_damaged_file_is_set_aside_with_one_sentence_and_the_next_text_is_kept
 
 
 def test_the_key_is_the_models_and_its_vocabularys(tmp_path: Path) -> None:
-    demo = find_model(None)
-    key, vocabulary = text_key(demo)
-    other = tmp_path / demo.name
-    content = bytearray(demo.read_bytes())
+    model = STDLIB_7M
+    key, vocabulary = text_key(model)
+    other = tmp_path / model.name
+    content = bytearray(model.read_bytes())
     other.write_bytes(content)
     assert vocabulary == 4096 and text_key(other) == (key, vocabulary)
     content[content.index("Ġreturn".encode(), HASHED // 99) + 2] = ord("x")
@@ -256,8 +256,8 @@ def test_texts_are_opened_where_they_are_asked_for_and_used_or_may_be_used_later
     path, auto = tmp_path / NAME, DecodeSettings(mode="auto")
     assert open_texts(tmp_path / "no.gguf", auto, None) == (None, [])
     assert open_texts(tmp_path / "no.gguf", settings, path) == (None, [f"--store has no effect {why}"])
-    store, notes = open_texts(find_model(None), settings, path, changing=True)
+    store, notes = open_texts(STDLIB_7M, settings, path, changing=True)
     assert notes == [f"--store keeps what is said, and nothing is guessed from it {why}"]
     assert store and store.add([1, 2, 3]) == ""
-    store, notes = open_texts(find_model(None), auto, path)
+    store, notes = open_texts(STDLIB_7M, auto, path)
     assert store and [text.tolist() for text in store.texts] == [[1, 2, 3]] and notes == []

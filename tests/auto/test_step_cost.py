@@ -7,10 +7,10 @@ import pytest
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.model_cost import measure_cost
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.hub.names import demo_model
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
+from tests.loading import STDLIB_7M
 
 STAIRS = StepCost(64, (Point(1, 2.0, 2.0), Point(4, 3.2, 2.6), Point(8, 6.0, 4.0), Point(16, 10.0, 6.4)))
 FREE = StepCost(64, (Point(1, 1.0, 1.0), Point(64, 1.05, 1.02), Point(128, 1.4, 1.3)))
@@ -91,5 +91,5 @@ def test_a_cost_is_rough_when_its_threads_waited_for_cores(monkeypatch: pytest.M
 def test_a_measured_cost_says_which_part_of_the_time_its_threads_had_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.auto.model_cost.process_time", lambda: 0.0)
     settings = ModelSettings(threads=1, gpu_layers=0)
-    with LlamaModel(demo_model(), settings) as model:
+    with LlamaModel(STDLIB_7M, settings) as model:
         assert measure_cost(model, settings, MeasurePlan(contexts=(8,), rows=(1, 2), seconds=0.0)).core_share == 0

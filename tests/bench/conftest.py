@@ -1,4 +1,4 @@
-"""A clock that moves only when a test's engine decodes, and what steps of the demo model are taken to cost."""
+"""A clock that moves only when a test's engine decodes, and what steps of the 7M model are taken to cost."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.model_cost import KIND, cost_key
-from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.records import NAME, Records
 from tests.fakes.bench_field import COST
 from tests.fakes.clock import FakeClock
+from tests.loading import STDLIB_7M
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What steps of the demo model cost is known, so that nothing has to be measured for mode auto."""
+    """What steps of the 7M model cost is known, so that nothing has to be measured for mode auto."""
     cache = tmp_path_factory.mktemp("cache")
-    key = cost_key(demo_model(), ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
+    key = cost_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
     Records(cache / "lacli" / NAME).save(KIND, key, asdict(COST))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(cache))

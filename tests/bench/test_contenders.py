@@ -1,4 +1,4 @@
-"""Points as contenders: their contexts on the demo model."""
+"""Points as contenders: their contexts on the 7M model."""
 
 from __future__ import annotations
 

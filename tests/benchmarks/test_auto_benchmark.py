@@ -16,6 +16,7 @@ from lacli.errors import UsageError
 from lacli.settings import DecodeSettings
 from tests.fakes.decoding import auto_decoder
 from tests.fakes.engine import FakeEngine
+from tests.loading import STDLIB_7M
 from tests.program import ROOT, SECONDS, environment
 
 PROMPT = [1, 2, 3, 1, 2, 3, 1, 2]
@@ -76,7 +77,20 @@ def test_names_say_which_sources_are_asked() -> None:
 
 
 def test_it_runs_to_its_tables() -> None:
-    arguments = ("--stairs", "f16", "--classes", "edit", "--first", "1", "--limit", "16", "--threads", "1")
+    arguments = (
+        "--model",
+        str(STDLIB_7M),
+        "--stairs",
+        "f16",
+        "--classes",
+        "edit",
+        "--first",
+        "1",
+        "--limit",
+        "16",
+        "--threads",
+        "1",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.auto", *arguments, "--only", "oracle,lookup,auto", "--context", "1024"],
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=SECONDS,

@@ -15,6 +15,7 @@ from benchmarks.keeping import KeepingNothing, LearningAnew, Unforgetting
 from lacli.auto.mode import AutoModes
 from lacli.decode import Decoder
 from lacli.settings import DecodeSettings, ModeName
+from tests.loading import STDLIB_7M
 from tests.test_decode import any_settings, engine_for, plain_tokens, prompts, tokens_of
 
 kinds = st.sampled_from([LearningAnew, KeepingNothing, Unforgetting])
@@ -74,7 +75,7 @@ def table(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
 
     def printed(*arguments: str) -> list[dict[str, str]]:
         short = ("--each", "1", "--repeats", "1", "--tokens", "6")
-        monkeypatch.setattr(sys, "argv", ["chat", *arguments, *short])
+        monkeypatch.setattr(sys, "argv", ["chat", *arguments, "--model", str(STDLIB_7M), *short])
         main()
         lines = (line.strip("| ").split(" | ") for line in capfd.readouterr().out.splitlines() if line[:1] == "|")
         header, _, *rows = lines

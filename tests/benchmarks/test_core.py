@@ -12,7 +12,7 @@ from benchmarks.core import main
 def test_a_missing_reference_program_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["core", "reference", "--binary", "no-such-lookahead"])
+    monkeypatch.setattr(sys, "argv", ["core", "reference", "--model", "x.gguf", "--binary", "no-such-lookahead"])
     with pytest.raises(SystemExit) as end:
         main()
     (line,) = capsys.readouterr().err.splitlines()

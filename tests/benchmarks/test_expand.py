@@ -1,6 +1,6 @@
 """The expansion: the bigger model says what the small one says, in every type, and what does not fit is refused.
 
-Types round: F16 and Q4_0 change the demo model itself, so their expansions are held against the demo model rewritten
+Types round: F16 and Q4_0 change the 7M model itself, so their expansions are held against the 7M model rewritten
 in that type at its own size. What is then left is the order of sums, and the rounding of scaled queries.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from benchmarks import expand
-from benchmarks.expand import DEMO_MODEL, PIECE, TYPES
+from benchmarks.expand import PIECE, SMALL_MODEL, TYPES
 from benchmarks.expansion import Source
 from benchmarks.shapes import SHAPES, Shape, check_fit, copies
 from lacli.batch import from_tree
@@ -35,9 +35,9 @@ from tests.fakes.margins import Logits
 from tests.program import ROOT
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
-SMALL = Source(DEMO_MODEL).shape
+SMALL = Source(SMALL_MODEL).shape
 WIDER_HEADS = Shape(512, 10, 8, 8, 1024, 5000, 128)
-"""Its groups are smaller than the demo model's, so key-value heads are copied."""
+"""Its groups are smaller than the 7M model's, so key-value heads are copied."""
 
 LARGER_GROUPS = Shape(320, 8, 12, 3, 768, 4096, 64)
 PROMPT = (
@@ -63,9 +63,9 @@ def type_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def rewritten(folder: Path, type_name: str) -> Path:
-    """The demo model at its own size in that type."""
+    """The 7M model at its own size in that type."""
     path = folder / f"small-{type_name}.gguf"
-    expand.expand(DEMO_MODEL, path, SMALL, type_name)
+    expand.expand(SMALL_MODEL, path, SMALL, type_name)
     return path
 
 
@@ -93,7 +93,7 @@ def test_the_bigger_model_has_the_small_ones_logits(
     folder: Path, type_name: str, greedy: tuple[list[int], Logits]
 ) -> None:
     path = folder / f"big-{type_name}.gguf"
-    expand.expand(DEMO_MODEL, path, WIDER_HEADS, type_name)
+    expand.expand(SMALL_MODEL, path, WIDER_HEADS, type_name)
     tokens, expected = greedy
     with LlamaModel(path, SETTINGS) as model:
         _, logits = answer(model, tokens, 0)
@@ -106,19 +106,19 @@ def test_the_bigger_model_has_the_small_ones_logits(
 
 
 @pytest.mark.parametrize(("shape", "type_name"), [(WIDER_HEADS, "F16"), (LARGER_GROUPS, "Q8_0")])
-def test_the_greedy_text_is_the_demo_models(shape: Shape, type_name: str, tmp_path: Path) -> None:
+def test_the_greedy_text_is_the_small_models(shape: Shape, type_name: str, tmp_path: Path) -> None:
     path = tmp_path / "big.gguf"
-    expand.expand(DEMO_MODEL, path, shape, type_name)
-    with LlamaModel(DEMO_MODEL, SETTINGS) as small, LlamaModel(path, SETTINGS) as big:
+    expand.expand(SMALL_MODEL, path, shape, type_name)
+    with LlamaModel(SMALL_MODEL, SETTINGS) as small, LlamaModel(path, SETTINGS) as big:
         tokens = list(small.tokenize(PROMPT))
         assert list(big.tokenize(PROMPT)) == tokens
         assert answer(big, tokens)[0] == answer(small, tokens)[0]
 
 
-def test_the_demo_model_rewritten_in_its_own_type_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+def test_the_small_model_rewritten_in_its_own_type_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
     path = tmp_path / "same.gguf"
-    expand.expand(DEMO_MODEL, path, SMALL, "Q8_0")
-    before, after = ({tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors} for file in (DEMO_MODEL, path))
+    expand.expand(SMALL_MODEL, path, SMALL, "Q8_0")
+    before, after = ({tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors} for file in (SMALL_MODEL, path))
     assert after.keys() == before.keys() | {"output.weight"}
     for name, tensor in before.items():
         kind = tensor.tensor_type
@@ -127,7 +127,7 @@ def test_the_demo_model_rewritten_in_its_own_type_is_the_same_to_the_last_bit(tm
 
 def test_an_extra_token_is_never_the_most_probable_one(tmp_path: Path) -> None:
     path = tmp_path / "big.gguf"
-    expand.expand(DEMO_MODEL, path, replace(SMALL, vocabulary=5000), "F16")
+    expand.expand(SMALL_MODEL, path, replace(SMALL, vocabulary=5000), "F16")
     with LlamaModel(path, SETTINGS) as model:
         _, logits = answer(model, list(model.tokenize(PROMPT)))
     small, extra = logits[:, : SMALL.vocabulary], logits[:, SMALL.vocabulary :]
@@ -136,13 +136,13 @@ def test_an_extra_token_is_never_the_most_probable_one(tmp_path: Path) -> None:
 
 def test_the_file_holds_the_shape_that_was_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "big.gguf"
-    size = expand.expand(DEMO_MODEL, path, WIDER_HEADS, "Q4_0", context=4096)
+    size = expand.expand(SMALL_MODEL, path, WIDER_HEADS, "Q4_0", context=4096)
     source = Source(path)
     assert source.shape == WIDER_HEADS
     assert source.value("llama.context_length") == 4096
     epsilon = "llama.attention.layer_norm_rms_epsilon"
     ratio = WIDER_HEADS.width / SMALL.width
-    assert source.value(epsilon) * ratio == pytest.approx(Source(DEMO_MODEL).value(epsilon))
+    assert source.value(epsilon) * ratio == pytest.approx(Source(SMALL_MODEL).value(epsilon))
     matrices = [tensor for tensor in gguf.GGUFReader(path).tensors if len(tensor.shape) == 2]
     assert sum(int(tensor.n_elements) for tensor in matrices) == WIDER_HEADS.parameters
     assert {tensor.tensor_type.name for tensor in matrices} == {"Q4_0"}
@@ -154,8 +154,8 @@ def test_every_row_of_a_matrix_larger_than_a_piece_is_in_its_place(tmp_path: Pat
     path = tmp_path / "big.gguf"
     shape = replace(SMALL, width=1024, vocabulary=4500)
     assert shape.vocabulary * shape.width * 2 > 4 * PIECE
-    expand.expand(DEMO_MODEL, path, shape, "F16")
-    own, wide = Source(DEMO_MODEL).tensor("token_embd.weight"), Source(path).tensor("token_embd.weight")
+    expand.expand(SMALL_MODEL, path, shape, "F16")
+    own, wide = Source(SMALL_MODEL).tensor("token_embd.weight"), Source(path).tensor("token_embd.weight")
     assert np.array_equal(wide[: len(own), : own.shape[1]], own.astype(np.float16))
     assert not wide[len(own) :].any() and not wide[:, own.shape[1] :].any()
 
@@ -164,7 +164,7 @@ def test_every_row_of_a_matrix_larger_than_a_piece_is_in_its_place(tmp_path: Pat
 def test_a_smaller_size_is_refused_and_named(name: str, tmp_path: Path) -> None:
     shape = replace(SMALL, **{name: getattr(SMALL, name) - 1})
     with pytest.raises(LacliError, match=f"is less than the small model's {getattr(SMALL, name)}"):
-        expand.expand(DEMO_MODEL, tmp_path / "out.gguf", shape, "F16")
+        expand.expand(SMALL_MODEL, tmp_path / "out.gguf", shape, "F16")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_smaller_size_is_refused_and_named(name: str, tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_said_plainly(shape: Shape, words: str, tmp_path: Path) -> None:
     with pytest.raises(LacliError, match=words):
-        expand.expand(DEMO_MODEL, tmp_path / "out.gguf", shape, "Q8_0")
+        expand.expand(SMALL_MODEL, tmp_path / "out.gguf", shape, "Q8_0")
     assert not list(tmp_path.iterdir())
 
 
@@ -195,7 +195,7 @@ and output."""
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_named_shapes_are_real_models_and_take_the_demo_model(name: str) -> None:
+def test_the_named_shapes_are_real_models_and_take_the_small_model(name: str) -> None:
     shape = SHAPES[name]
     check_fit(SMALL, shape)
     for type_name in TYPES:
@@ -210,7 +210,7 @@ def test_a_disk_that_is_too_small_is_noticed_before_anything_is_written(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(2 * 10**9, 10**9, 10**9))
     with pytest.raises(LacliError, match=r"needs 26\.\d GB and its disk has 1\.0 GB left"):
-        expand.expand(DEMO_MODEL, tmp_path / "13b.gguf", SHAPES["13b"], "F16")
+        expand.expand(SMALL_MODEL, tmp_path / "13b.gguf", SHAPES["13b"], "F16")
     assert not list(tmp_path.iterdir())
 
 
@@ -228,7 +228,7 @@ def test_a_failure_leaves_no_half_file_and_an_older_one_as_it_was(
             raise failure
 
     with pytest.raises(LacliError if isinstance(failure, OSError) else KeyboardInterrupt):
-        expand.expand(DEMO_MODEL, out, WIDER_HEADS, "F16", progress=fail_in_the_middle)
+        expand.expand(SMALL_MODEL, out, WIDER_HEADS, "F16", progress=fail_in_the_middle)
     assert set(parts) == {1}
     assert [left.name for left in tmp_path.iterdir()] == ["big.gguf"]
     assert out.read_bytes() == b"older"
@@ -252,11 +252,11 @@ def test_a_small_model_that_cannot_be_expanded_is_refused(
 
 def test_other_types_shorter_contexts_and_missing_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Q5_K is unknown"):
-        expand.expand(DEMO_MODEL, tmp_path / "out.gguf", SMALL, "Q5_K")
+        expand.expand(SMALL_MODEL, tmp_path / "out.gguf", SMALL, "Q5_K")
     with pytest.raises(LacliError, match="--context 100 is less than the small model's 2048"):
-        expand.expand(DEMO_MODEL, tmp_path / "out.gguf", SMALL, "F16", context=100)
+        expand.expand(SMALL_MODEL, tmp_path / "out.gguf", SMALL, "F16", context=100)
     with pytest.raises(LacliError, match="there is no folder"):
-        expand.expand(DEMO_MODEL, tmp_path / "none" / "out.gguf", SMALL, "F16")
+        expand.expand(SMALL_MODEL, tmp_path / "none" / "out.gguf", SMALL, "F16")
 
 
 def test_the_command_line_overrides_sizes_of_a_shape(tmp_path: Path) -> None:

@@ -89,12 +89,12 @@ def test_what_the_build_needs_is_kept_and_nothing_else() -> None:
     assert [path for path in (*NEEDED, *NEEDLESS) if is_needed(path)] == [*NEEDED]
 
 
-def test_a_kit_holds_the_trimmed_source_and_lacli_with_its_demo_model(archive: Path) -> None:
+def test_a_kit_holds_the_trimmed_source_and_lacli_with_a_small_model(archive: Path) -> None:
     with tarfile.open(archive) as packed:
         names = {name.removeprefix(f"{pack.FOLDER}/") for name in packed.getnames()}
     assert {f"{build.PACKAGE}/{path}" for path in NEEDED} <= names
     assert not {f"{build.PACKAGE}/{path}" for path in NEEDLESS} & names
-    assert {"lacli/data/stdlib-7m.q8_0.gguf", "lacli/cli/main.py", SCRIPT, "benchmarks/expand.py"} <= names
+    assert {"tests/data/stdlib-7m.q8_0.gguf", "lacli/cli/main.py", SCRIPT, "benchmarks/expand.py"} <= names
     assert not any("__pycache__" in name or name.startswith("benchmarks/results") for name in names)
 
 
@@ -393,7 +393,7 @@ def dry_run(stage: str, work: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
 
 
-def test_a_dry_run_goes_from_the_demo_model_to_the_report(tmp_path: Path) -> None:
+def test_a_dry_run_goes_from_the_small_model_to_the_report(tmp_path: Path) -> None:
     first = dry_run("all", tmp_path)
     assert first.returncode == 0, first.stderr
     results = tmp_path / "results" / "here"

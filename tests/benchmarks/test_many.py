@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.many import Group, main, tables
+from tests.loading import STDLIB_7M
 
 
 def group(contender: str, texts: int, seconds: float, lap: int = 1) -> Group:
@@ -43,8 +44,11 @@ def test_answers_on_this_machine_go_on_behind_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.jsonl"
-    words = f"many here --texts 2 --each 2 --rounds 1 --classes edit --contenders plain,auto --limit 50 --json {rows}"
-    monkeypatch.setattr(sys, "argv", words.split())
+    model, words = (
+        str(STDLIB_7M),
+        f"many here --texts 2 --each 2 --rounds 1 --classes edit --contenders plain,auto --limit 50 --json {rows}",
+    )
+    monkeypatch.setattr(sys, "argv", [*words.split(), "--model", model])
     main()
     first, *counted = map(json.loads, rows.read_text().splitlines())
     assert (first["contender"], first["lap"]) == ("auto", 0)

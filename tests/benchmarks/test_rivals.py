@@ -26,12 +26,11 @@ from benchmarks.rivals.runs import Patience, RivalRun
 from benchmarks.rivals.server import Server
 from lacli.bench.rounds import Trial
 from lacli.errors import LacliError, UsageError
-from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from tests.fakes import fake_rivals
 from tests.fakes.fake_rivals import Fake
-from tests.loading import load
+from tests.loading import STDLIB_7M, load
 
 LOADING = ModelSettings(context=512, threads=2, threads_batch=3, flash_attention="on", cache_type_k="q8_0")
 MODEL = Path("model.gguf")
@@ -352,7 +351,7 @@ def test_the_real_programs_say_what_plain_decoding_says(name: str) -> None:
         plain = "".join(piece.text for piece in generation)
         tokens = tuple(generation.answer().tokens)
     for rival in find_rivals([name]):
-        with rival.open(demo_model(), model_settings, offloaded=False) as program:
+        with rival.open(STDLIB_7M, model_settings, offloaded=False) as program:
             run = program.answer(text, prompt, limit)
         said = Trial(run.ids, run.text, run.tokens, run.steps, None, None, 0, 1.0, 1.0, 1.0, own_limit=True)
         assert said.same(Trial(tokens, plain, len(tokens), 1, 1, 0, 0, 1.0, 1.0, 1.0)), rival.name

@@ -30,6 +30,7 @@ from lacli.replicas.replica import Speed
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes.engine import FakeEngine
+from tests.loading import STDLIB_7M
 from tests.program import ROOT, SECONDS, Done, environment
 
 PROMPT = [1, 2, 3, 1, 2, 3, 1, 2]
@@ -288,7 +289,22 @@ def test_a_file_without_a_staircase_is_an_error(text: str, tmp_path: Path) -> No
         machine_of("steep", 10)
 
 
-ARGUMENTS = ("--sizes", "5/3/5", "--first", "1", "--limit", "8", "--threads", "1", "--devices", "2", "--latency", "1")
+ARGUMENTS = (
+    "--model",
+    str(STDLIB_7M),
+    "--sizes",
+    "5/3/5",
+    "--first",
+    "1",
+    "--limit",
+    "8",
+    "--threads",
+    "1",
+    "--devices",
+    "2",
+    "--latency",
+    "1",
+)
 
 
 Run = Callable[..., Done]

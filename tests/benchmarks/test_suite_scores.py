@@ -215,7 +215,7 @@ class TestPublishedAnswers:
 
 
 def measured(arguments: Sequence[str]) -> str:
-    """What the command prints on the demo model, in seconds."""
+    """What the command prints on the 7M model, in seconds."""
     quick = ["--modes", "lookup", "-r", "1", "-n", "8", "-q"]
     done = CliRunner().invoke(app, [*arguments, *quick], env=MACHINE)
     if done.exception:

@@ -27,7 +27,6 @@ from lacli.errors import (
     ReplicaLost,
     UsageError,
 )
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -53,6 +52,7 @@ from tests.fakes.talking import (
     said,
 )
 from tests.fakes.tiny_models import write_gemma_swa, write_hybrid, write_mamba
+from tests.loading import STDLIB_7M
 
 JACOBI = DecodeSettings(mode="jacobi", window=4)
 NEXT = "Explain json.dumps."
@@ -139,7 +139,7 @@ ANSWER = "the answer is here"
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with Session(demo_model(), LOADING, PLAIN, SamplingSettings()) as opened:
+    with Session(STDLIB_7M, LOADING, PLAIN, SamplingSettings()) as opened:
         yield opened
 
 
@@ -461,7 +461,7 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch:
 
 def test_a_context_that_was_lost_is_opened_anew_with_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = ReplicaSettings(isolate=True)
-    with Session(demo_model(), LOADING, SMALL, SamplingSettings(), replicas=alone) as session:
+    with Session(STDLIB_7M, LOADING, SMALL, SamplingSettings(), replicas=alone) as session:
         chat = chat_on(session)
         expected = said(chat.ask(QUESTION))
         assert isinstance(session.engine, RemoteEngine)
@@ -673,5 +673,5 @@ def test_a_chat_that_shifts_cannot_be_strict() -> None:
 
 def test_a_cache_with_quantised_keys_is_not_shifted() -> None:
     model_settings = replace(LOADING, cache_type_k="q8_0")
-    with Session(demo_model(), model_settings, PLAIN, SamplingSettings()) as session:
+    with Session(STDLIB_7M, model_settings, PLAIN, SamplingSettings()) as session:
         assert "-ctk" in chat_on(session, context_shift=True).notes[0]

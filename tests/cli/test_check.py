@@ -1,4 +1,4 @@
-"""`lacli check` as a person runs it, on the demo model and on models that take back less than a tree."""
+"""`lacli check` as a person runs it, on the 7M model and on models that take back less than a tree."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.fakes.wrong_engines import Rounding
 from tests.program import Done, call, exit_code, start
 
 
-def check_demo(*arguments: str) -> Done:
+def check(*arguments: str) -> Done:
     return call("check", "-c", "256", "-t", "1", "-n", "24", "--each", "2", *arguments)
 
 
 @pytest.mark.parametrize(
     "flags", [(), ("--temp", "0.8", "-s", "7"), ("--strict", "--temp", "0.8", "-n", "48")], ids=str
 )
-def test_the_demo_model_has_no_bug(flags: tuple[str, ...]) -> None:
-    done = check_demo("--json", *flags)
+def test_a_quick_model_has_no_bug(flags: tuple[str, ...]) -> None:
+    done = check("--json", *flags)
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert (found["bugs"], found["answers"], found["prompts"]) == (0, 8, 2)
@@ -44,12 +44,12 @@ def test_rounding_fails_a_check_only_where_that_is_asked_for(
 ) -> None:
     rounded = run_check(Rounding)
     monkeypatch.setattr("lacli.check.compare.check", lambda *_, **__: rounded)
-    done = check_demo("-q", *arguments)
+    done = check("-q", *arguments)
     assert (done.code, done.err) == (code, "")
     assert f"{rounded.counts.rounding} of 12 texts part from plain decoding's" in done.out
 
 
-def test_a_mistake_on_the_demo_model_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     class WrongRows(LlamaEngine):
         """Reads each row's choice from the row before it."""
 
@@ -57,7 +57,7 @@ def test_a_mistake_on_the_demo_model_ends_with_3(monkeypatch: pytest.MonkeyPatch
             return np.roll(super().greedy(), 1)
 
     monkeypatch.setattr("lacli.llamacpp.context.LlamaEngine", WrongRows)
-    done = check_demo("--mode", "lookahead", "-W", "3", "-G", "3")
+    done = check("--mode", "lookahead", "-W", "3", "-G", "3")
     assert done.code == 3
     assert "BUG: rounding does not explain" in done.out
 
@@ -92,7 +92,7 @@ def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
 
 
 def test_a_person_gets_tables_and_progress_on_stderr() -> None:
-    done = check_demo("--mode", "lookup", "--each", "1", "--temp", "0.5")
+    done = check("--mode", "lookup", "--each", "1", "--temp", "0.5")
     assert done.code == 0
     assert "lookup" in done.out and "jacobi:" not in done.out and "1 prompt, at most 24 tokens" in done.out
     assert "The text is plain decoding's." in done.out
@@ -100,7 +100,7 @@ def test_a_person_gets_tables_and_progress_on_stderr() -> None:
     assert "lacli: plain: 1 answer of at most 24 tokens" in done.err
     assert "seed 7" in done.err
     assert "\x1b" not in done.out + done.err
-    assert check_demo("--mode", "lookup", "--each", "1", "-q").err == ""
+    assert check("--mode", "lookup", "--each", "1", "-q").err == ""
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_a_person_gets_tables_and_progress_on_stderr() -> None:
     ],
 )
 def test_flags_that_cannot_be_checked_are_refused_in_one_line(arguments: list[str], words: str) -> None:
-    done = check_demo("-q", *arguments)
+    done = check("-q", *arguments)
     assert (done.code, done.out) == (2, "")
     assert words in done.err and done.err.count("\n") == 1
 
 
 def test_a_small_batch_keeps_auto_from_nothing() -> None:
-    done = check_demo("--mode", "auto", "-b", "8", "--each", "1", "--json")
+    done = check("--mode", "auto", "-b", "8", "--each", "1", "--json")
     assert done.code == 0 and json.loads(done.out)["answers"] == 1
 
 
@@ -165,7 +165,7 @@ def test_ctrl_c_later_shows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -
 
     seen: list[Any] = []
     monkeypatch.setattr(Comparison, "one", pressed)
-    done = check_demo("-q", "-n", "8")
+    done = check("-q", "-n", "8")
     assert done.code == 130 and done.out.startswith("Stopped early")
     assert "jacobi     2 of 2" in done.out and "lookup" not in done.out
 

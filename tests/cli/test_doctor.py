@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -206,15 +205,18 @@ def test_a_variable_that_resembles_none_is_given_no_other_name(name: str) -> Non
 
 
 @pytest.mark.parametrize(("tokens", "state"), [([1, 2], "fine"), ([1, 3], "better")])
-def test_the_demo_model_answers_alike_in_both_modes(
-    tokens: list[int], state: str, play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = {"plain": SimpleNamespace(tokens=[1, 2]), "lookahead": SimpleNamespace(tokens=tokens)}
-    monkeypatch.setattr(doctor, "demo_answer", lambda mode, threads: answers[mode])
-    found = doctor.check_answers(1)
-    assert found.state == state and "tokens/s" not in found.words
-    play(demo_answer=fail)
+def test_the_installed_model_answers_alike_in_both_modes(tokens: list[int], state: str, play: Play) -> None:
+    answers = {"plain": [1, 2], "lookahead": tokens}
+    play(answer_tokens=lambda path, mode, threads: answers[mode])
+    assert doctor.check_answers(1).state == state
+    play(answer_tokens=fail)
     assert doctor.check_answers(1).state == "broken"
+
+
+def test_without_a_model_to_try_lacli_works_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "smollm2_file", lambda: None)
+    found = doctor.check_answers(1)
+    assert found.words.startswith("no model to try: ") and lines_of({"self-test": found})[-1] == "lacli works here."
 
 
 def lines_of(findings: Mapping[str, Finding], columns: int = 60, **how: bool) -> list[str]:
@@ -264,7 +266,7 @@ def test_the_program_reports_on_this_machine_and_writes_json(tmp_path: Path) -> 
 def test_on_a_terminal_the_marks_are_coloured(tmp_path: Path) -> None:
     env = {"TERM": "xterm", "HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     shown = finish(on_terminal("doctor", "--no-test", env=env)).out
-    assert "\x1b[1;32m" in shown and "the demo model answers" not in shown and f"{tmp_path / 'hub'}: " in shown
+    assert "\x1b[1;32m" in shown and "smollm2" not in shown and f"{tmp_path / 'hub'}: " in shown
 
 
 def test_a_library_that_cannot_be_imported_is_reported_by_the_program(tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def test_a_model_of_the_environment_is_named_as_the_culprit_where_no_other_is_ty
     assert done.code == 1 and "no such" in done.err and ("LACLI_MODEL sets -m" in done.err) is named
 
 
-@pytest.mark.parametrize("env", [{}, {"LACLI_MODEL": "demo"}])
+@pytest.mark.parametrize("env", [{}, {"LACLI_MODEL": ""}])
 @pytest.mark.parametrize("path", ["nonesuch.gguf", "./nonesuch"])
 def test_a_mistyped_path_is_the_error_and_not_the_prompt_that_is_missing_too(path: str, env: dict[str, str]) -> None:
     done = call("run", path, env=env)

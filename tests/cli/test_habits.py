@@ -14,6 +14,7 @@ from lacli.cli.habits import translated, understood
 from lacli.cli.main import commands
 from lacli.errors import UsageError
 from lacli.terminal.screen import Screen
+from tests.loading import STDLIB_7M
 from tests.program import call
 
 
@@ -92,7 +93,7 @@ def test_letters_behind_a_flag_are_offered_as_its_value_where_it_takes_any_text(
 
 def test_a_prompt_and_a_system_prompt_in_the_places_of_other_tools_are_told_their_own() -> None:
     assert "(lacli run -p TEXT answers a prompt)" in call("what is and/or").err
-    assert "-sys gives a system prompt" in call("run", "demo", "-s", "You are a poet", "hi").err
+    assert "-sys gives a system prompt" in call("run", str(STDLIB_7M), "-s", "You are a poet", "hi").err
 
 
 @pytest.mark.parametrize(
@@ -117,8 +118,8 @@ def test_flags_of_other_tools_are_answered_with_what_they_are_called_here(word: 
 
 
 def test_of_two_prompts_the_hint_is_quotes() -> None:
-    assert call("run", "demo", "say", "hi").err.endswith("(put the prompt into quotes)\n")
-    assert call("run", "demo", "say", __file__).err.endswith(f"(a file's text is read with -f {__file__})\n")
+    assert call("run", str(STDLIB_7M), "say", "hi").err.endswith("(put the prompt into quotes)\n")
+    assert call("run", str(STDLIB_7M), "say", __file__).err.endswith(f"(a file's text is read with -f {__file__})\n")
 
 
 def test_a_commands_own_flag_is_not_that_of_llama_cpp() -> None:
@@ -144,7 +145,7 @@ def test_a_prompt_may_stand_behind_the_model() -> None:
     assert asked("x.gguf", "Why?") == asked("x.gguf", "-p", "Why?") == ("x.gguf", "Why?")
     assert asked("x.gguf", "Why?", stdin=b"So.") == ("x.gguf", "So.\n\nWhy?")
     assert asked("x.gguf", "-", stdin=b"So.") == ("x.gguf", "So.")
-    assert asked("-", stdin=b"So.") == (None, "So.")
+    assert asked("-", stdin=b"So.") == (str(STDLIB_7M), "So.")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_model_may_stand_behind_a_flag(flags: str) -> None:
 
 @pytest.mark.parametrize("variable", ["LACLI_MODEL", "LLAMA_ARG_MODEL"])
 def test_the_environment_names_the_model_of_a_command_that_names_none(variable: str) -> None:
-    env = {variable: "x.gguf"}
+    env = {"LACLI_MODEL": "", variable: "x.gguf"}
     assert asked("-p", "Why?", env=env) == ("x.gguf", "Why?")
     assert asked("y.gguf", "Why?", env=env) == asked("-m", "y.gguf", "Why?", env=env) == ("y.gguf", "Why?")
     assert asked("-hf", "owner/repo", "Why?", env=env) == ("hf:owner/repo", "Why?")
@@ -171,7 +172,7 @@ def test_beside_a_model_of_the_environment_an_argument_that_names_none_is_the_pr
     assert asked("A queue.", env=env) == ("x.gguf", "A queue.") and asked("Explain", env=env) == ("x.gguf", "Explain")
     assert asked("Explain", env=env, stdin=b"So.") == ("x.gguf", "So.\n\nExplain")
     assert asked("-", env=env, stdin=b"So.") == asked("-p", "-", env=env, stdin=b"So.") == ("x.gguf", "So.")
-    for name in ("demo", "owner/repo"):
+    for name in ("smollm2-135m", "owner/repo"):
         assert asked(name, env=env, stdin=b"So.") == (name, "So.")
     assert "no such file: y.gguf" in call("run", "y.gguf", env=env, stdin=b"So.").err
     assert "no such model: nosuch" in call("run", "nosuch", "-p", "hi", env=env).err
@@ -181,8 +182,8 @@ def test_beside_a_model_of_the_environment_an_argument_that_names_none_is_the_pr
 
 @pytest.mark.parametrize(("word", "code"), [("Explain", 1), ("Explain this", 2)])
 def test_a_prompt_in_the_place_of_a_model_is_told_where_it_goes(word: str, code: int) -> None:
-    done = call("run", word, stdin=b"def f(): pass")
-    assert done.code == code and word in done.err and "behind a model: demo " in done.err
+    done = call("run", word, env={"LACLI_MODEL": ""}, stdin=b"def f(): pass")
+    assert done.code == code and word in done.err and "behind a model: smollm2-135m " in done.err
 
 
 @pytest.mark.parametrize("flags", [["-m", "x.gguf", "Why?"], ["Why?", "--model", "x.gguf"]], ids=str)

@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from lacli.cli import ignored
+from tests.loading import STDLIB_7M
 from tests.program import call, run
 
-ASK = ("run", "demo", "--raw", "-p", "x", "-n", "0")
+ASK = ("run", str(STDLIB_7M), "--raw", "-p", "x", "-n", "0")
 
 
 def said(*flags: str, **env: str) -> list[str]:
@@ -90,7 +91,9 @@ def test_quiet_is_quiet_and_json_stays_json() -> None:
 BARE = {"LACLI_JSON_SCHEMA": "{}", "LACLI_NO_STDIN": "1", "LACLI_EMPTY": ""}
 
 
-@pytest.mark.parametrize("command", [ASK, ["list"], ["show", "demo"], ["mask", "-W", "1"], ["pull", "demo"]])
+@pytest.mark.parametrize(
+    "command", [ASK, ["list"], ["show", str(STDLIB_7M)], ["mask", "-W", "1"], ["pull", str(STDLIB_7M)]]
+)
 def test_a_mistyped_variable_is_named_by_every_command(command: list[str]) -> None:
     done = call(*command, env={"LACLI_TEMPP": "0.5", "LACLI_XYZZY": "1", "LACLI_THREADS": "1", **BARE})
     notes = [line for line in done.err.splitlines() if "no flag reads" in line]

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from lacli.hub.names import demo_model
 from tests import program
 from tests.fakes import hub_cache, tiny_models
 from tests.fakes.hub_commands import Home
+from tests.loading import smollm2
 
 
 def test_json_is_what_is_on_the_disk(home: Home) -> None:
@@ -29,7 +29,7 @@ def test_json_is_what_is_on_the_disk(home: Home) -> None:
     problems = {each["file"]: each["problem"] for each in found["models"]}
     assert problems["a-Q8_0.gguf"] is None and problems["a-Q4_0.gguf"].startswith("damaged:")
     assert [each["path"] for each in found["unfinished"]] == [str(broken_off)]
-    assert [each["path"] for each in found["models"] if each["name"] == "demo"] == [str(demo_model())]
+    assert [each["path"] for each in found["models"] if each["name"] == "smollm2-135m"] == [str(smollm2())]
 
 
 def test_a_pipe_gets_plain_lines_with_damaged_files_and_the_users_own_names(home: Home) -> None:

@@ -138,8 +138,8 @@ def test_files_and_folders_are_offered_and_what_is_no_model_is_not(
 
 
 def test_the_modes_of_a_benchmark_are_completed() -> None:
-    assert completed("lacli bench demo --modes loo") == ["lookup", "lookahead"]
-    assert completed("lacli bench demo --modes plain,ja") == ["plain,jacobi"]
+    assert completed("lacli bench phi-4 --modes loo") == ["lookup", "lookahead"]
+    assert completed("lacli bench phi-4 --modes plain,ja") == ["plain,jacobi"]
 
 
 @pytest.mark.parametrize("command", ["run", "chat"])

@@ -20,12 +20,10 @@ from lacli.auto.model_cost import LEARNED
 from lacli.auto.past_texts import TextStore, text_key
 from lacli.cli.answer_lines import Lines, LinesFile
 from lacli.errors import LacliError, OutputError
-from lacli.hub.download import find_model
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.terminal.screen import Screen
 from lacli.text.records import NAME, Records
-from tests.loading import generate, load
+from tests.loading import STDLIB_7M, generate, load
 from tests.program import Done, call, exit_code, start
 
 Row = dict[str, Any]
@@ -58,7 +56,8 @@ def rows_of(text: str) -> list[Row]:
 
 
 def texts_of(text: str) -> list[Any]:
-    return [row.get("text") for row in rows_of(text)]
+    """The answers in the order of their rows."""
+    return [row.get("text") for row in sorted(rows_of(text), key=lambda row: int(row["index"]))]
 
 
 def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None:
@@ -259,7 +258,7 @@ def test_a_second_run_asks_what_has_no_answer_yet(tmp_path: Path) -> None:
     whole = sorted(out.read_text().splitlines(keepends=True), key=lambda line: int(json.loads(line)["index"]))
     out.write_text(whole[3].replace('"text": [', '"text": ["kept", ') + whole[1] + whole[2][:30])
     done = run(tmp_path, "-o", str(out))
-    assert done.code == 0 and f"2 of 5 answers are in {out} already, of {demo_model().name}" in done.err
+    assert done.code == 0 and f"2 of 5 answers are in {out} already, of {STDLIB_7M.name}" in done.err
     wanted = {row["index"]: row["text"] for row in rows_of("".join(whole))}
     wanted[3] = ["kept", *wanted[3]]
     assert {row["index"]: row["text"] for row in rows_of(out.read_text())} == wanted
@@ -311,8 +310,8 @@ def test_answers_of_another_model_in_the_file_are_named(tmp_path: Path) -> None:
     first, *rest = answers.read_text().splitlines(keepends=True)
     assert "are of" not in whole and rest
     answers.write_text(first.replace('"model": "', '"model": "other-'))
-    demo = demo_model().name
-    told = f"1 of 5 answers is in {answers} already, of other-{demo}; 4 more answers will come from {demo}"
+    name = STDLIB_7M.name
+    told = f"1 of 5 answers is in {answers} already, of other-{name}; 4 more answers will come from {name}"
     assert told in run(tmp_path, "-q", "-o", str(answers)).err
 
 
@@ -372,7 +371,7 @@ def test_a_line_tells_how_far_it_is_at_every_width(tmp_path: Path, monkeypatch: 
     [
         (("--prompts", "x", "-p", "y"), "--prompts goes without -p "),
         (("--prompts", "x", "-f", "y", "-cnv"), "--prompts goes without -f and -cnv "),
-        (("--prompts", "x", "demo", "y"), "--prompts goes without PROMPT "),
+        (("--prompts", "x", "phi-4", "y"), "--prompts goes without PROMPT "),
         (("--prompts", "x", "-"), "--prompts goes without PROMPT "),
         (("--prompts", "x", "--explain", "--show-accepted"), "--prompts goes without --show-accepted and --explain "),
         (("-o", "x", "-p", "y"), "-o is for the answers to --prompts (> FILE keeps a single answer)"),
@@ -401,5 +400,5 @@ def test_store_keeps_each_prompt_with_its_answer(tmp_path: Path) -> None:
     done = run(tmp_path, "--mode", "auto", "--store", env=env)
     count = sum(len(row.get("turns", [0])) for row in ROWS)
     assert done.code == 0
-    store = TextStore(tmp_path / "lacli" / NAME, *text_key(find_model(None)))
+    store = TextStore(tmp_path / "lacli" / NAME, *text_key(STDLIB_7M))
     assert len(store.texts) == count

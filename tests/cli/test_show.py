@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from lacli.hub.names import demo_model
 from tests.fakes import tiny_models
 from tests.fakes.fake_hub import FakeHub, Repository
 from tests.fakes.hub_commands import Home
 from tests.here import looking_up
+from tests.loading import STDLIB_7M
 
 
 def test_show_names_the_model_its_modes_and_its_memory(home: Home) -> None:
-    done = home.call("show", str(demo_model()), "-c", "1024")
+    done = home.call("show", str(STDLIB_7M), "-c", "1024")
     assert (done.code, done.err) == (0, "")
     for words in ("pystdlib 7M", "Q8_0", "plain, jacobi, lookup, lookahead", "MB of weights", "1,024"):
         assert words in done.out

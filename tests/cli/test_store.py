@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lacli.auto.past_texts import TextStore, text_key
-from lacli.hub.download import find_model
 from lacli.llamacpp import probe
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.records import NAME
+from tests.loading import STDLIB_7M
 from tests.program import Done, call
 
 
@@ -28,19 +28,19 @@ def state_in(folder: Path) -> Path:
     return folder / "lacli" / NAME
 
 
-def kept_of_demo(folder: Path) -> list[list[int]]:
-    store = TextStore(state_in(folder), *text_key(find_model(None)))
+def kept_texts(folder: Path) -> list[list[int]]:
+    store = TextStore(state_in(folder), *text_key(STDLIB_7M))
     assert store.notes == []
     return [text.tolist() for text in store.texts]
 
 
 def test_runs_with_a_store_keep_their_texts_once_and_answer_as_those_without(tmp_path: Path) -> None:
     without = [run(tmp_path, prompt=prompt).out for prompt in ("one", "two")]
-    assert kept_of_demo(tmp_path) == []
+    assert kept_texts(tmp_path) == []
     assert [run(tmp_path, "--store", prompt=prompt).out for prompt in ("one", "two")] == without
-    texts = kept_of_demo(tmp_path)
+    texts = kept_texts(tmp_path)
     with Session(
-        find_model(None), ModelSettings(threads=1, gpu_layers=0), DecodeSettings(mode="plain"), SamplingSettings()
+        STDLIB_7M, ModelSettings(threads=1, gpu_layers=0), DecodeSettings(mode="plain"), SamplingSettings()
     ) as session:
         prompt = session.prompt("one")
         generation = session.generate(prompt, 4)
@@ -49,9 +49,9 @@ def test_runs_with_a_store_keep_their_texts_once_and_answer_as_those_without(tmp
     assert run(tmp_path, "--store", prompt="one").out == without[0]
     run(tmp_path, "--no-store", prompt="three")
     run(tmp_path, prompt="three")
-    assert kept_of_demo(tmp_path) == texts
+    assert kept_texts(tmp_path) == texts
     assert call("run", "-n", "1", "-p", "x", env={"LACLI_STORE": "1", "XDG_CACHE_HOME": str(tmp_path)}).code == 0
-    assert len(kept_of_demo(tmp_path)) == 3
+    assert len(kept_texts(tmp_path)) == 3
 
 
 def test_json_has_the_notes_on_the_store_and_no_source_that_is_not_there(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_json_has_the_notes_on_the_store_and_no_source_that_is_not_there(tmp_pat
     assert found["auto_sources"] == ["suffix", "recycling", "pool", "window"] and found["notes"] == []
     plain = run(tmp_path, "--json", "--store", mode="plain")
     assert json.loads(plain.out)["notes"] == ["--store has no effect in mode plain; --mode auto uses it"]
-    assert plain.err.count("--store has no effect") == 1 and kept_of_demo(tmp_path) == []
+    assert plain.err.count("--store has no effect") == 1 and kept_texts(tmp_path) == []
     run(tmp_path, "--store", prompt="two")
     assert "store" in json.loads(run(tmp_path, "--json", "--store").out)["auto_sources"]
 
@@ -68,13 +68,13 @@ def test_every_turn_of_a_chat_is_kept_once_also_where_another_mode_begins(tmp_pa
     chat, env = ("chat", "--commands", "-n", "4", "--mode", "plain", "--store"), {"XDG_CACHE_HOME": str(tmp_path)}
     done = call(*chat, stdin=b"one\n/mode auto\ntwo\n", env=env)
     assert done.code == 0 and done.err.count("nothing is guessed from it in mode plain") == 1
-    first, second = kept_of_demo(tmp_path)
+    first, second = kept_texts(tmp_path)
     run(tmp_path, "--store")
-    assert kept_of_demo(tmp_path) == [first, second] and second[: len(first)] != first
+    assert kept_texts(tmp_path) == [first, second] and second[: len(first)] != first
     again = call(*chat, stdin=b"/set sources\n/mode auto\n/set sources\n", env=env)
     assert again.err.count("sources is suffix recycling pool window store (the default)") == 2
     assert call("chat", "-n", "4", "--mode", "auto", stdin=b"three\n", env=env).code == 0
-    assert len(kept_of_demo(tmp_path)) == 2
+    assert len(kept_texts(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("flags", [("--sources", "none"), ("--sources", ""), ("--sources", "store")])
@@ -117,4 +117,4 @@ def test_a_damaged_file_is_set_aside_and_said_once_by_any_command(
     done = run(tmp_path, mode=mode)
     assert done.err.count(f"{state_in(tmp_path)} is damaged; it is set aside") == 1 and done.out == clean
     probe.trouble_with.cache_clear()
-    assert "set aside" not in run(tmp_path, "--store").err and len(kept_of_demo(tmp_path)) == 1
+    assert "set aside" not in run(tmp_path, "--store").err and len(kept_texts(tmp_path)) == 1

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.loading import STDLIB_7M
 from tests.program import ROOT, environment, exit_code, run
 
 QUICK = ("-t", "1", "-c", "256", "-np", "2")
@@ -25,7 +26,7 @@ QUICK = ("-t", "1", "-c", "256", "-np", "2")
 def test_a_server_says_where_it_answers_and_ends_by_a_signal(number: signal.Signals, code: int, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     hosts = f"127.0.0.1,unix:{path}"
-    command = (sys.executable, "-m", "lacli", "serve", "demo", "--host", hosts, "--port", "0", *QUICK)
+    command = (sys.executable, "-m", "lacli", "serve", str(STDLIB_7M), "--host", hosts, "--port", "0", *QUICK)
     # One of the two has never run here.
     new = {"LACLI_LEARN": "1", "XDG_CACHE_HOME": str(tmp_path)} if code else {}
     with started(command, new) as server:
@@ -64,7 +65,7 @@ def begun(stderr: IO[str]) -> tuple[str, str]:
 
 def test_an_answer_that_the_servers_end_breaks_off_says_so_and_one_that_waits_is_not_begun() -> None:
     flags = ("--port", "0", "-t", "1", "-c", "4096", "-np", "1", "--drain", "0")
-    command = (sys.executable, "-m", "lacli", "serve", "demo", *flags)
+    command = (sys.executable, "-m", "lacli", "serve", str(STDLIB_7M), *flags)
     with started(command) as server:
         assert server.stderr
         address, _ = begun(server.stderr)
@@ -83,5 +84,5 @@ def test_an_answer_that_the_servers_end_breaks_off_says_so_and_one_that_waits_is
 
 def test_an_address_that_is_taken_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = run("serve", "demo", "--port", str(taken.getsockname()[1]), *QUICK)
+        done = run("serve", str(STDLIB_7M), "--port", str(taken.getsockname()[1]), *QUICK)
     assert done.code == 1 and "cannot listen on 127.0.0.1" in done.err and done.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Eight answers of the demo model at once: each is plain decoding's, but for what rounding explains."""
+"""Eight answers of the 7M model at once: each is plain decoding's, but for what rounding explains."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from lacli.engine import Floats
 from lacli.llamacpp.context import LlamaEngine
 from lacli.session.generation import Answer
 from lacli.settings import ModeName
-from tests.end_to_end.test_demo_model import QUESTIONS
+from tests.end_to_end.test_stdlib_7m import QUESTIONS
 from tests.fakes.decoding import auto_decoder
 from tests.fakes.margins import PLAIN
+from tests.loading import STDLIB_7M
 
 TOGETHER, LIMIT = 8, 40
 SETTINGS = ModelSettings(context=2048, gpu_layers=0, threads=1)
@@ -39,7 +40,7 @@ def difference(engine: LlamaEngine, prompt: list[int], expected: list[int], answ
 @pytest.mark.parametrize("mode", ["auto", "lookup"])
 def test_eight_answers_at_once_are_plains_but_for_rounding(mode: ModeName) -> None:
     questions = QUESTIONS[:TOGETHER]
-    with load(mode=mode, parallel=TOGETHER, model_settings=SETTINGS) as model:
+    with load(STDLIB_7M, mode=mode, parallel=TOGETHER, model_settings=SETTINGS) as model:
         answers = model.generate(questions, max_tokens=LIMIT, logprobs=5)
         steps = [answer.statistics.steps for answer in answers]
         assert max(steps) <= model.session.engine.calls < sum(steps) / 2, "they share steps"

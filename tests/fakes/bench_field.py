@@ -61,7 +61,7 @@ COST = step_costs.Cost(
     measured_at=1e9,
     budget=1e3,
 )
-"""What steps of the demo model are taken to cost, so that nothing is measured for mode auto."""
+"""What steps of the 7M model are taken to cost, so that nothing is measured for mode auto."""
 
 
 class Otherwise(FakeEngine):

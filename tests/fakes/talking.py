@@ -20,13 +20,13 @@ from lacli.check.judge import (
 )
 from lacli.check.replay import Recorder, Rows, accepted_rows
 from lacli.engine import Engine, Floats
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
+from tests.loading import STDLIB_7M
 
 SMALL = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 LOADING = ModelSettings(threads=1, gpu_layers=0)
@@ -39,7 +39,7 @@ TURNS = [task.format(name) for task in TASKS for name in NAMES]
 def opened(
     decode_settings: DecodeSettings = SMALL, sampling: SamplingSettings | None = None, context: int = 0
 ) -> Session:
-    return Session(demo_model(), replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
+    return Session(STDLIB_7M, replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
 
 
 def chat_on(session: Session, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:

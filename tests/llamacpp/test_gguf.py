@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from lacli.errors import ModelLoadError
-from lacli.hub.names import demo_model
 from lacli.llamacpp.gguf import GgufFile, parts, read_header
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from tests.fakes import tiny_models
+from tests.loading import STDLIB_7M
 
 CPU = ModelSettings(gpu_layers=0, threads=1)
 
@@ -43,7 +43,7 @@ def test_the_header_says_what_llama_cpp_finds_when_it_loads_the_model(
 
 
 def test_keys_are_what_the_gguf_package_reads() -> None:
-    header, reader = read_header(demo_model()), gguf.GGUFReader(demo_model())
+    header, reader = read_header(STDLIB_7M), gguf.GGUFReader(STDLIB_7M)
 
     def value(key: str) -> object:
         return reader.fields[key].contents()

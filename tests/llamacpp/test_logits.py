@@ -81,8 +81,8 @@ def test_where_almost_all_tokens_are_impossible_those_that_are_not_come_first(vo
 
 
 @pytest.fixture(scope="module")
-def model(demo: LlamaModel) -> LlamaModel:
-    return demo
+def model(small: LlamaModel) -> LlamaModel:
+    return small
 
 
 def batches(model: LlamaModel) -> list[Batch]:

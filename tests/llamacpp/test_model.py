@@ -12,6 +12,7 @@ from lacli.errors import ModelLoadError
 from lacli.llamacpp.devices import Device, shared_threads
 from lacli.llamacpp.model import LlamaModel, giving_way
 from lacli.llamacpp.settings import ModelSettings
+from lacli.text.format import count_in_words
 from lacli.text.template import with_one_bos
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN
@@ -43,6 +44,14 @@ def test_loading_says_which_share_of_the_weights_is_there(path: Path) -> None:
     with LlamaModel(path, SETTINGS, loading=shares.append) as loaded:
         assert not loaded.has_experts
     assert len(shares) > 2 and shares == sorted(shares) and shares[-1] == 1.0
+
+
+@pytest.mark.parametrize(("label", "size"), [("135M", "135M"), ("", ""), ("\x1b[2J of mine", "")])
+def test_a_model_is_called_by_the_size_in_its_file_or_else_by_its_parameters(
+    label: str, size: str, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "_metadata", lambda key: label)
+    assert model.description == f"llama {size or count_in_words(model.parameters)} all F32"
 
 
 def test_the_bytes_of_a_character_may_lie_in_several_tokens(model: LlamaModel) -> None:

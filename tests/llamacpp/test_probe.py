@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from lacli.errors import ModelLoadError
-from lacli.hub.names import demo_model
 from lacli.llamacpp import probe
 from lacli.llamacpp.probe import KERNELS_OFF
 from lacli.llamacpp.sampling import SamplingSettings
@@ -21,6 +20,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.records import NAME, Records
+from tests.loading import STDLIB_7M
 from tests.program import MACHINE, call
 
 ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)
@@ -148,7 +148,7 @@ def test_a_build_that_fails_with_repacked_weights_goes_on_without_them(play: Pla
     assert sentence.startswith(KERNELS_OFF) and "lacli doctor" in sentence
     assert "\n" not in sentence
     assert probe.proven(ModelSettings(threads=1, repack=False))[1] == ""
-    with Session(demo_model(), ON_ONE_THREAD, DecodeSettings(mode="plain"), SamplingSettings()) as session:
+    with Session(STDLIB_7M, ON_ONE_THREAD, DecodeSettings(mode="plain"), SamplingSettings()) as session:
         assert not session.model_settings.repack and KERNELS_OFF in session.notes[0]
 
 

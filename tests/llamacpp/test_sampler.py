@@ -33,8 +33,8 @@ GRAMMAR = 'root ::= "yes" | "no"'
 
 
 @pytest.fixture(scope="module")
-def model(demo: LlamaModel) -> LlamaModel:
-    return demo
+def model(small: LlamaModel) -> LlamaModel:
+    return small
 
 
 @pytest.fixture(scope="module")

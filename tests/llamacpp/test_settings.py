@@ -20,7 +20,6 @@ from lacli.batch import from_tokens, from_tree
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import LacliError, UsageError
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import TILED_SWITCH
@@ -41,7 +40,7 @@ from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests import program
 from tests.fakes import strict_answers, tiny_models
-from tests.loading import generate
+from tests.loading import STDLIB_7M, generate
 
 
 def test_what_was_said_is_spelled_as_llama_cpp_takes_it_and_a_program_is_told_all() -> None:
@@ -97,11 +96,11 @@ def made_strict(*types: str) -> tuple[ModelSettings, DecodeSettings]:
 def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model in one number format."""
     if request.param == "q8_0":
-        return demo_model()
+        return STDLIB_7M
     path = tmp_path_factory.mktemp("formats") / f"{request.param}.gguf"
     parameters = lib.llama_model_quantize_default_params()
     parameters.ftype, parameters.allow_requantize, parameters.nthread = FORMATS[request.param][0], True, 1
-    assert lib.llama_model_quantize(str(demo_model()).encode(), str(path).encode(), parameters) == 0
+    assert lib.llama_model_quantize(str(STDLIB_7M).encode(), str(path).encode(), parameters) == 0
     assert weight_types(path) == FORMATS[request.param][1]
     return path
 
@@ -130,7 +129,7 @@ def test_a_seed_gives_the_same_texts_in_every_mode(model_path: Path) -> None:
 
 
 def test_a_seed_gives_the_same_texts_on_two_threads() -> None:
-    plain, *others = strict_answers_of(demo_model(), 2)
+    plain, *others = strict_answers_of(STDLIB_7M, 2)
     assert len(plain[0]) > 5 and others == [plain] * (len(strict_answers.SHORT) - 1)
 
 
@@ -157,7 +156,7 @@ def test_texts_that_take_turns_in_one_context_have_the_logits_of_plain_decoding_
     )
     plain = replace(guessing, mode="plain")
     together, alone = [], []
-    with LlamaModel(demo_model(), model_settings) as model:
+    with LlamaModel(STDLIB_7M, model_settings) as model:
         texts = [f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n" for each in strict_answers.QUESTIONS]
         prompts = [model.tokenize(text) for text in texts]
         with LlamaEngine(model, model_settings, guessing) as engine:
@@ -182,7 +181,7 @@ def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: boo
     model_settings = replace(model_settings, cache_type_k=cells, cache_type_v=cells)
     chain = DecodeSettings(mode="lookup", lookup_draft=63)
     tokens, sizes = range(300, 748), (1, 2, 8, 32, 64)
-    with LlamaModel(demo_model(), model_settings) as model, LlamaEngine(model, model_settings, chain) as engine:
+    with LlamaModel(STDLIB_7M, model_settings) as model, LlamaEngine(model, model_settings, chain) as engine:
         found = [logits_in_batches(engine, tokens[:-64], tokens[-64:], size) for size in sizes]
     assert all(each == found[0] for each in found) is agree
 
@@ -274,9 +273,9 @@ def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path
 def test_kernels_that_a_process_has_chosen_already_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TILED_SWITCH, "1")
     with pytest.raises(LacliError, match="--strict comes too late"):
-        LlamaModel(demo_model(), ModelSettings(gpu_layers=0, tiled=False))
+        LlamaModel(STDLIB_7M, ModelSettings(gpu_layers=0, tiled=False))
     monkeypatch.setenv(TILED_SWITCH, "0")
-    LlamaModel(demo_model(), ModelSettings(gpu_layers=0, tiled=True)).close()
+    LlamaModel(STDLIB_7M, ModelSettings(gpu_layers=0, tiled=True)).close()
     assert os.environ[TILED_SWITCH] == "0", "they stay off"
 
 

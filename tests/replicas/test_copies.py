@@ -10,7 +10,6 @@ import pytest
 
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.errors import ModelLoadError, UsageError
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.library import lib
@@ -21,7 +20,7 @@ from lacli.replicas.copies import Copies, ReplicaPlan, planned
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.fakes.tiny_models import write_lfm2
-from tests.loading import generate, load
+from tests.loading import STDLIB_7M, generate, load
 from tests.program import call
 
 LOADING = ModelSettings(context=512, gpu_layers=0, threads=2)
@@ -33,7 +32,7 @@ PROCESSOR = Device("CPU", "a processor", False)
 
 
 def session_of(decode_settings: DecodeSettings = LOOKAHEAD, wanted: ReplicaSettings = TWO) -> Session:
-    return Session(demo_model(), LOADING, decode_settings, SamplingSettings(), replicas=wanted)
+    return Session(STDLIB_7M, LOADING, decode_settings, SamplingSettings(), replicas=wanted)
 
 
 def test_nothing_asked_is_one_copy_as_llama_cpp_makes_it() -> None:
@@ -68,7 +67,7 @@ def test_a_child_process_is_told_only_of_the_servers_it_needs_in_the_names_it_wi
 
 
 def test_copies_on_one_device_share_their_weights() -> None:
-    with Copies(demo_model(), LOADING, TWO) as copies:
+    with Copies(STDLIB_7M, LOADING, TWO) as copies:
         copies.open(LOOKAHEAD, backend_greedy=None)
         first, second = copies.contexts.values()
         assert isinstance(first, LlamaEngine) and isinstance(second, LlamaEngine)

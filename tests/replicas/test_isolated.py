@@ -14,7 +14,6 @@ from lacli.batch import Batch, from_tokens
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import ModelLoadError
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
@@ -25,6 +24,7 @@ from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template
 from lacli.verify import verifier
 from tests.fakes import tiny_models
+from tests.loading import STDLIB_7M
 
 LOADING = ModelSettings(context=256, gpu_layers=0, threads=1, threads_batch=1)
 PLAIN = DecodeSettings(mode="plain")
@@ -37,7 +37,7 @@ LIMIT = 60
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaModel]:
-    with LlamaModel(demo_model(), LOADING) as model:
+    with LlamaModel(STDLIB_7M, LOADING) as model:
         yield model
 
 
@@ -49,7 +49,7 @@ def here(model: LlamaModel) -> Iterator[LlamaEngine]:
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[RemoteEngine]:
-    with RemoteEngine(ChildSettings(demo_model(), LOADING, ALL, None, name="A")) as engine:
+    with RemoteEngine(ChildSettings(STDLIB_7M, LOADING, ALL, None, name="A")) as engine:
         yield engine
 
 
@@ -127,7 +127,7 @@ def test_it_says_of_itself_what_a_context_here_says(here: LlamaEngine, there: Re
 def test_choices_of_the_backend_are_the_same(model: LlamaModel, prompt: list[int]) -> None:
     with (
         LlamaEngine(model, LOADING, PLAIN, backend_greedy=True) as here,
-        RemoteEngine(ChildSettings(demo_model(), LOADING, PLAIN, True)) as there,
+        RemoteEngine(ChildSettings(STDLIB_7M, LOADING, PLAIN, True)) as there,
     ):
         assert tokens(Decoder(there, PLAIN), prompt) == tokens(Decoder(here, PLAIN), prompt)
         assert not there.suits(PLAIN, raw_logits=True)
@@ -153,7 +153,7 @@ def test_a_recurrent_state_is_taken_back_only_as_far_as_it_goes(tmp_path: Path) 
 
 def test_a_file_that_cannot_be_loaded_is_the_same_error(tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
-    path.write_bytes(demo_model().read_bytes()[:1000])
+    path.write_bytes(STDLIB_7M.read_bytes()[:1000])
     with pytest.raises(ModelLoadError) as here:
         LlamaModel(path, LOADING)
     with pytest.raises(ModelLoadError) as there:
@@ -170,7 +170,7 @@ class Full(StringIO):
 
 def test_its_log_is_on_our_standard_error_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     for verbose in (False, True):
-        with RemoteEngine(ChildSettings(demo_model(), LOADING, PLAIN, None, verbose=verbose)):
+        with RemoteEngine(ChildSettings(STDLIB_7M, LOADING, PLAIN, None, verbose=verbose)):
             pass
         out, err = capsys.readouterr()
         assert ("llama_context" in err) == verbose and not out
@@ -181,5 +181,5 @@ def test_where_its_log_cannot_be_written_it_goes_on(
     closed: StringIO | None, prompt: list[int], here: LlamaEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr", closed)
-    with RemoteEngine(ChildSettings(demo_model(), LOADING, PLAIN, None, verbose=True)) as there:
+    with RemoteEngine(ChildSettings(STDLIB_7M, LOADING, PLAIN, None, verbose=True)) as there:
         assert tokens(Decoder(there, PLAIN), prompt) == tokens(Decoder(here, PLAIN), prompt)

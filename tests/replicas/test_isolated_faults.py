@@ -24,13 +24,13 @@ import pytest
 from lacli.batch import Batch, from_tokens
 from lacli.decode import Decoder
 from lacli.errors import LacliError, ModelLoadError, ReplicaLost
-from lacli.hub.names import demo_model
 from lacli.llamacpp.settings import ModelSettings
 from lacli.replicas.isolated import ChildSettings, RemoteEngine
 from lacli.replicas.process import Child
 from lacli.settings import DecodeSettings
 from tests.fakes.engine import FakeEngine
 from tests.fakes.faulty_child import COMMAND, NOISES
+from tests.loading import STDLIB_7M
 from tests.program import SECONDS, environment
 
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=3)
@@ -47,7 +47,7 @@ AN_INSTANT = 0.02
 
 
 def settings(name: str, limit_s: float = 60.0) -> ChildSettings:
-    return ChildSettings(demo_model(), LOADING, LOOKAHEAD, False, name=name, limit_s=limit_s)
+    return ChildSettings(STDLIB_7M, LOADING, LOOKAHEAD, False, name=name, limit_s=limit_s)
 
 
 def child(name: str, limit_s: float = 60.0) -> RemoteEngine:

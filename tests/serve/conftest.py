@@ -1,4 +1,4 @@
-"""A server over the demo model, in a thread of the tests."""
+"""A server over the 7M model, in a thread of the tests."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
 from lacli.serve.run import Certificate, Listener, open_socket
+from tests.loading import STDLIB_7M
 
 NAME = "demo"
 
@@ -38,7 +39,7 @@ def serving(app: ASGIApp, certificate: Certificate | None = None) -> Iterator[st
 
 @pytest.fixture(scope="session")
 def model() -> Iterator[lacli.Model]:
-    with lacli.load(threads=1, parallel=2) as model:
+    with lacli.load(STDLIB_7M, threads=1, parallel=2) as model:
         yield model
 
 

@@ -18,6 +18,7 @@ import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings
+from tests.loading import STDLIB_7M
 from tests.serve.conftest import NAME, serving
 
 QUESTION: Any = [{"role": "user", "content": "Write a function that adds two numbers."}]
@@ -86,7 +87,7 @@ def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_
     """Strict, as company would change the rounding of a text otherwise."""
     settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8, queue=2)
     with (
-        lacli.load(threads=1, strict=True) as model,
+        lacli.load(STDLIB_7M, threads=1, strict=True) as model,
         serving(Server(model, settings).app(GuardSettings())) as address,
         OpenAI(base_url=f"{address}/v1", api_key="none") as client,
     ):

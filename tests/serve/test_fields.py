@@ -18,6 +18,7 @@ from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.guard import GuardSettings, guard_settings
 from lacli.serve.run import open_sockets
+from tests.loading import STDLIB_7M
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION, get, post
 
@@ -286,7 +287,7 @@ def test_a_page_whose_browser_does_not_ask_first_is_refused_too(closed: str, pag
 
 def test_a_system_prompt_of_the_server_and_variables_of_a_request_are_in_the_prompt(model: lacli.Model) -> None:
     source = "{% for message in messages %}{{ message.role }}:{{ message.content }};{% endfor %}{{ mood }}"
-    with lacli.load(threads=1, template=source, template_variables={"mood": "calm"}) as own:
+    with lacli.load(STDLIB_7M, threads=1, template=source, template_variables={"mood": "calm"}) as own:
         settings = ServeSettings(NAME, SamplingSettings(), system="Be brief.")
         with serving(Server(own, settings).app(GuardSettings())) as address:
 
@@ -309,7 +310,7 @@ def test_no_page_may_ask_by_default(address: str) -> None:
 
 
 def test_a_window_of_a_request_is_at_most_the_loaded_one() -> None:
-    with lacli.load(threads=1, parallel=2, mode="lookahead", window=4, ngram=3, guesses=4) as model:
+    with lacli.load(STDLIB_7M, threads=1, parallel=2, mode="lookahead", window=4, ngram=3, guesses=4) as model:
         settings = ServeSettings(NAME, SamplingSettings())
         with serving(Server(model, settings).app(GuardSettings())) as own:
             body = {"prompt": "def f(", "n_predict": 24, "lacli": {"steps": True}}
@@ -326,7 +327,7 @@ def test_a_window_of_a_request_is_at_most_the_loaded_one() -> None:
 def test_a_full_context_is_shifted_where_that_is_asked_for() -> None:
     body = {"prompt": "def f(", "n_predict": 300, "ignore_eos": True}
     found = {}
-    with lacli.load(threads=1, context=128) as model:
+    with lacli.load(STDLIB_7M, threads=1, context=128) as model:
         for shifts in (False, True):
             settings = ServeSettings(NAME, SamplingSettings(), shifts=shifts)
             with serving(Server(model, settings).app(GuardSettings())) as own:

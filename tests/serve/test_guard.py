@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lacli.errors import LacliError, UsageError
 from lacli.serve.guard import Guard, GuardSettings, given_keys, guard_settings, owner_of, read_keys
 from lacli.serve.origins import checked_origins
+from tests.loading import STDLIB_7M
 from tests.program import call
 
 BODY = 1000
@@ -203,6 +204,6 @@ def test_what_is_typed_of_keys_wins_over_the_environment(
     path = tmp_path / "keys"
     path.write_text("f")
     env = {name: value.replace("FILE", str(path)) for name, value in variables.items()}
-    done = call("serve", "demo", *flags.replace("FILE", str(path)).split(), env=env)
+    done = call("serve", str(STDLIB_7M), *flags.replace("FILE", str(path)).split(), env=env)
     assert found == [keys]
     assert done.err.removeprefix("lacli: ").partition("\n")[0] == (note or "seen")

@@ -20,6 +20,7 @@ from lacli.schedule import News, Schedule
 from lacli.serve import choices
 from lacli.serve.app import EventStream, Server, ServeSettings
 from lacli.serve.guard import GuardSettings
+from tests.loading import STDLIB_7M
 from tests.serve.conftest import serving
 from tests.serve.test_app import get, post
 
@@ -31,7 +32,7 @@ LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True, "mode": "pla
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server with one place, whose answers are the same in any company."""
-    with lacli.load(threads=1, strict=True) as model:
+    with lacli.load(STDLIB_7M, threads=1, strict=True) as model:
         settings = ServeSettings("demo", SamplingSettings(), queue=64)
         with serving(Server(model, settings).app(GuardSettings())) as address:
             yield int(address.rpartition(":")[2])
@@ -138,7 +139,7 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatc
 
     one_step = Schedule.step
     settings = ServeSettings("demo", SamplingSettings())
-    with lacli.load(threads=1) as model, serving(Server(model, settings).app(GuardSettings())) as address:
+    with lacli.load(STDLIB_7M, threads=1) as model, serving(Server(model, settings).app(GuardSettings())) as address:
         assert get(f"{address}/health") == {"status": "ok"}
         monkeypatch.setattr(Schedule, "step", step)
         last = rest(opened(int(address.rpartition(":")[2]), LONG))[-1]
@@ -150,7 +151,7 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatc
 
 def test_requests_that_wait_are_refused_once_no_more_is_taken() -> None:
     with (
-        lacli.load(threads=1, parallel=1) as model,
+        lacli.load(STDLIB_7M, threads=1, parallel=1) as model,
         serving(Server(model, ServeSettings("demo", SamplingSettings())).app(GuardSettings())) as address,
         ThreadPoolExecutor(1) as threads,
     ):

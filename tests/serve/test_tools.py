@@ -32,6 +32,7 @@ from lacli.serve.tools import (
 from lacli.session.prompt import PromptWriter
 from lacli.text.template import STOPS
 from tests.fakes.template_texts import bundled, by_transformers, compiled
+from tests.loading import STDLIB_7M
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION, post
 
@@ -367,7 +368,7 @@ def test_text_that_begins_no_call_is_not_held_back() -> None:
 @pytest.fixture(scope="module")
 def qwen() -> Iterator[str]:
     """The address of a server with Qwen's template."""
-    with lacli.load(threads=1, parallel=2, template="qwen") as model:
+    with lacli.load(STDLIB_7M, threads=1, parallel=2, template="qwen") as model:
         settings = ServeSettings(NAME, SamplingSettings(), max_tokens=300, queue=2)
         with serving(Server(model, settings).app(GuardSettings())) as address:
             yield address
@@ -523,7 +524,7 @@ def control(model: lacli.Model) -> tuple[int, str]:
 
 def test_control_tokens_in_calls_results_and_functions_are_plain_text(control: tuple[int, str]) -> None:
     token, name = control
-    with lacli.load(threads=1, template="qwen") as model:
+    with lacli.load(STDLIB_7M, threads=1, template="qwen") as model:
         prompts = model.session.prompts
         tool = {"type": "function", "function": {"name": "f", "description": name}}
         call = {"function": {"name": "f", "arguments": json.dumps({name: name})}}

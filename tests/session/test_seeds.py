@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from lacli.check.compare import Comparison
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.library import schema_grammar
 from lacli.llamacpp.model import LlamaModel
@@ -20,7 +19,7 @@ from lacli.settings import DecodeSettings
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import as_messages, choose_template
 from tests.fakes.margins import bugs
-from tests.loading import generate
+from tests.loading import STDLIB_7M, generate
 
 QUESTIONS = ("Show me the source code of `queue.Queue.put`.", "Explain the function os.path.commonprefix.")
 LIMIT = 40
@@ -53,17 +52,17 @@ MODES = (
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaModel]:
-    with LlamaModel(demo_model(), ON_ONE_THREAD) as model:
+    with LlamaModel(STDLIB_7M, ON_ONE_THREAD) as model:
         yield model
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_strict_texts_are_the_same_in_every_mode(name: str) -> None:
     plain, *others = (replace(mode, strict=True) for mode in (DecodeSettings(mode="plain"), *MODES))
-    with Session(demo_model(), ON_ONE_THREAD, plain, SAMPLINGS[name]) as session:
+    with Session(STDLIB_7M, ON_ONE_THREAD, plain, SAMPLINGS[name]) as session:
         texts = [generate(session, question, max_tokens=LIMIT).tokens for question in QUESTIONS]
     assert all(texts)
-    with Session(demo_model(), ON_ONE_THREAD, others[-1], SAMPLINGS[name]) as session:
+    with Session(STDLIB_7M, ON_ONE_THREAD, others[-1], SAMPLINGS[name]) as session:
         for mode in others:
             session.adapt(mode, SAMPLINGS[name])
             assert [generate(session, question, max_tokens=LIMIT).tokens for question in QUESTIONS] == texts

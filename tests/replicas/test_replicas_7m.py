@@ -11,7 +11,6 @@ import pytest
 
 from lacli.check.judge import PLAIN, plain_logits
 from lacli.decode import Decoder
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.model import LlamaModel
@@ -22,10 +21,11 @@ from lacli.replicas.group import ReplicaGroup
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.verify import SampleAndMatch
-from tests.end_to_end.test_demo_model import asked
+from tests.end_to_end.test_stdlib_7m import asked
 from tests.fakes.clock import make_equally_fast
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.talking import QUESTION
+from tests.loading import STDLIB_7M
 
 LIMIT = 40
 ON_ONE_THREAD = ModelSettings(context=512, gpu_layers=0, threads=1)
@@ -51,12 +51,12 @@ QUESTIONS = (
 
 
 def strict(chosen: DecodeSettings) -> tuple[ModelSettings, DecodeSettings]:
-    return strict_settings(ON_ONE_THREAD, chosen, weight_types(demo_model()), on_gpu=False)
+    return strict_settings(ON_ONE_THREAD, chosen, weight_types(STDLIB_7M), on_gpu=False)
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaModel]:
-    with LlamaModel(demo_model(), strict(PLAIN)[0]) as model:
+    with LlamaModel(STDLIB_7M, strict(PLAIN)[0]) as model:
         yield model
 
 

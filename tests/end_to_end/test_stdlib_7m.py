@@ -1,4 +1,4 @@
-"""The bundled demo model on real llama.cpp: every mode gives plain's text, and steps, calls and cells add up."""
+"""The 7M model on real llama.cpp: every mode gives plain's text, and steps, calls and cells add up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from lacli.check.replay import Recorder, accepted_rows, replay
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import UsageError
-from lacli.hub.names import demo_model
 from lacli.llamacpp.context import PREFILL_ROWS_ON_CPU, LlamaEngine
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
@@ -35,7 +34,7 @@ from tests.fakes.margins import (
     compare,
     logits_of_last,
 )
-from tests.loading import generate, load
+from tests.loading import STDLIB_7M, generate, load
 
 LIMIT = 48
 
@@ -91,7 +90,7 @@ LOOPS = ("plain", "jacobi", "lookup", "lookahead")
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LlamaModel]:
-    with LlamaModel(demo_model(), ON_ONE_THREAD) as model:
+    with LlamaModel(STDLIB_7M, ON_ONE_THREAD) as model:
         yield model
 
 

@@ -1,0 +1,112 @@
+"""How often each kind of mode auto's guesses comes true in recorded answers: what it should expect at first.
+
+    python -m benchmarks.hit_rates --models FILE,FILE --spec-bench FILE
+
+Every source follows each answer token by token, as in plain steps, and knows the prompt and the answer so far;
+recycling learns every row of the answer. The answers are those that `benchmarks.replay --record` has decoded. A class
+counts as much as any other, however many tokens its answers have. No test lives here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.records import OWN_PROMPTS, Record, Records, questions
+from benchmarks.replay import CACHE
+from lacli.auto import pool_source, recycling, rewriting, suffix
+from lacli.auto.acceptance import AcceptanceEstimate
+from lacli.auto.planner import Source
+from lacli.auto.pool_source import PoolSource
+from lacli.auto.recycling import RecyclingSource
+from lacli.auto.rewriting import RewritingSource
+from lacli.auto.suffix import SuffixSource
+from lacli.engine import Successors
+from lacli.pool import NgramPool, TextNgrams
+from lacli.settings import DecodeSettings
+from lacli.text.format import markdown
+from lacli.tree import Origin
+
+EXPECTED: Mapping[str, Sequence[float]] = {
+    "suffix": suffix.EXPECTED,
+    "rewriting": rewriting.EXPECTED,
+    "recycling": recycling.EXPECTED,
+    "pool": pool_source.EXPECTED,
+}
+
+
+class Count(AcceptanceEstimate):
+    """Hits and tries of each kind, all of the same weight."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.hits, self.tries = [0] * len(self.probability), [0] * len(self.probability)
+
+    def record(self, kind: int, hit: bool) -> None:
+        self.hits[kind] += hit
+        self.tries[kind] += 1
+
+
+def follow(record: Record) -> dict[str, Count]:
+    """Let each source guess every token of a recorded answer."""
+    counts = {name: Count(chances) for name, chances in EXPECTED.items()}
+    settings = DecodeSettings()
+    pool = NgramPool(settings.ngram, settings.guesses, settings.pool_keys)
+    ends = frozenset(record.ends)
+    matches = SuffixSource(counts["suffix"], ends.__contains__)
+    recycler = RecyclingSource(counts["recycling"])
+    grams = PoolSource(pool, Origin.POOL, TextNgrams(pool), counts["pool"])
+    sources: list[Source] = [matches, RewritingSource(matches, counts["rewriting"]), recycler, grams]
+    seen: Successors | None = None
+    text, begin, best = record.text, len(record.prompt), recycling.MAX_SUCCESSORS
+    for source in sources:
+        source.begin(record.prompt)
+    for place, (tokens, logits) in enumerate(zip(record.successors, record.logits, strict=True), start=begin):
+        for source in sources:
+            # Of an n-gram only what came before the next question for guesses is scored.
+            if source is not grams or (place - begin) % settings.ngram == 0:
+                source.extend(text[:place])
+                source.first(text[:place])
+        if seen:
+            recycler.learn([text[place - 3]], [text[place - 2]], seen)
+        seen = Successors(tokens[None, :best], logits[None, :best])
+    for source in sources:
+        source.extend(text)
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", required=True, help="GGUF files whose answers are recorded, with commas")
+    parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
+    parser.add_argument("--half", choices=("tune", "report"), default="tune", help="of the questions")
+    parser.add_argument("--each", type=int, default=6, help="questions of a class and half")
+    parser.add_argument("--limit", type=int, default=96, help="tokens of an answer")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where the records lie")
+    arguments = parser.parse_args()
+    found: dict[tuple[str, int], dict[str, list[int]]] = {}
+    for model in arguments.models.split(","):
+        records = Records(arguments.cache, Path(model), arguments.limit)
+        for question in questions([*OWN_PROMPTS, arguments.spec_bench], arguments.each):
+            record = records.plain(question, decode=False) if question.half == arguments.half else None
+            for name, count in follow(record).items() if record else ():
+                for kind, (hits, tries) in enumerate(zip(count.hits, count.tries, strict=True)):
+                    mine = found.setdefault((name, kind), {}).setdefault(question.kind, [0, 0])
+                    mine[0] += hits
+                    mine[1] += tries
+    rows = []
+    for (name, kind), classes in found.items():
+        hits, tries = map(sum, zip(*classes.values(), strict=True))
+        seen = [mine[0] / mine[1] for mine in classes.values() if mine[1] >= MIN_TRIES]
+        each = f"{min(seen):.2f} to {max(seen):.2f}" if seen else ""
+        rate = f"{hits / tries:.3f}" if tries else ""
+        rows.append([name, str(kind), f"{EXPECTED[name][kind]:g}", rate, str(tries), each])
+    print(markdown(["source", "kind", "expected", "came true", "tries", "by class"], rows))
+
+
+MIN_TRIES = 10
+"""Tries of a class from which its own rate is shown."""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""Real answers, recorded once and decoded again on any machine's clock: what `benchmarks.replay` answers from.
+
+A record is one prompt's greedy answer by plain decoding, with the most probable successors of each of its rows, or the
+steps that lookahead 15/5/15 took to it. `RecordedEngine` stands in for the model: a row on the recorded way is followed
+by the recorded token, and a row off it, behind a wrong guess, by what the other records of the model have behind the
+same token. So a mode accepts exactly what it would accept of the real model; only what it learns from rows that were
+rejected is approximate, and less fitting than the model's own. No test lives here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from lacli.batch import Batch, Ints
+from lacli.bench.tasks import Task, read_tasks
+from lacli.check.replay import Recorder, Rows
+from lacli.decode import Decoder
+from lacli.engine import Engine, Floats, Successors
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
+from lacli.session.session import Session
+from lacli.settings import DecodeSettings
+
+COUNT = 8
+"""Successors recorded of each row; mode auto asks for six."""
+
+CLASSES = {
+    "qa": "question",
+    "translation": "translation",
+    "summarization": "summary",
+    "rag": "passages",
+    "math_reasoning": "maths",
+    **dict.fromkeys(("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"), "chat"),
+}
+"""Spec-Bench's categories by the class of this benchmark; those of MT-bench are the chat."""
+
+SECOND_TURN, AGAIN = "second turn", "again"
+"""The class of the second turns of the chats, and of those that ask for the first answer again with a change."""
+
+OWN_PROMPTS = tuple(Path(__file__).with_name(name) for name in ("edits.jsonl", "second_turns.jsonl"))
+"""Prompts of classes that Spec-Bench does not have."""
+
+MAX_CHARACTERS = 4500
+"""Characters of a question at most: about 1,200 tokens."""
+
+MAX_EDIT = 160
+"""Tokens of an answer at most that its row gives more: recording them costs time."""
+
+SPREAD = 4
+"""Questions of a class and half over which its first ones are spread, whatever number is asked."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt of the benchmark: its class, its half (`tune` or `report`), and the turn of a task that is answered."""
+
+    kind: str
+    half: str
+    task: Task
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """A prompt's tokens and those of its plain answer.
+
+    `successors`, `logits`: (answer, COUNT), what the model held most probable in the place of each token of the answer.
+    `ends`: the model's end tokens among all of them.
+    """
+
+    prompt: list[int]
+    answer: list[int]
+    successors: Ints
+    logits: Floats
+    ends: list[int]
+
+    @cached_property
+    def text(self) -> list[int]:
+        """The prompt and the answer."""
+        return [*self.prompt, *self.answer]
+
+
+def questions(paths: Iterable[Path], each: int) -> list[Question]:
+    """Return at most `each` questions a class and half of files, and the second turns of the chats.
+
+    The first half of a category's questions is there to tune, the other to report. The classes take turns.
+    """
+    categories: dict[str, list[Task]] = {}
+    for path in paths:
+        for task in read_tasks(str(path)):
+            categories.setdefault(task.kind, []).append(task)
+    by_kind: dict[tuple[str, str], list[Task]] = {}
+    for name, tasks in categories.items():
+        kind = CLASSES.get(name, name)
+        middle = len(tasks) // 2
+        for half, part in (("tune", tasks[:middle]), ("report", tasks[middle:])):
+            by_kind.setdefault((kind, half), []).extend(part[:1] if kind == "chat" else part)
+    found: list[list[Question]] = []
+    for (kind, half), tasks in by_kind.items():
+        short = [task for task in tasks if len(task.turns[0]) <= MAX_CHARACTERS]
+        spread = short[:: max(len(short) // SPREAD, 1)][:each]
+        found.append([Question(kind, half, task, int(kind == AGAIN)) for task in spread])
+        if kind == "chat":
+            found.append([Question(SECOND_TURN, half, task, 1) for task in spread])
+    return [group[place] for place in range(each) for group in found if place < len(group)]
+
+
+class Records:
+    """The records of a model in a folder, a file for each prompt; what is missing is decoded with `session`."""
+
+    def __init__(self, folder: Path, model: Path, limit: int) -> None:
+        self._folder = folder / model.stem
+        self._model, self._limit = model, limit
+        self._session: Session | None = None
+
+    def plain(self, question: Question, *, decode: bool = True) -> Record | None:
+        """Return the record of a question, decoded now if it is missing; None if it may not be."""
+        path = self._path(question, "plain")
+        if not path.exists():
+            if not decode:
+                return None
+            self._decode(question, path)
+        with np.load(path) as found:
+            return Record(
+                found["prompt"].tolist(),
+                found["answer"].tolist(),
+                found["successors"].astype(np.int32),
+                found["logits"].astype(np.float32),
+                found["ends"].tolist(),
+            )
+
+    def lookahead(self, question: Question, *, decode: bool = True) -> list[tuple[int, int]] | None:
+        """Return the rows and tokens of the steps that lookahead 15/5/15 takes to a question's answer."""
+        path = self._path(question, "lookahead")
+        if not path.exists():
+            if not decode:
+                return None
+            decoder = Decoder(self._open().engine, DecodeSettings(mode="lookahead"))
+            steps = list(decoder.generate(self._prompt(question), self._tokens(question)))
+            np.savez_compressed(path, steps=np.array([(step.rows, len(step.tokens)) for step in steps], np.int16))
+        with np.load(path) as found:
+            return [(rows, tokens) for rows, tokens in found["steps"].tolist()]
+
+    def _decode(self, question: Question, path: Path) -> None:
+        prompt, watched, answer = self._prompt(question), Watched(self._open().engine), list[int]()
+        for step in Decoder(watched, DecodeSettings(mode="plain")).generate(prompt, self._tokens(question)):
+            answer += step.tokens
+        rows = watched.rows[: len(answer)]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(
+            path,
+            prompt=np.array(prompt, np.int32),
+            answer=np.array(answer, np.int32),
+            successors=np.array([row.tokens[0] for row in rows], np.int32),
+            logits=np.array([row.logits[0] for row in rows], np.float32),
+            ends=np.array([token for token in {*prompt, *answer} if watched.is_end(token)], np.int32),
+        )
+
+    def _prompt(self, question: Question) -> list[int]:
+        session, task = self._open(), question.task
+        if not question.turn:
+            return session.prompt(task.turns[0], task.system, raw=task.raw)
+        first = self.plain(replace(question, turn=0))
+        assert first
+        answer = session.text(first.answer)
+        return session.prompt(task.turns[1], task.system, raw=task.raw, history=[(task.turns[0], answer)])
+
+    def _tokens(self, question: Question) -> int:
+        return min(question.task.max_tokens, MAX_EDIT) or self._limit
+
+    def _open(self) -> Session:
+        if self._session is None:
+            settings = ModelSettings(context=4096, threads=1, threads_batch=1)
+            self._session = Session(self._model, settings, DecodeSettings(mode="lookahead"), SamplingSettings(temp=0.0))
+        return self._session
+
+    def _path(self, question: Question, what: str) -> Path:
+        task = question.task
+        turns = task.turns[: question.turn + 1]
+        named = repr((turns, task.system, task.raw, self._tokens(question)))
+        return self._folder / f"{hashlib.sha256(named.encode()).hexdigest()[:16]}.{what}.npz"
+
+
+class Watched(Recorder):
+    """An engine that keeps the successors of each row that chose a token. `rows`: those of each step."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.rows: list[Successors] = []
+
+    def decode(self, batch: Batch) -> bool:
+        return self.engine.decode(batch)
+
+    def greedy(self) -> Ints:
+        found = self.engine.successors(COUNT)
+        self.rows.append(Successors(found.tokens.copy(), found.logits.copy()))
+        return super().greedy()
+
+
+class OffTheWay:
+    """What follows a token behind a wrong guess: what some records of the model have behind it, at its last occurrence.
+
+    First behind the same two tokens, then behind the one; else their commonest tokens, all alike.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._after: dict[tuple[int, ...], tuple[Ints, Floats]] = {}
+        common = Counter[int]()
+        for record in records:
+            common.update(record.answer)
+            begin = len(record.prompt)
+            for place, row in enumerate(zip(record.successors, record.logits, strict=True), start=begin):
+                self._after[record.text[place - 1],] = row
+                self._after[record.text[place - 2], record.text[place - 1]] = row
+        commonest = [token for token, _ in common.most_common(COUNT)]
+        commonest = [*commonest, *range(COUNT)][:COUNT]
+        self._unknown = np.array(commonest), np.zeros(COUNT)
+
+    def __call__(self, before: int, token: int) -> tuple[Ints, Floats]:
+        """Return the most probable successors and their logits, the best first."""
+        return self._after.get((before, token)) or self._after.get((token,)) or self._unknown
+
+
+class RecordedEngine:
+    """An Engine that answers one prompt as its record says."""
+
+    cells = 1 << 16
+    batch_rows = 2048
+    prefill_rows = mixed_rows = 512
+    trained_context = cells
+    sequences = 256
+    vocabulary = 151_936
+    can_lend, can_shift, saver = True, False, None
+
+    def __init__(self, record: Record, off: OffTheWay) -> None:
+        self._record, self._off = record, off
+        self._ends = frozenset(record.ends)
+        self._rows: list[tuple[Ints, Floats]] = []
+        self._chosen: list[int] = []
+
+    def decode(self, batch: Batch) -> bool:
+        text, begin = self._record.text, len(self._record.prompt)
+        # By sequence: the token of its latest row, and whether that is the text's. Each row follows the one before it
+        # in its sequences; the first one of all follows the text.
+        latest: dict[int, tuple[int, bool]] = {}
+        self._rows, self._chosen = [], []
+        rows = Rows.of(batch)
+        for token, position, owners, wanted in zip(
+            rows.tokens, rows.positions, rows.sequences, rows.outputs, strict=True
+        ):
+            before, follows = latest[owners[0]] if owners[0] in latest else (text[position - 1], True)
+            on_way = follows and position < len(text) and text[position] == token
+            latest.update((owner, (token, on_way)) for owner in owners)
+            if wanted:
+                place = position + 1 - begin
+                known = on_way and 0 <= place < len(self._record.answer)
+                if known:
+                    self._rows.append((self._record.successors[place], self._record.logits[place]))
+                    self._chosen.append(self._record.answer[place])
+                else:
+                    self._rows.append(self._off(before, token))
+                    self._chosen.append(int(self._rows[-1][0][0]))
+        return True
+
+    def greedy(self) -> Ints:
+        return np.array(self._chosen)
+
+    def logits(self) -> Floats:
+        raise NotImplementedError("a record has the most probable tokens only")
+
+    def row_logits(self, row: int) -> Floats:
+        raise NotImplementedError("a record has the most probable tokens only")
+
+    def successors(self, count: int) -> Successors:
+        tokens, logits = zip(*self._rows, strict=True)
+        return Successors(np.array(tokens)[:, :count], np.array(logits)[:, :count])
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Nothing is held."""
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return True
+
+    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
+        raise NotImplementedError("a record's text is whole")
+
+    def clear(self) -> None:
+        """Nothing is held."""
+
+    def is_end(self, token: int) -> bool:
+        return token in self._ends

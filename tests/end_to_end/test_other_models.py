@@ -1,0 +1,86 @@
+"""Qwen2.5-Coder's calls of functions, and gemma without a template, where LACLI_TEST_MODELS names their folder."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+import lacli
+from lacli import DecodeSettings, ModelSettings, SamplingSettings
+from lacli.check.compare import Comparison
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.model import LlamaModel
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.guard import GuardSettings
+from tests.loading import other_model
+from tests.serve.conftest import serving
+
+CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+PATH: Any = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "description": said, "parameters": parameters}}
+    for name, said, parameters in (
+        ("get_weather", "Get the current weather of a city", CITY),
+        ("read_file", "Read a text file", PATH),
+    )
+]
+ASKED = {
+    "Read the file /etc/hostname.": ("read_file", {"path": "/etc/hostname"}),
+    "What is the weather in Paris right now?": ("get_weather", {"city": "Paris"}),
+}
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
+def test_a_coder_calls_a_function_and_answers_with_its_result(name: str) -> None:
+    with lacli.load(other_model(name), parallel=1, context=2048) as model:
+        settings = ServeSettings(name, SamplingSettings(), max_tokens=200)
+        with serving(Server(model, settings).app(GuardSettings())) as address:
+            client = OpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0)
+            for question, (function, arguments) in ASKED.items():
+                messages: list[Any] = [{"role": "user", "content": question}]
+                asked: Any = {"model": name, "messages": messages, "tools": TOOLS}
+                first = client.chat.completions.create(**asked).choices[0]
+                assert first.finish_reason == "tool_calls" and not first.message.content
+                assert first.message.tool_calls
+                (call,) = first.message.tool_calls
+                assert call.type == "function" and call.function.name == function
+                assert json.loads(call.function.arguments) == arguments
+                events = [event.choices[0] for event in client.chat.completions.create(**asked, stream=True)]
+                parts = [part.function for event in events for part in event.delta.tool_calls or () if part.function]
+                assert events[-1].finish_reason == "tool_calls" and not any(event.delta.content for event in events)
+                assert parts[0].name == function
+                assert json.loads("".join(part.arguments or "" for part in parts)) == arguments
+            result = {"role": "tool", "content": '{"degrees": 21, "sky": "clear"}', "tool_call_id": call.id}
+            # With functions offered these models call again instead of answering.
+            asked |= {"messages": [*messages, first.message, result], "tool_choice": "none"}
+            second = client.chat.completions.create(**asked).choices[0]
+            assert second.finish_reason == "stop" and not second.message.tool_calls
+            assert "21" in (second.message.content or "")
+
+
+def test_gemma_without_a_template_talks_in_its_own_format_and_stops() -> None:
+    with lacli.load(other_model("gemma-3-270m"), parallel=1, context=1024) as model:
+        assert "conversations are written in gemma" in model.session.notes[0]
+        messages = [{"role": "user", "content": "Name a colour. Answer in one word."}]
+        assert "<start_of_turn>user" in model.session.text(model.tokenize(messages), special=True)
+        answer = model.chat(messages, max_tokens=100)
+        assert "_of_turn>" not in answer.text and "<|im_" not in answer.text
+        # A base model may not end a turn by itself, so its format is what ends it.
+        assert model.session.prompts.turn_ends == ("<end_of_turn>", "<start_of_turn>")
+        assert all(map(model.session.model.has_token, model.session.prompts.turn_ends))
+
+
+def test_gemma_behind_more_tokens_than_its_window_decodes_as_plain_does() -> None:
+    text = "".join(f"Line {number}: the cat sat on mat {number * 7 % 13}.\n" for number in range(60))
+    model_settings = ModelSettings(context=1280, gpu_layers=0)
+    with LlamaModel(other_model("gemma-3-270m"), model_settings) as model:
+        prompt = model.tokenize(text)
+        assert len(prompt) > 600
+        with Comparison(partial(LlamaEngine, model, model_settings), 40) as comparison:
+            for settings in (DecodeSettings(mode="lookup"), DecodeSettings(window=5, ngram=3, guesses=5)):
+                (run,) = comparison.run(settings, [prompt])
+                assert not run.bug and not run.unclear
