@@ -214,6 +214,8 @@ class Session(Closing):
         mode, least = self.decoder.mode, self.settings.min_outputs
         if isinstance(mode, Auto):
             cost_of: Callable[[int], float | None] = mode.experience.cost_model.known
+        elif self.settings.mode == "plain":
+            return 1.0
         elif cost := self._cost or (self._records.cost() if self._records else None):
             self._cost = cost
             cost_of = partial(cost.at(len(self.decoder.tokens)).known, outputs=self.settings.max_outputs)
