@@ -239,7 +239,7 @@ def main() -> None:
         "--model", type=Path, required=True, help="a GGUF file; only its name counts once all is recorded"
     )
     parser.add_argument("--spec-bench", type=Path, required=True, help="Spec-Bench's question.jsonl")
-    parser.add_argument("--each", type=int, default=4, help="questions of a class and half")
+    parser.add_argument("--each", type=int, default=6, help="questions of a class and half")
     parser.add_argument("--limit", type=int, default=96, help="tokens of an answer")
     parser.add_argument("--half", choices=("tune", "report"), default="report", help="of the questions")
     parser.add_argument("--laws", default=SHOWN, help="parts of names of laws, with commas, or all")
