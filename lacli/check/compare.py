@@ -14,6 +14,7 @@ from lacli.decode import Decoder
 from lacli.engine import Engine, Sampler
 from lacli.errors import BatchRefused, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.modes import Mode
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
@@ -104,10 +105,11 @@ class Comparison(Closing):
         self._closing = ExitStack()
         self.plain_engine = self._closing.enter_context(open_engine(plain))
 
-    def decoder(self, engine: Engine, settings: DecodeSettings) -> Decoder:
-        """A decoder that draws as this comparison does."""
+    def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
+        """A decoder that draws as this comparison does. `mode`: makes a mode that is none of the settings'."""
         verifier = SampleAndMatch(self._sampler) if self._sampler else None
-        return Decoder(engine, settings, verifier, make_mode=fixed_clock_modes)
+        make_mode = (lambda *_, **__: mode()) if mode else fixed_clock_modes
+        return Decoder(engine, settings, verifier, make_mode=make_mode)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""

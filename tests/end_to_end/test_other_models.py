@@ -83,4 +83,4 @@ def test_gemma_behind_more_tokens_than_its_window_decodes_as_plain_does() -> Non
         with Comparison(partial(LlamaEngine, model, model_settings), 40) as comparison:
             for settings in (DecodeSettings(mode="lookup"), DecodeSettings(window=5, ngram=3, guesses=5)):
                 (run,) = comparison.run(settings, [prompt])
-                assert not run.bug and not run.unclear
+                assert not run.bug
