@@ -158,7 +158,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            headroom += HEADROOM\n", ""),
         ("text.n_keep is None and self._lends", "self._lends"),
         ("            place.clear()\n", ""),
-        ("min(engine.cells, engine.trained_context)", "engine.cells"),
+        ("min(engine.cells, longest or engine.trained_context)", "engine.cells"),
     ),
     ("lacli/saved.py", ("tests/test_saved.py",)): (
         ("text.owner == owner and ", ""),

@@ -99,7 +99,7 @@ def test_where_the_time_is_up_before_an_answer_it_is_an_error(monkeypatch: pytes
     ("command", "words"),
     [
         ((*QUICK, "--modes", "lookahead", "--details"), "tokens/s"),
-        (("check", "-q", "-c", "256", "-n", "8", "--each", "1", "--mode", "lookup"), "same bits"),
+        (("check", "-q", "-c", "256", "-n", "8", "--each", "1", "--mode", "lookup"), "tokens a step"),
         (("cost", "-q", "--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2"), "a row"),
     ],
 )
