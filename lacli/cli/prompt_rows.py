@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from json import dumps
 from typing import Any
 
-from lacli.api.options import SAMPLED, checked_messages
+from lacli.api.options import SAMPLED, AnswerOptions, checked_messages, checked_options
 from lacli.bench.tasks import EXAMPLE, Row, Task, each_line, opened, task_from_row
 from lacli.cli.prompt_options import PromptOptions
 from lacli.errors import LacliError
@@ -78,10 +78,8 @@ def _understood(row: Row, question: PromptOptions, sampling: SamplingSettings) -
     if "max_completion_tokens" in given:
         given["max_tokens"] = given.pop("max_completion_tokens")
     sampling = _sampling(given, sampling)
-    stops = given.pop("stop", question.stops)
+    stops = checked_options(AnswerOptions(stop=given.pop("stop", question.stops)))["stop"]
     stops = (stops,) if isinstance(stops, str) else stops
-    if not isinstance(stops, Sequence) or not all(stop and isinstance(stop, str) for stop in stops):
-        raise LacliError(f"stop is {stops!r:.60}", "give a text, or several in a list")
     ids = {"id": row["id"]} if body is not row and "id" in row else {}
     if row.get("url") == "/v1/completions":
         given["raw"] = True
