@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 from typing import TextIO
 
+from lacli.chat.conversation import Chat
 from lacli.chat.input import Command, help_text
 from lacli.chat.setting import DEFAULT, FILES, NO, PRESET, WITH_THE_MODEL, find_setting, plain_name, unquoted
 from lacli.chat.settings import (
@@ -22,7 +23,7 @@ from lacli.chat.settings import (
     key_and_value,
     one_setting,
 )
-from lacli.chat.talk import Conversation, Message, Talk
+from lacli.chat.talk import Conversation, Message
 from lacli.chat.transcript import (
     SavedChat,
     Transcript,
@@ -79,7 +80,7 @@ class Commands:
     `kept`: messages that it drops without that.
     """
 
-    chat: Talk
+    chat: Chat
     screen: Screen
     transcript: Transcript
     model: str = ""
@@ -145,7 +146,7 @@ class Commands:
             sentences.append(f"the chat was made with {saved.model}, and goes on with {own}")
         if saved.template != self.template:
             sentences.append(f"it had another chat template: {saved.template or OWN_TEMPLATE}")
-        if saved.context > self.chat.cells > 0:
+        if saved.context > self.chat.cells:
             sentences.append(f"the chat was made with -c {saved.context}, and this one has {self.chat.cells:,} tokens")
         if saved.settings.decode_settings.strict and not self.chat.settings.decode_settings.strict:
             sentences.append("the chat was made with --strict, and this session has it not")
@@ -243,10 +244,8 @@ class Commands:
         if not text.strip():
             raise LacliError(f"{name} is empty", "there is nothing to put before a question")
         tokens = self.chat.tokens_of(text)
-        size = ", ".join(
-            [f"{name}: {counted(len(text), 'character')}", *([counted(tokens, "token")] if tokens else ())]
-        )
-        if tokens >= self.chat.cells > 0:
+        size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
+        if tokens >= self.chat.cells:
             longest = self.chat.most_cells
             room = min(-(-(tokens + ROOM) // ROOM) * ROOM, longest)
             larger = f"start again with -c {room}, or" if tokens < longest else f"the model takes {longest:,}:"
@@ -342,9 +341,7 @@ class Commands:
 
     def _context_used(self) -> str:
         used, cells = self.chat.used, self.chat.cells
-        if used < 0:
-            return "the server counts the tokens with the next answer"
-        return f"{used:,} of {cells:,} tokens used ({100 * used // cells}%)" if cells else counted(used, "token")
+        return f"{used:,} of {cells:,} tokens used ({100 * used // cells}%)"
 
 
 def _go_before(files: Sequence[tuple[str, str]], what: str) -> str:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from lacli.auto.past_texts import TextStore
+from lacli.chat.setting import shortened
 from lacli.chat.settings import ChatSettings
-from lacli.chat.talk import Conversation, Message, Talk
+from lacli.chat.talk import Conversation, Message
 from lacli.errors import PromptError, ReplicaLost
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.modes import common_prefix
 from lacli.session.generation import Answer
-from lacli.session.report import as_lines, context_full, verdict
+from lacli.session.report import as_lines, context_full, describe, verdict
 from lacli.session.session import NOT_SHIFTED, Session
 from lacli.settings import DecodeSettings, Detail
-from lacli.stats import Finish
+from lacli.stats import Finish, Step
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece
@@ -84,8 +85,14 @@ class PromptTokens:
         return [*tokens[:-1]] if tokens and self._session.model.is_end(tokens[-1]) else [*tokens]
 
 
-class Chat(Talk):
-    """Turns of a conversation on one session, whose cache holds the last of them. `store`: keeps them, or None."""
+class Chat:
+    """Turns of a conversation on one session, whose cache holds the last of them.
+
+    `conversation`: what was said. `turns`: the answers so far. `notes`: sentences about the last turn or change.
+    `dropped`: the number of oldest questions that had no room in it. `watch`: gets every step. `takes_commands`: advice
+    may name slash commands. `replicas`: copies of the model, of which some may be lost. `store`: keeps the turns, or
+    None.
+    """
 
     def __init__(
         self, session: Session, settings: ChatSettings, conversation: Conversation, *, context_shift: bool = False
@@ -94,7 +101,13 @@ class Chat(Talk):
 
         Where the user has set no seed, the session's is the one in use.
         """
-        super().__init__(settings, conversation)
+        self.conversation = conversation
+        self._wanted = settings
+        self.turns: list[Answer] = []
+        self.notes: list[str] = []
+        self.dropped = 0
+        self.watch: Callable[[Step, str], None] | None = None
+        self.takes_commands = True
         self.session = session
         self.store: TextStore | None = None
         self.replicas = len(session.copies.names)
@@ -106,6 +119,21 @@ class Chat(Talk):
         if context_shift and why:
             self.notes.append(why)
         self.recall()
+
+    @property
+    def last(self) -> Answer | None:
+        """The latest answer."""
+        return self.turns[-1] if self.turns else None
+
+    @property
+    def mode(self) -> str:
+        """How tokens are guessed, in a word."""
+        return self.settings.decode_settings.mode
+
+    @property
+    def guessing(self) -> str:
+        """How tokens are guessed, in a line."""
+        return describe(self.settings.decode_settings)
 
     @property
     def settings(self) -> ChatSettings:
@@ -164,6 +192,52 @@ class Chat(Talk):
     def losses(self) -> list[str]:
         return self.session.losses()
 
+    def ask(self, question: str) -> Generator[Piece]:
+        """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.
+
+        Raises PromptError where the context has no room for the question, which is taken back then.
+        """
+        if not question.strip():
+            raise PromptError("the message is empty", "write one")
+        before = self.conversation.messages.copy()
+        self.notes = []
+        if self.conversation.is_open and (before_it := self.conversation.messages[-1].content) != question:
+            # A file may stand before the question.
+            asked = before_it.rpartition("\n\n")[2]
+            self.notes.append(f'"{shortened(asked)}" had no answer and is left out')
+        self.conversation.ask(question)
+        return self._turn(before)
+
+    def again(self) -> Generator[Piece]:
+        """Answer the last question anew; the answer that there is goes when the new one comes."""
+        before, turns = self.conversation.messages.copy(), len(self.turns)
+        try:
+            self.notes = []
+            self.conversation.take_back_answer()
+            self._draw_anew()
+            yield from self._turn(before)
+            if before == self.conversation.messages and self._wanted.max_tokens:
+                self.notes.append(self._why_the_same())
+        finally:
+            if len(self.turns) == turns:
+                self._restore(before)
+
+    def undo(self) -> str | None:
+        """Take the last question and its answer back; the question, or None where nothing was asked."""
+        question = self.conversation.undo()
+        self._cut_back()
+        return question
+
+    def clear(self) -> None:
+        """Forget all questions and answers; the system prompt stays."""
+        self.conversation.clear()
+        self._cut_back()
+
+    def resume(self, conversation: Conversation) -> None:
+        """Go on with another conversation."""
+        self.conversation = conversation
+        self.recall()
+
     def compact(self) -> int:
         """Drop the oldest questions with their answers until half the context is free; the number of those dropped.
 
@@ -211,6 +285,18 @@ class Chat(Talk):
         if self._wanted.sampling.seed < 0 and not self.session.sampling.greedy:
             self._seed = new_seed()
             self._adapt(self.session.settings, self._wanted.sampling)
+
+    def _why_the_same(self) -> str:
+        sampling = self._wanted.sampling
+        if not sampling.temp and not sampling.xtc_probability:
+            return "at temperature 0 the answer comes out the same; /set temp 0.8 for another one"
+        if sampling.seed >= 0:
+            return f"with seed {sampling.seed} the answer comes out the same; /set seed -1 for another one each time"
+        return "another seed gave the same answer"
+
+    def _restore(self, messages: list[Message]) -> None:
+        self.conversation.messages[:] = messages
+        self.dropped = 0
 
     def _turn(self, before: list[Message]) -> Generator[Piece]:
         """The answer to the last question; `before`: the messages that come back where it has no room."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from lacli.auto.past_texts import open_texts
 from lacli.chat.commands import Commands, Reply, oldest
@@ -23,7 +22,7 @@ from lacli.chat.input import (
     parse,
 )
 from lacli.chat.settings import ChatSettings, given_beside
-from lacli.chat.talk import Conversation, Message, Talk
+from lacli.chat.talk import Conversation, Message
 from lacli.chat.transcript import SavedChat, Transcript
 from lacli.errors import (
     Interrupted,
@@ -107,25 +106,22 @@ class ChatPlan:
         return replace(sampling, seed=self.saved.seed) if self.saved and sampling.seed < 0 else sampling
 
 
-class Opened(NamedTuple):
-    """A chat that may begin. `notes`: sentences for the user. `warnings`: those of them that are said in any case."""
-
-    talk: Talk
-    notes: Sequence[str] = ()
-    warnings: Collection[str] = ()
-
-
 def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Screen) -> int:
     """Talk with a model until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
-
-    def opened(plan: ChatPlan, conversation: Conversation, stack: ExitStack) -> Opened:
-        decode_settings = plan.settings.decode_settings
+    saved = plan.saved or SavedChat()
+    plan = plan.going_on(saved) if plan.saved else plan
+    with ExitStack() as stack:
+        if can_edit(plan.color):
+            # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
+            stack.enter_context(hidden_keys(raw=True))
+        # Under -q too: the log was asked for.
+        transcript = stack.enter_context(Transcript(plan.log, screen.warn))
         with loading_model(screen, verbose=plan.verbose) as loading:
-            store, notes = open_texts(path, decode_settings, plan.store, changing=True)
+            store, notes = open_texts(path, plan.settings.decode_settings, plan.store, changing=True)
             session = Session(
                 path,
                 giving_way(model_settings),
-                decode_settings,
+                plan.settings.decode_settings,
                 plan.sampling,
                 template=plan.template,
                 template_variables=plan.variables,
@@ -138,27 +134,9 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         stack.enter_context(session)
         if plan.known:
             session.use_known(plan.known, learns=plan.learns)
+        conversation = Conversation(plan.system, saved.messages)
         talk = Chat(session, plan.settings, conversation, context_shift=plan.context_shift)
         talk.store = store
-        return Opened(talk, [*notes, *session.notes, *talk.notes], session.warnings)
-
-    return converse(plan, screen, opened)
-
-
-def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Conversation, ExitStack], Opened]) -> int:
-    """Talk until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt.
-
-    `opened`: begins the chat, and puts on the stack what is to be closed behind it.
-    """
-    saved = plan.saved or SavedChat()
-    plan = plan.going_on(saved) if plan.saved else plan
-    with ExitStack() as stack:
-        if can_edit(plan.color):
-            # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
-            stack.enter_context(hidden_keys(raw=True))
-        # Under -q too: the log was asked for.
-        transcript = stack.enter_context(Transcript(plan.log, screen.warn))
-        talk, notes, warnings = opened(plan, Conversation(plan.system, saved.messages), stack)
         talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         commands.file = saved.path
@@ -166,12 +144,13 @@ def converse(plan: ChatPlan, screen: Screen, opened: Callable[[ChatPlan, Convers
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
         commands.asks, commands.kept = repl.interactive and not plan.log, saved.messages
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
+        notes += [*session.notes, *talk.notes]
         others = commands.differences(saved) if plan.saved else []
-        screen.notes([*(notes if screen.quiet else told_once_a_day(notes)), *others], warnings)
+        screen.notes([*(notes if screen.quiet else told_once_a_day(notes)), *others], session.warnings)
         if repl.interactive:
-            context = f", context {talk.cells:,} tokens" if talk.cells else ""
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
-            screen.note(f"{talk.description}{context}{known}; /help for help, Ctrl-D ends")
+            context = f"{talk.description}, context {talk.cells:,} tokens{known}"
+            screen.note(f"{context}; /help for help, Ctrl-D ends")
             repl.show_last()
         elif not (plan.commands or plan.first):
             screen.note("each line that comes through the pipe is a message; lacli run takes all of it as one")
@@ -192,7 +171,7 @@ class Repl:
     lines that only look like commands was given. `judged`: an answer, and the verdict on it as `status_line` takes it.
     """
 
-    chat: Talk
+    chat: Chat
     commands: Commands
     screen: Screen
     transcript: Transcript
@@ -418,17 +397,15 @@ def status_line(
 ) -> str:
     """One line of at most `width` columns; where they are few, what matters most stays.
 
-    tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens;
-    used is below 0 and cells 0 where they are not known. `verdicts`: on the last answer, the longest first; one with a
-    number begins with the mode.
+    tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells:
+    tokens. `verdicts`: on the last answer, the longest first; one with a number begins with the mode.
     """
-    percent = "?" if used < 0 else f"{100 * used // cells}%" if cells else counted(used, "token")
+    percent = f"{100 * used // cells}%"
     digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
     speed = [] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]
     gain = [] if S is None else [f"{S:.1f} tokens/step"]
     context = f"context {percent}"
-    whole = f"context {used:,} of {cells:,} ({percent})" if used >= 0 else f"{context} of {cells:,}"
-    whole = whole if cells else context
+    whole = f"context {used:,} of {cells:,} ({percent})"
     forms = (
         *(
             [*([] if verdict.startswith(f"{mode}:") else [mode]), verdict, *speed, *others]

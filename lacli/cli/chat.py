@@ -72,38 +72,6 @@ Commands = Annotated[
             help="Obey lines of a pipe that begin with /. On a terminal they always are commands."),
 ]  # fmt: skip
 
-Connect = Annotated[
-    str | None,
-    setting("--connect", metavar="URL", show_default=False, rich_help_panel=CHAT,
-            help="Talk with a server of OpenAI's protocol."),
-]  # fmt: skip
-ApiKey = Annotated[
-    str,
-    setting("--api-key", metavar="KEY", show_default=False, rich_help_panel=CHAT,
-            help="The key that the server of --connect wants."),
-]  # fmt: skip
-
-TO_A_SERVER = {
-    *(
-        "argument",
-        "words",
-        "model_file",
-        "first",
-        "system",
-        "system_file",
-        "predict",
-        "stop",
-        "load",
-        "log",
-        "history",
-        "status",
-    ),
-    *("commands", "conversation", "connect", "api_key", "show_accepted", "stats", "quiet", "verbose", "color", "mode"),
-    *("grammar_file", "json_schema_file"),
-}
-"""Options of a chat with a server, beside those of sampling that it is told."""
-
-
 ANSWERING: dict[str, Group] = {
     "prompt_options": prompt_group,
     "sampling": sampling_group,
@@ -125,8 +93,6 @@ def chat(
     context_shift: ContextShift = False,
     commands: Commands = False,
     conversation: options.Conversation = False,
-    connect: Connect = None,
-    api_key: ApiKey = "",
     *,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
@@ -149,14 +115,9 @@ def chat(
     A pipe brings a message a line. What was said stays decoded, so every turn costs only what is new.
     """
     from lacli.chat.transcript import read_chat
-    from lacli.terminal.screen import Screen
     from lacli.text.question import check_text
 
-    if connect is not None:
-        check_for_server(called)
-        words = typed(called) & {"argument", "words", "model_file"}
-        asked = options.asked_of_server(**{name: called.params[name] for name in words})
-    elif error := asked.model_error:
+    if error := asked.model_error:
         loaded = "a loaded chat has its model, and -p gives its next message" if load is not None else ""
         raise type(error)(error.what, "; ".join(filter(None, [error.hint, loaded])))
     if asked.prompt is not None and first:
@@ -165,12 +126,11 @@ def chat(
     model = asked.model
     # Where MODEL or -hf is typed nothing is left of a variable's model.
     from_environment = bool(called.params["model_file"]) and "model_file" not in typed(called)
-    if saved and connect is None and (not model or (from_environment and saved.model)):
-        # A saved chat has a model of this machine.
+    if saved and (not model or (from_environment and saved.model)):
         model = saved.model
         if os.path.isabs(model) and not os.path.exists(model):
             raise LacliError(f"the model of {load} is gone: {model}", f"lacli chat MODEL --load {load} takes another")
-    # A chat with a server has neither.
+    # A chat that an earlier version had with a server has neither.
     if saved and (saved.model or saved.context) and "context" not in typed(called):
         model_settings = replace(model_settings, context=saved.context)
     plan = replace(
@@ -196,23 +156,7 @@ def chat(
         verbose=verbose,
         replicas=copies,
     )
-    if connect is not None:
-        from lacli.chat.connected import chat_with
-
-        screen = Screen(color=plan.color, quiet=quiet, show_accepted=show_accepted)
-        if code := chat_with(connect, api_key, plan, screen):
-            raise typer.Exit(code)
-        return
     start(plan, model_settings, offline=offline, quiet=quiet, show_accepted=show_accepted)
-
-
-def check_for_server(called: typer.Context) -> None:
-    """Raise UsageError for a flag that a server is not told."""
-    from lacli.chat.connected import SENT
-
-    flags = {each.name: each.opts[0] for each in called.command.params}
-    if wrong := [flags[name] for name in flags if name in typed(called) - TO_A_SERVER - set(SENT)]:
-        raise UsageError(f"{wrong[0]} is for a model in this process, and --connect asks a server", "drop one of them")
 
 
 def plan_of(

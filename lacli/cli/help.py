@@ -56,7 +56,7 @@ PAGES = {
         "-p -f -sys -n -c -t -ngl --temp --mode --stats --show-accepted --json --help-all",
     ),
     "chat": Page(
-        ("lacli chat qwen2.5-0.5b", "lacli chat --connect http://127.0.0.1:8080"),
+        ("lacli chat qwen2.5-0.5b", "lacli chat --load size.json"),
         "-p -sys --load --log -n -c -t -ngl --temp --mode --stats --show-accepted --help-all",
     ),
     "serve": Page(

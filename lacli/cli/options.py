@@ -179,16 +179,6 @@ def asked(
     return Asked(model_if_any(name, model_file, hf_repo), prompt, stdin, error)
 
 
-def asked_of_server(argument: str | None = None, words: str | None = None, model_file: str | None = None) -> Asked:
-    """What was typed beside --connect; the environment's model is one of this machine.
-
-    A single argument with a space in it, or beside -m, is the first message: only the server knows its models.
-    """
-    if argument and words is None and (model_file or any(map(str.isspace, argument))):
-        return Asked(model_file, argument, stdin=False)
-    return Asked(model_if_any(argument, model_file), words, "-" in (argument, words))
-
-
 def _is_name(text: str) -> bool:
     """True for the name of a file of a model, and for one of 'lacli list'."""
     from lacli.hub.names import own_aliases, read_aliases

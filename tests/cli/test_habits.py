@@ -9,11 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from lacli.chat.repl import ChatPlan
 from lacli.cli.habits import translated, understood
 from lacli.cli.main import commands
 from lacli.errors import UsageError
-from lacli.terminal.screen import Screen
 from tests.loading import STDLIB_7M
 from tests.program import call
 
@@ -228,30 +226,3 @@ def test_a_chats_first_message_may_stand_behind_the_model(arguments: str) -> Non
         assert call("chat", "x.gguf", "hi", "-p", "ho").code == 2
     plan = start.call_args.args[0]
     assert (plan.model, plan.first) == ("x.gguf", "hi")
-
-
-@pytest.mark.parametrize(
-    ("typed", "model", "first"),
-    [
-        ((), "", ""),
-        (("toy",), "toy", ""),
-        (("what is a list?",), "", "what is a list?"),
-        (("toy", "what is a list?"), "toy", "what is a list?"),
-        (("-m", "my toy"), "my toy", ""),
-        (("-m", "toy", "hello"), "toy", "hello"),
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("env", [{}, {"LACLI_MODEL": "/a folder/x.gguf"}], ids=["", "LACLI_MODEL"])
-def test_beside_connect_what_is_typed_is_a_model_of_the_server_or_the_first_message(
-    typed: tuple[str, ...], model: str, first: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str]] = []
-
-    def chat_with(url: str, key: str, plan: ChatPlan, screen: Screen) -> int:
-        asked.append((plan.model, plan.first))
-        return 0
-
-    monkeypatch.setattr("lacli.chat.connected.chat_with", chat_with)
-    assert call("chat", "--connect", "http://localhost:1", *typed, env=env).code == 0
-    assert asked == [(model, first)]

@@ -1,4 +1,4 @@
-"""Programs that people use with a server: lacli's own chat, and Simon Willison's llm as a process of its own."""
+"""A program that people use with a server: Simon Willison's llm, as a process of its own."""
 
 from __future__ import annotations
 
@@ -6,55 +6,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
 import lacli
-from lacli.chat.connected import ConnectedChat, Server
-from lacli.chat.settings import ChatSettings
-from lacli.chat.talk import Conversation
-from lacli.chat.transcript import read_chat
-from tests.program import SECONDS, call, environment
+from tests.program import SECONDS, environment
 from tests.serve.conftest import NAME
 
 QUESTION = "Write a function that adds two numbers."
 
 LlmCall = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-def test_a_chat_with_the_server_says_what_the_model_says(address: str, model: lacli.Model) -> None:
-    with closing(Server(address)) as server:
-        chat = ConnectedChat(server, ChatSettings(max_tokens=40), Conversation())
-        pieces = [*chat.ask(QUESTION)]
-        expected = model.chat([{"role": "user", "content": QUESTION}], max_tokens=40)
-        assert chat.conversation.last_answer == expected.text == "".join(piece.text for piece in pieces)
-        assert chat.last and chat.last.statistics.tokens == len(expected.tokens)
-        assert server.name == NAME and server.cells == model.context and chat.tokens_of("def f") > 0
-
-
-def test_a_chat_with_a_server_is_saved_without_the_servers_name_of_the_model(address: str, tmp_path: Path) -> None:
-    file = tmp_path / "chat"
-    done = call("chat", NAME, "--connect", address, "--commands", stdin=f"/show\n/save {file}\n".encode())
-    assert done.code == 0 and f"model     {NAME}" in done.err and read_chat(file).model == ""
-
-
-def test_an_answer_that_is_stopped_gives_its_place_back(address: str, model: lacli.Model) -> None:
-    with closing(Server(address)) as server:
-        settings = ChatSettings(max_tokens=1500)
-        endless = settings.with_values({"ignore_eos": True, "temp": 1.0})
-        chat = ConnectedChat(server, endless, Conversation())
-        with closing(chat.ask(QUESTION)) as pieces:
-            next(pieces)
-            assert sum(model.load) == 1
-        began = monotonic()
-        while sum(model.load):
-            assert monotonic() - began < SECONDS
-    assert chat.last and chat.last.finish_reason == "interrupt" and not chat.conversation.is_open
-    assert chat.used == chat.last.statistics.prompt_tokens + chat.last.statistics.tokens > len(QUESTION.split())
 
 
 @pytest.fixture(scope="module")
