@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
-from benchmarks.parallel.device import Clock
 from lacli.batch import Batch
 from lacli.llamacpp.context import LlamaEngine
 from lacli.replicas.isolated import RemoteEngine
@@ -15,6 +15,15 @@ from tests.fakes.engine import FakeEngine
 
 READERS = ("lacli.bench.rounds", "lacli.decode", "lacli.engine", "lacli.cache", "lacli.schedule")
 """Modules that ask for the time."""
+
+
+class Clock(threading.local):
+    """Plain steps that a thread has spent so far."""
+
+    now = 0.0
+
+    def read(self) -> float:
+        return self.now
 
 
 @dataclass

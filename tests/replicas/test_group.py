@@ -17,7 +17,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.parallel.device import Clock
 from lacli.batch import Batch, Ints
 from lacli.decode import Decoder
 from lacli.engine import Floats, Successors
@@ -29,7 +28,7 @@ from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier
-from tests.fakes.clock import make_equally_fast
+from tests.fakes.clock import Clock, make_equally_fast
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
