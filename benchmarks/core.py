@@ -1,12 +1,9 @@
-"""The core's speed: against a bare loop, against llama.cpp's own llama-lookahead, and where a step's time goes.
+"""The core's speed: against a bare loop, and where a step's time goes.
 
     python -m benchmarks.core plain      plain mode against a bare llama_decode + argmax loop
     python -m benchmarks.core overhead   Python and cache bookkeeping a step, at 200 and 4,000 tokens of context
     python -m benchmarks.core choose     one vectorised argmax against the backend's greedy sampler
-    python -m benchmarks.core window     the window's first guesses and its two ways to move: S, rows, tokens/s
-    python -m benchmarks.core texts --context 32768    where a step of eight long texts goes
     python -m benchmarks.core company    what other texts in the cache cost rows and prompts, with -fa on and off
-    python -m benchmarks.core reference --binary llama-lookahead    against the reference, short and long context
 
 Each prints a Markdown table. Runs of what is compared take turns, so that a noisy machine hits both; quote the
 ratios. No test lives here, and nothing here is timed by the tests.
@@ -16,9 +13,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -27,9 +23,6 @@ from time import perf_counter, thread_time
 import llama_cpp as lib
 import numpy as np
 
-from benchmarks.many import Endless
-from benchmarks.rivals.programs import Program
-from benchmarks.simulated import clock_of
 from lacli import batch
 from lacli.auto.mode import AutoModes
 from lacli.batch import BatchPart
@@ -38,8 +31,7 @@ from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.devices import physical_cores
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
-from lacli.schedule import Schedule
-from lacli.settings import DecodeSettings, ModeName
+from lacli.settings import DecodeSettings
 from lacli.stats import RunStatistics
 from lacli.tree import Origin, Tree
 
@@ -65,11 +57,6 @@ class Bench:
     def engine(self, decode: DecodeSettings) -> LlamaEngine:
         return LlamaEngine(self.model, self.settings, decode)
 
-    def rival(self, binary: str) -> Program:
-        """llama-lookahead, with this model and these settings."""
-        offloaded = self.model.offloaded
-        return Program(Path(binary), self.model.path, self.settings, offloaded=offloaded, first_from_prefill=False)
-
     def prompt(self, question: str) -> list[int]:
         return self.model.tokenize(TURN.format(question))
 
@@ -82,33 +69,12 @@ class Bench:
         return b"".join(map(self.model.piece, ids[:tokens])).decode("utf-8", "ignore")
 
 
-@dataclass
-class Run:
-    """One answer, or several added up: what its steps say, and its seconds after the prefill by the clock."""
-
-    statistics: RunStatistics
-    seconds: float
-
-    @property
-    def speed(self) -> float:
-        return self.statistics.tokens / self.seconds
-
-
-def run(engine: LlamaEngine, settings: DecodeSettings, prompt: list[int], limit: int) -> Run:
+def run(engine: LlamaEngine, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
+    """What the steps of one answer say."""
     statistics = RunStatistics(prompt_tokens=len(prompt))
-    decoder = Decoder(engine, settings, make_mode=AutoModes())
-    begin = perf_counter()
-    for step in decoder.generate(prompt, limit):
+    for step in Decoder(engine, settings, make_mode=AutoModes()).generate(prompt, limit):
         statistics.add(step)
-    return Run(statistics, perf_counter() - begin - decoder.prompt_s)
-
-
-def pooled(runs: Sequence[Run]) -> Run:
-    """The sums of several runs."""
-    total = RunStatistics()
-    for name in ("steps", "tokens", "rows"):
-        setattr(total, name, sum(getattr(one.statistics, name) for one in runs))
-    return Run(total, sum(one.seconds for one in runs))
+    return statistics
 
 
 def bare_loop(engine: LlamaEngine, prompt: list[int], limit: int) -> list[float]:
@@ -161,7 +127,7 @@ def overhead(bench: Bench) -> Iterator[list[str]]:
     with bench.engine(settings) as engine:
         for tokens in (200, 1000, 4000):
             prompt = bench.prompt(bench.long_question(tokens - 20))
-            runs = [run(engine, settings, prompt, bench.limit).statistics for _ in range(bench.repeats)]
+            runs = [run(engine, settings, prompt, bench.limit) for _ in range(bench.repeats)]
             fields = ("decode_s", "choose_s", "cache_s", "python_s")
             times = [[ms(getattr(one, field) / one.steps) for one in runs] for field in fields]
             both = median(cache + python for cache, python in zip(times[2], times[3], strict=True))
@@ -194,103 +160,6 @@ def choose(bench: Bench) -> Iterator[list[str]]:
         decode_s, choose_s = (median(column) for column in zip(*pairs, strict=True))
         yield [way, f"{ms(decode_s):.2f}", f"{ms(choose_s):.2f}", f"{ms(median(map(sum, pairs))):.2f}"]
         engines[way].close()
-
-
-def window(bench: Bench) -> Iterator[list[str]]:
-    """What the window starts from and how it moves: S, rows a step, tokens/s, by class."""
-    variants = {
-        "pool, once": DecodeSettings(mode="lookahead"),
-        "pool, refill": DecodeSettings(mode="lookahead", window_shift="refill"),
-        "prompt, once": DecodeSettings(mode="lookahead", window_init="prompt"),
-        "prompt, refill": DecodeSettings(mode="lookahead", window_init="prompt", window_shift="refill"),
-        "random, once": DecodeSettings(mode="lookahead", window_init="random"),
-        "no window": DecodeSettings(mode="lookahead", window=0),
-        "no pool from the prompt": DecodeSettings(mode="lookahead", pool_prompt=False),
-        "no pool from the text": DecodeSettings(mode="lookahead", pool_text=False),
-        "pool from the window alone": DecodeSettings(mode="lookahead", pool_prompt=False, pool_text=False),
-    }
-    yield ["variant", *(f"{name}: S, rows, tokens/s" for name in bench.questions)]
-    for name, settings in variants.items():
-        cells = []
-        with bench.engine(settings) as engine:
-            for texts in bench.questions.values():
-                total = pooled([run(engine, settings, bench.prompt(text), bench.limit) for text in texts])
-                steps = total.statistics
-                cells.append(f"{steps.tokens_per_step:.2f}, {steps.rows_mean:.0f}, {total.speed:.0f}")
-        yield [name, *cells]
-
-
-def texts(bench: Bench, count: int = 8) -> Iterator[list[str]]:
-    """Where a step of `count` texts goes whose prompts fill three quarters of the context, while all of them decode.
-
-    By processor time, so one thread decodes.
-    """
-    yield ["mode", "tokens a text", "steps", "rows", "step ms", "Python ms", "cache ms", "cache / step"]
-    tokens = bench.settings.context * 3 // 4 // count
-    prompts = [bench.prompt(f"{place}. {bench.long_question(tokens, place)}") for place in range(count)]
-    one_thread = replace(bench.settings, threads=1, threads_batch=1)
-    modes: tuple[ModeName, ...] = ("plain", "lookup", "auto")
-    for mode in modes:
-        settings = DecodeSettings(mode=mode).for_texts(count)
-        rows = settings.auto_rows if mode == "auto" else count * settings.max_rows
-        capacity = Capacity(sequences=count * settings.sequences, max_outputs=rows, ordered=False)
-        steps: list[tuple[float, float, float, float]] = []
-        with clock_of(thread_time), Endless(bench.model, one_thread, capacity) as engine:
-            schedule = Schedule(Decoder(engine, settings, make_mode=AutoModes()), count)
-            for prompt in prompts:
-                schedule.add(prompt)
-            while len(schedule.texts) == count and len(steps) < bench.limit:
-                decodes = all(text.is_prefilled for text in schedule.texts)
-                begin = thread_time()
-                last = schedule.step()[-1:]
-                seconds = thread_time() - begin
-                if decodes and last and (step := last[0].step):
-                    # The last text's step counts the others in.
-                    python_s = seconds - step.decode_s - step.choose_s - step.cache_s
-                    steps.append((step.rows, seconds, python_s, step.cache_s))
-        sums = [sum(column) for column in zip(*steps, strict=True)]
-        mean_rows, *times = (total / len(steps) for total in sums)
-        milliseconds = (f"{ms(seconds):.2f}" for seconds in times)
-        lengths = f"{min(map(len, prompts))} to {max(map(len, prompts))}"
-        yield [mode, lengths, str(len(steps)), f"{mean_rows:.1f}", *milliseconds, f"{sums[3] / sums[1]:.2%}"]
-
-
-def reference(bench: Bench, binary: str) -> Iterator[list[str]]:
-    """Against llama.cpp's example at W=15 N=5 G=15: same model, prompts, threads, in turns."""
-    yield ["prompts", "its S", "S", "S ratio", "its tokens/s", "tokens/s", "speed ratio", "plain tokens/s"]
-    settings = DecodeSettings(mode="lookahead")
-    sets = {**bench.questions}
-    sets |= {f"one of {size} tokens": [bench.long_question(size)] for size in (1000, 3000)}
-    s_ratios, speed_ratios = [], []
-    with (
-        bench.engine(settings) as engine,
-        bench.engine(replace(settings, mode="plain")) as plain_engine,
-        bench.rival(binary) as rival,
-    ):
-        for name, questions in sets.items():
-            theirs, ours, plainly = [], [], []
-            repeats = bench.repeats if len(questions) == 1 else 1
-            for question, _ in product(questions, range(repeats)):
-                prompt = bench.prompt(question)
-                ours.append(run(engine, settings, prompt, bench.limit))
-                theirs.append(run_reference(rival, bench, question))
-                plainly.append(run(plain_engine, replace(settings, mode="plain"), prompt, bench.limit))
-            their, our, plain_total = (pooled(runs) for runs in (theirs, ours, plainly))
-            their_s, our_s = their.statistics.tokens_per_step, our.statistics.tokens_per_step
-            s_ratio, speed_ratio = our_s / their_s, our.speed / their.speed
-            if name in bench.questions:
-                s_ratios.append(s_ratio)
-                speed_ratios.append(speed_ratio)
-            speeds = f"{their.speed:.0f}", f"{our.speed:.0f}", f"{speed_ratio:.2f}", f"{plain_total.speed:.0f}"
-            yield [name, f"{their_s:.2f}", f"{our_s:.2f}", f"{s_ratio:.2f}", *speeds]
-    means = f"{geometric_mean(s_ratios):.2f}", f"{geometric_mean(speed_ratios):.2f}"
-    yield ["geometric mean of the classes", "", "", means[0], "", "", means[1], ""]
-
-
-def run_reference(rival: Program, bench: Bench, question: str) -> Run:
-    """One process of llama-lookahead; its own count of tokens and steps, and its seconds of decoding."""
-    theirs = rival.answer(TURN.format(question), bench.prompt(question), bench.limit)
-    return Run(RunStatistics(steps=theirs.steps, tokens=theirs.tokens), theirs.seconds)
 
 
 def company(bench: Bench) -> Iterator[list[str]]:
@@ -345,12 +214,12 @@ def print_table(rows: Iterator[list[str]]) -> None:
             print("|" + "---|" * len(row))
 
 
-TABLES = {each.__name__: each for each in (plain, overhead, choose, window, texts, company)}
+TABLES = {each.__name__: each for each in (plain, overhead, choose, company)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=[*TABLES, "reference"])
+    parser.add_argument("what", choices=[*TABLES])
     parser.add_argument("--model", type=Path, required=True, help="GGUF file with a ChatML template")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help='JSONL rows {"class": ..., "prompt": ...}')
     parser.add_argument("--each", type=int, default=12, help="prompts a class")
@@ -358,17 +227,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--context", type=int, default=4864)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--binary", default="llama-lookahead", help="the reference, built from llama.cpp's sources")
     arguments = parser.parse_args()
-    binary = shutil.which(arguments.binary) or ""
-    if arguments.what == "reference" and not binary:
-        how = "build it as docs/benchmarks.md says (Beside llama.cpp's own programs), or name it with --binary"
-        parser.exit(1, f"{arguments.binary} is not on PATH: {how}\n")
-    bench = Bench(arguments)
-    if arguments.what == "reference":
-        print_table(reference(bench, binary))
-    else:
-        print_table(TABLES[arguments.what](bench))
+    print_table(TABLES[arguments.what](Bench(arguments)))
 
 
 if __name__ == "__main__":

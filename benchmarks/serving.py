@@ -1,10 +1,10 @@
 """`lacli serve` beside llama-server, over HTTP: tokens/s of all clients, and how long one waits for its events.
 
-    python -m benchmarks.serving --model 05b.gguf --json rows.jsonl
+    python -m benchmarks.serving --model FILE --questions spec_bench_question.jsonl --json rows.jsonl
 
-Servers with as many places as clients (`-np`) are asked by OpenAI's client, in turns: each client asks its next prompt
-when its answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. Prompts are
-of functions of this Python's standard library, and each comes once to a contender. Answers are greedy; `--spread 0.6`
+Servers with as many slots as clients (`-np`) are asked by OpenAI's client, in turns: each client asks its next question
+when its answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. Questions are
+the first turns of a file like Spec-Bench's, and each comes once to a contender. Answers are greedy. `--spread 0.6`
 gives them 0.4 to 1.6 times `--limit` tokens, the same for each contender: what people ask does not end together. One
 thread decodes, the clients have the other cores. llama-server has to be on PATH (docs/benchmarks.md). Rows are added
 to the file `--json`, and tables are of all its rows. No test lives here.
@@ -20,7 +20,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from ast import get_docstring
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -38,8 +37,7 @@ from urllib.request import urlopen
 from openai import AsyncOpenAI
 
 import lacli
-from benchmarks.copies import functions
-from benchmarks.many import in_range
+from lacli.bench.tasks import read_tasks
 from lacli.text.format import markdown
 
 HERE, SERVER = "in this process", "llama-server"
@@ -55,6 +53,9 @@ ENDLESS = lacli.SamplingSettings(temp=0.0, ignore_eos=True)
 PATIENCE_S = 60.0
 """Seconds that a server has to load its model and to measure what steps cost."""
 
+MAX_CHARACTERS = 4500
+"""Characters of a question at most: about 1,200 tokens."""
+
 Asked = tuple[str, int]
 """A prompt, and the tokens of its answer."""
 
@@ -64,9 +65,8 @@ Answered = list[float]
 
 @dataclass(frozen=True)
 class Round:
-    """The answers of a contender to prompts of a `kind`, `clients` at a time. `cpu_s`: processor time of the server."""
+    """The answers of a contender, `clients` at a time. `cpu_s`: processor time of the server."""
 
-    kind: str
     clients: int
     contender: str
     lap: int
@@ -78,17 +78,6 @@ class Round:
     def speed(self) -> float:
         """Tokens a second of all clients, from the first question to the last token."""
         return self.tokens / (max(times[-1] for times in self.answers) - min(times[0] for times in self.answers))
-
-
-def edit(code: str, name: str, purpose: str) -> str:
-    return f"Remove the docstring from this function:\n```python\n{code}\n```"
-
-
-def write(code: str, name: str, purpose: str) -> str:
-    return f"Write a Python function `{name}`: {purpose}"
-
-
-KINDS = {"edit": edit, "write": write}
 
 
 @contextmanager
@@ -178,12 +167,16 @@ def ask_here(model: lacli.Model, prompts: Sequence[Asked], clients: int) -> tupl
     return sum(tokens for tokens, _ in found), [times for _, times in found]
 
 
+def questions(path: Path) -> list[str]:
+    """First turns of at most MAX_CHARACTERS, in an order of their own that is always the same."""
+    found = [task.turns[0] for task in read_tasks(str(path)) if len(task.turns[0]) <= MAX_CHARACTERS]
+    Random(0).shuffle(found)
+    return found
+
+
 def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
-    """Ask all contenders in turns, with new prompts in each round; one round that is not counted comes first."""
-    known = [(code, node.name, get_docstring(node)) for code, node in functions()]
-    asked = [(code, name, purpose.splitlines()[0]) for code, name, purpose in known if purpose]
-    Random(0).shuffle(asked)
-    about = {kind: asked[place :: len(KINDS)] for place, kind in enumerate(KINDS)}
+    """Ask all contenders in turns, with new questions in each round; one round that is not counted comes first."""
+    asked = questions(arguments.questions)
     for clients in map(int, arguments.clients.split(",")):
         with ExitStack() as stack:
             ask: dict[str, tuple[int, Callable[[Sequence[Asked]], tuple[int, list[Answered]]]]] = {}
@@ -198,52 +191,52 @@ def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
                     ask[name] = os.getpid(), partial(ask_here, model, clients=clients)
             for lap in range(arguments.rounds + 1):
                 count = clients * arguments.each
-                names = [*ask][lap % len(ask) :] + [*ask][: lap % len(ask)]
-                for kind, words in KINDS.items():
-                    texts = [words(*each) for each in about[kind][lap * count : (lap + 1) * count]]
-                    draw = Random(lap)
-                    limits = [round(arguments.limit * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
-                    for name in names:
-                        pid, answered = ask[name]
-                        before = cpu_s(pid)
-                        tokens, answers = answered([*zip(texts, limits, strict=True)])
-                        if lap:
-                            yield Round(kind, clients, name, lap, tokens, cpu_s(pid) - before, answers)
+                texts = asked[lap * count : (lap + 1) * count]
+                draw = Random(lap)
+                limits = [round(arguments.limit * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
+                for name in [*ask][lap % len(ask) :] + [*ask][: lap % len(ask)]:
+                    pid, answered = ask[name]
+                    before = cpu_s(pid)
+                    tokens, answers = answered([*zip(texts, limits, strict=True)])
+                    if lap:
+                        yield Round(clients, name, lap, tokens, cpu_s(pid) - before, answers)
 
 
 def tables(rounds: Sequence[Round]) -> Iterator[str]:
     """Tokens/s of all clients; of a second of the server's processor time; auto over others; waits of a client."""
     names = [name for name in CONTENDERS if any(each.contender == name for each in rounds)]
-    found = {(each.kind, each.clients, each.contender, each.lap): each for each in rounds}
-    cells = sorted({(each.kind, each.clients) for each in rounds})
-    laps = sorted({each.lap for each in rounds})
+    autos = {(each.clients, each.lap): each.speed for each in rounds if each.contender == "auto"}
 
-    def table(words: Callable[[list[Round], tuple[str, int]], str]) -> str:
+    def table(title: str, words: Callable[[list[Round]], str]) -> str:
         rows = []
-        for cell in cells:
-            groups = ([found[*cell, name, lap] for lap in laps if (*cell, name, lap) in found] for name in names)
-            rows.append([cell[0], str(cell[1]), *(words(group, cell) if group else "" for group in groups)])
-        return markdown(["prompts", "clients", *names], rows, 2)
+        for clients in sorted({each.clients for each in rounds}):
+            groups = ([each for each in rounds if (each.clients, each.contender) == (clients, name)] for name in names)
+            rows.append([str(clients), *(words(group) if group else "" for group in groups)])
+        return f"{title}:\n\n{markdown(['clients', *names], rows)}"
 
-    def ratios(group: Sequence[Round], cell: tuple[str, int]) -> str:
-        pairs = [(found.get((*cell, "auto", each.lap)), each) for each in group]
-        return in_range([auto.speed / other.speed for auto, other in pairs if auto])
+    def ratios(group: list[Round]) -> str:
+        found = [autos[each.clients, each.lap] / each.speed for each in group if (each.clients, each.lap) in autos]
+        return f"{median(found):.2f} ({min(found):.2f} to {max(found):.2f})" if found else ""
 
-    def waits(group: Sequence[Round], cell: tuple[str, int]) -> str:
+    def waits(group: list[Round]) -> str:
         answers = [times for each in group for times in each.answers]
         gaps = [1e3 * (after - before) for times in answers for before, after in pairwise(times[1:])]
         first = median(times[1] - times[0] for times in answers)
         return f"{first:.2f}, {median(gaps):.0f}, {quantiles(gaps, n=100)[98]:.0f}"
 
-    yield table(lambda group, _: f"{median(each.speed for each in group):.1f}")
-    yield table(lambda group, _: f"{median(each.tokens / each.cpu_s for each in group):.1f}")
-    yield table(ratios)
-    yield table(waits)
+    yield table("Tokens/s of all clients", lambda group: f"{median(each.speed for each in group):.1f}")
+    yield table(
+        "Tokens of a second of processor time",
+        lambda group: f"{median(each.tokens / each.cpu_s for each in group):.1f}",
+    )
+    yield table("How many times as fast auto is", ratios)
+    yield table("Seconds to the first token; milliseconds between two, median and 99th percentile", waits)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
+    parser.add_argument("--questions", type=Path, required=True, help="Spec-Bench's question.jsonl")
     parser.add_argument("--clients", default="1,2,4,8", help="numbers of clients, with commas")
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="what is asked, with commas")
     parser.add_argument("--each", type=int, default=2, help="prompts of each client in a round")
@@ -255,7 +248,7 @@ def main() -> None:
     with arguments.json.open("a") as file, suppress(KeyboardInterrupt):
         for each in rounds_of(arguments):
             print(json.dumps(asdict(each)), file=file, flush=True)
-            words = f"{each.kind}, {each.clients} clients, {each.contender}: {each.speed:.1f} tokens/s"
+            words = f"{each.clients} clients, {each.contender}: {each.speed:.1f} tokens/s"
             print(words, file=sys.stderr, flush=True)
     print("\n\n".join(tables([Round(**json.loads(row)) for row in arguments.json.read_text().splitlines()])))
 

@@ -27,10 +27,7 @@ HEADROOM = 16
 """Cells that a text needs beyond its tokens to be given cells: fewer would soon be taken from it again."""
 
 DECODED_PER_READ_S = 1 / 3
-"""Seconds in which texts decode for each second in which a prompt is read beside them, where both take turns.
-
-docs/many.md has what it brings and costs.
-"""
+"""Seconds in which texts decode for each second in which a prompt is read beside them, where both take turns."""
 
 OLDEST_PART = 4
 """One of this many rows that a step reads is the oldest prompt's, the others go to the shortest prompts first.
@@ -319,7 +316,7 @@ class Schedule:
     def _piece_rows(self, others_wait: bool) -> int:
         """Rows of a prompt that a step reads. `others_wait`: whether texts could decode meanwhile."""
         whole, apart = self._engine.prefill_rows, self._engine.mixed_rows + 1
-        # A text that arrives waits for the whole step. Half of a prefill's rows are as fast (docs/many.md); a mixture's
+        # A text that arrives waits for the whole step. Half of a prefill's rows are as fast; a mixture's
         # experts would have an eighth of theirs, too few where nothing waits yet.
         is_short = others_wait or (self.places > 1 and 2 * apart >= whole)
         return min(whole, apart) if is_short and not self._reads_first else whole

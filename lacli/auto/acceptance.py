@@ -93,7 +93,7 @@ FIRST_TRIAL, MAX_PAUSE = 64, 4096
 PROMISED = 10.0
 """Promised hits that full trust in a source counts as beside those of its guesses.
 
-Where 64 rows cost 1.3 plain steps mode auto was 2.95 times as fast with 10 and 2.88 with 4 (python -m benchmarks.auto).
+Where 64 rows cost 1.3 plain steps mode auto was 2.95 times as fast with 10 and 2.88 with 4.
 """
 
 STAKE, MAX_CREDIT = 0.5, 1.5

@@ -62,7 +62,7 @@ FILL_ROWS, FILL_SAVING = 3, 0.1
 Repacked kernels of llama.cpp take rows by four and each row left over alone: 0.5B Q4_0 on an AVX-512 core takes 35.2 ms
 for 3 rows, 23.6 for 4; 57.0 for 7, 44.2 for 8; 77.6 for 11, 63.3 for 12 (2026-11-23).
 Only sizes that were measured before count: where those timed between answers did too, mode auto that knew nothing was
-slower by 5% in edits (benchmarks.many laws, 3 texts), since plain steps had to be timed anew for each new size.
+slower by 5% in edits of 3 texts, since plain steps had to be timed anew for each new size.
 """
 
 CONTEXT_STEP, CONTEXT_STEPS = 256, 1024

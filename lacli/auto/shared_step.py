@@ -15,10 +15,7 @@ CHEAP_ROW = 0.15
 """Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
 
 PROMISING = {2: 1.22, 4: 1.4, 8: 1.5}
-"""Tokens that steps of at most 2, 4, 8 rows bring with recycling alone; where they cost less it is tried in each text.
-
-Source: python -m benchmarks.auto --stairs gpu --only auto:recycling --set auto_rows=2, with 4 and with 8 rows.
-"""
+"""Tokens that steps of at most 2, 4, 8 rows bring with recycling alone; where they cost less it is tried in each text."""
 
 
 MAX_DELAY = 1.5
@@ -26,7 +23,7 @@ MAX_DELAY = 1.5
 
 With 1, 1.5, 2 and without a bound an answer of 35 tokens took 0.9, 1.2, 3.5 and 2.6 s beside a text that repeats itself
 (0.5B Q4_0, two AVX-512 cores). On the law of those cores four edits bring 1.78 tokens a plain step with 1.5, and 1.83
-without (benchmarks.many laws).
+without.
 """
 
 
