@@ -26,8 +26,7 @@ from time import monotonic
 from typing import Any
 
 from benchmarks.fresh_table import SHORTEST, Answer, Row, read_rows, tables
-from benchmarks.rivals.found import Rival, find_rivals
-from benchmarks.rivals.runs import PATIENCE, environment, failed
+from benchmarks.rivals import ANSWER_S, START_S, Rival, environment, failed, find_rival
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
@@ -108,7 +107,7 @@ def prompt_of(session: Session, kind: str, place: int, conversation: Sequence[st
 def lacli(arguments: Sequence[str], cache: Path) -> dict[str, Any]:
     """Return the JSON object of a new `lacli run`, with no settings from the environment. Raises LacliError."""
     kept = {name: value for name, value in environment().items() if not name.startswith("LACLI_")}
-    seconds = PATIENCE.start_s + PATIENCE.answer_s
+    seconds = START_S + ANSWER_S
     try:
         done = subprocess.run(
             [sys.executable, "-m", "lacli", "run", *arguments, "--json", "--no-stdin", "--temp", "0"],
@@ -143,15 +142,9 @@ def asking_lacli(model: Path, flags: Sequence[str], cache: Path) -> Ask:
     return ask
 
 
-def asking_rival(rival: Rival, model: Path, model_settings: ModelSettings, *, offloaded: bool) -> Ask:
+def asking_rival(rival: Rival, model: Path, settings: ModelSettings, *, offloaded: bool) -> Ask:
     """Answers by a program of llama.cpp's, which is started and ended each time."""
-
-    def ask(prompt: Prompt, limit: int) -> Answer:
-        with rival.open(model, model_settings, offloaded=offloaded) as program:
-            run = program.answer(prompt.text, prompt.tokens, limit)
-        return Answer(run.tokens, run.seconds, run.text or "", run.steps)
-
-    return ask
+    return lambda prompt, limit: rival.answer(prompt.text, prompt.tokens, limit, model, settings, offloaded=offloaded)
 
 
 def flags_of(name: str) -> list[str]:
@@ -169,9 +162,8 @@ def contenders(
     found: dict[str, Ask] = {}
     for name in names:
         if name.startswith("llama-"):
-            for rival in find_rivals([name]):
-                program = replace(rival, draft=draft)
-                found[rival.name] = asking_rival(program, model, model_settings, offloaded=session.model.offloaded)
+            rival = replace(find_rival(name), draft=draft)
+            found[rival.name] = asking_rival(rival, model, model_settings, offloaded=session.model.offloaded)
         else:
             flags = [*flags_of(name), "-t", str(model_settings.threads)]
             found[name.replace(":", " ")] = asking_lacli(model, flags, cache)

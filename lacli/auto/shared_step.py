@@ -15,7 +15,7 @@ CHEAP_ROW = 0.15
 """Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
 
 PROMISING = {2: 1.22, 4: 1.4, 8: 1.5}
-"""Tokens that steps of at most 2, 4, 8 rows bring with recycling alone; where they cost less it is tried in each text."""
+"""Tokens that steps of at most 2, 4, 8 rows bring with recycling alone; it is tried in each text if they cost less."""
 
 
 MAX_DELAY = 1.5

@@ -41,16 +41,11 @@ sys.exit(told.get("code", 0))
 
 SERVER = """
 import signal
-if "--help" in sys.argv:
-    print(told["help"])
-    sys.exit()
 from http.server import BaseHTTPRequestHandler, HTTPServer
 print("srv load_model: loading", file=sys.stderr, flush=True)
 if "dies" in told:
     print(told["dies"], file=sys.stderr, flush=True)
     sys.exit(1)
-if told.get("hangs"):
-    signal.pause()
 pipe = open(told["pipe"], "w") if "pipe" in told else None
 knocks = 0
 

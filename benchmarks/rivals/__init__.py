@@ -1,1 +1,0 @@
-"""llama.cpp's own programs beside lacli's modes: the same prompts, in turns."""
