@@ -1,12 +1,11 @@
-"""Runs of lacli with odd flags, garbled files and killed replicas: each has to end by itself, and in one of our ways.
+"""Runs of lacli with odd flags and garbled files: each has to end by itself, and in one of our ways.
 
     python -m benchmarks.fuzz                           100 runs of each kind
-    python -m benchmarks.fuzz --runs 500 flags files    of two kinds only
+    python -m benchmarks.fuzz --runs 500 flags          of one kind only
     python -m benchmarks.fuzz --runs 1 --seed 17 flags  run 17 again, as the table names it
 
 A run is clean if it ends in time with an exit code of ours, within bounded memory, and without a traceback or a
-signal. What was not clean is printed with its seed; the exit code is 1 then. Linux only: it bounds memory, and finds
-the child processes that it kills.
+signal. What was not clean is printed with its seed; the exit code is 1 then. Linux only: it bounds memory.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from random import Random
-from time import monotonic, sleep
 from typing import get_args
 
 from lacli.auto.measure import MeasurePlan
@@ -54,11 +52,10 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Run:
-    """A run to be: arguments of lacli, its standard input, and after how many seconds a child is killed (-1: none)."""
+    """A run to be: arguments of lacli and its standard input."""
 
     arguments: Sequence[str]
     stdin: bytes = b""
-    kill_after: float = -1.0
 
 
 Kind = Callable[[Random, Path], Run]
@@ -84,8 +81,6 @@ def problem(run: Run, folder: Path) -> str:
             start_new_session=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY)),
         )  # fmt: skip
         try:
-            if run.kill_after >= 0:
-                kill_a_child(process, run.kill_after)
             code = process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             return f"not over after {SECONDS:.0f} s"
@@ -100,21 +95,6 @@ def problem(run: Run, folder: Path) -> str:
     if "Traceback (most recent call last)" in text:
         return f"a traceback: {text.strip().splitlines()[-1][:100]}"
     return "" if code in CODES else f"exit code {code}"
-
-
-def kill_a_child(process: subprocess.Popen[bytes], after: float) -> None:
-    """Kill the youngest child of a process some seconds after it was there."""
-    begun = monotonic()
-    children: list[str] = []
-    while process.poll() is None and monotonic() - begun < SECONDS:
-        with suppress(OSError):
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        if children:
-            sleep(after)
-            with suppress(ProcessLookupError):
-                os.kill(int(children[-1]), signal.SIGKILL)
-            return
-        sleep(0.01)
 
 
 FLAGS_OF = ("run", "chat", "check", "mask", "show", "list", "doctor")
@@ -243,14 +223,7 @@ def garble(path: Path, random: Random, *, pipe: bool) -> None:
             os.mkfifo(path)
 
 
-def killed_replica(random: Random, folder: Path) -> Run:
-    """One of two replicas in processes of their own is killed at some moment."""
-    more = random.choice(((), ("--mode", "plain"), ("--mode", "lookahead"), ("--json",)))
-    arguments = ("run", "-p", "Explain json.", "-n", "150", "--ignore-eos", "--replicas", "2", "--isolate", *more)
-    return Run(arguments, kill_after=random.uniform(0, 3))
-
-
-KINDS: dict[str, Kind] = {"flags": odd_flags, "files": garbled_file, "replicas": killed_replica}
+KINDS: dict[str, Kind] = {"flags": odd_flags, "files": garbled_file}
 
 
 def fuzz(kinds: Sequence[str], runs: int, seed: int) -> Counter[str]:
