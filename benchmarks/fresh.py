@@ -4,7 +4,7 @@
     python -m benchmarks.fresh --table rows.jsonl        only the tables of what --json has kept
 
 A contender is plain, auto, lookup, lookahead:W/N/G, or a program of llama.cpp's on PATH: llama-lookup,
-llama-lookahead, llama-server:KIND of speculation. All get the same rendered prompt and decode greedily. lacli finds
+llama-lookahead, llama-server:KIND of speculation; @ik behind one of lacli's lets ik_llama.cpp decode. All get the same rendered prompt and decode greedily. lacli finds
 the cache folder that one earlier answer of the model left, as a user's second run does. Speeds are those of the decode
 phase by each program's own clock. Progress is told on stderr.
 """
@@ -149,9 +149,10 @@ def asking_rival(rival: Rival, model: Path, settings: ModelSettings, *, offloade
 
 def flags_of(name: str) -> list[str]:
     """The flags of lacli for a contender's name."""
-    mode, _, sizes = name.partition(":")
+    named, _, engine = name.partition("@")
+    mode, _, sizes = named.partition(":")
     letters = zip(("-W", "-N", "-G"), sizes.split("/"), strict=True) if sizes else ()
-    return ["--mode", mode, *(part for pair in letters for part in pair)]
+    return ["--engine", engine or "llama", "--mode", mode, *(part for pair in letters for part in pair)]
 
 
 def contenders(

@@ -147,7 +147,7 @@ def load(
         sampling = sampling or SamplingSettings()
         session = Session(
             find_model(model, aliases=own_aliases()),
-            giving_way(replace(model_settings or ModelSettings(), **loading)),  # type: ignore[arg-type]  # names of integers
+            giving_way(replace(model_settings or ModelSettings(engine="auto"), **loading)),  # type: ignore[arg-type]  # names of integers
             decoding,
             sampling,
             template=template,

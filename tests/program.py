@@ -43,6 +43,7 @@ MACHINE = {
     "LACLI_MODEL": str(STDLIB_7M),
     "LACLI_THREADS": "1",
     "LACLI_N_GPU_LAYERS": "0",
+    "LACLI_ENGINE": "llama",
     "LACLI_LEARN": "0",
     IN_TRIAL: FAULT,
 } | ({"LACLI_NO_REPACK": "1"} if FAULT else {})

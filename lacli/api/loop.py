@@ -14,6 +14,7 @@ from time import perf_counter, process_time
 from lacli.api.request import ENDED, HELD_S, Arrival, Request
 from lacli.decode import Decoder
 from lacli.errors import LacliError, ReplicaLost, Unavailable
+from lacli.ik.context import IkEngine
 from lacli.llamacpp.context import LlamaEngine
 from lacli.modes import Mode
 from lacli.pool import NgramPool
@@ -167,7 +168,7 @@ class SharedLoop(Closing):
 
     def _interrupt_reading(self) -> None:
         """End the piece of a prompt that is decoded, which may take seconds."""
-        if isinstance(engine := self.decoder.group.engine, LlamaEngine):
+        if isinstance(engine := self.decoder.group.engine, LlamaEngine | IkEngine):
             engine.interrupt()
 
     def _run(self) -> None:

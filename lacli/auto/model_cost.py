@@ -14,8 +14,9 @@ from typing import Any
 from lacli.auto.experience import STEPS, Experience
 from lacli.auto.measure import ROWS, SAMPLE, MeasurePlan, drift, engine_settings, measure
 from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.ik.choice import open_context
 from lacli.llamacpp.build import build_files
-from lacli.llamacpp.context import LlamaEngine, max_rollback
+from lacli.llamacpp.context import max_rollback
 from lacli.llamacpp.devices import CPU, Device, with_threads
 from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.model import LlamaModel, offloads
@@ -56,6 +57,7 @@ def machine_key(path: Path, settings: ModelSettings) -> Key:
         "flash_attention": settings.flash_attention,
         "cache_type_k": settings.cache_type_k,
         "cache_type_v": settings.cache_type_v,
+        "engine": settings.engine,
         "repack": settings.repack,
         "tiled": settings.tiled,
     }
@@ -256,7 +258,7 @@ def measure_cost(
         plan, cells = _of_chains(plan, back, settings.context or model.default_context)
     largest = max(size for size in plan.sizes if size <= batch)
     with opening or nullcontext():
-        engine = LlamaEngine(model, replace(settings, context=cells), engine_settings(largest, back))
+        engine = open_context(model, replace(settings, context=cells), engine_settings(largest, back))
     with engine:
         begin, core_begin = perf_counter(), process_time()
 

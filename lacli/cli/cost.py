@@ -134,12 +134,12 @@ def cost(
 def _measured(path: Path, settings: ModelSettings, plan: MeasurePlan, screen: Screen, *, verbose: bool) -> Cost:
     """Open the model and measure it. Raises Interrupted after Ctrl-C that comes before anything was measured."""
     from lacli.auto.model_cost import measure_cost
-    from lacli.llamacpp.model import LlamaModel
+    from lacli.ik.choice import open_model
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
     from lacli.terminal.screen import loading_model
 
     with loading_model(screen, verbose=verbose) as loading:
-        model = LlamaModel(path, settings, verbose=verbose, loading=loading)
+        model = open_model(path, settings, verbose=verbose, loading=loading)
     with model:
         try:
             return measure_cost(model, settings, plan, screen.note, opening=ctrl_c_ends_at_once())

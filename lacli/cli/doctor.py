@@ -104,6 +104,7 @@ def doctor(
         "llama.cpp": check_library,
         "instructions": check_instructions,
         "kernels": lambda: check_kernels(threads or physical_cores()),
+        "ik_llama.cpp": check_ik,
         "GPU": check_gpu,
         "RPC": lambda: check_rpc(servers),
         "threads": lambda: check_threads(threads),
@@ -186,6 +187,18 @@ def check_kernels(threads: int) -> Finding:
     if without:
         return Finding("broken", f"{words}: {without}", todo)
     return Finding("better", f"{words}: {fault}; lacli leaves the faster kernels out (--no-repack)", todo)
+
+
+def check_ik() -> Finding:
+    """The second engine, which is faster on processors: whether it is there and runs on this one."""
+    from lacli.ik.choice import INSTALL, machine_hindrance
+    from lacli.ik.library import version
+
+    if not (found := version()):
+        return Finding("fine", f"not installed; models on the processor are faster with it: {INSTALL}")
+    if hindrance := machine_hindrance():
+        return Finding("fine", f"ik-llama-cpp-python {found} {hindrance[0]}")
+    return Finding("fine", f"ik-llama-cpp-python {found} decodes what the processor alone computes (--engine auto)")
 
 
 def check_gpu() -> Finding:
@@ -329,7 +342,7 @@ def answer_tokens(path: Path, mode: ModeName, threads: int) -> Sequence[int]:
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.session.session import Session
 
-    settings = giving_way(ModelSettings(context=512, threads=threads))
+    settings = giving_way(ModelSettings(context=512, threads=threads, engine="auto"))
     with Session(path, settings, DecodeSettings(mode=mode), SamplingSettings()) as session:
         generation = session.generate(session.prompt("Name three colors."), 16)
         for _ in generation:

@@ -30,7 +30,7 @@ OUTPUT = "Output"
 
 NO_MODEL, NAMES = "no MODEL is given", "lacli list shows the names that lacli knows"
 
-LOADING = ModelSettings()
+LOADING = ModelSettings(engine="auto")
 """Where the options' defaults come from."""
 
 
@@ -223,6 +223,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "autocompletion": lambda: list(SAID),
         "help": "Flash attention; auto on a CPU: off, but for -np 4 or more.",
     },
+    "engine": {"help": "What decodes: llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can."},
     "cache_type_k": {"metavar": "TYPE", "help": "Type of the cache's keys."},
     "cache_type_v": {"metavar": "TYPE", "help": "Type of the cache's values."},
 }

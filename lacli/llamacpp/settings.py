@@ -14,6 +14,9 @@ from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
 
+EngineName = Literal["auto", "llama", "ik"]
+"""What decodes: llama.cpp, ik_llama.cpp, or the second where it is installed and can."""
+
 MOST_REPLICAS = 64
 """Copies of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
 
@@ -115,6 +118,7 @@ class ModelSettings:
     `gpu_layers`: -1 for all. `threads`: 0 for one per physical core. `repack`, `tiled`: allow llama.cpp's faster CPU
     kernels for several rows; tiled can be switched off before a process's first decode only. `gives_way`: fewer threads
     decode while other programs take the cores; `giving_way` of model.py decides it.
+    `engine`: what decodes; `with_engine` of ik/choice.py decides `auto`.
     """
 
     context: int = 0
@@ -129,6 +133,7 @@ class ModelSettings:
     tiled: bool = True
     placement: Placement = Placement()
     gives_way: bool = False
+    engine: EngineName = "llama"
 
     def __post_init__(self) -> None:
         check_types(self)

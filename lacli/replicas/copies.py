@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lacli.errors import LacliError, UsageError
-from lacli.llamacpp.context import Context, LlamaEngine
+from lacli.ik.choice import open_context, open_model
+from lacli.llamacpp.context import Context
 from lacli.llamacpp.devices import CPU, RPC, Device, offloading, placements, shared_threads
 from lacli.llamacpp.library import devices
 from lacli.llamacpp.model import LlamaModel
@@ -259,7 +260,7 @@ class Copies(Closing):
         if decode_settings.sequences == 1 or not self._copies[1:]:
             copy = replace(copy, model_settings=self._with_all_threads(copy))
         if not copy.apart:
-            return LlamaEngine(
+            return open_context(
                 self._model(copy.model_settings), copy.model_settings, decode_settings, backend_greedy=backend_greedy
             )
         if copy.rpc and not (decode_settings.recycles and self.model.vocabulary > FETCHED_WHOLE):
@@ -279,7 +280,7 @@ class Copies(Closing):
     def _model(self, model_settings: ModelSettings) -> LlamaModel:
         """The weights on a copy's devices, shared by all copies on the same ones."""
         if model_settings.placement not in self._models:
-            self._models[model_settings.placement] = LlamaModel(
+            self._models[model_settings.placement] = open_model(
                 self._path, model_settings, verbose=self._verbose, loading=self._loading
             )
         return self._models[model_settings.placement]

@@ -19,6 +19,7 @@ from lacli.batch import Ints
 from lacli.decode import Decoder
 from lacli.engine import Engine, Read, unseen
 from lacli.errors import LacliError, UsageError
+from lacli.ik.choice import with_engine
 from lacli.llamacpp.context import CONTEXT_PAD, Context, max_rollback
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import schema_grammar
@@ -114,6 +115,9 @@ class Session(Closing):
             )
             types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
             self.notes.append(f"--strict decodes with -fa on {types}")
+        whole = replicas is None or replicas == ReplicaSettings(limit_s=replicas.limit_s)
+        if whole:
+            model_settings = with_engine(path, model_settings, strict=decode_settings.strict)
         with ExitStack() as stack:
             self.copies = stack.enter_context(Copies(path, model_settings, replicas, verbose=verbose, loading=loading))
             self.model = self.copies.model

@@ -220,6 +220,7 @@ def write_llama(
     *,
     architecture: str = "llama",
     biases: bool = False,
+    query_norms: bool = False,
     split_tensors: int = 0,
     name: str = "",
     sentencepiece: bool = False,
@@ -244,6 +245,8 @@ def write_llama(
         block = f"blk.{layer}"
         builder.norm(f"{block}.attn_norm")
         builder.attention(block, biases=biases)
+        for part in "qk" if query_norms else "":
+            builder.vector(f"{block}.attn_{part}_norm.weight", _HEAD_WIDTH, centre=1.0)
         builder.feed_forward(block)
     builder.save()
 
@@ -265,6 +268,11 @@ def write_llama_split(folder: Path) -> list[Path]:
 def write_unknown_architecture(path: Path) -> None:
     """Write the tensors of a llama model under an architecture name that llama.cpp does not know."""
     write_llama(path, architecture="nonesuch")
+
+
+def write_qwen3(path: Path) -> None:
+    """Write a qwen3 model: queries and keys are normalised."""
+    write_llama(path, architecture="qwen3", query_norms=True)
 
 
 def write_qwen2(path: Path) -> None:

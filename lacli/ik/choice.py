@@ -1,0 +1,90 @@
+"""Which engine decodes with a model, and how its weights and its contexts are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from lacli.errors import UsageError
+from lacli.ik.context import OTHERWISE, IkEngine, IkModel
+from lacli.ik.library import version
+from lacli.llamacpp.build import processor
+from lacli.llamacpp.context import Context, LlamaEngine
+from lacli.llamacpp.gguf import GgufFile
+from lacli.llamacpp.model import LlamaModel, offloads
+from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
+from lacli.settings import DecodeSettings
+
+NEEDED = {"avx2", "fma", "f16c"}
+"""Instruction sets of the wheels of ik-llama-cpp-python 0.1.5, without which they end the process."""
+
+ARCHITECTURES = ("gemma3", "llama", "qwen2", "qwen3")
+"""Architectures with which ik_llama.cpp gave llama.cpp's first tokens, and the same text in every mode (tests/ik)."""
+
+INSTALL = "pip install 'lacli[ik]'"
+
+
+def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:
+    """The settings with the engine decided: ik_llama.cpp's where it is installed and can do what is asked.
+
+    `strict`: one row and many must have the same bits. Raises UsageError where `ik` was asked for and cannot be.
+    """
+    if settings.engine == "llama":
+        return settings
+    hindrance = _hindrance(path, settings, strict=strict)
+    if hindrance and settings.engine == "ik":
+        raise UsageError(f"--engine ik {hindrance[0]}", hindrance[1])
+    return replace(settings, engine="llama" if hindrance else "ik")
+
+
+def machine_hindrance() -> tuple[str, str] | None:
+    """Why ik_llama.cpp cannot be used on this machine, and what to do; None where it can."""
+    if not version():
+        return "needs ik-llama-cpp-python, which is not installed", INSTALL
+    if lacking := NEEDED - set(processor().flags):
+        return f"needs a processor with {' and '.join(sorted(lacking))}", OTHERWISE
+    return None
+
+
+def _hindrance(path: Path, settings: ModelSettings, *, strict: bool) -> tuple[str, str] | None:
+    """Why ik_llama.cpp cannot be used, and what to do; None where it can."""
+    if hindrance := machine_hindrance():
+        return hindrance
+    if strict:
+        return "computes several rows with other bits than one, which --strict rules out", OTHERWISE
+    if offloads(settings):
+        return "computes on the processor only", "-ngl 0, or --engine llama"
+    if settings.flash_attention == "on" or settings.cache_type_v not in PLAIN_CACHE_TYPES:
+        return "computes without flash attention, and so without quantised values in the cache", OTHERWISE
+    with GgufFile(path) as file:
+        architecture = file.text("general.architecture")
+    if architecture not in ARCHITECTURES:
+        return f"was not tried with the architecture {architecture}", OTHERWISE
+    return None
+
+
+def open_model(
+    path: Path,
+    settings: ModelSettings,
+    *,
+    verbose: bool = False,
+    loading: Callable[[float], None] | None = None,
+) -> LlamaModel:
+    """Load a model with the engine of `settings`, which `with_engine` has decided. Raises ModelLoadError."""
+    if settings.engine == "ik":
+        return IkModel(path, settings, verbose=verbose, loading=loading)
+    return LlamaModel(path, settings, verbose=verbose, loading=loading)
+
+
+def open_context(
+    model: LlamaModel,
+    settings: ModelSettings,
+    decode: DecodeSettings | Capacity,
+    *,
+    backend_greedy: bool | None = None,
+) -> Context:
+    """Open a context with the engine that has loaded the model; `backend_greedy` is as LlamaEngine takes it."""
+    if isinstance(model, IkModel):
+        return IkEngine(model, settings, decode)
+    return LlamaEngine(model, settings, decode, backend_greedy=backend_greedy)

@@ -1,0 +1,191 @@
+"""ik_llama.cpp as an engine: beside llama.cpp in one process, its own text in every mode, and what ends a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+
+from lacli.batch import Batch, from_tokens
+from lacli.check.compare import Comparison
+from lacli.errors import LacliError, ModelLoadError
+from lacli.ik.choice import ARCHITECTURES
+from lacli.ik.context import IkEngine, IkModel
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
+from tests.fakes import tiny_models
+from tests.fakes.decoding import auto_decoder
+from tests.fakes.margins import PLAIN, bugs
+from tests.loading import STDLIB_7M, load
+
+ONE_THREAD = ModelSettings(context=512, threads=1, engine="ik")
+CHAIN = DecodeSettings(mode="lookup", lookup_draft=6)
+MODES = (CHAIN, DecodeSettings(window=4, ngram=4, guesses=5), DecodeSettings(mode="auto"))
+QUESTION = "def sorted_by_length(words):\n    words = sorted(words)\n    words = sorted(words)\n"
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "llama": tiny_models.write_llama,
+    "qwen2": tiny_models.write_qwen2,
+    "qwen3": tiny_models.write_qwen3,
+}
+"""Random models of the architectures that are tried here; gemma3 is tried with LACLI_TEST_MODELS."""
+
+
+class Endless(IkEngine):
+    """Has no end tokens."""
+
+    def is_end(self, token: int) -> bool:
+        return False
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[IkModel]:
+    with IkModel(STDLIB_7M, ONE_THREAD) as model:
+        yield model
+
+
+@pytest.fixture
+def engine(model: IkModel) -> Iterator[IkEngine]:
+    with IkEngine(model, ONE_THREAD, CHAIN) as engine:
+        yield engine
+
+
+def plain_tokens(engine: IkEngine | LlamaEngine, prompt: Sequence[int], count: int) -> list[int]:
+    steps = auto_decoder(engine, PLAIN).generate(prompt, count)
+    return [token for step in steps for token in step.tokens]
+
+
+@pytest.mark.parametrize("architecture", WRITERS)
+def test_both_libraries_in_one_process_compute_the_same_but_for_rounding(architecture: str, tmp_path: Path) -> None:
+    path, wide = tmp_path / "model.gguf", DecodeSettings(mode="lookup", lookup_draft=31)
+    WRITERS[architecture](path)
+    with LlamaModel(path, ONE_THREAD) as theirs, IkModel(path, ONE_THREAD) as ours:
+        text = theirs.tokenize("the thing and the rest of the section " * 3)[:32]
+        rows = Batch(32).set_rows(text, range(len(text)), [[0]] * len(text), [True] * len(text))
+        with LlamaEngine(theirs, ONE_THREAD, wide) as llama, IkEngine(ours, ONE_THREAD, wide) as ik:
+            assert llama.decode(rows) and ik.decode(rows)
+            assert np.abs(ik.logits() - llama.logits()).max() < 0.01 * np.ptp(llama.logits())
+
+
+def test_every_architecture_is_tried() -> None:
+    assert {*ARCHITECTURES} == {*WRITERS, "gemma3"}
+
+
+def test_every_mode_gives_plain_decodings_text_but_for_rounding(model: IkModel) -> None:
+    with Comparison(partial(Endless, model, ONE_THREAD), 60) as comparison:
+        for mode in MODES:
+            runs = comparison.run(mode, [model.tokenize(QUESTION)])
+            assert bugs(runs) == [], mode
+            assert sum(len(step.tokens) for step in runs[0].steps) == 60
+            assert len(runs[0].steps) < 60, mode
+
+
+def test_a_right_and_a_wrong_guess_in_two_sequences_leave_plain_decodings_text(model: IkModel) -> None:
+    """Steps of three rows: the input, the right guess in sequence 0, and a wrong one in 1, cut and copied by range."""
+    prompt, settings = model.tokenize(QUESTION), DecodeSettings(window=2, ngram=2, guesses=2)
+    with IkEngine(model, ONE_THREAD, settings) as engine:
+        text = prompt + plain_tokens(engine, prompt, 24)
+        engine.clear()
+        assert engine.decode(from_tokens(prompt[:-1], 0))
+        batch = Batch(3)
+        for past in range(len(prompt) - 1, len(text) - 2, 2):
+            engine.copy(0, 1, 0, past)
+            wrong = (text[past + 1] + 1) % engine.vocabulary
+            rows = batch.set_rows(
+                [text[past], text[past + 1], wrong],
+                [past, past + 1, past + 1],
+                [[0, 1], [0], [1]],
+                [True, True, True],
+            )
+            assert engine.decode(rows)
+            assert engine.greedy()[:2].tolist() == text[past + 1 : past + 3]
+            assert engine.remove(1, 0, -1)
+
+
+def test_a_batch_without_cells_changes_nothing(engine: IkEngine, model: IkModel) -> None:
+    prompt = model.tokenize(QUESTION)
+    text = plain_tokens(engine, prompt, 2)
+    engine.clear()
+    for begin in range(0, engine.cells - 8, 8):
+        assert engine.decode(from_tokens(prompt[:8], begin))
+    assert not engine.decode(from_tokens([*prompt * 2][:16], engine.cells - 8))
+    engine.clear()
+    assert plain_tokens(engine, prompt, 2) == text
+
+
+def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(engine: IkEngine, model: IkModel) -> None:
+    prompt = model.tokenize(QUESTION)
+    text = plain_tokens(engine, prompt, 4)
+    engine.clear()
+    piece = from_tokens([*prompt * 20][:400], 0)
+    over = Event()
+
+    def press() -> None:
+        while not over.is_set():
+            engine.interrupt()
+
+    presses = Thread(target=press)
+    presses.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            engine.decode(piece)
+    finally:
+        over.set()
+        presses.join()
+    engine.clear()
+    assert plain_tokens(engine, prompt, 4) == text
+
+
+def test_a_closed_context_says_so(model: IkModel) -> None:
+    engine = IkEngine(model, ONE_THREAD, PLAIN)
+    engine.close()
+    engine.close()
+    with pytest.raises(LacliError, match="there is no context"):
+        engine.decode(from_tokens([1], 0))
+
+
+def test_logits_that_are_no_numbers_are_an_error(engine: IkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine.decode(from_tokens([1], 0))
+    monkeypatch.setattr(engine, "logits", lambda: np.full((1, engine.vocabulary), np.nan, np.float32))
+    with pytest.raises(LacliError, match="NaN or infinite"):
+        engine.greedy()
+
+
+def test_a_file_that_is_cut_short_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(STDLIB_7M.read_bytes()[:-1_000_000])
+    with pytest.raises(ModelLoadError) as error:
+        IkModel(path, ONE_THREAD)
+    assert "cut.gguf" in str(error.value)
+
+
+def test_several_texts_at_a_time_are_those_of_one_alone() -> None:
+    import lacli
+
+    with lacli.load(STDLIB_7M, model_settings=ONE_THREAD, parallel=3, template=None) as model:
+        prompts = [QUESTION, "import os\n", "class Stack:\n"]
+        alone = [model.generate(prompt, max_tokens=12).text for prompt in prompts]
+        together = model.generate(prompts, max_tokens=12)
+        assert [answer.text for answer in together] == alone
+        assert "ik_llama.cpp" in model.session.model.devices
+
+
+def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:
+    from lacli.llamacpp.sampling import SamplingSettings
+
+    texts = set()
+    for mode in (PLAIN, *MODES):
+        with load(
+            model_settings=ONE_THREAD, decode_settings=mode, sampling=SamplingSettings(seed=5, temp=0.8)
+        ) as session:
+            generation = session.generate(session.prompt(QUESTION, raw=True), 24)
+            for _ in generation:
+                pass
+            texts.add(tuple(generation.answer().tokens))
+    assert len(texts) == 1
