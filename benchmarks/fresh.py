@@ -3,10 +3,10 @@
     python -m benchmarks.fresh --model FILE --spec-bench question.jsonl --seconds 1500 --json rows.jsonl
     python -m benchmarks.fresh --table rows.jsonl        only the tables of what --json has kept
 
-A contender is plain, auto, lookup, lookahead:W/N/G, or a program of llama.cpp's on PATH: llama-lookup,
-llama-lookahead, llama-server:KIND of speculation; @ik behind one of lacli's lets ik_llama.cpp decode. All get the same rendered prompt and decode greedily. lacli finds
-the cache folder that one earlier answer of the model left, as a user's second run does. Speeds are those of the decode
-phase by each program's own clock. Progress is told on stderr.
+A contender is plain, auto, lookup, lookahead:W/N/G (behind it @ik where ik_llama.cpp decodes), or a program of
+llama.cpp's on PATH: llama-lookup, llama-lookahead, llama-server:KIND of speculation. All get the same rendered prompt
+and decode greedily. lacli finds the cache folder that one earlier answer of the model left, as a user's second run
+does. Speeds are those of the decode phase by each program's own clock. Progress is told on stderr.
 """
 
 from __future__ import annotations

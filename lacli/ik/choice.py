@@ -10,7 +10,7 @@ from lacli.errors import UsageError
 from lacli.ik.context import OTHERWISE, IkEngine, IkModel
 from lacli.ik.library import version
 from lacli.llamacpp.build import processor
-from lacli.llamacpp.context import Context, LlamaEngine
+from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.gguf import GgufFile
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
@@ -83,7 +83,7 @@ def open_context(
     decode: DecodeSettings | Capacity,
     *,
     backend_greedy: bool | None = None,
-) -> Context:
+) -> LlamaEngine | IkEngine:
     """Open a context with the engine that has loaded the model; `backend_greedy` is as LlamaEngine takes it."""
     if isinstance(model, IkModel):
         return IkEngine(model, settings, decode)

@@ -189,6 +189,9 @@ class IkEngine(Closing):
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return bool(self._ik.llama_kv_cache_seq_rm(self._handle, sequence, start, end))
 
+    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
+        raise NotImplementedError
+
     def clear(self) -> None:
         self._ik.llama_kv_cache_clear(self._handle)
 

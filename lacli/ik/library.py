@@ -39,7 +39,7 @@ class Library:
     """The functions and structures of ik_llama.cpp, as attributes, and its `log`."""
 
     def __init__(self) -> None:
-        import ik_llama_cpp._ctypes_api as binding
+        import ik_llama_cpp._ctypes_api as binding  # type: ignore[import-untyped]
 
         self.log = Log()
         self._binding = binding

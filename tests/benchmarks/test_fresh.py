@@ -161,7 +161,7 @@ def test_lacli_gets_the_rendered_prompt_and_a_copy_of_the_cache_folder(
         seen = cache / "seen"
         text = seen.read_text()
         seen.write_text(text + ".")
-        assert "--raw" in arguments and "--prompt=<user>Hi" in arguments and arguments[1:3] == ["--mode", "auto"]
+        assert "--raw" in arguments and "--prompt=<user>Hi" in arguments and arguments[3:5] == ["--mode", "auto"]
         return {"text": text, "prompt_n": 2, "predicted_n": 64, "predicted_ms": 200.0, "steps": 32, "rows_mean": 1.5}
 
     monkeypatch.setattr(fresh, "lacli", lacli)
@@ -173,5 +173,5 @@ def test_lacli_gets_the_rendered_prompt_and_a_copy_of_the_cache_folder(
 
 
 def test_a_contenders_name_says_its_flags() -> None:
-    assert flags_of("lookup") == ["--mode", "lookup"]
-    assert flags_of("lookahead:15/5/7") == ["--mode", "lookahead", "-W", "15", "-N", "5", "-G", "7"]
+    assert flags_of("lookup") == ["--engine", "llama", "--mode", "lookup"]
+    assert flags_of("lookahead:15/5/7@ik")[:6] == ["--engine", "ik", "--mode", "lookahead", "-W", "15"]

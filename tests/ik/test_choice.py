@@ -29,7 +29,7 @@ def test_auto_takes_ik_where_it_is_installed_and_llama_where_it_is_not(monkeypat
 
 
 def test_a_processor_without_the_instructions_of_the_wheel_keeps_llama(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "processor", lambda: Processor("old", frozenset({"avx"})))
+    monkeypatch.setattr(choice, "processor", lambda: Processor("old", ("avx",)))
     assert with_engine(STDLIB_7M, AUTO).engine == "llama"
     with pytest.raises(UsageError, match="needs a processor with avx2 and f16c and fma"):
         with_engine(STDLIB_7M, IK)
@@ -50,10 +50,10 @@ def test_layers_on_a_gpu_keep_llama(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flash_attention_and_quantised_values_keep_llama() -> None:
-    for asked in ({"flash_attention": "on"}, {"cache_type_v": "q8_0"}):
-        assert with_engine(STDLIB_7M, replace(AUTO, **asked)).engine == "llama"
+    for asked in (replace(IK, flash_attention="on"), replace(IK, cache_type_v="q8_0")):
+        assert with_engine(STDLIB_7M, replace(asked, engine="auto")).engine == "llama"
         with pytest.raises(UsageError, match="without flash attention"):
-            with_engine(STDLIB_7M, replace(IK, **asked))
+            with_engine(STDLIB_7M, asked)
 
 
 def test_an_architecture_that_was_not_tried_keeps_llama(tmp_path: Path) -> None:
