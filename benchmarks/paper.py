@@ -18,12 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from lacli.bench.run import Limits, Request, compared, finish, opened
+from lacli.bench.run import Request, compared, finish, opened
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import ALL, tasks_of
 from lacli.errors import LacliError
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
 from lacli.text.format import markdown
@@ -143,8 +141,9 @@ def main() -> None:
             print(law_table(json.loads(arguments.sweep.read_text("utf-8"))))
             return
         screen = Screen()
-        request = Request(tuple(tasks_of(None, arguments.classes)), state_file(), Limits(arguments.seconds), form="md")
-        with opened(arguments.model, ModelSettings(), DecodeSettings(), SamplingSettings(), request, screen) as session:
+        tasks = tuple(tasks_of(None, arguments.classes))
+        request = Request(arguments.model, tasks, state_file(), arguments.seconds, form="md")
+        with opened(request, screen) as session:
             outcome = compared(session, request, screen, points=table3_points())
         finish(outcome, request, screen)
     except LacliError as error:

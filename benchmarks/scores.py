@@ -96,5 +96,5 @@ def _answered(rounds: Rounds, contender: int) -> list[tuple[Task, str, bool]]:
     for number, exchange in enumerate(rounds.exchanges):
         trials = rounds.of(contender, number)
         if trials and exchange.turn == len(exchange.task.turns) - 1:
-            found.append((exchange.task, trials[0].text or "", trials[0].steps[-1].finish == "length"))
+            found.append((exchange.task, trials[0].text, trials[0].steps[-1].finish == "length"))
     return found

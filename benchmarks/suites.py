@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scores import HUMANEVAL, score_table, write_samples
-from lacli.bench.run import Limits, Request, compared, finish, opened
+from lacli.bench.run import Request, compared, finish, opened
 from lacli.bench.sweep import Axes, parse_modes
 from lacli.bench.tasks import Task
 from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
 from lacli.text.records import state_file
 
@@ -177,10 +176,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tasks = read_suite(given.file, given.name)[: FIRST.get(given.name)] if given.file else load_suite(given.name)
         if given.samples and given.name != HUMANEVAL:
             raise UsageError("--samples writes HumanEval's completions only", "leave it out")
-        limits = Limits(given.seconds, given.each, given.repetitions, given.predict)
-        request = Request(tuple(tasks), state_file(), limits, Axes(parse_modes(given.modes)), "md")
-        settings = ModelSettings(threads=given.threads, threads_batch=given.threads)
-        with opened(given.model, settings, DecodeSettings(), sampling, request, screen) as session:
+        request = Request(
+            given.model,
+            tuple(tasks),
+            state_file(),
+            given.seconds,
+            model_settings=ModelSettings(threads=given.threads, threads_batch=given.threads),
+            sampling=sampling,
+            axes=Axes(parse_modes(given.modes)),
+            each=given.each,
+            repetitions=given.repetitions,
+            max_tokens=given.predict,
+            form="md",
+        )
+        with opened(request, screen) as session:
             outcome = compared(session, request, screen)
         finish(outcome, request, screen)
         print(score_table(given.name, outcome.rounds))

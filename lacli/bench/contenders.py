@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from lacli.bench.rounds import Contender, Exchange, Trial, timed
 from lacli.bench.sweep import Axes, Point, points
-from lacli.decode import Decoder
-from lacli.errors import LacliError, UsageError
+from lacli.errors import UsageError
 from lacli.llamacpp.context import Context
 from lacli.llamacpp.settings import Capacity
 from lacli.session.session import Session
@@ -64,7 +63,6 @@ class Contexts(Closing):
         # Only a child process knows where its copy computes.
         chooses = session.model.chooses if session.copies.here else None
         on_backend = False if session.sampler else chooses
-        self._closing = ExitStack()
         self._engines: dict[str, Mapping[str, Context]] = {"plain": session.copies.contexts}
         families: dict[str, list[DecodeSettings]] = {}
         for point in points:
@@ -80,45 +78,16 @@ class Contexts(Closing):
 
     def engine(self, point: Point) -> Context:
         """The context that a point decodes in, of several copies of the model the first one's."""
-        return _first(self._engines[FAMILY[point.settings.mode]])
+        return next(iter(self._engines[FAMILY[point.settings.mode]].values()))
 
-    def of(self, contender: Contender) -> Context:
-        """The context of a contender that is a point."""
-        assert contender.point, "another program has no context here"
-        return self.engine(contender.point)
+    def contender(self, point: Point) -> Contender:
+        """A point as a contender, with a new decoder for each answer."""
+        session, engines = self._session, self._engines[FAMILY[point.settings.mode]]
 
-    def decoder(self, point: Point) -> Decoder:
-        """A new decoder of a point."""
-        return self._session.decoder_in(self._engines[FAMILY[point.settings.mode]], point.settings)
+        def answer(exchange: Exchange) -> Trial:
+            return timed(session.decoder_in(engines, point.settings), exchange, session.text)
+
+        return Contender(point, answer)
 
     def close(self) -> None:
         self._closing.close()
-
-
-def contenders(session: Session, contexts: Contexts, points: Sequence[Point]) -> list[Contender]:
-    """Points as contenders; each is compared with the first one, plain decoding."""
-    return [
-        Contender(
-            label=point.label,
-            point=point,
-            baseline=0,
-            answer=_answering(session, contexts, point),
-            memory=contexts.engine(point).memory,
-        )
-        for point in points
-    ]
-
-
-def _answering(session: Session, contexts: Contexts, point: Point) -> Callable[[Exchange], Trial]:
-    def answer(exchange: Exchange) -> Trial:
-        decoder = contexts.decoder(point)
-        trial = timed(decoder, exchange, session.text)
-        for name, why in decoder.group.lost.items():
-            raise LacliError(f"replica {name} has failed, and fewer are another machine: {why}")
-        return trial
-
-    return answer
-
-
-def _first(contexts: Mapping[str, Context]) -> Context:
-    return next(iter(contexts.values()))

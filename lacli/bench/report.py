@@ -1,18 +1,25 @@
-"""Results in whole tables: by class, and what became of the guesses."""
+"""Results of a benchmark: a verdict in words, a table for people, and rows for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite
+from statistics import fmean, stdev
+from typing import Any, Literal
 
 from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
-from lacli.bench.rows import Machine
-from lacli.bench.statistics import Ratio, spread
-from lacli.terminal.screen import wrapped
-from lacli.text.files import PAGE
-from lacli.text.format import fitted, markdown
+from lacli.bench.statistics import spread
+from lacli.bench.tasks import ALL
+from lacli.llamacpp.devices import peak_memory
+from lacli.llamacpp.library import devices, version
+from lacli.session.report import describe_sampling
+from lacli.session.session import Session
+from lacli.text.format import columns, counted, listed, markdown
 
-Write = Callable[[Sequence[str], Sequence[Sequence[str]], int], str]
-"""Makes a table of a header, rows and the number of columns that are aligned to the left."""
+Format = Literal["text", "md", "json"]
 
 LEGEND = (
     "x plain: plain decoding's time a token over the mode's, prompt by prompt, geometric mean; 95%: its interval; "
@@ -20,92 +27,213 @@ LEGEND = (
     "1st ms: to the first token."
 )
 
-MOST_POSITIONS = 6
-"""Positions whose acceptance is shown."""
+MOST_COMPARED = 4
+"""Settings up to which the best is no matter of luck: of more, one may look best by chance."""
 
-KEYS = 2
-"""Columns that name a row: the class and the mode."""
+MOST_SHOWN = 6
+"""Settings of a sweep that the summary names, the fastest."""
 
-
-def lined_up(width: int) -> Write:
-    """Tables in `width` columns, 0 for any number: columns without room stand in tables below."""
-
-    def write(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-        return "\n".join(fitted(header, rows, range(left, len(header)), width, min(left, KEYS)))
-
-    return write
+NEAR = 1.05
+"""An interval between 1 / NEAR and NEAR is not worth more time: nobody notices the difference."""
 
 
-def as_lines(found: Sequence[Result], machine: Machine, write: Write = markdown, width: int = PAGE) -> str:
-    """What was measured on, a table by class, and a table of the guesses.
+@dataclass(frozen=True)
+class Machine:
+    """What the numbers were measured on and with, as `columns` of every row and in `words`.
 
-    `write`: makes the tables. `width`: columns of the words around them.
+    `comparable`: whether all modes draw the same random numbers, so that texts should agree.
     """
-    speed, guesses = speeds(found, machine, write), guess_table(found, write)
-    return "\n\n".join(filter(None, [wrapped(heading(machine), width), speed, wrapped(LEGEND, width), guesses]))
+
+    columns: Mapping[str, Any]
+    words: str
+    comparable: bool
 
 
-def heading(machine: Machine) -> str:
-    """The model, the machine and the settings that all rows share."""
-    weights, most = machine.model_memory_mib, machine.peak_memory_mib
-    return (
-        f"model     {machine.model_type}, {weights:.0f} MiB of weights; at most {most:.0f} MiB in memory\n"
-        f"machine   {machine.where}; {machine.backends}, {machine.threads_and_copies}; "
-        f"llama-cpp-python {machine.build_number}\n"
-        f"context   {machine.n_ctx} cells, -fa {machine.flash_attn} -ctk {machine.type_k} -ctv {machine.type_v}\n"
-        f"sampling  {machine.sampling}"
-    )
+def machine_of(session: Session) -> Machine:
+    """What is measured on and with, as of now."""
+    model, settings, found = session.model, session.model_settings, devices()
+    gpus = [device.description for device in found if device.is_gpu]
+    processors = [device.description for device in found if device.name == "CPU"]
+    copies = list(session.copies.names) if len(session.copies.names) > 1 else []
+    shared = {
+        "build_number": version(),
+        "test_time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "backends": ",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
+        "cpu_info": ", ".join(processors),
+        "gpu_info": ", ".join(gpus),
+        "replicas": copies,
+        "model_filename": str(model.path),
+        "model_type": model.description,
+        "model_size": model.size,
+        "model_n_params": model.parameters,
+        "n_ctx": session.engine.cells,
+        "n_batch": settings.batch,
+        "n_threads": settings.threads,
+        "n_threads_batch": settings.threads_batch,
+        "n_gpu_layers": settings.gpu_layers,
+        "flash_attn": settings.flash_attention,
+        "type_k": settings.cache_type_k,
+        "type_v": settings.cache_type_v,
+        "sampling": describe_sampling(session.sampling),
+        "peak_memory_mib": round(peak_memory(), 1),
+    }
+    together = f", copies on {', '.join(copies)}" if copies else ""
+    words = f"{model.description} on {', '.join([*gpus, *processors])}, {settings.thread_words}{together}"
+    return Machine(shared, words, comparable=not session.sampling.draws_otherwise)
 
 
-def speeds(found: Sequence[Result], machine: Machine, write: Write = markdown) -> str:
-    """A row for each class and contender: speed, speed-up with its interval, S, cost of a step, and the text."""
-    header = ("class", "mode", "tokens/s", "±", "x plain", "95%", "S", "rows", "ms/step", "1st ms", "identical")
+def as_json(found: Sequence[Result], machine: Machine) -> str:
+    """The rows as JSON, each on a line, without a last newline."""
+    lines = (f"  {json.dumps(_row(each, machine), ensure_ascii=False)}" for each in found)
+    return "[\n" + ",\n".join(lines) + "\n]"
+
+
+def _row(result: Result, machine: Machine) -> dict[str, Any]:
+    """A result for programs; docs/benchmarks.md explains the names, which are llama-bench's if it has one."""
+    settings, ratio, speeds = result.by.point.settings, result.speedup, result.speeds
+    told, one = result.is_enough or result.is_plain, [each.trials[0] for each in result.answered]
+    return {
+        **machine.columns,
+        "class": result.kind,
+        "mode": settings.mode,
+        "setting": result.label,
+        "window": settings.window if settings.mode in ("lookahead", "jacobi") else None,
+        "ngram": settings.ngram if settings.mode == "lookahead" else None,
+        "guesses": settings.guesses if settings.mode == "lookahead" else None,
+        "strict": settings.strict,
+        "prompts": result.prompts,
+        "repetitions": len(speeds),
+        "n_prompt": sum(len(each.exchange.prompt) for each in result.answered),
+        "n_gen": sum(len(trial.ids) for trial in one),
+        "avg_ts": round(fmean(speeds), 3),
+        "stddev_ts": round(stdev(speeds), 3) if speeds[1:] else 0.0,
+        "samples_ts": [round(each, 3) for each in speeds],
+        "median_ts": round(result.speed, 3),
+        "speedup": round(ratio.value, 4) if told else None,
+        "speedup_low": _rounded(ratio.low) if told else None,
+        "speedup_high": _rounded(ratio.high) if told else None,
+        "first_token_ms": round(result.first_token_s * 1e3, 3),
+        "tokens": result.tokens,
+        "steps": result.steps,
+        "tokens_per_step": round(result.compression, 4),
+        "ms_per_step": round(result.step_s * 1e3, 4),
+        "rows_per_step": round(result.rows, 4),
+        "draft_n": result.drafted,
+        "draft_n_accepted": result.accepted,
+        "identical": result.identical == result.prompts if machine.comparable else None,
+        "identical_n": result.identical if machine.comparable else None,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    """Four digits; JSON has no word for what is not a finite number."""
+    return round(value, 4) if value is not None and isfinite(value) else None
+
+
+def table(found: Sequence[Result], machine: Machine, width: int | None) -> str:
+    """What was measured on, and a row for each class and contender.
+
+    `width`: columns of the terminal, or None for Markdown.
+    """
+    header = ("class", "mode", "tokens/s", "±", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
+              "identical")  # fmt: skip
     rows = []
     for before, result in zip(["", *(each.kind for each in found)], found, strict=False):
-        known = machine.comparable and result.identical is not None
-        identical = f"{result.identical} of {result.prompts}" if known else ""
-        rows.append((result.kind if result.kind != before else "", result.by.label, *_numbers(result), identical))
-    return write(header, rows, 2)
+        identical = f"{result.identical} of {result.prompts}" if machine.comparable else ""
+        rows.append((result.kind if result.kind != before else "", result.label, *_numbers(result), identical))
+    heading = (
+        "{words}, llama-cpp-python {build_number}; {n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; "
+        "{sampling}; at most {peak_memory_mib:.0f} MiB in memory"
+    ).format(words=machine.words, **machine.columns)
+    drawn = markdown(header, rows, 2) if width is None else "\n".join(columns(header, rows, range(2, 12), width))
+    return f"{heading}\n\n{drawn}\n\n{LEGEND}"
 
 
 def _numbers(result: Result) -> tuple[str, ...]:
-    scatter, rows, plain = spread(result.speeds), result.rows_per_step, result.by.mode == "plain"
+    scatter, ratio = spread(result.speeds), result.speedup
+    told = result.is_enough and not result.is_plain
     # Three digits, or all of those before the point.
     places = 0 if result.speed >= 100 else 1 if result.speed >= 10 else 2
     return (
         f"{result.speed:.{places}f}",
         "" if scatter is None else f"{scatter:.{places}f}",
-        "1" if plain else f"{result.speedup.value:.2f}" if result.is_enough else "",
-        interval(result.speedup) if result.is_enough and not plain else "",
+        "1" if result.is_plain else f"{ratio.value:.2f}" if told else "",
+        f"{ratio.low:.2f}-{ratio.high:.2f}" if told else "",
         f"{result.compression:.2f}",
-        "" if rows is None else f"{rows:.1f}",
-        f"{result.seconds_per_step * 1e3:.2f}",
+        f"{result.rows:.1f}",
+        f"{result.accepted / result.drafted:.0%}" if result.drafted else "",
+        f"{result.step_s * 1e3:.2f}",
         f"{result.first_token_s * 1e3:.1f}",
     )
 
 
-def guess_table(found: Sequence[Result], write: Write = markdown) -> str:
-    """What became of the guesses, over all classes: how many were accepted, and how deep."""
-    rows = []
-    for result in overall(found):
-        accepted = result.acceptance
-        if not (result.drafted and accepted.histogram):
-            continue
-        rates = [f"{rate:.0%}" for rate in accepted.position_rates[:MOST_POSITIONS]]
-        rows.append((
-            result.by.label,
-            f"{result.drafted / result.steps:.1f}",
-            f"{result.accepted / result.drafted:.1%}",
-            " ".join(rates) or "none",
-            " ".join(map(str, accepted.histogram)),
-            f"{result.by.memory:.0f}",
-        ))  # fmt: skip
-    if not rows:
+def summary(
+    found: Sequence[Result], machine: Machine, *, asked: int, seconds: float, unfinished: Sequence[str], busy: str
+) -> str:
+    """What was compared, a verdict on each setting by class, what would tell more, and whether the texts are plain's.
+
+    `asked`: prompts that there were, a conversation counted once, and `seconds` for them. `unfinished`: the labels of
+    settings without an answer. `busy`: a sentence on a machine that was.
+    """
+    plain, kinds = overall(found)[0], {result.kind for result in found} - {ALL}
+    of = f" of {len(kinds)} classes" if len(kinds) > 1 else ""
+    lines = [machine.words, *([busy] if busy else [])]
+    lines.append(
+        f"{counted(plain.prompts, 'prompt')}{of}, {counted(plain.tokens, 'token')} decoded plainly: "
+        f"plain decoding has {plain.speed:.1f} tokens/s."
+    )
+    compared = [result for result in found if not result.is_plain]
+    # What can be told comes first, the fastest at its head.
+    whole = sorted(overall(compared), key=lambda each: -each.speedup.value if each.verdict != "cannot tell" else 0.0)
+    lines.append("")
+    for result in whole[:MOST_SHOWN]:
+        lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
+    lines += [f"{label}: cannot tell, no answer was finished" for label in unfinished]
+    if more := whole[MOST_SHOWN:]:
+        lines.append(f"and {counted(len(more), 'setting')} below these: --details shows all")
+    if len(whole) > MOST_COMPARED and whole[0].verdict == "faster":
+        luck = "which is partly luck: measure it alone"
+        lines += ["", f"{whole[0].label} is the best of {len(whole)} settings, {luck}."]
+    if wanted := what_tells(whole, asked, seconds, unfinished=bool(unfinished)):
+        lines += ["", wanted]
+    known = [each for each in compared if each.kind != ALL]
+    if machine.comparable and (answers := sum(each.prompts for each in known)):
+        same = sum(each.identical for each in known)
+        judged = f"{same} of {answers} texts are plain decoding's; lacli check judges why others are not."
+        lines += ["", "All texts are plain decoding's." if same == answers else judged]
+    return "\n".join(lines)
+
+
+def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
+    """A line on a setting over all classes, and one on those of several classes that can be told."""
+    ratio, said = whole.speedup, whole.verdict
+    interval = f" ({ratio.low:.2f}x to {ratio.high:.2f}x)" if whole.is_enough else ""
+    value = f"{ratio.value:.2f}x, " if said != "cannot tell" else ""
+    lines = [f"{whole.label}: {value}{said}{interval}"]
+    told = sorted((each for each in by_class if each.verdict != "cannot tell"), key=lambda each: -each.speedup.value)
+    if len(by_class) > 1 and told:
+        parts = []
+        for word in ("faster", "slower"):
+            if own := [f"{each.kind} ({each.speedup.value:.2f}x)" for each in told if each.verdict == word]:
+                parts.append(f"{word} on {', '.join(own)}")
+        parts += ["cannot tell on the rest"] if len(told) < len(by_class) else []
+        lines.append(f"    {'; '.join(parts)}")
+    return lines
+
+
+def what_tells(whole: Sequence[Result], asked: int, seconds: float, *, unfinished: bool = False) -> str:
+    """A sentence on what would tell more of these settings over all classes; empty if nothing is left to tell.
+
+    `asked`, `seconds`, `unfinished`: as in `summary`. An interval between 1 / NEAR and NEAR is told well enough.
+    """
+    unsure = [each for each in whole if each.verdict == "cannot tell" and not each.is_within(NEAR)]
+    if not unsure and not unfinished:
         return ""
-    header = ("mode", "guesses/step", "accepted", "at least 1, 2, .. accepted", "steps of 1, 2, .. tokens", "MiB")
-    return write(header, rows, 1)
-
-
-def interval(ratio: Ratio) -> str:
-    """The ends of the 95% interval, "" without one."""
-    return "" if ratio.low is None else f"{ratio.low:.2f}-{ratio.high:.2f}"
+    prompts = min((each.speedup.prompts for each in unsure), default=0)
+    wanted = [f"--seconds {2 * seconds:g}"] if unfinished or prompts < asked else []
+    wanted += ["more prompts"] if asked < LEAST_PROMPTS or not wanted else []
+    if prompts == asked and any(each.least_tokens < LEAST_TOKENS for each in unsure):
+        wanted.append("longer answers (-n)")
+    few = unfinished or not all(each.is_enough for each in unsure)
+    takes = f"It takes {LEAST_PROMPTS} prompts and {LEAST_TOKENS} tokens of each mode"
+    return f"{takes if few else 'It takes a narrower interval'} to tell: give {listed(wanted, 'and')}."

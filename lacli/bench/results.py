@@ -2,77 +2,36 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from statistics import median
+from typing import Literal
 
 from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
 from lacli.bench.statistics import Ratio, paired_ratio
 from lacli.bench.tasks import ALL
-from lacli.check.judge import parting
 from lacli.stats import Step
+from lacli.tree import Origin
 
-Counts = tuple[int, ...]
+Verdict = Literal["faster", "slower", "cannot tell"]
 
 LEAST_PROMPTS, LEAST_TOKENS = 4, 200
-"""What a ratio needs: one prompt of 16 tokens once gave 108.93x where the steps' costs allowed 3.0x."""
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """How far the guesses of some steps were accepted.
-
-    histogram[k]: steps that brought k+1 tokens. guessed[k]: those among them that had guesses which could be accepted.
-    """
-
-    histogram: Counts = ()
-    guessed: Counts = ()
-
-    @classmethod
-    def of(cls, steps: Sequence[Step]) -> Acceptance:
-        """The acceptance of the steps of one run or of several."""
-        return cls(_counts(steps), _counts([step for step in steps if step.drafted]))
-
-    @property
-    def position_rates(self) -> list[float]:
-        """The share of the steps with guesses that accepted at least one, at least two and so on, while any did."""
-        steps = sum(self.guessed)
-        return [sum(self.guessed[depth:]) / steps for depth in range(1, len(self.guessed))]
-
-    @property
-    def hit_rate(self) -> float:
-        """The share of the steps with guesses that accepted at least one."""
-        return self.position_rates[0] if len(self.guessed) > 1 else 0.0
+"""What a ratio needs: of one prompt of 16 tokens it says nothing."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """One exchange's answers by a contender and by the plain decoding that it is measured by, a trial a repetition."""
+    """One exchange's answers by a contender and by plain decoding beside it, a trial a repetition."""
 
-    number: int
     exchange: Exchange
     trials: tuple[Trial, ...]
     plain: tuple[Trial, ...]
 
-    @cached_property
-    def other(self) -> Trial | None:
-        """The first of its answers that is not plain's, None where none is known to be."""
-        return next((trial for trial in self.trials if trial.same(self.plain[0]) is False), None)
-
-    @cached_property
-    def parts_at(self) -> int | None:
-        """The first token of that answer that differs from plain's; None where its tokens are not known."""
-        if self.other is None or self.other.ids is None:
-            return None
-        return parting(self.plain[0].ids or (), self.other.ids)
-
     @property
-    def known(self) -> bool:
-        """Whether all of its answers can be compared with plain's."""
-        return all(trial.same(self.plain[0]) is not None for trial in self.trials)
+    def is_identical(self) -> bool:
+        """Whether all of its answers are plain decoding's."""
+        return all(trial.ids == self.plain[0].ids for trial in self.trials)
 
 
 @dataclass(frozen=True)
@@ -87,9 +46,21 @@ class Result:
     by: Contender
     answered: tuple[Answered, ...]
 
+    @property
+    def label(self) -> str:
+        return self.by.label
+
+    @property
+    def is_plain(self) -> bool:
+        return self.by.mode == "plain"
+
     @cached_property
     def trials(self) -> list[Trial]:
-        return list(chain.from_iterable(each.trials for each in self.answered))
+        return [trial for each in self.answered for trial in each.trials]
+
+    @cached_property
+    def _steps(self) -> list[Step]:
+        return [step for trial in self.trials for step in trial.steps]
 
     @property
     def prompts(self) -> int:
@@ -98,32 +69,27 @@ class Result:
     @property
     def tokens(self) -> int:
         """Tokens generated in all trials, end tokens among them."""
-        return sum(trial.tokens for trial in self.trials)
+        return sum(len(trial.ids) for trial in self.trials)
 
     @property
     def steps(self) -> int:
         """Steps of all trials: llama_decode calls, those of the prefill not counted."""
-        return sum(trial.step_count for trial in self.trials)
+        return len(self._steps)
 
     @property
-    def rows(self) -> int | None:
-        """Rows of all steps; None where another program does not say."""
-        return _sum([trial.rows for trial in self.trials])
+    def rows(self) -> float:
+        """Rows of a step, the mean of all."""
+        return sum(step.rows for step in self._steps) / self.steps
 
     @property
-    def drafted(self) -> int | None:
-        """Guesses that could have been accepted; None where another program does not say."""
-        return _sum([trial.drafted for trial in self.trials])
+    def drafted(self) -> int:
+        """Guesses that could have been accepted."""
+        return sum(step.drafted for step in self._steps)
 
     @property
     def accepted(self) -> int:
-        """Guesses that were."""
-        return sum(trial.accepted for trial in self.trials)
-
-    @property
-    def seconds(self) -> float:
-        """Of all trials, the prefill not counted."""
-        return sum(trial.seconds for trial in self.trials)
+        """Tokens that were guessed before."""
+        return sum(origin is not Origin.MODEL for step in self._steps for origin in step.origins)
 
     @property
     def compression(self) -> float:
@@ -131,27 +97,19 @@ class Result:
         return self.tokens / self.steps
 
     @property
-    def rows_per_step(self) -> float | None:
-        return None if self.rows is None else self.rows / self.steps
-
-    @property
-    def seconds_per_step(self) -> float:
-        return self.seconds / self.steps
+    def step_s(self) -> float:
+        """Seconds of a step, the mean of all; the prefill is not counted."""
+        return sum(trial.seconds for trial in self.trials) / self.steps
 
     @cached_property
     def speeds(self) -> list[float]:
         """Tokens a second of each complete repetition, its prompts taken together."""
-        return [speed(turn) for turn in zip(*(each.trials for each in self.answered), strict=False)]
+        return [1 / _pace(turn) for turn in zip(*(each.trials for each in self.answered), strict=False)]
 
     @property
     def speed(self) -> float:
         """The median repetition's tokens a second."""
         return median(self.speeds)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompts, each counted once."""
-        return sum(len(each.exchange.prompt) for each in self.answered)
 
     @property
     def first_token_s(self) -> float:
@@ -160,16 +118,25 @@ class Result:
 
     @cached_property
     def speedup(self) -> Ratio:
-        """Plain decoding's seconds a token over this contender's, pair by pair."""
+        """Plain decoding's seconds a token over this contender's, pair by pair.
+
+        The turns of a conversation are much alike, so they count as one prompt.
+        """
+        tasks: list[list[Answered]] = []
+        for each in self.answered:
+            if each.exchange.turn and tasks:
+                tasks[-1].append(each)
+            else:
+                tasks.append([each])
         return paired_ratio(
-            _paces([each.plain for each in turns] for turns in self._conversations),
-            _paces([each.trials for each in turns] for turns in self._conversations),
+            [[_pace(pair) for pair in zip(*(each.plain for each in turns), strict=False)] for turns in tasks],
+            [[_pace(pair) for pair in zip(*(each.trials for each in turns), strict=False)] for turns in tasks],
         )
 
     @cached_property
     def least_tokens(self) -> int:
         """The tokens of this contender or of plain decoding beside it, whichever has fewer."""
-        return min(self.tokens, sum(trial.tokens for each in self.answered for trial in each.plain))
+        return min(self.tokens, sum(len(trial.ids) for each in self.answered for trial in each.plain))
 
     @property
     def is_enough(self) -> bool:
@@ -177,40 +144,29 @@ class Result:
         return self.speedup.prompts >= LEAST_PROMPTS and self.least_tokens >= LEAST_TOKENS
 
     @property
-    def _conversations(self) -> list[list[Answered]]:
-        """The exchanges of each task together: its turns are much alike, so they are no prompts of their own."""
-        tasks: list[list[Answered]] = []
-        for each in self.answered:
-            if each.exchange.turn and tasks:
-                tasks[-1].append(each)
-            else:
-                tasks.append([each])
-        return tasks
+    def verdict(self) -> Verdict:
+        """Whether a setting is faster than plain decoding, if its answers are enough and its interval leaves out 1."""
+        if self.is_enough and self.speedup.surely_faster:
+            return "faster"
+        return "slower" if self.is_enough and self.speedup.surely_slower else "cannot tell"
 
-    @cached_property
-    def acceptance(self) -> Acceptance:
-        return Acceptance.of([step for trial in self.trials for step in trial.steps])
-
-    @cached_property
-    def parted(self) -> list[Answered]:
-        """The exchanges with an answer that is not plain's."""
-        return [each for each in self.answered if each.other]
+    def is_within(self, factor: float) -> bool:
+        """Whether the interval of an answer that is enough lies between 1 / `factor` and `factor`."""
+        low, high = self.speedup.low, self.speedup.high
+        return bool(self.is_enough and low and high and low > 1 / factor and high < factor)
 
     @property
-    def identical(self) -> int | None:
-        """Prompts whose answers are all plain's; None where another program does not tell what it said."""
-        return self.prompts - len(self.parted) if all(each.known for each in self.answered) else None
+    def identical(self) -> int:
+        """Prompts whose answers are all plain decoding's."""
+        return sum(each.is_identical for each in self.answered)
 
 
 def results(rounds: Rounds) -> list[Result]:
-    """Class by class a result for each contender that has finished something there, then the same over all classes.
-
-    A program that was given up has answered a part of the prompts only, so it has none over all of them.
-    """
+    """Class by class a result for each contender that has finished something there, then the same over all classes."""
     kinds = list(dict.fromkeys(exchange.task.kind for exchange in rounds.exchanges))
     shown = [*kinds, ALL] if len(kinds) > 1 else kinds
     found = [_result(rounds, kind, number) for kind in shown for number in range(len(rounds.contenders))]
-    return [each for each in found if each.answered and not (each.kind == ALL and each.number in rounds.failures)]
+    return [each for each in found if each.answered]
 
 
 def overall(found: Sequence[Result]) -> list[Result]:
@@ -218,37 +174,18 @@ def overall(found: Sequence[Result]) -> list[Result]:
     return [result for result in found if result.kind == ALL] or list(found)
 
 
-def speed(trials: Sequence[Trial]) -> float:
-    """Tokens a second of several trials taken together."""
-    return sum(trial.tokens for trial in trials) / sum(trial.seconds for trial in trials)
-
-
 def _result(rounds: Rounds, kind: str, contender: int) -> Result:
-    by, answered = rounds.contenders[contender], []
+    answered = []
     for number, exchange in enumerate(rounds.exchanges):
         if kind in (ALL, exchange.task.kind):
-            trials, plain = rounds.of(contender, number), rounds.of(by.baseline, number)
-            # An interrupt may have come between the two, and another program may count no token after the first.
-            if trials and plain and all(trial.tokens for trial in trials):
-                answered.append(_paired(Answered(number, exchange, tuple(trials), ()), plain))
-    return Result(kind, contender, by, tuple(answered))
+            # The time may have been up between the two.
+            pairs = list(zip(rounds.of(contender, number), rounds.of(0, number), strict=False))
+            if pairs:
+                trials, plain = zip(*pairs, strict=True)
+                answered.append(Answered(exchange, trials, plain))
+    return Result(kind, contender, rounds.contenders[contender], tuple(answered))
 
 
-def _paired(answered: Answered, plain: Sequence[Trial]) -> Answered:
-    pairs = min(len(answered.trials), len(plain))
-    return replace(answered, trials=answered.trials[:pairs], plain=tuple(plain[:pairs]))
-
-
-def _paces(conversations: Iterable[Sequence[Sequence[Trial]]]) -> list[list[float]]:
-    """Seconds a token of each conversation and repetition, its turns taken together."""
-    return [[1 / speed(turn) for turn in zip(*turns, strict=False)] for turns in conversations]
-
-
-def _counts(steps: Sequence[Step]) -> Counts:
-    counted = Counter(len(step.tokens) for step in steps)
-    return tuple(counted[length] for length in range(1, max(counted, default=0) + 1))
-
-
-def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+def _pace(trials: Sequence[Trial]) -> float:
+    """Seconds a token of several trials taken together."""
+    return sum(trial.seconds for trial in trials) / sum(len(trial.ids) for trial in trials)

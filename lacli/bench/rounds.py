@@ -15,18 +15,11 @@ from time import perf_counter
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.decode import Decoder
-from lacli.errors import LacliError
 from lacli.stats import Step, core_wanted_s
 from lacli.terminal.screen import Screen
-from lacli.tree import Origin
-
-NAME_LENGTH = 24
-
-MOST_TOKENS = 5
-"""Tokens that a step brings at most over many prompts: lookahead brought 4.7 in edits of code, its best class."""
 
 LEAST_ROOM = 8
-"""Tokens that an answer must have place for behind its prompt, or the prompt is left out."""
+"""Tokens that an answer must have room for behind its prompt, or the prompt is left out."""
 
 
 class TimeUp(Exception):
@@ -37,43 +30,20 @@ class TimeUp(Exception):
 class Trial:
     """One timed answer.
 
-    `ids`, `text`: all generated tokens and their text, None where another program does not tell. `tokens`: generated in
-    `seconds`, the wall time from the end of the prefill to the last step. `step_count`, `rows`: llama_decode calls
-    after the prefill, and rows in all of them (None: unknown). `first_token_s`: seconds from the start to the first
-    token. `steps`: each step, where lacli decoded. `own_limit`: True for a program that stops at a limit of its own, so
-    that its answer may be shorter or longer.
+    `ids`, `text`: all generated tokens and their text. `seconds`: wall time from the end of the prefill to the last
+    step. `first_token_s`: seconds from the start to the first token.
     """
 
-    ids: tuple[int, ...] | None
-    text: str | None
-    tokens: int
-    step_count: int
-    rows: int | None
-    drafted: int | None
-    accepted: int
+    ids: tuple[int, ...]
+    text: str
     seconds: float
     prompt_s: float
     first_token_s: float
-    steps: tuple[Step, ...] = ()
-    own_limit: bool = False
+    steps: tuple[Step, ...]
 
     def core_wanted_s(self, threads: int) -> float:
         """Processor seconds that the answer takes where no thread waits for a core."""
         return core_wanted_s(threads, self.seconds, sum(step.decode_s for step in self.steps), self.prompt_s)
-
-    def same(self, plain: Trial) -> bool | None:
-        """Whether this is plain decoding's answer; None where another program does not tell what it said.
-
-        An answer with a limit of its own counts as far as both go.
-        """
-        if not self.own_limit:
-            return self.ids == plain.ids
-        if self.ids is not None:
-            return all(theirs == ours for theirs, ours in zip(self.ids, plain.ids or (), strict=False))
-        if not self.text:
-            return None
-        ours = plain.text or ""
-        return self.text.startswith(ours) or ours.startswith(self.text)
 
 
 @dataclass(frozen=True)
@@ -89,12 +59,6 @@ class Exchange:
     max_tokens: int
     deadline: float = inf
 
-    @property
-    def name(self) -> str:
-        """The task's name, or how it begins, and the turn where there are several."""
-        name = self.task.name or " ".join(self.task.turns[0].split())[:NAME_LENGTH]
-        return f"{name} ({self.turn + 1})" if self.task.turns[1:] else name
-
 
 @dataclass(frozen=True)
 class Asker:
@@ -107,7 +71,7 @@ class Asker:
     cells: int
 
     def exchange(self, task: Task, answers: Sequence[str]) -> Exchange | None:
-        """The turn that follows `answers`; None where its prompt and an answer do not fit into the context."""
+        """The turn that follows `answers`; None if its prompt and an answer do not fit into the context."""
         prompt = self.prompt(task, answers)
         room = self.cells - len(prompt)
         if room < LEAST_ROOM:
@@ -117,27 +81,18 @@ class Asker:
 
 @dataclass(frozen=True)
 class Contender:
-    """A point of the sweep, or another program, that answers prompts.
+    """A point of the sweep, and what decodes and times one answer with it."""
 
-    `point`: None for another program. `baseline`: the number of the plain decoding it is compared with. `answer`:
-    decodes and times one answer. `memory`: MiB of its context, 0 for another program.
-    """
-
-    label: str
-    point: Point | None
-    baseline: int
+    point: Point
     answer: Callable[[Exchange], Trial]
-    memory: float = 0.0
+
+    @property
+    def label(self) -> str:
+        return self.point.label
 
     @property
     def mode(self) -> str:
-        """How it decodes, or which program it is."""
-        return self.point.settings.mode if self.point else self.label
-
-
-def accepted_guesses(steps: Sequence[Step]) -> int:
-    """Tokens of these steps that were guessed before."""
-    return sum(origin is not Origin.MODEL for step in steps for origin in step.origins)
+        return self.point.settings.mode
 
 
 def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:
@@ -156,19 +111,7 @@ def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], 
                 raise TimeUp
     seconds = perf_counter() - begin - decoder.prompt_s
     ids = tuple(token for step in steps for token in step.tokens)
-    return Trial(
-        ids=ids,
-        text=text(ids),
-        tokens=len(ids),
-        step_count=len(steps),
-        rows=sum(step.rows for step in steps),
-        drafted=sum(step.drafted for step in steps),
-        accepted=accepted_guesses(steps),
-        seconds=seconds,
-        prompt_s=decoder.prompt_s,
-        first_token_s=first_token_s,
-        steps=tuple(steps),
-    )
+    return Trial(ids, text(ids), seconds, decoder.prompt_s, first_token_s, tuple(steps))
 
 
 @dataclass
@@ -177,7 +120,6 @@ class Rounds:
 
     `contenders`: the first is plain decoding. `repetitions`: answers to each exchange at most, None for as many as end
     before `deadline`, which is a time of `perf_counter`. `left_out`: tasks whose prompts are too long for the context.
-    `failures`: the error after which another program was given up; an error of a mode ends the benchmark.
     `prompt_token_s`: seconds that a token of a prompt took the last time.
     """
 
@@ -189,37 +131,24 @@ class Rounds:
     exchanges: list[Exchange] = field(default_factory=list)
     left_out: list[Task] = field(default_factory=list)
     trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
-    failures: dict[int, LacliError] = field(default_factory=dict)
     prompt_token_s: float = 0.0
 
     def warm_up(self, exchange: Exchange, screen: Screen, *, leave_out: bool) -> None:
         """Let every contender take a few steps, which load kernels and are not counted.
 
-        A program that fails is left out. So is a setting of jacobi or lookahead whose steps
-        are too dear to pay, if `leave_out` says so.
+        A setting of jacobi or lookahead whose steps are too dear to pay is left out, if `leave_out` says so.
         """
         able: list[Contender] = []
         plain_s = 0.0
         for contender in self.contenders:
-            try:
-                trial = self._answered(contender, exchange)
-            except LacliError as error:
-                if contender.point:
-                    raise
-                screen.note(f"left out: {contender.label}: {error}")
-                continue
             # The first step may load kernels, and in the last one there is no room for guesses.
-            if contender.point and (steps := trial.steps[1:-1]):
+            if steps := self._answered(contender, exchange).steps[1:-1]:
                 step_s = min(step.seconds for step in steps)
                 plain_s = plain_s or step_s
-                # Others may draft less in their next steps.
+                # Other modes may draft less in their next steps.
                 fixed = contender.mode in ("jacobi", "lookahead")
-                if (
-                    leave_out
-                    and fixed
-                    and step_s > min(contender.point.settings.max_step_tokens, MOST_TOKENS) * plain_s
-                ):
-                    why = f"a step takes {step_s / plain_s:.0f} plain ones, more than it brings tokens"
+                if leave_out and fixed and step_s > contender.point.settings.max_step_tokens * plain_s:
+                    why = f"a step takes {step_s / plain_s:.0f} plain ones, more than it can bring tokens"
                     screen.note(f"left out: {contender.label}: {why}; --modes measures it")
                     continue
             able.append(contender)
@@ -251,26 +180,16 @@ class Rounds:
                 number = len(self.exchanges)
                 self.exchanges.append(exchange)
                 yield from self._answer(number, rotation=0)
-                answers.append(self.of(0, number)[0].text or "")
+                answers.append(self.of(0, number)[0].text)
 
     def _answer(self, number: int, rotation: int) -> Iterator[None]:
         """One exchange answered by everyone; who begins changes, so that no place in the order is a favour."""
         everyone = len(self.contenders)
         for place in range(everyone):
             contender = (place + rotation) % everyone
-            if contender not in self.failures:
-                self._try(contender, number)
-            yield
-
-    def _try(self, contender: int, number: int) -> None:
-        try:
             trial = self._answered(self.contenders[contender], self.exchanges[number])
-        except LacliError as error:
-            if self.contenders[contender].point:
-                raise
-            self.failures[contender] = error
-        else:
             self.trials.setdefault((contender, number), []).append(trial)
+            yield
 
     def _answered(self, contender: Contender, exchange: Exchange) -> Trial:
         """Raises TimeUp at the deadline, and before an answer whose prompt would not be read by then."""

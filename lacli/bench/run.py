@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
 
 from lacli.auto.measure import MeasurePlan
-from lacli.bench.contenders import Contexts, contenders, points_of
-from lacli.bench.report import as_lines, lined_up
-from lacli.bench.results import Result, results
-from lacli.bench.rounds import Asker, Contender, Exchange, Rounds, TimeUp
-from lacli.bench.rows import Format, Machine, ResultRow, as_rows, as_text, machine_of
-from lacli.bench.summary import summary
+from lacli.bench.contenders import Contexts, points_of
+from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
+from lacli.bench.results import results
+from lacli.bench.rounds import Asker, Exchange, Rounds, TimeUp
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task, by_class, in_turns
 from lacli.check.compare import fixed_seed
@@ -28,46 +24,41 @@ from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import MIN_CORE_SHARE
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
-from lacli.terminal.screen import Screen, loading_model
+from lacli.terminal.screen import Screen, loading_model, wrapped
 from lacli.text.files import PAGE, columns
 from lacli.text.format import counted
 
 COST_S = 6.0
-"""Seconds for the cost of rows, where mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
+"""Seconds for the cost of rows, if mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
 
 MAX_TOKENS = 128
-"""Tokens of an answer without -n: in 16 mode auto has little to copy (0.98x for 1.19x in 128, the 0.5B shape)."""
+"""Tokens of an answer without -n: in a short one mode auto has little to copy."""
 
 WARM_UP_TOKENS = 4
 """Tokens of an answer that warms up: of two steps between the first and the last one is hardly held up."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How much is asked. `seconds`: for all of it. None for no further limit.
+class Request:
+    """A model, what it is asked, what is compared, and how it is shown.
 
-    `each`: prompts of a class. `repetitions`: answers of each contender to a prompt. `max_tokens`: of an answer.
+    `state`: the file of measured step costs. `seconds`: for all of it, from `begin` on, a time of `perf_counter`.
+    `each`: prompts of a class, `repetitions`: answers of each contender to a prompt, `max_tokens`: of an answer, None
+    for no further limit. `leave_out`: go on without settings whose steps are too dear to pay. `details`: the table too.
+    `replicas`: copies of the model that decode one answer together. `template_variables`: for the chat template.
     """
 
+    path: Path
+    tasks: tuple[Task, ...]
+    state: Path
     seconds: float
+    model_settings: ModelSettings = ModelSettings()
+    decode_settings: DecodeSettings = DecodeSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    axes: Axes = Axes()
     each: int | None = None
     repetitions: int | None = None
     max_tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked, what is compared, how much of it, and how it is shown.
-
-    `state`: the file of measured step costs. `leave_out`: go on without settings whose steps are too dear to pay.
-    `details`: whole tables too. `replicas`: copies of the model that decode one answer together. `template_variables`:
-    what the model's chat template gets beside a prompt. `begin`: the time of `perf_counter` from which seconds count.
-    """
-
-    tasks: tuple[Task, ...]
-    state: Path
-    limits: Limits
-    axes: Axes = Axes()
     form: Format = "text"
     leave_out: bool = False
     details: bool = False
@@ -79,48 +70,24 @@ class Request:
     @property
     def deadline(self) -> float:
         """When the time is up, loading and warming up included."""
-        return self.begin + self.limits.seconds
+        return self.begin + self.seconds
 
     @property
     def asked(self) -> list[Task]:
         """The tasks with the limits of their answers, class by class in turns, so that an early end is about all."""
-        classes = [members[: self.limits.each] for members in by_class(self.tasks).values()]
-        limit = self.limits.max_tokens
+        classes = [members[: self.each] for members in by_class(self.tasks).values()]
+        limit = self.max_tokens
         return [replace(task, max_tokens=limit or task.max_tokens or MAX_TOKENS) for task in in_turns(classes)]
 
 
 @dataclass
 class BenchOutcome:
-    """As much of a benchmark as there was time for.
-
-    `core_share`: part of the time in which the threads of this process had a core, 1 where others decode.
-    `tables`, `columns`: added by the programs of benchmarks/: tables for people, and columns by contender.
-    """
+    """As much of a benchmark as there was time for. `core_share`: part of the time in which the threads had a core."""
 
     rounds: Rounds
     machine: Machine
-    interrupted: bool = False
-    core_share: float = 1.0
-    tables: list[str] = field(default_factory=list)
-    columns: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def contenders(self) -> Sequence[Contender]:
-        return self.rounds.contenders
-
-    @cached_property
-    def found(self) -> list[Result]:
-        return results(self.rounds)
-
-    @property
-    def rows(self) -> list[ResultRow]:
-        return as_rows(self.found, self.machine, self.columns)
-
-    @property
-    def unfinished(self) -> list[str]:
-        """The labels of contenders that have finished no answer, without those that were given up."""
-        done = {result.number for result in self.found} | self.rounds.failures.keys()
-        return [each.label for number, each in enumerate(self.contenders) if number not in done]
+    interrupted: bool
+    core_share: float
 
     @property
     def held_up(self) -> str:
@@ -130,36 +97,22 @@ class BenchOutcome:
         return f"Beside other work on this machine: the threads had a core for {self.core_share:.0%} of the time."
 
 
-def benchmark(
-    path: Path,
-    model_settings: ModelSettings,
-    decode_settings: DecodeSettings,
-    sampling: SamplingSettings,
-    request: Request,
-    screen: Screen,
-) -> None:
+def benchmark(request: Request, screen: Screen) -> None:
     """Run a benchmark and print it. Raises what `finish` raises."""
-    with opened(path, model_settings, decode_settings, sampling, request, screen) as session:
+    with opened(request, screen) as session:
         outcome = compared(session, request, screen)
     finish(outcome, request, screen)
 
 
 @contextmanager
-def opened(
-    path: Path,
-    model_settings: ModelSettings,
-    decode_settings: DecodeSettings,
-    sampling: SamplingSettings,
-    request: Request,
-    screen: Screen,
-) -> Iterator[Session]:
+def opened(request: Request, screen: Screen) -> Iterator[Session]:
     """A session for plain decoding, the baseline of all modes."""
     with loading_model(screen, verbose=request.verbose) as loading:
         session = Session(
-            path,
-            model_settings,
-            replace(decode_settings, mode="plain"),
-            fixed_seed(sampling),
+            request.path,
+            request.model_settings,
+            replace(request.decode_settings, mode="plain"),
+            fixed_seed(request.sampling),
             template_variables=request.template_variables,
             replicas=request.replicas,
             verbose=request.verbose,
@@ -173,90 +126,76 @@ def opened(
         yield session
 
 
-@contextmanager
-def contexts_of(session: Session, points: Sequence[Point]) -> Iterator[tuple[Contexts, list[Contender]]]:
-    """Contexts for points, and the points as contenders that answer in them."""
-    with ExitStack() as stack:
-        with ctrl_c_ends_at_once():
-            contexts = stack.enter_context(Contexts(session, points))
-        yield contexts, contenders(session, contexts, points)
-
-
-def compared(
-    session: Session,
-    request: Request,
-    screen: Screen,
-    *,
-    points: Sequence[Point] = (),
-    beside: Sequence[Contender] = (),
-) -> BenchOutcome:
+def compared(session: Session, request: Request, screen: Screen, points: Sequence[Point] = ()) -> BenchOutcome:
     """Let all contenders answer until the time is up; Ctrl-C keeps what was finished.
 
-    `points`: what is compared, by default the points of the request's axes. `beside`: other programs.
+    `points`: what is compared, by default the points of the request's axes.
     """
-    with contexts_of(session, points or points_of(session, request.axes, screen)) as (_, competing):
-        limits, asker, tasks = request.limits, asker_of(session), request.asked
-        rounds = Rounds([*competing, *beside], tasks, limits.repetitions, asker, request.deadline)
+    asker, tasks = asker_of(session), request.asked
+    chosen = points or points_of(session, request.axes, screen)
+    with ExitStack() as stack:
+        with ctrl_c_ends_at_once():
+            contexts = stack.enter_context(Contexts(session, chosen))
+        competing = [contexts.contender(point) for point in chosen]
+        rounds = Rounds(competing, tasks, request.repetitions, asker, request.deadline)
         try:
             if any(each.mode == "auto" for each in competing):
-                # Where the model is in another process, auto learns it as it decodes.
-                cost_s = min(COST_S, limits.seconds / 10)
-                session.learn_cost(MeasurePlan(seconds=cost_s), request.state, screen.note, ctrl_c_ends_at_once())
+                plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
+                session.learn_cost(plan, request.state, screen.note, ctrl_c_ends_at_once())
             screen.note("warming up")
-            rounds.warm_up(shortest(asker, tasks), screen, leave_out=request.leave_out)
+            rounds.warm_up(_first(asker, tasks), screen, leave_out=request.leave_out)
         except KeyboardInterrupt:
             raise Interrupted("stopped before anything was compared") from None
         except TimeUp:
-            raise too_short(limits) from None
+            raise too_short(request) from None
         kinds, most = len(by_class(tasks)), max(task.max_tokens for task in tasks)
         of = f" of {kinds} classes" if kinds > 1 else ""
         prompts = f"{counted(sum(len(task.turns) for task in tasks), 'prompt')}{of} in turns"
-        screen.note(f"{prompts}, answers of up to {counted(most, 'token')}, until {limits.seconds:g} s are over")
+        screen.note(f"{prompts}, answers of up to {counted(most, 'token')}, until {request.seconds:g} s are over")
         interrupted, core_begin = False, process_time()
         try:
             _go_through(rounds, screen)
         except KeyboardInterrupt:
             screen.note("stopped; what follows is what was finished")
             interrupted = True
-        share = _core_share(rounds, process_time() - core_begin, session.threads)
+        core_s = process_time() - core_begin
+        wanted_s = sum(trial.core_wanted_s(session.threads) for found in rounds.trials.values() for trial in found)
         for task in rounds.left_out:
             screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
-        for number, error in rounds.failures.items():
-            screen.note(f"{rounds.contenders[number].label} was given up: {error}")
-        return BenchOutcome(rounds, machine_of(session), interrupted, share)
-
-
-def shortest(asker: Asker, tasks: Sequence[Task]) -> Exchange:
-    """The first turn with the shortest prompt, for a few tokens. Raises LacliError where none fits into the context."""
-    asked = [asker.exchange(replace(task, max_tokens=WARM_UP_TOKENS), []) for task in tasks]
-    if fitting := [exchange for exchange in asked if exchange]:
-        return min(fitting, key=lambda exchange: len(exchange.prompt))
-    least = min(len(asker.prompt(task, [])) for task in tasks)
-    raise LacliError("no prompt fits into the context", f"-c {least + 512} for example")
-
-
-def too_short(limits: Limits) -> LacliError:
-    """The error of a benchmark whose time was up before plain decoding had answered anything."""
-    return LacliError(
-        f"{limits.seconds:g} s were over before an answer was finished", "give more --seconds, or less -n"
-    )
+        return BenchOutcome(rounds, machine_of(session), interrupted, core_s / wanted_s if wanted_s else 1.0)
 
 
 def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
-    """Print a benchmark: a summary, behind tables where they are wanted, or rows for programs.
+    """Print a benchmark: a summary, behind a table if it is wanted, or rows for programs.
 
-    Raises Interrupted after Ctrl-C, when what was finished is printed, and LacliError where there is nothing to print.
+    Raises Interrupted after Ctrl-C, when what was finished is printed, and LacliError if there is nothing to print.
     """
-    if outcome.found and request.form == "json":
+    rounds, machine, width = outcome.rounds, outcome.machine, columns() or PAGE
+    found = results(rounds)
+    if found and request.form == "json":
         if outcome.held_up:
             screen.note(outcome.held_up)
-        screen.line(as_text(outcome.rows))
-    elif outcome.found:
-        screen.line(_for_people(outcome, request), drawn=True)
+        screen.line(as_json(found, machine))
+    elif found:
+        finished = {result.number for result in found}
+        words = summary(
+            found,
+            machine,
+            asked=len(rounds.tasks) - len(rounds.left_out),
+            seconds=request.seconds,
+            unfinished=[each.label for number, each in enumerate(rounds.contenders) if number not in finished],
+            busy=outcome.held_up,
+        )
+        parts = [wrapped(words, width)]
+        if request.form == "md":
+            parts.insert(0, table(found, machine, None))
+        elif request.details:
+            parts.insert(0, wrapped(table(found, machine, width), width))
+        screen.line("\n\n".join(parts), drawn=True)
     if outcome.interrupted:
         raise Interrupted("")
-    if not outcome.found:
-        raise too_short(request.limits)
+    if not found:
+        raise too_short(request)
 
 
 def asker_of(session: Session) -> Asker:
@@ -269,25 +208,19 @@ def asker_of(session: Session) -> Asker:
     return Asker(prompt, session.engine.cells)
 
 
-def _for_people(outcome: BenchOutcome, request: Request) -> str:
-    """The tables of -o md or of --details, those of others, and the summary."""
-    found, machine, width = outcome.found, outcome.machine, columns()
-    parts = list(outcome.tables)
-    if request.form == "md":
-        parts.insert(0, as_lines(found, machine))
-    elif request.details:
-        parts.insert(0, as_lines(found, machine, lined_up(width), width or PAGE))
-    rounds = outcome.rounds
-    said = summary(
-        found,
-        machine,
-        asked=len(rounds.tasks) - len(rounds.left_out),
-        seconds=request.limits.seconds,
-        width=width or PAGE,
-        unfinished=outcome.unfinished,
-        busy=outcome.held_up,
+def _first(asker: Asker, tasks: Sequence[Task]) -> Exchange:
+    """The first prompt that fits into the context, for a few tokens. Raises LacliError if none does."""
+    asked = (asker.exchange(replace(task, max_tokens=WARM_UP_TOKENS), []) for task in tasks)
+    if fits := next(filter(None, asked), None):
+        return fits
+    raise LacliError("no prompt fits into the context", f"-c {len(asker.prompt(tasks[0], [])) + 512} for example")
+
+
+def too_short(request: Request) -> LacliError:
+    """The error of a benchmark whose time was up before plain decoding had answered anything."""
+    return LacliError(
+        f"{request.seconds:g} s were over before an answer was finished", "give more --seconds, or less -n"
     )
-    return "\n\n".join([*parts, said])
 
 
 def _go_through(rounds: Rounds, screen: Screen) -> None:
@@ -299,12 +232,3 @@ def _go_through(rounds: Rounds, screen: Screen) -> None:
             while shown < int(perf_counter() - begin):
                 shown += 1
                 advance()
-
-
-def _core_share(rounds: Rounds, core_s: float, threads: int) -> float:
-    """Part of the time in which the threads had a core, of `core_s` processor seconds; 1 where others decode too."""
-    if not all(each.point for each in rounds.contenders):
-        return 1.0
-    trials = [trial for found in rounds.trials.values() for trial in found]
-    wanted_s = sum(trial.core_wanted_s(threads) for trial in trials)
-    return core_s / wanted_s if wanted_s else 1.0

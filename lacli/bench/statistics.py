@@ -1,8 +1,7 @@
-"""Medians, spreads and ratios with their intervals: what repeated measurements say, and how surely."""
+"""Spreads, and ratios with their intervals: what repeated measurements say, and how surely."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, sqrt
@@ -25,7 +24,7 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, with its 95% interval, or None for its ends where there are fewer than three prompts.
+    """How many times as fast, with its 95% interval, or None for its ends if there are fewer than three prompts.
 
     `prompts`: how many were measured.
     """
@@ -49,8 +48,7 @@ class Ratio:
 def spread(values: Sequence[float]) -> float | None:
     """Half of the interquartile range: about half of the values lie within it around the median.
 
-    The standard deviation's counterpart to a median: one slow run in five hardly moves it. Quartiles lie between the
-    neighbouring values in proportion. None for a single value, which shows no spread.
+    None for a single value, which shows no spread.
     """
     if len(values) < 2:
         return None
@@ -58,25 +56,19 @@ def spread(values: Sequence[float]) -> float | None:
     return float(high - low) / 2
 
 
-def stddev(values: Sequence[float]) -> float:
-    """Standard deviation of a sample; 0 for a single value, as in llama-bench's stddev columns."""
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
 def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Ratio:
     """How many times as fast another mode is as plain decoding, from seconds a token by prompt and by repetition.
 
     The n-th repetition of a prompt in one mode is paired with the n-th in the other, which ran beside it, so drift
-    cancels. The value is the geometric mean over prompts of the median over repetitions, which counts twice as fast
-    and half as fast alike: exchanging the modes gives the inverse. The interval says where the value of many more
-    prompts of the kind would lie, and is wide for few: see `_interval`. Two prompts have none, because Student's t of
-    one degree of freedom would make it 12.7 standard errors; neither has one, which says nothing of others.
+    cancels. The value is the geometric mean over prompts of the median over repetitions: exchanging the modes gives
+    the inverse. The interval says where the value of many more prompts of the kind would lie. Two prompts have none,
+    because Student's t of one degree of freedom would make it 12.7 standard errors; one has none, which says nothing
+    of others.
     """
     pairs = list(zip(plain, other, strict=True))
     assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs the one beside it"
     logs = [np.log(np.divide(*pair)) for pair in pairs]
-    medians = [float(np.median(repeated)) for repeated in logs]
-    value = float(np.mean(medians))
+    value = float(np.mean([np.median(repeated) for repeated in logs]))
     if len(logs) < 3:
         return Ratio(exp(value), prompts=len(logs))
     low, high = _interval(logs, value)

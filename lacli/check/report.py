@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,15 +14,10 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
-from lacli.text.format import counted, fitted
-
-Piece = Callable[[int], bytes]
+from lacli.text.format import columns, counted
 
 LONGEST_TOKEN = 16
 """Characters of a token's text in the table."""
-
-KEYS = 3
-"""Columns that name an answer that parts: mode, prompt and token."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +35,28 @@ class Setup:
     sampled: str
     predict: int
     prompts: int
-    piece: Piece
-
-    @property
-    def greedy(self) -> bool:
-        return self.sampling.greedy
+    piece: Callable[[int], bytes]
 
 
 def as_lines(setup: Setup, result: Result, width: int = 0) -> str:
     """The verdict and what follows, what was checked, and a table a question; `width`: of the terminal, or 0."""
-    parts = [wrapped(part, width or PAGE) for part in (*_said(setup, result), _heading(setup))]
+    settings = setup.model_settings
+    strict = " --strict" if setup.decode_settings.strict else ""
+    heading = (
+        f"model     {setup.description}, {setup.backend}, {settings.all_thread_words}\n"
+        f"context   {setup.context} cells, {settings.flags}{strict}\n"
+        f"sampling  {setup.sampled}"
+    )
+    parts = [wrapped(part, width or PAGE) for part in (*_said(setup, result), heading)]
     if result.modes:
-        parts.append(_mode_table(setup, result, width))
+        rows = []
+        for mode in result.modes:
+            counts = mode.counts
+            numbers = f"{counts.identical} of {counts.answers}", str(counts.rounding), str(counts.bugs)
+            rows.append([mode.settings.mode, *numbers, f"{mode.tokens_per_step:.2f}"])
+        asked = f"{counted(setup.prompts, 'prompt')}, at most {counted(setup.predict, 'token')} each"
+        header = ["mode", "identical", "rounding", "BUG", "tokens a step"]
+        parts.append(_table(f"Modes beside plain decoding: {asked}", header, rows, range(1, 5), width))
     if partings := list(result.partings):
         parts.append(_difference_table(setup, partings, width))
     return "\n\n".join(parts)
@@ -64,25 +69,19 @@ def conclusion(setup: Setup, result: Result) -> str:
 
 def _said(setup: Setup, result: Result) -> list[str]:
     """The conclusion's paragraphs."""
-    return list(filter(None, (_verdict(result), _advice(setup, result))))
-
-
-def _advice(setup: Setup, result: Result) -> str:
+    verdict = _verdict(result)
+    if result.stopped:
+        verdict = f"Stopped early, so this is about what was finished. {verdict}"
     if result.verdict != "rounding":
-        return ""
+        return [verdict]
     why = "llama.cpp rounds a batch of many rows in another way than one row, and where two tokens are nearly as likely"
-    sentence = f"{why} the text can part."
-    if setup.on_gpu or setup.decode_settings.strict:
-        return sentence
-    return f"{sentence} With --strict every mode gives the same text on the CPU: lacli check --strict tries it here."
+    advice = f"{why} the text can part."
+    if not (setup.on_gpu or setup.decode_settings.strict):
+        advice += " With --strict every mode gives the same text on the CPU: lacli check --strict tries it here."
+    return [verdict, advice]
 
 
 def _verdict(result: Result) -> str:
-    verdict = _verdict_on_texts(result)
-    return f"Stopped early, so this is about what was finished. {verdict}" if result.stopped else verdict
-
-
-def _verdict_on_texts(result: Result) -> str:
     counts = result.counts
     texts = counted(counts.answers, "text")
     if counts.bugs:
@@ -98,31 +97,8 @@ def _verdict_on_texts(result: Result) -> str:
     return "No mode was checked, so there are no texts to compare."
 
 
-def _heading(setup: Setup) -> str:
-    model_settings = setup.model_settings
-    lines = [
-        ("model", f"{setup.description}, {setup.backend}, {model_settings.all_thread_words}"),
-        (
-            "context",
-            f"{setup.context} cells, {model_settings.flags}" + (" --strict" if setup.decode_settings.strict else ""),
-        ),
-        ("sampling", setup.sampled),
-    ]
-    return "\n".join(f"{name:9} {text}" for name, text in lines)
-
-
-def _mode_table(setup: Setup, result: Result, width: int) -> str:
-    rows = [["mode", "identical", "rounding", "BUG", "tokens a step"]]
-    for mode in result.modes:
-        counts = mode.counts
-        numbers = [f"{counts.identical} of {counts.answers}", str(counts.rounding), str(counts.bugs)]
-        rows.append([mode.settings.mode, *numbers, f"{mode.tokens_per_step:.2f}"])
-    asked = f"{counted(setup.prompts, 'prompt')}, at most {counted(setup.predict, 'token')} each"
-    return _table(f"Modes beside plain decoding: {asked}", rows, range(1, 5), width)
-
-
 def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]], width: int) -> str:
-    rows = [["mode", "prompt", "token", "plain's", "the mode's", "verdict"]]
+    rows = []
     for mode, number, run in partings:
         verdict = "BUG" if run.bug else run.verdict
         if run.difference is None:
@@ -138,12 +114,12 @@ def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]
     )
     refusals = {run.failure for _, _, run in partings if run.failure}
     lines = [wrapped(f"Refused: {refusal}", width or PAGE) for refusal in sorted(refusals)]
-    return "\n".join([_table(title, rows, (1, 2), width, KEYS), *lines])
+    header = ["mode", "prompt", "token", "plain's", "the mode's", "verdict"]
+    return "\n".join([_table(title, header, rows, (1, 2), width), *lines])
 
 
-def _table(title: str, rows: Sequence[Sequence[str]], right: Collection[int], width: int, keys: int = 1) -> str:
-    header, *body = rows
-    lines = fitted(header, body, right, width and width - 2, keys)
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int], width: int) -> str:
+    lines = columns(header, rows, right, width and width - 2, folds=True)
     return "\n".join([wrapped(title, width or PAGE), *(f"  {line}".rstrip() for line in lines)])
 
 
@@ -165,7 +141,7 @@ def _number(value: float) -> str:
 
 def as_json(setup: Setup, result: Result) -> dict[str, Any]:
     """One object; docs/exactness.md says what it holds. null: there is no such number."""
-    decode_settings = setup.decode_settings
+    decode_settings, sampling = setup.decode_settings, setup.sampling
     return {
         "model": setup.model,
         "description": setup.description,
@@ -176,9 +152,9 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
         "ngram": decode_settings.ngram,
         "guesses": decode_settings.guesses,
         "strict": decode_settings.strict,
-        "temperature": setup.sampling.temp,
+        "temperature": sampling.temp,
         "sampling": setup.sampled,
-        "seed": None if setup.greedy else setup.sampling.seed,
+        "seed": None if sampling.greedy else sampling.seed,
         "prompts": setup.prompts,
         "predict": setup.predict,
         "verdict": result.verdict,
@@ -208,13 +184,8 @@ def _parting_json(setup: Setup, mode: ModeName, number: int, run: Run) -> dict[s
         "plain_text": token_text(setup, parting.plain),
         "token": parting.other,
         "text": token_text(setup, parting.other),
-        "margin": _finite(parting.margin),
-        "logit_difference": _finite(parting.rounding),
+        "margin": parting.margin if math.isfinite(parting.margin) else None,
+        "logit_difference": parting.rounding if math.isfinite(parting.rounding) else None,
         "verdict": run.verdict,
         "failure": run.failure or None,
     }
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None

@@ -22,7 +22,6 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings, spellings
 
 if TYPE_CHECKING:
-    from lacli.bench.run import Limits
     from lacli.bench.sweep import Axes
 
 BENCH = "Benchmark"
@@ -111,12 +110,6 @@ class Amount:
     predict: Predict = None
     seconds: Seconds = 180.0
 
-    @property
-    def limits(self) -> Limits:
-        from lacli.bench.run import Limits
-
-        return Limits(self.seconds, self.each, self.repetitions, self.predict)
-
 
 @with_groups(
     model=options.model_name,
@@ -171,9 +164,16 @@ def bench(
     if details and output == "json":
         raise UsageError("--details is for people and -o json for programs", "leave one of them out")
     request = Request(
+        path=options.model_path(model, screen, offline),
         tasks=tuple(tasks_of(prompts, classes)),
         state=state_file(),
-        limits=amount.limits,
+        seconds=amount.seconds,
+        model_settings=model_settings,
+        decode_settings=decode_settings,
+        sampling=sampling,
+        each=amount.each,
+        repetitions=amount.repetitions,
+        max_tokens=amount.predict,
         axes=_axes(mode, window, ngram, guesses),
         form=output,
         leave_out=typed(called).isdisjoint(COMPARED),
@@ -182,8 +182,7 @@ def bench(
         template_variables=read_variables(chat_template_kwargs),
         verbose=verbose,
     )
-    path = options.model_path(model, screen, offline)
-    benchmark(path, model_settings, decode_settings, sampling, request, screen)
+    benchmark(request, screen)
 
 
 def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None) -> Axes:

@@ -10,23 +10,17 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.options import OUTPUT, model_group
+from lacli.cli.options import model_group
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
     from lacli.auto.measure import MeasurePlan
-    from lacli.auto.model_cost import ModelRecords
     from lacli.auto.step_cost import Cost
-    from lacli.bench.cost_report import Learned
     from lacli.terminal.screen import Screen
 
 COST = "Cost"
 MAX_ROWS, MAX_CONTEXT = 4096, 2**20
-
-CHARTED = 100
-"""Columns of a terminal from which the chart is drawn unasked."""
 
 
 def sizes(text: str, flag: str, most: int) -> tuple[int, ...]:
@@ -54,11 +48,6 @@ Seconds = Annotated[
     typer.Option("--seconds", min=0.1, rich_help_panel=COST,
                  help="About how long to measure once the model is loaded. Slow models get fewer sizes, at least two."),
 ]  # fmt: skip
-Chart = Annotated[
-    bool | None,
-    typer.Option("--chart/--no-chart", show_default=False, rich_help_panel=OUTPUT,
-                 help=f"Draw the costs in the terminal. (default: where it has {CHARTED} columns)"),
-]  # fmt: skip
 Fresh = Annotated[
     bool,
     typer.Option("--fresh", rich_help_panel=COST,
@@ -77,7 +66,6 @@ def cost(
     model_settings: ModelSettings,
     offline: options.Offline = False,
     json: options.Json = False,
-    chart: Chart = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
@@ -86,8 +74,6 @@ def cost(
 
     It says what lookahead must bring to pay for itself. A model is measured once on a machine and for its flags; the
     numbers are kept in the user's cache directory.
-
-    Beside them stands what mode auto has learned from answers.
     """
     from json import dumps
 
@@ -120,13 +106,11 @@ def cost(
     records = ModelRecords(state_file(), path, settings)
     if fresh:
         records.forget()
-    known = learned(records)
     if json:
-        screen.line(dumps(as_json(path, settings, found, known, is_kept=is_kept), ensure_ascii=False))
+        screen.line(dumps(as_json(path, settings, found, is_kept=is_kept), ensure_ascii=False))
     else:
         age, width = time() - found.measured_at if is_kept else None, columns()
-        drawn = width >= CHARTED if chart is None else chart
-        screen.line(as_lines(settings, found, age, known, width=width, chart=drawn), drawn=True)
+        screen.line(as_lines(settings, found, age, width=width), drawn=True)
     if found.stopped:
         raise Interrupted("")
 
@@ -145,11 +129,3 @@ def _measured(path: Path, settings: ModelSettings, plan: MeasurePlan, screen: Sc
             return measure_cost(model, settings, plan, screen.note, opening=ctrl_c_ends_at_once())
         except KeyboardInterrupt:
             raise Interrupted("stopped before anything was measured") from None
-
-
-def learned(records: ModelRecords) -> list[Learned]:
-    """Return what mode auto begins with here, in greedy answers and in sampled ones, and when it was learned."""
-    from lacli.auto.experience import Experience
-
-    experiences = [Experience(DecodeSettings(), sampled=sampled) for sampled in (False, True)]
-    return [(each, at) for each in experiences if (at := records.go_on(each))]

@@ -56,7 +56,7 @@ def _row(found: object, place: str, question: PromptOptions, sampling: SamplingS
     ids = {name: row[name] for name in ("custom_id", "id") if isinstance(row.get(name), str | int)}
     try:
         if isinstance(found, LacliError):
-            return PromptRow(error=str(found))
+            return PromptRow(error=f"{place}: {found}")
         if not isinstance(found, dict):
             raise LacliError("not a JSON object", EXAMPLE)
         return _understood(row, question, sampling)

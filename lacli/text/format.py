@@ -34,9 +34,6 @@ pairs become the replacement character.
 SIGNS_IN_LINES = {code: sign for code, sign in SIGNS.items() if chr(code) not in "\n\t"}
 
 
-NARROW = 24
-"""Columns from which a table's last column is wrapped beside the others, and not put into a table of its own."""
-
 WIDEST = 10_000
 """Columns of a table in Markdown, which is not wrapped."""
 
@@ -123,12 +120,17 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def columns(
-    header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), width: int = 0
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[int] = (),
+    width: int = 0,
+    *,
+    folds: bool = False,
 ) -> list[str]:
     """The lines of a table whose columns line up; names from files come out printable.
 
     `right`: the columns that are aligned to the right. `width`: columns of the terminal, which the last column is
-    wrapped to fit; 0: one line a row.
+    wrapped to fit; 0: one line a row. `folds`: wrap all columns.
     """
     from rich.console import Console
     from rich.table import Table
@@ -137,7 +139,8 @@ def columns(
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for place, title in enumerate(header):
         last = place == len(header) - 1
-        table.add_column(title, justify="right" if place in right else "left", no_wrap=not (last and width))
+        wraps = width > 0 and (last or folds)
+        table.add_column(title, justify="right" if place in right else "left", no_wrap=not wraps, overflow="fold")
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     widest = sum(max(map(len, column)) for column in zip(header, *rows, strict=True))
@@ -146,23 +149,6 @@ def columns(
     room = width or 2 * widest + 2 * len(header)
     Console(file=shown, width=room, force_terminal=False, color_system=None, emoji=False).print(table)
     return [line.rstrip() for line in shown.getvalue().removesuffix("\n").split("\n")]
-
-
-def fitted(
-    header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), width: int = 0, keys: int = 1
-) -> list[str]:
-    """The same with the columns that have no room in `width` in further tables, each behind the first `keys` ones."""
-    sizes = [max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)]
-    sizes[-1] = min(sizes[-1], NARROW)
-    left, lines = list(range(keys, len(sizes))), list[str]()
-    while left:
-        chosen = [*range(keys), left.pop(0)]
-        while left and (not width or sum(sizes[place] for place in [*chosen, left[0]]) <= width + 2):
-            chosen.append(left.pop(0))
-        cells = [[row[place] for place in chosen] for row in (header, *rows)]
-        lines += [""] * bool(lines)
-        lines += columns(cells[0], cells[1:], [at for at, place in enumerate(chosen) if place in right], width)
-    return lines
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

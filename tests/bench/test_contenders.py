@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.contenders import Contexts, contenders, with_plain
+from lacli.bench.contenders import Contexts, with_plain
 from lacli.bench.rounds import Exchange
 from lacli.bench.sweep import Axes, Point, points
 from lacli.bench.tasks import Task
@@ -51,13 +51,12 @@ def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_and_auto_
 def test_counts_of_a_benchmark_are_llama_decode_calls(session: Session) -> None:
     chosen = with_plain([Point(DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4))])
     with Contexts(session, chosen) as contexts:
-        for contender in contenders(session, contexts, chosen):
-            engine = contexts.of(contender)
+        for point in chosen:
+            engine = contexts.engine(point)
             before = engine.calls
-            trial = contender.answer(exchange(session))
+            trial = contexts.contender(point).answer(exchange(session))
             prefills = 1
-            assert trial.step_count == engine.calls - before - prefills
-            assert trial.tokens == len(trial.ids or ())
+            assert len(trial.steps) == engine.calls - before - prefills
 
 
 def test_a_sampled_benchmark_draws_plain_decodings_text_in_every_mode() -> None:
@@ -68,7 +67,7 @@ def test_a_sampled_benchmark_draws_plain_decodings_text_in_every_mode() -> None:
     ) as session:
         chosen = with_plain([Point(replace(session.settings, mode="lookup"))])
         with Contexts(session, chosen) as contexts:
-            plain, lookup = (each.answer(exchange(session)) for each in contenders(session, contexts, chosen))
+            plain, lookup = (contexts.contender(each).answer(exchange(session)) for each in chosen)
     assert plain.ids == lookup.ids
 
 

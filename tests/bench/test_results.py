@@ -1,22 +1,23 @@
-"""What a benchmark's trials add up to: results by class, their pairs, and how far guesses were accepted."""
+"""What a benchmark's trials add up to: results by class, their pairs, the summary, the table and rows for programs."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from lacli.bench.results import Acceptance, results
-from lacli.bench.rounds import Contender, Exchange, Rounds, Trial
+from lacli.bench.report import MOST_SHOWN, as_json, summary, table, what_tells
+from lacli.bench.results import Result, results
+from lacli.bench.rounds import Exchange, Rounds, Trial
 from lacli.bench.statistics import paired_ratio
 from lacli.bench.tasks import ALL
-from lacli.errors import LacliError
-from lacli.settings import MODES, DecodeSettings, ModeName
-from lacli.stats import RunStatistics, Step
-from lacli.tree import Origin
 from tests.fakes.bench_field import (
     LOOKAHEAD,
     LOOKUP,
+    MACHINE,
     PLAIN,
     TASKS,
     asker,
@@ -29,58 +30,38 @@ from tests.fakes.bench_field import (
     wrong,
 )
 from tests.fakes.clock import FakeClock
-from tests.fakes.decoding import auto_decoder
-from tests.fakes.engine import FakeEngine
 
-PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
-
-
-def step(tokens: int, drafted: int) -> Step:
-    origins = (*[Origin.POOL] * (tokens - 1), Origin.MODEL)
-    return Step(tuple(range(tokens)), origins, 1 + drafted, drafted, 0.0, 0.0, 0.0, 0.0)
+AHEAD = "lookahead W=3 N=3 G=2"
+KINDS = ("code", "edit")
 
 
-def steps_of(mode: ModeName) -> list[Step]:
-    settings = DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
-    return list(auto_decoder(FakeEngine(sequences=settings.sequences), settings).generate(PROMPT, 60))
+def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = KINDS, lookups: int = 1) -> Rounds:
+    """Plain decoding, lookup and lookahead have answered so many prompts of each class with so many tokens."""
+    tasks = [
+        replace(task(f"{number} 1 2 {number} 1 2 {place}"), kind=kind, max_tokens=tokens)
+        for number in range(prompts)
+        for place, kind in enumerate(kinds)
+    ]
+    settings = (PLAIN, *[LOOKUP] * lookups, LOOKAHEAD)
+    return played(Rounds([contender(each, clock, free)[0] for each in settings], tasks, 1, asker()))
 
 
-STEPS = [step(1, 0), step(1, 4), step(3, 4), step(1, 0), step(2, 6), step(3, 6)]
+def lasting(result: Result, *times: float) -> Result:
+    """The same with answers that took these times as long as plain decoding's, prompt by prompt."""
+    answered = [
+        replace(each, trials=tuple(replace(trial, seconds=factor * trial.seconds) for trial in each.plain))
+        for each, factor in zip(result.answered, times, strict=True)
+    ]
+    return replace(result, answered=tuple(answered))
 
 
-def test_the_histogram_counts_all_steps_and_the_rates_those_with_guesses() -> None:
-    acceptance = Acceptance.of(STEPS)
-    assert acceptance.histogram == (3, 1, 2)
-    assert acceptance.guessed == (1, 1, 2)
-    assert acceptance.position_rates == [3 / 4, 2 / 4]
-    assert acceptance.hit_rate == 3 / 4
+def ahead_of(clock: FakeClock) -> Result:
+    """Lookahead's answers to four prompts of one class."""
+    return next(each for each in results(answers(clock, 4, 60, ["own"], lookups=0)) if each.by.mode == "lookahead")
 
 
-@pytest.mark.parametrize("steps", [[], [step(1, 0)], [step(1, 4), step(1, 2)]])
-def test_without_guesses_that_came_true_there_are_no_rates(steps: list[Step]) -> None:
-    acceptance = Acceptance.of(steps)
-    assert acceptance.position_rates == []
-    assert acceptance.hit_rate == 0.0
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_real_runs_counts_agree_with_its_tokens_and_origins(mode: ModeName) -> None:
-    steps = steps_of(mode)
-    acceptance, statistics = Acceptance.of(steps), RunStatistics()
-    for one in steps:
-        statistics.add(one)
-    assert list(acceptance.histogram) == statistics.accept_hist
-    assert statistics.accepted == sum(more * count for more, count in enumerate(acceptance.histogram))
-    assert statistics.accepted == sum(origin is not Origin.MODEL for one in steps for origin in one.origins)
-    with_guesses = [len(one.tokens) for one in steps if one.drafted]
-    for depth, rate in enumerate(acceptance.position_rates, start=1):
-        assert rate == sum(length > depth for length in with_guesses) / len(with_guesses)
-
-
-def test_a_step_without_guesses_never_brings_more_than_one_token() -> None:
-    for mode in MODES:
-        acceptance = Acceptance.of(steps_of(mode))
-        assert acceptance.histogram[1:] == acceptance.guessed[1:]
+def told(found: Sequence[Result], asked: int = 8, unfinished: Sequence[str] = (), busy: str = "") -> str:
+    return summary(found, MACHINE, asked=asked, seconds=60.0, unfinished=unfinished, busy=busy)
 
 
 def test_there_is_a_result_for_each_class_and_contender_and_for_all(clock: FakeClock) -> None:
@@ -92,41 +73,42 @@ def test_there_is_a_result_for_each_class_and_contender_and_for_all(clock: FakeC
 
 
 def test_where_rows_are_free_the_speedup_is_the_step_compression(clock: FakeClock) -> None:
-    rounds, found = run(clock, free, PLAIN, LOOKAHEAD)
+    _, found = run(clock, free, PLAIN, LOOKAHEAD)
     for result in found:
         if result.prompts == 1:
             assert result.speedup.value == pytest.approx(result.compression)
-        assert result.speed == pytest.approx(result.compression)
-        assert result.compression == result.tokens / result.steps
-    lookahead = found[-1]
-    assert lookahead.steps == sum(
-        len(trial.steps) for (number, _), each in rounds.trials.items() if number for trial in each
-    )
+        assert result.speed == pytest.approx(result.compression) == pytest.approx(result.tokens / result.steps)
 
 
 def test_plain_decoding_is_as_fast_as_itself(clock: FakeClock) -> None:
     _, found = run(clock, dear, PLAIN, LOOKUP)
     plain = next(result for result in found if result.kind == ALL)
-    assert (plain.speedup.value, plain.compression, plain.rows_per_step) == (1.0, 1.0, 1.0)
+    assert (plain.speedup.value, plain.compression, plain.rows) == (1.0, 1.0, 1.0)
     assert plain.speeds == pytest.approx([1.0, 1.0])
 
 
-@pytest.mark.parametrize("finished", [7, 9])
-def test_results_of_an_interrupted_benchmark_pair_what_both_sides_finished(clock: FakeClock, finished: int) -> None:
+@pytest.mark.parametrize(("finished", "pairs"), [(1, 0), (7, 3), (9, 4)])
+def test_results_of_an_interrupted_benchmark_pair_what_both_sides_finished(
+    clock: FakeClock, finished: int, pairs: int
+) -> None:
     rounds = played(Rounds([contender(each, clock, free)[0] for each in (PLAIN, LOOKUP)], TASKS, 3, asker()), finished)
     found = results(rounds)
     for result in found:
         assert all(len(each.trials) == len(each.plain) > 0 for each in result.answered)
-    pairs = sum(len(result.trials) for result in found if result.number == 1 and result.kind != ALL)
-    assert pairs == {7: 3, 9: 4}[finished]
+    assert sum(len(result.trials) for result in found if result.number == 1 and result.kind != ALL) == pairs
+    assert told(found)
 
 
-def test_a_text_that_is_not_plains_is_found_with_its_first_difference(clock: FakeClock) -> None:
+def test_a_text_that_is_not_plains_is_counted(clock: FakeClock) -> None:
     rounds, _ = run(clock, free, PLAIN, LOOKUP)
     rounds.trials[1, 2][1] = wrong(rounds.trials[1, 2][1])
-    lookup = next(result for result in results(rounds) if (result.kind, result.number) == ("edit", 1))
-    assert [(each.number, each.parts_at) for each in lookup.parted] == [(2, 7)]
+    found = results(rounds)
+    lookup = next(result for result in found if (result.kind, result.number) == ("edit", 1))
     assert lookup.identical == 1
+    assert "2 of 3 texts are plain decoding's; lacli check judges" in told(found)
+    assert "texts" not in summary(
+        found, replace(MACHINE, comparable=False), asked=3, seconds=60.0, unfinished=(), busy=""
+    )
 
 
 def test_a_repetition_that_was_not_finished_is_no_sample(clock: FakeClock) -> None:
@@ -140,30 +122,105 @@ def test_a_repetition_that_was_not_finished_is_no_sample(clock: FakeClock) -> No
     rounds.contenders = [replace(rounds.contenders[0], answer=uneven)]
     played(rounds, 3)
     whole = results(rounds)[-1]
-    assert whole.kind == ALL
-    assert whole.speeds == pytest.approx([40 / (20 * 0.01 + 20 * 10.0)])
-
-
-def test_a_program_that_was_given_up_has_no_result_over_all_classes(clock: FakeClock) -> None:
-    answered: list[Exchange] = []
-
-    def once(exchange: Exchange) -> Trial:
-        if answered:
-            raise LacliError("it crashed")
-        answered.append(exchange)
-        return Trial(None, None, 20, 10, None, None, 10, 1.0, 1.0, 1.0, own_limit=True)
-
-    rounds = played(Rounds([contender(PLAIN, clock)[0], Contender("rival", None, 0, once)], TASKS, 1, asker()))
-    assert [result.kind for result in results(rounds) if result.number == 1] == ["code"]
+    assert whole.kind == ALL and whole.speeds == pytest.approx([40 / (20 * 0.01 + 20 * 10.0)])
 
 
 def test_turns_of_a_conversation_are_one_prompt_of_the_interval(clock: FakeClock) -> None:
-    settings = (PLAIN, LOOKUP)
     talks = [task("1 2 3", "4 5", kind="talk"), task("6 7 6 7", "8 9", kind="talk"), task("2 2", "3", kind="talk")]
-    rounds = played(Rounds([contender(each, clock, free)[0] for each in settings], talks, 1, asker()))
+    rounds = played(Rounds([contender(each, clock, free)[0] for each in (PLAIN, LOOKUP)], talks, 1, asker()))
     talk = results(rounds)[1]
     assert talk.prompts == 6
-    paces = [[[sum(t.seconds for t in pair) / sum(t.tokens for t in pair)] for pair in
+    paces = [[[sum(t.seconds for t in pair) / sum(len(t.ids) for t in pair)] for pair in
               [(rounds.of(number, 2 * each)[0], rounds.of(number, 2 * each + 1)[0]) for each in range(3)]]
              for number in (0, 1)]  # fmt: skip
     assert talk.speedup == paired_ratio(*paces)
+
+
+def test_what_is_faster_comes_first_with_its_interval_and_its_classes(clock: FakeClock) -> None:
+    found = results(answers(clock, 5, 50))
+    slow = [lasting(each, *[2.0] * each.prompts) if each.by.mode == "lookup" else each for each in found]
+    lines = told(slow, asked=10).splitlines()
+    assert lines[1] == "10 prompts of 2 classes, 500 tokens decoded plainly: plain decoding has 1.0 tokens/s."
+    ahead, lookup = (next(i for i, line in enumerate(lines) if line.startswith(name)) for name in (AHEAD, "lookup"))
+    assert ahead < lookup
+    assert re.fullmatch(re.escape(AHEAD) + r": (\d\.\d\d)x, faster \(\d\.\d\dx to \d\.\d\dx\)", lines[ahead])
+    assert re.fullmatch(r"    faster on \w+ \(\d\.\d\dx\), \w+ \(\d\.\d\dx\)", lines[ahead + 1])
+    assert lines[lookup : lookup + 2] == [
+        "lookup: 0.50x, slower (0.50x to 0.50x)", "    slower on code (0.50x), edit (0.50x)"
+    ]  # fmt: skip
+    assert "It takes" not in told(slow) and lines[-1] == "All texts are plain decoding's."
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "asked", "wanted"),
+    [
+        (1, 16, 1, "more prompts and longer answers (-n)."),
+        (3, 100, 3, "more prompts."),
+        (4, 16, 4, "more prompts and longer answers (-n)."),
+        (3, 100, 80, "--seconds 120."),
+        (1, 100, 3, "--seconds 120 and more prompts."),
+    ],
+)
+def test_below_four_prompts_or_200_tokens_there_is_no_ratio_and_what_is_missing_is_said(
+    clock: FakeClock, prompts: int, tokens: int, asked: int, wanted: str
+) -> None:
+    found = results(answers(clock, prompts, tokens, ["own"]))
+    text = told(found, asked)
+    assert not re.search(r"\dx|faster|slower", text) and f"{AHEAD}: cannot tell\n" in text and "lookup: cannot" in text
+    assert f"It takes 4 prompts and 200 tokens of each mode to tell: give {wanted}" in text
+    assert [row["speedup"] for row in json.loads(as_json(found, MACHINE))] == [1, None, None]
+
+
+def test_an_interval_that_holds_1_cannot_tell_and_asks_for_more_unless_it_is_narrow(clock: FakeClock) -> None:
+    ahead = ahead_of(clock)
+    plain = replace(lasting(ahead, 1, 1, 1, 1), by=contender(PLAIN, clock)[0], number=0)
+    for times, ends in (((0.8, 1.3, 0.9, 0.95), "It takes a narrower"), ((0.99, 1.01, 1.0, 1.0), "")):
+        unsure = lasting(ahead, *times)
+        assert unsure.verdict == "cannot tell"
+        assert what_tells([unsure], 4, 60.0).startswith(ends) and bool(what_tells([unsure], 4, 60.0)) == bool(ends)
+        assert re.search(r": cannot tell \(0\.\d\dx to 1\.\d\dx\)\n", told([plain, unsure]) + "\n")
+    assert lasting(ahead, 0.8, 0.81, 0.8, 0.79).verdict == "faster" and lasting(ahead, 2, 2, 2, 2).verdict == "slower"
+
+
+def test_where_some_classes_can_be_told_the_others_are_the_rest(clock: FakeClock) -> None:
+    found = [
+        lasting(each, *(0.5 if at % 2 else 1.5 for at in range(each.prompts))) if each.kind == "edit" else each
+        for each in results(answers(clock, 4, 60, lookups=0))
+    ]
+    assert re.search(r"\n    faster on code \(\d\.\d\dx\); cannot tell on the rest\n", told(found))
+
+
+def test_settings_without_an_answer_and_a_busy_machine_are_named(clock: FakeClock) -> None:
+    text = told(results(answers(clock, 5, 50)), asked=80, unfinished=["lookahead W=9"], busy="Beside other work.")
+    assert "lookahead W=9: cannot tell, no answer was finished\n" in text and "Beside other work.\n" in text
+    assert "give --seconds 120." in text
+
+
+def test_the_best_of_many_settings_is_partly_luck_and_the_last_are_counted(clock: FakeClock) -> None:
+    text = told(results(answers(clock, 5, 50, ["own"], lookups=MOST_SHOWN + 1)))
+    assert f"is the best of {MOST_SHOWN + 2} settings, which is partly luck" in text
+    assert "and 2 settings below these: --details" in text
+
+
+def test_the_table_shows_every_class_and_mode_in_markdown_and_in_a_terminal(clock: FakeClock) -> None:
+    _, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
+    text = table(found, MACHINE, None)
+    for words in ("code", "edit", ALL, "plain", "lookup", AHEAD, "toy 1M F32", "a processor"):
+        assert words in text
+    lines = text.split("\n\n")[1].splitlines()
+    assert len({line.count("|") for line in lines}) == 1 and set(lines[1]) <= set("|-:")
+    for width in (120, 80, 60):
+        drawn = table(found, MACHINE, width).split("\n\n")[1]
+        assert max(map(len, drawn.splitlines())) <= width and "…" not in drawn
+
+
+def test_rows_for_programs_count_what_the_trials_did(clock: FakeClock) -> None:
+    _, found = run(clock, free, PLAIN, LOOKAHEAD, repetitions=3)
+    for row, result in zip(json.loads(as_json(found, MACHINE)), found, strict=True):
+        steps = [step for trial in result.trials for step in trial.steps]
+        assert (row["steps"], row["tokens"]) == (len(steps), sum(len(step.tokens) for step in steps))
+        assert row["draft_n"] == sum(step.drafted for step in steps)
+        assert row["draft_n_accepted"] == sum(len(step.tokens) - 1 for step in steps)
+        assert row["n_gen"] == row["tokens"] / 3 and len(row["samples_ts"]) == row["repetitions"] == 3
+        assert row["rows_per_step"] == pytest.approx(sum(step.rows for step in steps) / len(steps), abs=1e-4)
+        assert not any(isinstance(value, dict) for value in row.values())

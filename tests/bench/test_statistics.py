@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from lacli.bench.statistics import Ratio, paired_ratio, spread, stddev, student_point
+from lacli.bench.statistics import Ratio, paired_ratio, spread, student_point
 
 Times = list[list[float]]
 
@@ -23,16 +23,7 @@ def measured(random: np.random.Generator, prompts: int, repetitions: int, speedu
 def test_the_spread_is_half_the_interquartile_range() -> None:
     assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0
     assert spread([5.0, 1.0, 4.0, 2.0, 300.0]) == 1.5
-    assert spread([1.0, 2.0]) == 0.25
-
-
-def test_a_single_run_shows_no_spread_and_has_llama_benchs_standard_deviation() -> None:
-    assert spread([3.0]) is None
-    assert stddev([3.0]) == 0.0
-
-
-def test_the_standard_deviation_is_a_samples() -> None:
-    assert stddev([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]) == pytest.approx(sqrt(32 / 7))
+    assert spread([1.0, 2.0]) == 0.25 and spread([3.0]) is None
 
 
 def test_the_ratio_is_the_geometric_mean_of_each_prompts_median() -> None:
@@ -54,11 +45,6 @@ def test_exchanging_the_modes_gives_the_inverse() -> None:
     assert there.low is not None and there.high is not None
     assert there.low < there.value < there.high
     assert (back.value, back.low, back.high) == pytest.approx((1 / there.value, 1 / there.high, 1 / there.low))
-
-
-def test_the_same_measurements_give_the_same_interval() -> None:
-    plain, other = measured(np.random.default_rng(6), prompts=5, repetitions=3, speedup=1.2)
-    assert paired_ratio(plain, other) == paired_ratio(plain, other)
 
 
 @pytest.mark.parametrize(("prompts", "repetitions"), [(3, 3), (8, 3), (20, 2)])
@@ -88,10 +74,6 @@ def test_two_prompts_say_too_little_for_an_interval() -> None:
 
 def test_one_prompt_has_no_interval_however_often_it_was_repeated() -> None:
     assert paired_ratio([[3.0] * 9], [[2.0] * 9]) == Ratio(1.5, None, None)
-
-
-def test_prompts_may_have_been_repeated_unequally_often() -> None:
-    assert paired_ratio([[2.0, 2.0, 2.0], [8.0]], [[1.0, 1.0, 1.0], [1.0]]).value == pytest.approx(4.0)
 
 
 def test_what_is_surely_faster_or_slower_excludes_1() -> None:

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 
 from lacli.bench import tasks as bench_tasks
-from lacli.bench.tasks import CLASSES, OWN, Task, built_in, of_classes, read_tasks, task_from_row
+from lacli.bench.tasks import CLASSES, OWN, Task, built_in, read_tasks, task_from_row, tasks_of
 from lacli.errors import LacliError, UsageError
 from tests.fakes.prompt_files import GOOD, TWO, complaint, write
 
@@ -51,29 +51,14 @@ def test_built_in_prompts_are_questions_to_a_chat_model_with_the_users_own_limit
     assert not any(task.raw or task.max_tokens or task.system for task in built_in())
 
 
-def test_edits_give_code_or_text_of_fifteen_lines_or_more_to_copy() -> None:
-    assert min(task.turns[0].count("\n") for task in built_in(["edit"])) >= 15
-
-
-def test_classes_can_be_chosen_and_keep_the_tables_order() -> None:
-    tasks = built_in(["forms", "code"])
-    assert list(dict.fromkeys(task.kind for task in tasks)) == ["code", "forms"]
-    assert tasks == built_in(["code"]) + built_in(["forms"])
-
-
-def test_an_unknown_class_is_named_with_those_that_exist() -> None:
-    with pytest.raises(UsageError) as caught:
-        built_in(["code", "poems"])
-    assert caught.value.what == "there is no prompt class poems"
+def test_classes_can_be_chosen_and_keep_the_tables_order(tmp_path: Path) -> None:
+    assert [*dict.fromkeys(task.kind for task in tasks_of(None, "forms, code"))] == ["code", "forms"]
+    with pytest.raises(UsageError, match="there is no prompt class poems") as caught:
+        tasks_of(None, "code,poems")
     assert all(name in caught.value.hint for name in CLASSES)
-
-
-def test_classes_of_a_file_are_chosen_by_name_and_none_is_taken_for_the_total() -> None:
-    found = [Task(("one",), "a"), Task(("two",), "all"), Task(("three",), "a")]
-    assert of_classes(found, "a") == [found[0], found[2]]
-    assert [task.kind for task in of_classes(found, None)] == ["a", "class all", "a"]
-    with pytest.raises(UsageError, match="there is no class b among these prompts"):
-        of_classes(found, "a, b")
+    path = write(tmp_path, b'{"prompt": "one", "class": "a"}\n{"prompt": "two", "class": "all"}\n')
+    assert [task.kind for task in tasks_of(path, None)] == ["a", "class all"], "none is taken for the total"
+    assert tasks_of(path, "a") == [Task(("one",), "a")]
 
 
 @pytest.mark.parametrize(
@@ -89,11 +74,6 @@ def test_classes_of_a_file_are_chosen_by_name_and_none_is_taken_for_the_total() 
 )
 def test_lines_are_read_however_they_end_and_whatever_the_files_name(tmp_path: Path, raw: bytes) -> None:
     assert read_tasks(write(tmp_path, raw, "prompts.txt")) == TWO
-
-
-def test_rows_without_a_class_get_the_callers(tmp_path: Path) -> None:
-    raw = b'{"prompt": "one"}\n{"prompt": "two", "class": "chat"}\n'
-    assert [task.kind for task in read_tasks(write(tmp_path, raw), kind="qa")] == ["qa", "chat"]
 
 
 def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,26 +121,14 @@ def test_a_line_without_an_end_is_not_read_for_ever(tmp_path: Path, monkeypatch:
 def test_a_plain_row_may_name_its_class_a_system_text_and_a_limit() -> None:
     row = {"prompt": "Why?", "class": "chat", "system": "Be short.", "limit": 64}
     assert task_from_row(row) == Task(("Why?",), "chat", system="Be short.", max_tokens=64)
-
-
-def test_max_tokens_is_another_name_of_the_limit() -> None:
-    assert task_from_row({"prompt": "Why?", "limit": None, "max_tokens": 32}).max_tokens == 32
-
-
-def test_optional_fields_may_be_null_or_empty() -> None:
-    row = {"prompt": "Why?", "turns": None, "class": None, "system": "", "limit": None, "reference": None}
-    assert task_from_row(row) == Task(("Why?",), OWN)
+    assert task_from_row({"prompt": "Why?", "limit": None, "max_tokens": 32, "other": 1}).max_tokens == 32
+    empty = {"prompt": "Why?", "turns": None, "class": None, "system": "", "limit": None}
+    assert task_from_row(empty) == Task(("Why?",), OWN)
 
 
 def test_a_conversation_keeps_its_turns_its_category_and_its_number() -> None:
     row = {"question_id": 81, "category": "writing", "turns": ["First.", "Second."]}
     assert task_from_row(row) == Task(("First.", "Second."), "writing", "81", id=81)
-
-
-def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
-    assert task_from_row({"turns": ["a"], "reference": "x"}).reference == "x"
-    assert task_from_row({"turns": ["a", "b"], "reference": ["x", "y"]}).reference == "x\n\ny"
-    assert task_from_row({"turns": ["a"], "reference": [["x"]]}).reference == ""
 
 
 @pytest.mark.parametrize(
@@ -171,6 +139,7 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
         ({"messages": [{"role": "user", "content": "a"}]}, "only lacli run --prompts takes messages"),
         ({"prompt": ["a"]}, "prompt is not a text"),
         ({"prompt": " \n"}, "prompt is empty"),
+        ({"prompt": ""}, "prompt is empty"),
         ({"prompt": "half \ud83d"}, "prompt holds half a surrogate pair"),
         ({"prompt": "a", "class": 3}, "class is not a text"),
         ({"prompt": "a", "system": ["b"]}, "system is not a text"),
@@ -178,8 +147,6 @@ def test_the_reference_of_a_conversation_is_a_text_or_a_text_a_turn() -> None:
         ({"prompt": "a", "json_schema": {}}, "json_schema is no field of a row"),
         ({"prompt": "a", "response_format": {}}, "response_format is no field of a row"),
         ({"prompt": "a", "n_predict": 5}, "n_predict is no field of a row"),
-        ({"prompt": "a", "max_token": 64}, "max_token is no field of a row"),
-        ({"prompt": "a", "sytem": "b"}, "sytem is no field of a row"),
         ({"prompt": "a", "limit": "64"}, "limit is not a number of tokens"),
         ({"prompt": "a", "limit": -1}, "limit is not a number of tokens"),
         ({"prompt": "a", "limit": True}, "limit is not a number of tokens"),
@@ -201,7 +168,6 @@ def test_what_is_wrong_with_a_row_is_said_with_what_to_do(row: dict[str, object]
     with pytest.raises(LacliError) as caught:
         task_from_row(row)
     assert caught.value.what == what and caught.value.hint
-    assert ("--json-schema" in caught.value.hint) == ("response_format" in row)
     assert "\n" not in str(caught.value)
 
 

@@ -102,26 +102,6 @@ def test_mode_auto_begins_with_what_was_measured_and_other_modes_do_not_ask(
     assert all(json.loads(json.dumps(asdict(each))) == value for each in told if each) and all(told)
 
 
-def test_what_auto_has_learned_is_shown_and_forgotten_where_all_is_measured_afresh(cache: dict[str, str]) -> None:
-    measured(cache, *FEW)
-    answer = ("run", "-q", "-n", "24", "-p", "one two one two one two one two")
-    for flags in ((), ("--temp", "1", "-s", "1")):
-        assert call(*answer, *flags, env={**cache, "LACLI_LEARN": "1"}).code == 0
-    greedy, drawn = measured(cache, *FEW)["learned"]
-    assert (greedy["sampled"], drawn["sampled"]) == (False, True)
-    suffix = greedy["sources"]["suffix"]
-    assert 0 <= suffix["accepted"] <= 1 <= suffix["tries"] and len(greedy["rows"]) == len(greedy["relative"])
-    heading = " ".join(done(cache, *FEW).out.partition("\n\n")[0].split())
-    assert "learned from greedy answers, just now; guesses that came true: " in heading
-    assert f"{suffix['accepted']:.0%} of {suffix['tries']:.0f} from the text so far" in heading
-    # A plain step that a busy moment held up ends what was known of them.
-    timed = any(learned["plain_ms"] for learned in (greedy, drawn))
-    assert "learned from sampled answers" in heading and ("a plain step " in heading) == timed
-    assert measured(cache, *FEW, "-fa", "on")["learned"] == []
-    assert measured(cache, *FEW, "--fresh")["learned"] == []
-    assert "learned" not in done(cache, *FEW).out
-
-
 def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
@@ -228,8 +208,3 @@ def test_ctrl_c_later_shows_what_was_measured_and_keeps_nothing(
     finished = call("cost", *FEW, env=cache)
     assert finished.code == 130 and "behind 16 tokens" in finished.out
     assert "stopped before everything was measured" in finished.out and not kept(cache)
-
-
-def test_the_chart_is_drawn_where_it_is_asked_for(cache: dict[str, str]) -> None:
-    axis = "plain steps that a step costs"
-    assert axis in done(cache, *FEW, "--chart").out and axis not in done(cache, *FEW).out

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lacli.auto import step_cost as step_costs
-from lacli.batch import Batch
+from lacli.bench.report import Machine
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import (
     Asker,
@@ -16,13 +16,11 @@ from lacli.bench.rounds import (
     Trial,
     timed,
 )
-from lacli.bench.rows import Machine
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.decode import Decoder
 from lacli.settings import DecodeSettings
 from tests.fakes.clock import ClockedEngine, FakeClock
-from tests.fakes.engine import FakeEngine
 
 PLAIN = DecodeSettings(mode="plain")
 LOOKUP = DecodeSettings(mode="lookup")
@@ -30,31 +28,11 @@ LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=2)
 
 
 MACHINE = Machine(
-    build_number="0",
-    test_time="2026-01-01T00:00:00+00:00",
-    backends="CPU",
-    cpu_info="a processor",
-    gpu_info="",
-    replicas=[],
-    model_filename="toy.gguf",
-    model_type="toy 1M F32",
-    model_size=4,
-    model_n_params=1,
-    n_ctx=256,
-    n_batch=2048,
-    n_threads=1,
-    n_threads_batch=1,
-    n_gpu_layers=0,
-    flash_attn="auto",
-    type_k="f16",
-    type_v="f16",
-    sampling="none",
-    model_memory_mib=1.0,
-    context_memory_mib=None,
-    peak_memory_mib=2.0,
+    {"build_number": "0", "n_ctx": 256, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "sampling": "none",
+     "peak_memory_mib": 2.0},
+    "toy 1M F32 on a processor, 1 thread",
     comparable=True,
-    thread_words="1 thread",
-)
+)  # fmt: skip
 
 COST = step_costs.Cost(
     (step_costs.StepCost(64, tuple(step_costs.Point(rows, rows**0.6, rows**0.6) for rows in (1, 2, 4, 8, 16, 32))),),
@@ -64,33 +42,18 @@ COST = step_costs.Cost(
 """What steps of the 7M model are taken to cost, so that nothing is measured for mode auto."""
 
 
-class Otherwise(FakeEngine):
-    """Chooses other tokens in batches of more than one row, as rounding may at a near tie."""
-
-    _rows_now = 1
-
-    def next_token(self, context: list[tuple[int, int]]) -> int:
-        return (super().next_token(context) + (self._rows_now > 1)) % self.vocabulary
-
-    def decode(self, batch: Batch) -> bool:
-        self._rows_now = len(batch)
-        return super().decode(batch)
-
-
 def contender(
     settings: DecodeSettings,
     clock: FakeClock,
     cost: Callable[[int, int], float] = lambda rows, outputs: 1.0,
-    number: int = 0,
 ) -> tuple[Contender, ClockedEngine]:
     """A contender with an engine of its own, whose calls take `cost(rows, outputs)` seconds."""
     engine = ClockedEngine(sequences=settings.sequences, clock=clock, cost=cost)
-    point = Point(settings)
 
     def answer(exchange: Exchange) -> Trial:
         return timed(Decoder(engine, settings), exchange, words)
 
-    return Contender(point.label, point, number, answer), engine
+    return Contender(Point(settings), answer), engine
 
 
 def words(tokens: Sequence[int]) -> str:
@@ -142,6 +105,6 @@ def run(clock: FakeClock, cost: Cost, *settings: DecodeSettings, repetitions: in
 
 def wrong(trial: Trial) -> Trial:
     """The same answer with another token in the middle."""
-    ids = list(trial.ids or ())
+    ids = list(trial.ids)
     ids[7] = (ids[7] + 1) % 12
     return replace(trial, ids=tuple(ids))
