@@ -133,7 +133,7 @@ def _on_auto(step_cost: StepCost) -> str:
 
 def _titled(lines: Sequence[tuple[str, str]], width: int) -> str:
     """Return a line a subject, wrapped beside the subjects."""
-    return wrapped("\n".join(f"{name:10} {text}" for name, text in lines), width or PAGE)
+    return wrapped("\n".join(f"{name:9} {text}" for name, text in lines), width or PAGE)
 
 
 def _table(step_cost: StepCost) -> str:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import cycle, pairwise
-
-MARKERS = "●○▲△■□◆◇"
-"""The points of a chart's first, second, .. line."""
 
 BRAILLE = 0x2800
 
@@ -21,14 +16,12 @@ UPPER = 0x1B
 
 IN_ASCII = str.maketrans(
     {chr(BRAILLE + dots): " '.:"[bool(dots & UPPER) + 2 * bool(dots & ~UPPER)] for dots in range(256)}
-    | dict(zip("█│─┤└┬·…±" + MARKERS, "#|-+++.~~" + "*oA^#+%@", strict=True))
+    | dict(zip("█■·…±", "##.~~", strict=True))
 )
 """A character of ASCII for each that charts and tables draw with."""
 
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 """What Python itself sets LC_CTYPE to where the locale is C or POSIX (PEP 538)."""
-
-Points = Sequence[tuple[float, float]]
 
 
 def drawable(text: str, encoding: str) -> str:
@@ -52,41 +45,15 @@ class Canvas:
         self.width = width
         self.height = height
         self._dots = [[0] * width for _ in range(height)]
-        self._signs: dict[tuple[int, int], str] = {}
 
     def dot(self, x: int, y: int) -> None:
         """Set one dot; nothing happens outside the canvas."""
         if 0 <= x < 2 * self.width and 0 <= y < 4 * self.height:
             self._dots[y // 4][x // 2] |= DOT[y % 4][x % 2]
 
-    def line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Set the dots from `start` to `end`, both included."""
-        (left, top), (right, bottom) = start, end
-        steps = max(abs(right - left), abs(bottom - top), 1)
-        for step in range(steps + 1):
-            self.dot(left + round(step * (right - left) / steps), top + round(step * (bottom - top) / steps))
-
-    def column(self, share: float) -> int:
-        """The column of dots at a `share` of the width, from 0 to 1."""
-        return round(share * (2 * self.width - 1))
-
-    def row(self, share: float) -> int:
-        """The row of dots at a `share` of the height from the bottom, from 0 to 1."""
-        return round((1 - share) * (4 * self.height - 1))
-
-    def sign(self, x: int, y: int, character: str) -> None:
-        """Put a character over the cell of a dot."""
-        self._signs[y // 4, x // 2] = character
-
     def lines(self) -> list[str]:
         """The cells as text, a string a row."""
-        return [
-            "".join(
-                self._signs.get((row, column)) or (chr(BRAILLE + dots) if dots else " ")
-                for column, dots in enumerate(cells)
-            )
-            for row, cells in enumerate(self._dots)
-        ]
+        return ["".join(chr(BRAILLE + dots) if dots else " " for dots in cells) for cells in self._dots]
 
 
 def histogram(counts: Sequence[int], *, width: int = 24) -> str:
@@ -101,70 +68,3 @@ def histogram(counts: Sequence[int], *, width: int = 24) -> str:
         for length, count in enumerate(counts, start=1)
         if count
     )
-
-
-def curve(
-    series: Mapping[str, Points],
-    *,
-    width: int = 80,
-    height: int = 20,
-    x_label: str,
-    y_label: str,
-) -> str:
-    """Lines through (x, y) points above 0, with axes in powers of two, a marker at each point and a legend.
-
-    `width`, `height`: columns and lines of the whole chart, at least 20 and 9. The y axis includes 1.
-    """
-    lines = {name: sorted(points) for name, points in series.items()}
-    across = _axis([x for points in lines.values() for x, _ in points])
-    up = _axis([1.0, *(y for points in lines.values() for _, y in points)])
-    margin = max(len(_number(tick)) for tick in up) + 2
-    canvas = Canvas(max(width - margin - 1, 10), max(height - 5, 4))
-    _draw(canvas, list(lines.values()), across, up)
-    named = [f"{marker} {name}" for marker, name in zip(cycle(MARKERS), lines, strict=False)]
-    legend = "   ".join(named)
-    legend = legend if len(legend) <= width else "\n".join(named)
-    framed = _framed(canvas, across, up, margin)
-    caption = " " * (margin + 1) + x_label.center(canvas.width).rstrip()
-    return "\n".join([y_label, *framed, caption, legend])
-
-
-def _axis(values: Sequence[float]) -> list[float]:
-    """The ticks of an axis for all `values`: powers of two."""
-    first, last = math.floor(math.log2(min(values))), math.ceil(math.log2(max(values)))
-    return [2.0**power for power in range(first, max(last, first + 1) + 1)]
-
-
-def _share(value: float, ticks: Sequence[float]) -> float:
-    """The position of a value along an axis, from 0 to 1."""
-    return math.log2(value / ticks[0]) / math.log2(ticks[-1] / ticks[0])
-
-
-def _draw(canvas: Canvas, lines: Sequence[Points], across: Sequence[float], up: Sequence[float]) -> None:
-    for marker, points in zip(cycle(MARKERS), lines, strict=False):
-        places = [(canvas.column(_share(x, across)), canvas.row(_share(y, up))) for x, y in points]
-        for start, end in pairwise(places):
-            canvas.line(start, end)
-        for x, y in places:
-            canvas.sign(x, y, marker)
-
-
-def _framed(canvas: Canvas, across: Sequence[float], up: Sequence[float], margin: int) -> list[str]:
-    """The canvas with an axis and its numbers at the left and below; `margin`: columns left of the y axis."""
-    names = {canvas.row(_share(tick, up)) // 4: _number(tick) for tick in up}
-    lines = [
-        f"{names.get(row, ''):>{margin - 1}} {'┤' if row in names else '│'}{cells}".rstrip()
-        for row, cells in enumerate(canvas.lines())
-    ]
-    ticks = {canvas.column(_share(tick, across)) // 2: _number(tick) for tick in across}
-    rule = "".join("┬" if column in ticks else "─" for column in range(canvas.width))
-    numbers = " " * margin
-    for column, name in sorted(ticks.items()):
-        begin = margin + 1 + column - len(name) // 2
-        if begin > len(numbers.rstrip()):
-            numbers = numbers.ljust(begin) + name
-    return [*lines, f"{' ' * margin}└{rule}", numbers]
-
-
-def _number(value: float) -> str:
-    return f"{value:.6g}"
