@@ -1,4 +1,4 @@
-"""Results of a benchmark: a verdict in words, a table for people, and rows for programs."""
+"""Results of a benchmark: a verdict in words, a table in Markdown, and rows for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.library import devices, version
 from lacli.session.report import describe_sampling
 from lacli.session.session import Session
-from lacli.text.format import columns, counted, listed, markdown
+from lacli.text.format import counted, listed, markdown
 
 Format = Literal["text", "md", "json"]
 
@@ -130,11 +130,8 @@ def _rounded(value: float | None) -> float | None:
     return round(value, 4) if value is not None and isfinite(value) else None
 
 
-def table(found: Sequence[Result], machine: Machine, width: int | None) -> str:
-    """What was measured on, and a row for each class and contender.
-
-    `width`: columns of the terminal, or None for Markdown.
-    """
+def table(found: Sequence[Result], machine: Machine) -> str:
+    """What was measured on, and a row for each class and contender, in Markdown."""
     header = ("class", "mode", "tokens/s", "±", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
               "identical")  # fmt: skip
     rows = []
@@ -145,8 +142,7 @@ def table(found: Sequence[Result], machine: Machine, width: int | None) -> str:
         "{words}, llama-cpp-python {build_number}; {n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; "
         "{sampling}; at most {peak_memory_mib:.0f} MiB in memory"
     ).format(words=machine.words, **machine.columns)
-    drawn = markdown(header, rows, 2) if width is None else "\n".join(columns(header, rows, range(2, 12), width))
-    return f"{heading}\n\n{drawn}\n\n{LEGEND}"
+    return f"{heading}\n\n{markdown(header, rows, 2)}\n\n{LEGEND}"
 
 
 def _numbers(result: Result) -> tuple[str, ...]:
@@ -190,7 +186,7 @@ def summary(
         lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
     lines += [f"{label}: cannot tell, no answer was finished" for label in unfinished]
     if more := whole[MOST_SHOWN:]:
-        lines.append(f"and {counted(len(more), 'setting')} below these: --details shows all")
+        lines.append(f"and {counted(len(more), 'setting')} below these: -o md shows all")
     if len(whole) > MOST_COMPARED and whole[0].verdict == "faster":
         luck = "which is partly luck: measure it alone"
         lines += ["", f"{whole[0].label} is the best of {len(whole)} settings, {luck}."]

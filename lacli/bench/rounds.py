@@ -18,9 +18,6 @@ from lacli.decode import Decoder
 from lacli.stats import Step, core_wanted_s
 from lacli.terminal.screen import Screen
 
-LEAST_ROOM = 8
-"""Tokens that an answer must have room for behind its prompt, or the prompt is left out."""
-
 
 class TimeUp(Exception):
     """Raised where an answer would go on beyond the deadline."""
@@ -60,23 +57,8 @@ class Exchange:
     deadline: float = inf
 
 
-@dataclass(frozen=True)
-class Asker:
-    """Turns a task into prompts for a context of `cells` cells.
-
-    `prompt`: makes the token ids of a task's next turn, behind the answers to the turns before.
-    """
-
-    prompt: Callable[[Task, Sequence[str]], list[int]]
-    cells: int
-
-    def exchange(self, task: Task, answers: Sequence[str]) -> Exchange | None:
-        """The turn that follows `answers`; None if its prompt and an answer do not fit into the context."""
-        prompt = self.prompt(task, answers)
-        room = self.cells - len(prompt)
-        if room < LEAST_ROOM:
-            return None
-        return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room))
+Ask = Callable[[Task, Sequence[str]], Exchange | None]
+"""Makes the turn of a task that follows `answers`; None if its prompt and an answer do not fit into the context."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +108,7 @@ class Rounds:
     contenders: Sequence[Contender]
     tasks: Sequence[Task]
     repetitions: int | None
-    asker: Asker
+    ask: Ask
     deadline: float = inf
     exchanges: list[Exchange] = field(default_factory=list)
     left_out: list[Task] = field(default_factory=list)
@@ -173,7 +155,7 @@ class Rounds:
         for task in self.tasks:
             answers: list[str] = []
             while len(answers) < len(task.turns):
-                exchange = self.asker.exchange(task, answers)
+                exchange = self.ask(task, answers)
                 if exchange is None:
                     self.left_out.append(task)
                     break

@@ -12,7 +12,7 @@ from lacli.auto.measure import MeasurePlan
 from lacli.bench.contenders import Contexts, points_of
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
-from lacli.bench.rounds import Asker, Exchange, Rounds, TimeUp
+from lacli.bench.rounds import Ask, Exchange, Rounds, TimeUp
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task, by_class, in_turns
 from lacli.check.compare import fixed_seed
@@ -34,6 +34,9 @@ COST_S = 6.0
 MAX_TOKENS = 128
 """Tokens of an answer without -n: in a short one mode auto has little to copy."""
 
+LEAST_ROOM = 8
+"""Tokens that an answer must have room for behind its prompt, or the prompt is left out."""
+
 WARM_UP_TOKENS = 4
 """Tokens of an answer that warms up: of two steps between the first and the last one is hardly held up."""
 
@@ -44,7 +47,7 @@ class Request:
 
     `state`: the file of measured step costs. `seconds`: for all of it, from `begin` on, a time of `perf_counter`.
     `each`: prompts of a class, `repetitions`: answers of each contender to a prompt, `max_tokens`: of an answer, None
-    for no further limit. `leave_out`: go on without settings whose steps are too dear to pay. `details`: the table too.
+    for no further limit. `leave_out`: go on without settings whose steps are too dear to pay.
     `replicas`: copies of the model that decode one answer together. `template_variables`: for the chat template.
     """
 
@@ -61,7 +64,6 @@ class Request:
     max_tokens: int | None = None
     form: Format = "text"
     leave_out: bool = False
-    details: bool = False
     replicas: ReplicaSettings | None = None
     template_variables: Mapping[str, object] = field(default_factory=dict)
     verbose: bool = False
@@ -131,19 +133,19 @@ def compared(session: Session, request: Request, screen: Screen, points: Sequenc
 
     `points`: what is compared, by default the points of the request's axes.
     """
-    asker, tasks = asker_of(session), request.asked
+    ask, tasks = asking(session), request.asked
     chosen = points or points_of(session, request.axes, screen)
     with ExitStack() as stack:
         with ctrl_c_ends_at_once():
             contexts = stack.enter_context(Contexts(session, chosen))
         competing = [contexts.contender(point) for point in chosen]
-        rounds = Rounds(competing, tasks, request.repetitions, asker, request.deadline)
+        rounds = Rounds(competing, tasks, request.repetitions, ask, request.deadline)
         try:
             if any(each.mode == "auto" for each in competing):
                 plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
                 session.learn_cost(plan, request.state, screen.note, ctrl_c_ends_at_once())
             screen.note("warming up")
-            rounds.warm_up(_first(asker, tasks), screen, leave_out=request.leave_out)
+            rounds.warm_up(_first(ask, tasks), screen, leave_out=request.leave_out)
         except KeyboardInterrupt:
             raise Interrupted("stopped before anything was compared") from None
         except TimeUp:
@@ -161,12 +163,12 @@ def compared(session: Session, request: Request, screen: Screen, points: Sequenc
         core_s = process_time() - core_begin
         wanted_s = sum(trial.core_wanted_s(session.threads) for found in rounds.trials.values() for trial in found)
         for task in rounds.left_out:
-            screen.note(f"left out: {task.kind} prompt of more tokens than the context of {asker.cells} holds")
+            screen.note(f"left out: {task.kind} prompt of more tokens than the context of {session.engine.cells} holds")
         return BenchOutcome(rounds, machine_of(session), interrupted, core_s / wanted_s if wanted_s else 1.0)
 
 
 def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
-    """Print a benchmark: a summary, behind a table if it is wanted, or rows for programs.
+    """Print a benchmark: a summary, behind a table in Markdown if it is wanted, or rows for programs.
 
     Raises Interrupted after Ctrl-C, when what was finished is printed, and LacliError if there is nothing to print.
     """
@@ -188,9 +190,7 @@ def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         )
         parts = [wrapped(words, width)]
         if request.form == "md":
-            parts.insert(0, table(found, machine, None))
-        elif request.details:
-            parts.insert(0, wrapped(table(found, machine, width), width))
+            parts.insert(0, table(found, machine))
         screen.line("\n\n".join(parts), drawn=True)
     if outcome.interrupted:
         raise Interrupted("")
@@ -198,22 +198,24 @@ def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         raise too_short(request)
 
 
-def asker_of(session: Session) -> Asker:
-    """Prompts through the model's chat template, for the session's context."""
+def asking(session: Session) -> Ask:
+    """Turns of tasks through the model's chat template, for the session's context."""
 
-    def prompt(task: Task, answers: Sequence[str]) -> list[int]:
+    def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))
-        return session.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
+        prompt = session.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
+        room = session.engine.cells - len(prompt)
+        return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= LEAST_ROOM else None
 
-    return Asker(prompt, session.engine.cells)
+    return ask
 
 
-def _first(asker: Asker, tasks: Sequence[Task]) -> Exchange:
+def _first(ask: Ask, tasks: Sequence[Task]) -> Exchange:
     """The first prompt that fits into the context, for a few tokens. Raises LacliError if none does."""
-    asked = (asker.exchange(replace(task, max_tokens=WARM_UP_TOKENS), []) for task in tasks)
+    asked = (ask(replace(task, max_tokens=WARM_UP_TOKENS), []) for task in tasks)
     if fits := next(filter(None, asked), None):
         return fits
-    raise LacliError("no prompt fits into the context", f"-c {len(asker.prompt(tasks[0], [])) + 512} for example")
+    raise LacliError("no prompt fits into the context", "give it more tokens with -c")
 
 
 def too_short(request: Request) -> LacliError:

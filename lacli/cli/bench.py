@@ -90,13 +90,8 @@ Rpc = Annotated[str, setting(*spellings("rpc"), hidden=True)]
 """Taken only to be refused with the reason: `lacli run` and `chat` have it."""
 OutputFormat = Annotated[
     Literal["text", "md", "json"],
-    typer.Option("-o", "--output", help="A summary for people, whole tables in Markdown, or rows for programs.",
+    typer.Option("-o", "--output", help="A summary for people, a table before it in Markdown, or rows for programs.",
                  rich_help_panel=OUTPUT),
-]  # fmt: skip
-Details = Annotated[
-    bool,
-    typer.Option("--details", rich_help_panel=OUTPUT,
-                 help="Tables before the summary: tokens/s, intervals, tokens and rows a step, what was accepted."),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print rows as JSON, the same as -o json.", rich_help_panel=OUTPUT)]
 
@@ -138,7 +133,6 @@ def bench(
     offline: options.Offline = False,
     output: OutputFormat = "text",
     json: Json = False,
-    details: Details = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
@@ -161,8 +155,6 @@ def bench(
         )
     screen = Screen(color=color, quiet=quiet)
     output = "json" if json else output
-    if details and output == "json":
-        raise UsageError("--details is for people and -o json for programs", "leave one of them out")
     request = Request(
         path=options.model_path(model, screen, offline),
         tasks=tuple(tasks_of(prompts, classes)),
@@ -177,7 +169,6 @@ def bench(
         axes=_axes(mode, window, ngram, guesses),
         form=output,
         leave_out=typed(called).isdisjoint(COMPARED),
-        details=details,
         replicas=copies,
         template_variables=read_variables(chat_template_kwargs),
         verbose=verbose,

@@ -73,7 +73,7 @@ PAGES = {
     "rm": Page(("lacli rm qwen2.5-0.5b", "lacli rm --unfinished"), "-y --unfinished --json -q --help-all"),
     "bench": Page(
         ("lacli bench qwen2.5-0.5b", "lacli bench qwen2.5-0.5b --classes code,chat -W 5,10,15"),
-        "--modes --classes --prompts --seconds --each -r -n -W -N -G -t -ngl --details --json --help-all",
+        "--modes --classes --prompts --seconds --each -r -n -W -N -G -t -ngl --json --help-all",
     ),
     "check": Page(
         ("lacli check qwen2.5-0.5b", "lacli check qwen2.5-0.5b --strict --fail-on-difference"),

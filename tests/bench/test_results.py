@@ -199,19 +199,16 @@ def test_settings_without_an_answer_and_a_busy_machine_are_named(clock: FakeCloc
 def test_the_best_of_many_settings_is_partly_luck_and_the_last_are_counted(clock: FakeClock) -> None:
     text = told(results(answers(clock, 5, 50, ["own"], lookups=MOST_SHOWN + 1)))
     assert f"is the best of {MOST_SHOWN + 2} settings, which is partly luck" in text
-    assert "and 2 settings below these: --details" in text
+    assert "and 2 settings below these: -o md" in text
 
 
-def test_the_table_shows_every_class_and_mode_in_markdown_and_in_a_terminal(clock: FakeClock) -> None:
+def test_the_table_shows_every_class_and_mode_in_markdown(clock: FakeClock) -> None:
     _, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
-    text = table(found, MACHINE, None)
+    text = table(found, MACHINE)
     for words in ("code", "edit", ALL, "plain", "lookup", AHEAD, "toy 1M F32", "a processor"):
         assert words in text
     lines = text.split("\n\n")[1].splitlines()
     assert len({line.count("|") for line in lines}) == 1 and set(lines[1]) <= set("|-:")
-    for width in (120, 80, 60):
-        drawn = table(found, MACHINE, width).split("\n\n")[1]
-        assert max(map(len, drawn.splitlines())) <= width and "…" not in drawn
 
 
 def test_rows_for_programs_count_what_the_trials_did(clock: FakeClock) -> None:

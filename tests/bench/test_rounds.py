@@ -66,7 +66,7 @@ def test_the_time_is_kept_however_fast_prompts_are_read_and_steps_are_made(
         ]
         end = clock.now + 60.0
         rounds = Rounds(ones, tasks, None, asker(), end)
-        first = asker().exchange(replace(tasks[0], max_tokens=WARM_UP_TOKENS), [])
+        first = asker()(replace(tasks[0], max_tokens=WARM_UP_TOKENS), [])
         assert first
         rounds.warm_up(first, Screen(quiet=True), leave_out=False)
         played(rounds)
@@ -86,7 +86,7 @@ def test_without_a_limit_prompts_are_answered_again_until_the_time_is_up(clock: 
 def test_settings_whose_steps_are_too_dear_are_left_out_where_nothing_was_named(
     clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = asker().exchange(TASKS[0], [])
+    first = asker()(TASKS[0], [])
     assert first
     for leave_out, left in ((True, ["plain", "lookup"]), (False, ["plain", "lookup", "lookahead W=3 N=3 G=2"])):
         ones = [contender(each, clock, dear)[0] for each in (PLAIN, LOOKUP, LOOKAHEAD)]

@@ -70,9 +70,6 @@ def test_people_get_a_summary_and_tables_where_they_ask() -> None:
     told = " ".join(shown.split())
     assert "It takes 4 prompts and 200 tokens of each mode to tell: give more prompts and longer answers (-n)." in told
     assert max(map(len, shown.splitlines())) <= 80
-    detailed = call(*QUICK, "--modes", "lookup", "--details").out
-    assert "x plain" in detailed and "|" not in detailed and " lookup " in detailed
-    assert call(*QUICK, "--modes", "lookup", "--details", env={"LC_ALL": "C"}).out.isascii()
     assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
 
 
@@ -98,7 +95,6 @@ def test_where_the_time_is_up_before_an_answer_it_is_an_error(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ((*QUICK, "--modes", "lookahead", "--details"), "tokens/s"),
         (("check", "-q", "-c", "256", "-n", "8", "--each", "1", "--mode", "lookup"), "tokens a step"),
         (("cost", "-q", "--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2"), "a row"),
     ],
@@ -196,7 +192,6 @@ def test_a_hybrid_models_chains_are_measured_and_what_is_not_is_said(
         (("--modes", "plain,fast"), "there is no mode 'fast' (the modes are plain, jacobi, lookup, lookahead, auto)"),
         (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
         (("-W", "1-"), "-W '1-' is neither a number nor a range"),
-        (("--details", "--json"), "--details is for people"),
         (("--plot", "a.png"), "no such option: --plot"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from lacli.auto import step_cost as step_costs
 from lacli.bench.report import Machine
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import (
-    Asker,
+    Ask,
     Contender,
     Exchange,
     Rounds,
@@ -67,8 +67,15 @@ def tokens_of(task: Task, answers: Sequence[str]) -> list[int]:
     return [int(word) for part in [*said, task.turns[len(answers)]] for word in part.split()]
 
 
-def asker(cells: int = 256) -> Asker:
-    return Asker(tokens_of, cells)
+def asker(cells: int = 256) -> Ask:
+    """Toy prompts for a context of so many cells."""
+
+    def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
+        prompt = tokens_of(task, answers)
+        room = cells - len(prompt)
+        return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= 8 else None
+
+    return ask
 
 
 def task(*turns: str, kind: str = "own", max_tokens: int = 20) -> Task:
