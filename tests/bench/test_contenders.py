@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,6 @@ from lacli.bench.contenders import Contexts, with_plain
 from lacli.bench.rounds import Exchange
 from lacli.bench.sweep import Axes, Point, points
 from lacli.bench.tasks import Task
-from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
@@ -57,21 +55,3 @@ def test_counts_of_a_benchmark_are_llama_decode_calls(session: Session) -> None:
             trial = contexts.contender(point).answer(exchange(session))
             prefills = 1
             assert len(trial.steps) == engine.calls - before - prefills
-
-
-def test_a_sampled_benchmark_draws_plain_decodings_text_in_every_mode() -> None:
-    strict = DecodeSettings(mode="plain", strict=True)
-    model_settings = replace(LOADING, flash_attention="auto")
-    with load(
-        model_settings=model_settings, decode_settings=strict, sampling=SamplingSettings(temp=0.8, seed=5)
-    ) as session:
-        chosen = with_plain([Point(replace(session.settings, mode="lookup"))])
-        with Contexts(session, chosen) as contexts:
-            plain, lookup = (contexts.contender(each).answer(exchange(session)) for each in chosen)
-    assert plain.ids == lookup.ids
-
-
-def test_what_is_compared_always_has_plain_decoding_in_front() -> None:
-    plain, lookup = Point(DecodeSettings(mode="plain")), Point(DecodeSettings(mode="lookup"))
-    for chosen in ([lookup], [lookup, plain]):
-        assert [point.label for point in with_plain(chosen)] == ["plain", "lookup"]

@@ -190,14 +190,10 @@ def test_where_some_classes_can_be_told_the_others_are_the_rest(clock: FakeClock
     assert re.search(r"\n    faster on code \(\d\.\d\dx\); cannot tell on the rest\n", told(found))
 
 
-def test_settings_without_an_answer_and_a_busy_machine_are_named(clock: FakeClock) -> None:
-    text = told(results(answers(clock, 5, 50)), asked=80, unfinished=["lookahead W=9"], busy="Beside other work.")
-    assert "lookahead W=9: cannot tell, no answer was finished\n" in text and "Beside other work.\n" in text
-    assert "give --seconds 120." in text
-
-
 def test_the_best_of_many_settings_is_partly_luck_and_the_last_are_counted(clock: FakeClock) -> None:
-    text = told(results(answers(clock, 5, 50, ["own"], lookups=MOST_SHOWN + 1)))
+    found = results(answers(clock, 5, 50, ["own"], lookups=MOST_SHOWN + 1))
+    text = told(found, unfinished=["lookahead W=9"], busy="Beside other work.")
+    assert "Beside other work.\n" in text and "lookahead W=9: cannot tell, no answer was finished\n" in text
     assert f"is the best of {MOST_SHOWN + 2} settings, which is partly luck" in text
     assert "and 2 settings below these: -o md" in text
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from lacli.bench.rounds import Rounds
 from lacli.bench.run import WARM_UP_TOKENS
-from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
 from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, PLAIN, asker, contender, dear, played, task, tokens_of
 from tests.fakes.clock import FakeClock
@@ -75,14 +74,6 @@ def test_the_time_is_kept_however_fast_prompts_are_read_and_steps_are_made(
     assert all(len(trial.ids) == 20 for found in rounds.trials.values() for trial in found), "none is cut"
 
 
-def test_without_a_limit_prompts_are_answered_again_until_the_time_is_up(clock: FakeClock) -> None:
-    """An answer takes 20 s and a second for its prompt, so the fifth of 100 s is not finished."""
-    for repetitions, answers in ((None, 4), (1, 2)):
-        one, _ = contender(PLAIN, clock)
-        rounds = played(Rounds([one], TASKS, repetitions, asker(), clock.now + 100.0))
-        assert sum(map(len, rounds.trials.values())) == answers
-
-
 def test_settings_whose_steps_are_too_dear_are_left_out_where_nothing_was_named(
     clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,10 +103,3 @@ def test_a_prompt_that_does_not_fit_is_left_out_and_the_others_go_on(clock: Fake
     rounds = played(Rounds([one], [long, TASKS[0]], 1, asker()))
     assert rounds.left_out == [long]
     assert [exchange.task for exchange in rounds.exchanges] == [TASKS[0]]
-
-
-def test_the_most_tokens_of_a_step_are_its_deepest_guesses_and_the_models_own() -> None:
-    assert DecodeSettings(mode="plain").max_step_tokens == 1
-    assert DecodeSettings(mode="lookup", lookup_draft=10).max_step_tokens == 11
-    assert DecodeSettings(mode="jacobi", window=7).max_step_tokens == 8
-    assert DecodeSettings(mode="lookahead", window=0, ngram=5).max_step_tokens == 5

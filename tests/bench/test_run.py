@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from lacli.bench.rounds import Rounds
 from lacli.bench.run import Request
 from lacli.bench.tasks import CLASSES
 from lacli.text.records import NAME, Records
-from tests.fakes.bench_field import COST
-from tests.fakes.tiny_models import write_lfm2, write_mamba
+from tests.fakes.tiny_models import write_lfm2
 from tests.program import Done, call, exit_code, finish, on_terminal, start
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
@@ -112,14 +110,6 @@ def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
     ]  # fmt: skip
 
 
-def test_a_point_beyond_the_sequence_limit_is_left_out_with_its_reason() -> None:
-    arguments = [part for part in QUICK if part != "-q"]
-    done = call(*arguments, "--modes", "lookahead", "-W", "3,200", "-o", "json")
-    assert done.code == 0
-    assert [row["window"] for row in json.loads(done.out)] == [None, 3]
-    assert "left out: lookahead W=200" in done.err and "401 sequences" in done.err
-
-
 def of_file(tmp_path: Path, prompts: Sequence[Mapping[str, object]], *arguments: str) -> Done:
     """A quick benchmark of prompts of one's own, plain only."""
     file = tmp_path / "mine.jsonl"
@@ -161,14 +151,6 @@ def test_sampling_gives_every_mode_the_same_text_too() -> None:
 def test_rejection_draws_other_texts_so_none_is_called_different() -> None:
     found = rows(*QUICK, "--temp", "1", "--verify", "rejection", "--modes", "lookahead")
     assert {row["identical"] for row in found} == {None}
-
-
-def test_a_recurrent_model_is_measured_plainly(tmp_path: Path) -> None:
-    write_mamba(tmp_path / "mamba.gguf")
-    arguments = ("--classes", "chat", "--each", "1", "-r", "1", "-n", "8", "-o", "json")
-    done = call("bench", str(tmp_path / "mamba.gguf"), *arguments)
-    assert done.code == 0 and "only plain decoding is measured: a recurrent model" in done.err
-    assert [row["mode"] for row in json.loads(done.out)] == ["plain"]
 
 
 def test_a_hybrid_models_chains_are_measured_and_what_is_not_is_said(
@@ -232,9 +214,3 @@ def test_ctrl_c_before_the_answers_is_no_traceback(flags: tuple[str, ...], words
         out, err = process.communicate()
     assert exit_code(process.returncode) == 130 and out == b""
     assert b"Traceback" not in err and not Records(tmp_path / "lacli" / NAME).all(KIND)
-
-
-def test_ctrl_c_between_the_sizes_of_the_cost_of_rows_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.session.session.cost_beside", lambda *_: replace(COST, stopped=True))
-    done = call(*QUICK, "--modes", "auto")
-    assert (done.code, done.out) == (130, "") and "stopped before anything was compared" in done.err
