@@ -88,7 +88,7 @@ def test_the_verdict_comes_first_and_the_table_gives_each_parting_its_numbers(
     assert all(re.search(r"\d", verdict) for verdict in verdicts)
 
 
-@pytest.mark.parametrize("width", [80, 60, 40])
+@pytest.mark.parametrize("width", [80, 60])
 def test_a_report_fits_the_terminal_and_breaks_no_word(width: int) -> None:
     found = run_check(Rounding)
     text = as_lines(SETUP, found, width)
