@@ -99,12 +99,6 @@ class StepCost:
         """Rows of the largest measured step that costs hardly more than a plain one."""
         return max(point.rows for point in self.points if point.every <= NEARLY_FREE * self.single)
 
-    @property
-    def ceiling(self) -> tuple[int, float]:
-        """Rows and speed-up of the best measured size if all its guesses came true: the most of b / t(b)."""
-        best = max(self.points, key=lambda point: point.rows / point.every)
-        return best.rows, best.rows / self.relative(best.rows)
-
     def _interpolated(self, rows: int, seconds: Callable[[Point], float]) -> float:
         above = bisect_left(self.points, rows, key=lambda point: point.rows)
         if above == len(self.points):

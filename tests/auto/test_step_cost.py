@@ -57,7 +57,6 @@ def test_break_even_is_the_cost_of_the_largest_step_where_it_is_known() -> None:
 
 
 def test_the_ceiling_is_where_a_row_is_cheapest() -> None:
-    assert STAIRS.ceiling == (16, 16 / 5.0) and FREE.ceiling[1] == pytest.approx(128 / 1.4)
     assert (FREE.nearly_free_rows, STAIRS.nearly_free_rows) == (64, 1)
     assert STAIRS.row == pytest.approx(4.0 / 15) and SINGLE.row == 0.0
 
