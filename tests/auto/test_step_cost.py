@@ -56,7 +56,7 @@ def test_break_even_is_the_cost_of_the_largest_step_where_it_is_known() -> None:
     assert SINGLE.break_even(DecodeSettings(mode="lookup", lookup_draft=1)) is None
 
 
-def test_the_ceiling_is_where_a_row_is_cheapest() -> None:
+def test_rows_are_nearly_free_up_to_a_size_and_have_a_mean_cost() -> None:
     assert (FREE.nearly_free_rows, STAIRS.nearly_free_rows) == (64, 1)
     assert STAIRS.row == pytest.approx(4.0 / 15) and SINGLE.row == 0.0
 
