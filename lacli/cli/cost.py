@@ -1,4 +1,4 @@
-"""`lacli cost`: what steps of many rows cost, measured or from the records, and what mode auto has learned here."""
+"""`lacli cost`: what steps of many rows cost, measured or from the records."""
 
 from __future__ import annotations
 

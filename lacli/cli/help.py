@@ -81,7 +81,7 @@ PAGES = {
     ),
     "cost": Page(
         ("lacli cost qwen2.5-0.5b", "lacli cost qwen2.5-0.5b --contexts 64,4096 --rows 1-16"),
-        "--seconds --contexts --rows --fresh --chart -t -ngl -fa -ctk -ctv --json --help-all",
+        "--seconds --contexts --rows --fresh -t -ngl -fa -ctk -ctv --json --help-all",
     ),
     "mask": Page(("lacli mask -W 4 -N 3 -G 2",)),
     "rpc-server": Page(("lacli rpc-server -H 0.0.0.0",)),

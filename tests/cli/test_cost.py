@@ -1,4 +1,4 @@
-"""`lacli cost`: what it measures and keeps, when it draws a chart, what it refuses."""
+"""`lacli cost`: what it measures and keeps, what it refuses."""
 
 from __future__ import annotations
 
