@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from lacli.auto.shared_step import CHEAP_ROW, PROMISING
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
@@ -124,11 +123,7 @@ def _on_auto(step_cost: StepCost) -> str:
     named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
         return "Mode auto, the default, will decode plainly here: no step can bring what it costs."
-    pays = f"Mode auto, the default, guesses only where it expects more tokens a step than: {', '.join(named)}"
-    cheap = any(step_cost.relative(rows) < tokens for rows, tokens in PROMISING.items() if rows <= step_cost.max_rows)
-    if cheap or step_cost.relative(2) - 1 <= CHEAP_ROW:
-        return f"{pays}. Rows are cheap here, so it will ask all its sources for guesses."
-    return f"{pays}. Rows are dear here, so it will mostly copy text that repeats, and decode plainly elsewhere."
+    return f"Mode auto, the default, guesses only where it expects more tokens a step than: {', '.join(named)}."
 
 
 def _titled(lines: Sequence[tuple[str, str]], width: int) -> str:

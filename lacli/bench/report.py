@@ -17,7 +17,7 @@ from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.library import devices, version
 from lacli.session.report import describe_sampling
 from lacli.session.session import Session
-from lacli.text.format import counted, listed, markdown
+from lacli.text.format import counted, markdown
 
 Format = Literal["text", "md", "json"]
 
@@ -33,8 +33,10 @@ MOST_COMPARED = 4
 MOST_SHOWN = 6
 """Settings of a sweep that the summary names, the fastest."""
 
-NEAR = 1.05
-"""An interval between 1 / NEAR and NEAR is not worth more time: nobody notices the difference."""
+WHAT_TELLS = (
+    f"It takes {LEAST_PROMPTS} prompts, {LEAST_TOKENS} tokens of each mode and an interval without 1 to tell: "
+    "give more --seconds, more prompts or longer answers (-n)."
+)
 
 
 @dataclass(frozen=True)
@@ -163,13 +165,10 @@ def _numbers(result: Result) -> tuple[str, ...]:
     )
 
 
-def summary(
-    found: Sequence[Result], machine: Machine, *, asked: int, seconds: float, unfinished: Sequence[str], busy: str
-) -> str:
+def summary(found: Sequence[Result], machine: Machine, unfinished: Sequence[str] = (), busy: str = "") -> str:
     """What was compared, a verdict on each setting by class, what would tell more, and whether the texts are plain's.
 
-    `asked`: prompts that there were, a conversation counted once, and `seconds` for them. `unfinished`: the labels of
-    settings without an answer. `busy`: a sentence on a machine that was.
+    `unfinished`: the labels of settings without an answer. `busy`: a sentence on a machine that was.
     """
     plain, kinds = overall(found)[0], {result.kind for result in found} - {ALL}
     of = f" of {len(kinds)} classes" if len(kinds) > 1 else ""
@@ -190,8 +189,8 @@ def summary(
     if len(whole) > MOST_COMPARED and whole[0].verdict == "faster":
         luck = "which is partly luck: measure it alone"
         lines += ["", f"{whole[0].label} is the best of {len(whole)} settings, {luck}."]
-    if wanted := what_tells(whole, asked, seconds, unfinished=bool(unfinished)):
-        lines += ["", wanted]
+    if unfinished or any(each.verdict == "cannot tell" for each in whole):
+        lines += ["", WHAT_TELLS]
     known = [each for each in compared if each.kind != ALL]
     if machine.comparable and (answers := sum(each.prompts for each in known)):
         same = sum(each.identical for each in known)
@@ -215,21 +214,3 @@ def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
         parts += ["cannot tell on the rest"] if len(told) < len(by_class) else []
         lines.append(f"    {'; '.join(parts)}")
     return lines
-
-
-def what_tells(whole: Sequence[Result], asked: int, seconds: float, *, unfinished: bool = False) -> str:
-    """A sentence on what would tell more of these settings over all classes; empty if nothing is left to tell.
-
-    `asked`, `seconds`, `unfinished`: as in `summary`. An interval between 1 / NEAR and NEAR is told well enough.
-    """
-    unsure = [each for each in whole if each.verdict == "cannot tell" and not each.is_within(NEAR)]
-    if not unsure and not unfinished:
-        return ""
-    prompts = min((each.speedup.prompts for each in unsure), default=0)
-    wanted = [f"--seconds {2 * seconds:g}"] if unfinished or prompts < asked else []
-    wanted += ["more prompts"] if asked < LEAST_PROMPTS or not wanted else []
-    if prompts == asked and any(each.least_tokens < LEAST_TOKENS for each in unsure):
-        wanted.append("longer answers (-n)")
-    few = unfinished or not all(each.is_enough for each in unsure)
-    takes = f"It takes {LEAST_PROMPTS} prompts and {LEAST_TOKENS} tokens of each mode"
-    return f"{takes if few else 'It takes a narrower interval'} to tell: give {listed(wanted, 'and')}."

@@ -150,11 +150,6 @@ class Result:
             return "faster"
         return "slower" if self.is_enough and self.speedup.surely_slower else "cannot tell"
 
-    def is_within(self, factor: float) -> bool:
-        """Whether the interval of an answer that is enough lies between 1 / `factor` and `factor`."""
-        low, high = self.speedup.low, self.speedup.high
-        return bool(self.is_enough and low and high and low > 1 / factor and high < factor)
-
     @property
     def identical(self) -> int:
         """Prompts whose answers are all plain decoding's."""

@@ -180,14 +180,8 @@ def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         screen.line(as_json(found, machine))
     elif found:
         finished = {result.number for result in found}
-        words = summary(
-            found,
-            machine,
-            asked=len(rounds.tasks) - len(rounds.left_out),
-            seconds=request.seconds,
-            unfinished=[each.label for number, each in enumerate(rounds.contenders) if number not in finished],
-            busy=outcome.held_up,
-        )
+        unfinished = [each.label for number, each in enumerate(rounds.contenders) if number not in finished]
+        words = summary(found, machine, unfinished, outcome.held_up)
         parts = [wrapped(words, width)]
         if request.form == "md":
             parts.insert(0, table(found, machine))

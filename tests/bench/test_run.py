@@ -66,7 +66,7 @@ def test_people_get_a_summary_and_tables_where_they_ask() -> None:
     shown = call(*QUICK, "--modes", "lookup").out
     assert "\nlookup: cannot tell\n" in shown and "tokens/s" in shown and "x plain" not in shown
     told = " ".join(shown.split())
-    assert "It takes 4 prompts and 200 tokens of each mode to tell: give more prompts and longer answers (-n)." in told
+    assert "It takes 4 prompts, 200 tokens of each mode and an interval without 1 to tell: give more" in told
     assert max(map(len, shown.splitlines())) <= 80
     assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
 
