@@ -291,8 +291,6 @@ def _render(formatter: Formatter, messages: list[Message]) -> str:
     for shape in _shapes(messages):
         try:
             rendered = formatter(shape)
-        except PromptError:  # a bound is met, and would be with every shape
-            raise
         except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses the shape
             # What it says about a list where it wants a text explains nothing.
             if not _is_typed(shape):
@@ -356,8 +354,6 @@ def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
         probes[index]["content"] = [{"type": "text", "text": word}] if _is_typed(shape) else word
     try:
         probed = formatter(probes)
-    except PromptError:
-        raise
     except Exception:  # as above: it may look for something in the text
         return all(_text(shape[index]).strip() in rendered for index in needed)
     return all(word in probed for word in words.values())
