@@ -128,7 +128,6 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 proven(ModelSettings())
 
 import llama_cpp  # noqa: E402
-from llama_cpp.llama_grammar import json_schema_to_gbnf  # noqa: E402
 
 lib = llama_cpp
 
@@ -245,12 +244,6 @@ def devices(*, memory: bool = True) -> list[Device]:
     """The devices of this build on this machine, in llama.cpp's order; quick without their `memory`."""
     library()
     return found_devices(declared(*FUNCTIONS), memory=memory)
-
-
-def schema_grammar(schema: str) -> str:
-    """Convert a JSON schema to GBNF; raises many kinds of exceptions, and ignores keywords that it does not know."""
-    grammar: str = json_schema_to_gbnf(schema)
-    return grammar
 
 
 class Backend(NamedTuple):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import Any, NamedTuple
 
 from lacli.errors import UsageError
-from lacli.llamacpp.library import schema_grammar
-from lacli.text.json_schema import grammar_of
+from lacli.text.json_schema import HEAD, checked, json_value
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import ChatTemplate
 
 ID_LENGTH = 9
 """Characters of a call's id: Mistral's templates refuse others."""
-
-Converter = Callable[[str, Callable[[str], str]], tuple[str, list[str]]]
 
 MARKS = ("<tool_call>", "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
 """Tags in front of calls. Models also write another family's tag, several, a fence around or inside of one, or none."""
@@ -131,67 +128,35 @@ class CallRules:
         """True if an answer can only be a call or keep to the schema."""
         return self.forced or bool(self.schema)
 
-    def grammar(self, prompt: str, convert: Converter = grammar_of) -> tuple[str, list[str]]:
-        """The GBNF of an answer to `prompt`, and sentences on what of the schemas it does not enforce.
+    def grammar(self, prompt: str) -> tuple[str, list[str]]:
+        """Return the grammar of an answer to `prompt`, and sentences on what of the schemas it does not enforce.
 
-        `convert`: as `grammar_of`. Raises UsageError for wrong schemas.
+        Raises UsageError for a schema that cannot be followed.
         """
         form = self.format
-        schemas = [*self._schemas()]
+        warnings: list[str] = []
+        calls, rules = [], []
+        for place, (name, schema) in enumerate(self.functions.items()):
+            if schema.get("type", "object") != "object":
+                raise UsageError(f"the parameters of {name} are no object", 'give {"type": "object", ...}')
+            rules.append(f"arguments_{place}: {json_value({**schema, 'type': 'object'})}")
+            warnings += checked(f"{HEAD}start: arguments_{place}\n{rules[-1]}", f"the parameters of {name}")[1]
+            calls.append(f"{_quoted(form.before % name)} arguments_{place} {_quoted(form.after)}")
         if self.schema:
-            schemas.append(_moved(json.loads(self.schema), f"#/anyOf/{len(schemas)}"))
-        try:
-            text, ignored = convert(json.dumps({"anyOf": schemas}), schema_grammar)
-        except UsageError as error:
-            raise UsageError(self._in_words(error.what), error.hint) from error
-        # The alternatives of the root are the rules of the functions' arguments, in the functions' order.
-        above, alternatives, below = re.split(r"^root ::= (.*)$", text, flags=re.MULTILINE)
-        arguments = alternatives.split(" | ")
-        answer = f" | {arguments.pop()}" if self.schema else ""
-        calls = " | ".join(
-            f"{_quoted(form.before % name)} {rule} {_quoted(form.after)}"
-            for name, rule in zip(self.functions, arguments, strict=True)
-        )
+            rules.append(f"answer: {json_value(json.loads(self.schema))}")
+            warnings += checked(f"{HEAD}start: answer\n{rules[-1]}", "response_format")[1]
         more = f"({_quoted(form.between)} called)*" if form.between and self.several else ""
         # Where the prompt has begun to reason, that has to end in front of a call.
         closer = ReasoningSplitter(begun_reasoning(prompt)).closer
         closed = _quoted(f"{closer}\n\n" if closer else "")
         begin = _quoted(("" if form.bare else form.begin) + "[" * form.listed)
         end = _quoted(form.closer + "]" * form.listed)
-        root = f"root ::= {closed} ({begin} called {more} {end}{answer})"
-        return f"{root}\ncalled ::= {calls}\n{above}{below}", [*map(self._in_words, ignored)]
-
-    def _in_words(self, sentence: str) -> str:
-        """A sentence in which the places of all schemas begin with a schema's owner, and references are its own."""
-        owners = [*self.functions, "response_format"]
-
-        def named(found: re.Match[str]) -> str:
-            place = int(found[2])
-            return "#" if found[1] else owners[place] if place < len(owners) else found[0]
-
-        # Inside a place the word stands behind a property's name.
-        return re.sub(r"(?:(#)|(?<![\w/]))/anyOf/(\d+)", named, sentence)
-
-    def _schemas(self) -> Iterator[Any]:
-        for place, (name, schema) in enumerate(self.functions.items()):
-            if schema.get("type", "object") != "object":
-                raise UsageError(f"the parameters of {name} are no object", 'give {"type": "object", ...}')
-            yield {"type": "object", **_moved(schema, f"#/anyOf/{place}")}
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """A schema inside another one, where its references lead to `root`."""
-    if isinstance(schema, list):
-        return [_moved(each, root) for each in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    moved = {name: _moved(value, root) for name, value in schema.items()}
-    refers = isinstance(schema.get("$ref"), str) and schema["$ref"].startswith("#")
-    return {**moved, "$ref": root + schema["$ref"][1:]} if refers else moved
+        start = f"start: {closed} ({begin} called {more} {end}{' | answer' * bool(self.schema)})"
+        return "\n".join([HEAD + start, f"called: {' | '.join(calls)}", *rules]), warnings
 
 
 def _quoted(text: str) -> str:
-    """A text as GBNF has it, whose escapes are JSON's."""
+    """Return a text as a grammar has it, whose escapes are JSON's."""
     return json.dumps(text) if text else ""
 
 

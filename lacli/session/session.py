@@ -22,7 +22,6 @@ from lacli.errors import LacliError, UsageError
 from lacli.ik.choice import with_engine
 from lacli.llamacpp.context import CONTEXT_PAD, Context, max_rollback
 from lacli.llamacpp.gguf import weight_types
-from lacli.llamacpp.library import schema_grammar
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.sampler import LlamaSampler
@@ -418,7 +417,7 @@ class Session(Closing):
         if not sampling.json_schema:
             return sampling, []
         if sampling.json_schema != self._schema[0]:
-            self._schema = sampling.json_schema, *grammar_of(sampling.json_schema, schema_grammar)
+            self._schema = sampling.json_schema, *grammar_of(sampling.json_schema)
         _, grammar, warnings = self._schema
         return replace(sampling, grammar=grammar, json_schema=""), warnings
 

@@ -9,7 +9,6 @@ import pytest
 
 from lacli.check.compare import Comparison
 from lacli.llamacpp.context import LlamaEngine
-from lacli.llamacpp.library import schema_grammar
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -72,7 +71,7 @@ def test_strict_texts_are_the_same_in_every_mode(name: str) -> None:
 def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None:
     sampling = SAMPLINGS[name]
     if sampling.json_schema:
-        grammar, _ = grammar_of(sampling.json_schema, schema_grammar)
+        grammar, _ = grammar_of(sampling.json_schema)
         sampling = replace(sampling, json_schema="", grammar=grammar)
     template, _ = choose_template("", model)
     prompts = [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
