@@ -322,9 +322,8 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=1, help="answers at a time; with several, without --strict")
     arguments = parser.parse_args()
     strict = arguments.parallel == 1
-    # Requests of clients that have just gone still wait.
     command = [sys.executable, "-m", "lacli", "serve", arguments.model, "--port", "0", "-t", "1", "--no-learn"]
-    command += ["-np", str(arguments.parallel), "--queue", str(2 * arguments.clients)] + ["--strict"] * strict
+    command += ["-np", str(arguments.parallel)] + ["--strict"] * strict
     with NamedTemporaryFile("r", prefix="lacli-soak-") as log, subprocess.Popen(command, stderr=log.fileno()) as server:
         try:
             while not (found := re.search(r"http://[^ :]+:(\d+)", Path(log.name).read_text())):

@@ -11,12 +11,13 @@ SAME = ("--host", "--port", "--temp", "--seed", "--batch-size", "--threads", "--
         "--tags", "--api-key", "--chat-template")  # fmt: skip
 """Flags with a value that `lacli serve` has too."""
 
-SWITCHES = ("--verbose", "--context-shift", "--no-slots", "--no-ui")
+SWITCHES = ("--verbose", "--no-slots", "--no-ui")
 """The same for flags without one."""
 
 MEANINGLESS = {
     "--ubatch-size": 1, "--jinja": 0, "--no-jinja": 0, "--offline": 0, "--slots": 0,
-    "--cont-batching": 0, "--model-draft": 1, "--spec-type": 1, "--spec-draft-n-max": 1, "--spec-draft-n-min": 1,
+    "--cont-batching": 0, "--context-shift": 0, "--model-draft": 1, "--spec-type": 1, "--spec-draft-n-max": 1,
+    "--spec-draft-n-min": 1,
 }  # fmt: skip
 """Flags that change nothing here, with the number of their values: `lacli serve` guesses without a draft model."""
 

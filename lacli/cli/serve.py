@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from contextlib import ExitStack
-from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,18 +28,13 @@ SERVER = "Server"
 Host = Annotated[
     str,
     setting("--host", metavar="ADDRESS", rich_help_panel=SERVER,
-            help="Address to listen on, several with commas, or unix:PATH for a socket file."),
+            help="Address to listen on, several with commas, or unix:PATH for a socket file alone."),
 ]  # fmt: skip
 Port = Annotated[int, setting("--port", min=0, max=65535, rich_help_panel=SERVER, help="Port. 0 takes a free one.")]
 Parallel = Annotated[
     int | None,
     setting("-np", "--parallel", min=1, rich_help_panel=SERVER, show_default="4, or 1 with --strict",
             help="Answers decoded at a time. They share the context of -c."),
-]  # fmt: skip
-Queue = Annotated[
-    int,
-    setting("--queue", min=0, rich_help_panel=SERVER,
-            help="Requests of a key that may wait; more are refused with 503."),
 ]  # fmt: skip
 Drain = Annotated[
     float,
@@ -49,16 +43,11 @@ Drain = Annotated[
 Alias = Annotated[
     str,
     setting("-a", "--alias", show_default="the file's", rich_help_panel=SERVER,
-            help="Name that clients see; of several with commas the first by the alphabet."),
+            help="Comma-separated names; replies carry the first in alphabetical order."),
 ]  # fmt: skip
 Tags = Annotated[
     str, setting("--tags", show_default=False, rich_help_panel=SERVER, help="Words beside the name, with commas.")
 ]
-ContextShift = Annotated[
-    bool,
-    setting("--context-shift/--no-context-shift", parser=yes_or_no, rich_help_panel=SERVER,
-            help="In a full context an answer goes on, and half of its tokens are forgotten. Prompts have to fit."),
-]  # fmt: skip
 Slots = Annotated[
     bool, setting("--slots/--no-slots", parser=yes_or_no, rich_help_panel=SERVER, help="Answer GET /slots.")
 ]
@@ -82,7 +71,7 @@ def _unless_typed(context: typer.Context, parameter: typer.CallbackParam, given:
 ApiKey = Annotated[
     list[str] | None,
     setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False, callback=_unless_typed,
-            help="Ask for this key, or one of several with commas. Each is an owner of its texts."),
+            help="Ask for this key, or one of several with commas."),
 ]  # fmt: skip
 ApiKeyFile = Annotated[
     str | None,
@@ -102,15 +91,6 @@ SslCertFile = Annotated[
 SslKeyFile = Annotated[
     str, setting("--ssl-key-file", metavar="FILE", rich_help_panel=SERVER, show_default=False, help="Its private key.")
 ]
-MaxBody = Annotated[
-    int, setting("--max-body", min=1, metavar="MIB", rich_help_panel=SERVER, help="MiB of a request at most.")
-]
-
-
-ENDING = "the server is ending"
-
-RESTART_S = 5
-"""Seconds from a server's end to another's start, chosen: a service manager's pause and a small model's loading."""
 
 
 @with_groups(asked=options.model_name, **ANSWERING)
@@ -119,7 +99,6 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8080,
     parallel: Parallel = None,
-    queue: Queue = 256,
     drain: Drain = 10,
     alias: Alias = "",
     api_key: ApiKey = None,
@@ -127,9 +106,7 @@ def serve(
     no_auth: NoAuth = False,
     ssl_cert_file: SslCertFile = "",
     ssl_key_file: SslKeyFile = "",
-    max_body: MaxBody = 8,
     tags: Tags = "",
-    context_shift: ContextShift = False,
     slots: Slots = True,
     metrics: Metrics = True,
     ui: Page = True,
@@ -151,29 +128,26 @@ def serve(
     Requests that say how tokens are drawn, and how many, win over these flags; so does a system message over -sys.
     """
     try:
-        from lacli.serve import access, app, guard, origins, run
+        from lacli.serve import app, run
     except ImportError as error:
         raise UsageError(f"lacli serve needs {error.name}", "in lacli's folder: pip install '.[serve]'") from error
     from lacli import PARALLEL
     from lacli.api.model import Model
     from lacli.auto.model_cost import SERVING
     from lacli.llamacpp.model import giving_way
-    from lacli.serve.meter import MAX_WAIT_S
     from lacli.session.session import Session
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
 
-    sys.stderr = access.own_stderr(sys.stderr)
     screen = Screen(color=color, quiet=quiet)
-    keys = [*guard.given_keys(api_key or ()), *(guard.read_keys(api_key_file) if api_key_file else ())]
-    # An address of IPv6 may be given as it stands in a link.
-    hosts = [*dict.fromkeys(re.sub(r"^\[(.*)\]$", r"\1", each) for each in _names(host))]
-    guarded = guard.guard_settings(hosts, keys, no_auth=no_auth, body=max_body * 2**20)
-    certificate = run.checked_certificate(ssl_cert_file, ssl_key_file)
-    pages = origins.checked_origins(_names(cors_origins))
-    system = prompt_options.system
-    listening = run.open_sockets(hosts, port)
+    hosts, keys = _checked_hosts(host), _keys(api_key or (), api_key_file)
+    access = run.access_for(hosts, keys, _names(cors_origins), no_auth=no_auth)
+    if bool(ssl_cert_file) != bool(ssl_key_file):
+        raise UsageError("https needs a certificate and its key", "give --ssl-cert-file and --ssl-key-file")
+    run.check_files(*filter(None, (ssl_cert_file, ssl_key_file)))
+    in_file = hosts[0].startswith(run.UNIX)
+    listening = [] if in_file else run.open_sockets(hosts, port)
     path = options.model_path(asked, screen, offline)
     with ExitStack() as stack:
         for each in listening:
@@ -197,49 +171,39 @@ def serve(
             screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-learn leaves it out")
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
-        if context_shift and (refusal := session.shift_refusal):
-            screen.warn(refusal)
-            context_shift = False
         with Model(session, sampling) as model:
             # A client may ask for the name that the model was started by.
             names = sorted(_names(alias)) or [path.stem, *([asked] if not Path(asked).exists() else [])]
             settings = app.ServeSettings(
                 names[0],
                 sampling,
-                system,
+                prompt_options.system,
                 prompt_options.max_tokens,
                 prompt_options.stops,
-                queue,
                 aliases=tuple(names),
                 tags=tuple(sorted(_names(tags))),
-                shifts=context_shift,
                 slots=slots,
                 metrics=metrics,
                 page=ui,
                 verbose=verbose,
             )
-            scheme = "https" if certificate else "http"
-            places = [_address(scheme, name, each.getsockname()) for name, each in zip(hosts, listening, strict=True)]
-            place = " and ".join(places)
-            for name, each in zip(hosts, listening, strict=True):
-                run.listen(name, each)
+            server = run.listener(
+                app.Server(model, settings).app(access),
+                drain_s=drain,
+                uds=hosts[0].removeprefix(run.UNIX) if in_file else None,
+                ssl_certfile=ssl_cert_file or None,
+                ssl_keyfile=ssl_key_file or None,
+            )
+            run.log_to(sys.stderr, logging.WARNING if quiet else logging.INFO)
+            scheme = "https" if ssl_cert_file else "http"
+            ports = [each.getsockname()[1] for each in listening]
+            place = (
+                " and ".join(_address(scheme, each, port) for each, port in zip(hosts, ports, strict=True)) or hosts[0]
+            )
             asking = f", for {counted(len(keys), 'key')}" if keys else ""
-            told = f"{settings.name} answers at {place}, {session.texts} at a time{asking}; Ctrl-C ends it"
-            said, warned = access.unless_full(screen.note), access.unless_full(screen.warn)
-            warned(told)
+            screen.warn(f"{settings.name} answers at {place}, {session.texts} at a time{asking}; Ctrl-C ends it")
             try:
-                served = app.Server(model, settings).app(guarded, pages, said)
-                run.serve(
-                    served,
-                    listening,
-                    drain_s=drain,
-                    said=said,
-                    warned=warned,
-                    busy=lambda: model.load[0],
-                    refuse=partial(model.take_no_more, ENDING, ceil(min(drain + RESTART_S, MAX_WAIT_S))),
-                    stop=partial(model.stop, ENDING),
-                    certificate=certificate,
-                )
+                run.serve(server, listening or None)
             finally:
                 session.keep_learned()
 
@@ -249,10 +213,31 @@ def _names(text: str) -> list[str]:
     return [*dict.fromkeys(each.strip() for each in text.split(",") if each.strip())]
 
 
-def _address(scheme: str, host: str, name: str | tuple[str, int]) -> str:
-    """An address as clients write it; `name`: of the socket that listens there."""
-    if isinstance(name, str):
-        return host
+def _checked_hosts(text: str) -> list[str]:
+    """Return the addresses of --host; one of IPv6 may be given as it stands in a link. Raises UsageError."""
+    hosts = [re.sub(r"^\[(.*)\]$", r"\1", each) for each in _names(text)]
+    if not hosts or "unix:" in hosts:
+        raise UsageError("--host is empty", "write --host 127.0.0.1, or leave it out")
+    if hosts[1:] and any(each.startswith("unix:") for each in hosts):
+        raise UsageError("--host takes unix:PATH alone", "leave the other addresses out")
+    for host in hosts:
+        if not host.startswith("unix:") and ("/" in host or re.fullmatch(r"[^:]*:\d+", host)):
+            raise UsageError(f"--host {host} is no address", "write --host 0.0.0.0 or a name; --port takes the port")
+    return hosts
+
+
+def _keys(given: list[str] | tuple[()], file: str | None) -> list[str]:
+    """Return all API keys. Raises UsageError for an empty one: a variable that is not set."""
+    from lacli.serve.run import read_keys
+
+    keys = [key.strip() for text in given for key in text.split(",")]
+    if not all(keys):
+        raise UsageError("--api-key is empty", "give a key, or leave it out")
+    return [*keys, *(read_keys(file) if file else ())]
+
+
+def _address(scheme: str, host: str, port: int) -> str:
+    """An address as clients write it."""
     if host in ("0.0.0.0", "::"):
-        return f"{scheme}://127.0.0.1:{name[1]} and this machine's other addresses"
-    return f"{scheme}://[{host}]:{name[1]}" if ":" in host else f"{scheme}://{host}:{name[1]}"
+        return f"{scheme}://127.0.0.1:{port} and this machine's other addresses"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

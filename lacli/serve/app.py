@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from time import monotonic
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -15,53 +15,30 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Send
 
 from lacli.api.model import Model
 from lacli.api.options import AnswerOptions
 from lacli.errors import LacliError, in_one_line
-from lacli.llamacpp.library import schema_grammar
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.serve import pages
-from lacli.serve.access import CHOICES, AccessLog
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
-from lacli.serve.guard import Guard, GuardSettings, owner_of
 from lacli.serve.inspection import Inspection, ServeSettings
 from lacli.serve.meter import Meter
-from lacli.serve.origins import with_origins
-from lacli.serve.protocol import TEXT_ONLY, AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
-from lacli.serve.refusals import (
-    BUSY,
-    HANDLERS,
-    INVALID,
-    TOO_LONG,
-    Endpoint,
-    Refused,
-    body_of,
-    failure_of,
-    parsed,
-    refusing,
-)
+from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
+from lacli.serve.refusals import HANDLERS, INVALID, TOO_LONG, Endpoint, Refused, body_of, failure_of, parsed
 from lacli.serve.replies import error_body
+from lacli.serve.run import Access, middleware
 from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
-from lacli.text.format import counted
 from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK, check_variables
 
-NOT_OFFERED = (
-    *("/embedding", "/embeddings", "/v1/embeddings", "/v1/images/generations"),
-    *("/v1/audio/transcriptions", "/v1/audio/speech"),
-)
+MAX_BODY = 8 * 2**20
+"""Bytes of a request."""
 
-NO_GAPS = "lacli fills no gap by itself: write the model's own tokens for one into a prompt of /v1/completions"
-
-CHATS_ONLY = "lacli answers conversations at POST /v1/chat/completions only"
-
-PING_S = 25.0
-"""The longest silence of a stream, in seconds: nginx closes a connection after 60, other proxies after 30."""
+log = logging.getLogger(__name__)
 
 Given = TypeVar("Given")
 Prepared = TypeVar("Prepared")
@@ -76,47 +53,27 @@ class Server:
         self._model, self._settings = model, settings
         self._meter = Meter()
         self._preparing = asyncio.Lock()
-        # Programs send one schema with all their requests.
-        self._grammar_of = lru_cache(maxsize=16)(grammar_of)
 
-    def app(
-        self, guard: GuardSettings, origins: Sequence[str] = (), said: Callable[[str], None] = lambda line: None
-    ) -> ASGIApp:
-        """The application for an ASGI server.
-
-        `guard`: who may ask. `origins`: of pages whose scripts may. `said`: takes a line for each request.
-        """
+    def app(self, access: Access) -> Starlette:
+        """Return the application for an ASGI server. `access`: who may ask."""
         told = Inspection(self._model, self._settings, self._meter)
         posts: dict[str, Endpoint] = {
-            "/chat/completions": self.chat,
-            "/v1/chat/completions": self.chat,
-            "/chat/completions/input_tokens": self.count_tokens,
-            "/v1/chat/completions/input_tokens": self.count_tokens,
+            **dict.fromkeys(("/chat/completions", "/v1/chat/completions"), self.chat),
             "/v1/completions": self.complete,
-            "/completion": self.complete_plainly,
-            "/completions": self.complete_plainly,
+            **dict.fromkeys(("/completion", "/completions"), self.complete_plainly),
             "/apply-template": self.apply_template,
             **told.posts,
-            **dict.fromkeys(NOT_OFFERED, refusing(TEXT_ONLY)),
-            "/infill": refusing(NO_GAPS),
-            **dict.fromkeys(("/v1/responses", "/v1/messages"), refusing(CHATS_ONLY)),
         }
         routes = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, call, methods=["GET"]) for path, call in told.gets.items()]
         routes += pages.routes() if self._settings.page else []
-        guarded: ASGIApp = Guard(Starlette(routes=routes, exception_handlers=HANDLERS), guard)
-        return AccessLog(with_origins(guarded, origins), self._meter, said, polled=self._settings.verbose)
+        return Starlette(
+            routes=routes, middleware=middleware(access), exception_handlers=HANDLERS, max_body_size=MAX_BODY
+        )
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
         return JSONResponse({"prompt": (await self._aside(self._rendered, asked)).replace(MARK, "")})
-
-    async def count_tokens(self, request: Request) -> Response:
-        """The tokens that the prompt of a chat has."""
-        asked = parsed(ChatRequest, await body_of(request))
-        rendered = await self._aside(self._rendered, asked)
-        tokens = await self._aside(self._model.session.prompts.tokenize, rendered)
-        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     async def chat(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
@@ -131,34 +88,30 @@ class Server:
             rules = CallRules(form, asked.offered, asked.calls_several, asked.has_to_call, schema)
         prompt = await self._aside(prompts.tokenize, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        sampling, warnings = await self._aside(partial(self._with_grammar, rules=rules, prompt=rendered), sampling)
-        begin = partial(self._choices, asked, sampling, [prompt], logprobs, raw=False, rules=rules)
-        choices = await self._aside(partial(begin, answers_each=asked.n), owner_of(request))
-        return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked, sampling, warnings)))
+        sampling = await self._aside(partial(self._with_grammar, rules=rules, prompt=rendered), sampling)
+        begin = partial(self._choices, asked, sampling, logprobs=logprobs, raw=False, rules=rules)
+        choices = await self._aside(partial(begin, answers_each=asked.n), [prompt])
+        return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked, sampling)))
 
     async def complete(self, request: Request) -> Response:
-        asked = parsed(CompletionRequest, await body_of(request))
-        prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
-        sampling, warnings = await self._aside(self._with_grammar, await self._aside(self._sampling, asked))
-        begin = partial(self._choices, asked, sampling, prompts, asked.logprobs, answers_each=asked.n, raw=True)
-        choices = await self._aside(begin, owner_of(request))
-        texts = map(self._model.session.text, prompts) if asked.echo else ()
-        echoed = [text for text in texts for _ in range(asked.n)]
-        return await self._answered(
-            request, asked, choices, TextForm(self._setting_of(asked, sampling, warnings), echoed)
-        )
+        asked, sampling, prompts = await self._completion(request)
+        begin = partial(self._choices, asked, sampling, logprobs=asked.logprobs, answers_each=asked.n, raw=True)
+        choices = await self._aside(begin, prompts)
+        return await self._answered(request, asked, choices, TextForm(self._setting_of(asked, sampling)))
 
     async def complete_plainly(self, request: Request) -> Response:
+        asked, sampling, prompts = await self._completion(request)
+        begin = partial(self._choices, asked, sampling, logprobs=asked.n_probs or None, raw=True)
+        choices = await self._aside(partial(begin, drawn=asked.post_sampling_probs), prompts)
+        return await self._answered(request, asked, choices, PlainForm(self._setting_of(asked, sampling), asked))
+
+    async def _completion(self, request: Request) -> tuple[CompletionRequest, SamplingSettings, list[list[int]]]:
+        """A request to continue prompts, with its sampling and the tokens of its prompts."""
         asked = parsed(CompletionRequest, await body_of(request))
         prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
-        sampling, warnings = await self._aside(self._with_grammar, await self._aside(self._sampling, asked))
-        begin = partial(self._choices, asked, sampling, prompts, asked.n_probs or None, raw=True)
-        choices = await self._aside(partial(begin, drawn=asked.post_sampling_probs), owner_of(request))
-        return await self._answered(
-            request, asked, choices, PlainForm(self._setting_of(asked, sampling, warnings), asked)
-        )
+        return asked, await self._aside(self._with_grammar, await self._aside(self._sampling, asked)), prompts
 
-    def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings, warnings: Sequence[str]) -> Setting:
+    def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings) -> Setting:
         """What the bodies and events of a request's answers are made of."""
         session, limit = self._model.session, self._limit(asked)
         lengths = {"max_tokens": limit, "n_predict": limit, "stop": [*self._settings.stops, *asked.stop]}
@@ -172,7 +125,6 @@ class Server:
             progress=asked.return_progress,
             verbose=asked.verbose or self._settings.verbose,
             watched=asked.lacli.steps,
-            warnings=[*warnings, *asked.slips],
         )
 
     def _limit(self, asked: AnswerRequest) -> int:
@@ -185,21 +137,23 @@ class Server:
 
     def _with_grammar(
         self, sampling: SamplingSettings, rules: CallRules | None = None, prompt: str = ""
-    ) -> tuple[SamplingSettings, list[str]]:
-        """The same with a grammar for its schema, and sentences on what of that is not enforced.
+    ) -> SamplingSettings:
+        """The same with a grammar for its schema; the log names what of that is not enforced.
 
         `rules`: functions that an answer to `prompt` may call, or has to.
         """
         if rules and rules.have_grammar:
-            grammar, ignored = rules.grammar(prompt, self._grammar_of)
+            grammar, ignored = rules.grammar(prompt)
         elif sampling.json_schema:
-            grammar, ignored = self._grammar_of(sampling.json_schema, schema_grammar)
+            grammar, ignored = grammar_of(sampling.json_schema)
         else:
-            return sampling, []
-        return replace(sampling, grammar=grammar, json_schema=""), ignored
+            return sampling
+        for sentence in ignored:
+            log.warning(sentence)
+        return replace(sampling, grammar=grammar, json_schema="")
 
     async def _aside(self, prepare: Callable[[Given], Prepared], given: Given) -> Prepared:
-        """Prepare a part of a request in a thread, so that streams go on; one at a time, as templates have a state."""
+        """Prepare a part of a request in a thread, so that streams go on; one at a time."""
         async with self._preparing:
             return await run_in_threadpool(prepare, given)
 
@@ -208,28 +162,28 @@ class Server:
         asked: AnswerRequest,
         sampling: SamplingSettings,
         prompts: Sequence[Sequence[int]],
-        logprobs: int | None,
-        owner: str,
         *,
+        logprobs: int | None,
         raw: bool,
         answers_each: int = 1,
         rules: CallRules | None = None,
         drawn: bool = False,
     ) -> list[Choice]:
-        """Begin the answers, without decoding yet. Raises Refused where there is no place for them.
+        """Begin the answers, without decoding yet. Raises Refused for a prompt longer than the context.
 
         `answers_each`: answers to each prompt; the first uses the request's seed, each further one the next number, as
         llama-server does. `rules`: what they may call. `drawn`: `logprobs` are of the distribution that tokens are
         drawn from, not of the model's.
         """
-        settings, longest = self._settings, max(map(len, prompts))
-        self._check_room(answers_each * len(prompts), longest, owner)
+        longest, context = max(map(len, prompts)), self._model.context
+        if longest > context:
+            said = f"the request has {longest:,} tokens and exceeds the available context size of {context:,}"
+            raise Refused(400, TOO_LONG, said, n_prompt_tokens=longest, n_ctx=context)
         options: AnswerOptions = {
-            "stop": (*settings.stops, *asked.stop),
+            "stop": (*self._settings.stops, *asked.stop),
             "max_tokens": self._limit(asked),
             "raw": raw,
             "mode": asked.mode or "",
-            "owner": owner,
         }
         if asked.W is not None:
             options["window"] = asked.W
@@ -239,37 +193,12 @@ class Server:
             options["guesses"] = asked.G
         if logprobs is not None:
             options |= {"logprobs": logprobs, "drawn_logprobs": drawn}
-        if settings.shifts:
-            # llama.cpp's -1 keeps the whole prompt.
-            options["n_keep"] = longest if asked.n_keep == -1 else asked.n_keep or 0
         answers = [
             (tokens, _options_of(options, sampling, place)) for tokens in prompts for place in range(answers_each)
         ]
         return [
             Choice(self._model, tokens, place, own, self._meter, rules) for place, (tokens, own) in enumerate(answers)
         ]
-
-    def _check_room(self, wanted: int, longest: int, owner: str) -> None:
-        """Raise Refused where an owner's `wanted` answers cannot wait, or a prompt of `longest` tokens does not fit."""
-        (running, deferred, waiting), texts = self._model.load_of(owner), self._model.session.texts
-        places = texts + self._settings.queue
-        if wanted > places:
-            room = f"there is room for {places} (-np and --queue of the server)"
-            raise Refused(400, INVALID, f"{wanted} answers in one request, and {room}: ask in several requests")
-        if running + waiting + wanted > places:
-            # Before all that wait have begun, others that were refused would take what gets free.
-            seconds = self._meter.seconds_until(max(deferred, running + waiting + wanted - places), texts)
-            of_key = " of your key" if waiting < deferred else ""
-            full = f"no room for {counted(wanted, 'answer')}: {running} run and {waiting}{of_key} wait (-np, --queue)"
-            raise Refused(503, BUSY, f"{full}; try again in {seconds} s", retry_s=seconds)
-        if longest > self._model.context:
-            raise Refused(
-                400,
-                TOO_LONG,
-                f"the request has {longest:,} tokens and exceeds the available context size of {self._model.context:,}",
-                n_prompt_tokens=longest,
-                n_ctx=self._model.context,
-            )
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
@@ -292,11 +221,10 @@ class Server:
     async def _answered(
         self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form
     ) -> Response:
-        request.scope[CHOICES] = choices
         if asked.stream:
             with_usage = bool(asked.stream_options and asked.stream_options.include_usage)
             events = form.events(choices, counted=with_usage)
-            return EventStream(_as_sent(events), media_type="text/event-stream")
+            return StreamingResponse(_as_sent(events), media_type="text/event-stream")
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in choices}
 
         async def read() -> None:
@@ -322,32 +250,6 @@ class Server:
         if not tokens:
             raise Refused(400, INVALID, "the prompt is empty")
         return tokens
-
-
-class EventStream(StreamingResponse):
-    """A stream of events, with a comment wherever none was sent for `PING_S`: proxies close connections that rest."""
-
-    async def stream_response(self, send: Send) -> None:
-        last, ended = monotonic(), False
-
-        async def noted(message: Message) -> None:
-            nonlocal last, ended
-            last, ended = monotonic(), not message.get("more_body", True)
-            await send(message)
-
-        async def ping() -> None:
-            while not ended:
-                if (wait_s := last + PING_S - monotonic()) > 0:
-                    await asyncio.sleep(wait_s)
-                else:
-                    await noted({"type": "http.response.body", "body": b": waiting\n\n", "more_body": True})
-
-        pinging = asyncio.create_task(ping())
-        try:
-            await super().stream_response(noted)
-        finally:
-            pinging.cancel()
-            await asyncio.gather(pinging, return_exceptions=True)
 
 
 def _options_of(options: AnswerOptions, sampling: SamplingSettings, place: int) -> AnswerOptions:

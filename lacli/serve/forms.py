@@ -24,7 +24,7 @@ class Setting:
     `model`: its name. `piece`: gives the bytes of a token's text. `generation`: how answers are decoded, in llama.cpp's
     words. `context`: tokens of a text at most. `per_token`: each event has the timings so far. `progress`: events tell
     how far a prompt is read. `verbose`: bodies in OpenAI's shape have llama.cpp's inside. `watched`: each event tells
-    of its step, and each step has one. `warnings`: sentences on what the answers do not keep to.
+    of its step, and each step has one.
     """
 
     model: str
@@ -35,7 +35,6 @@ class Setting:
     progress: bool = False
     verbose: bool = False
     watched: bool = False
-    warnings: Sequence[str] = ()
 
 
 def _counts(choices: Sequence[Choice]) -> dict[str, Any]:
@@ -84,13 +83,8 @@ class Form:
 
     def _told(self, choice: Choice) -> dict[str, Any]:
         if not self._setting.verbose:
-            return self._warned
-        body = native_body(choice, self._setting) | {"content": choice.answer.text}
-        return {**self._warned, "__verbose": body}
-
-    @property
-    def _warned(self) -> dict[str, Any]:
-        return {"warnings": self._setting.warnings} if self._setting.warnings else {}
+            return {}
+        return {"__verbose": native_body(choice, self._setting) | {"content": choice.answer.text}}
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         raise NotImplementedError
@@ -169,31 +163,14 @@ class TextForm(Form):
 
     kind = "text_completion"
 
-    def __init__(self, setting: Setting, echoed: Sequence[str] = ()) -> None:
-        """`echoed`: the prompts of the answers, where they are to begin with them."""
-        super().__init__(setting)
-        self._echoed = echoed
-
-    def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
-        return [self._blank(choice) | {"text": self._echoed[choice.place]}] if self._echoed else ()
-
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
-        text = "".join(event["text"] for event in self._first(choice)) + "".join(delta.text for delta in deltas)
-        reason = REASONS[choice.finish]
-        return {
-            "index": choice.place,
-            "text": text,
-            "finish_reason": reason,
-            "logprobs": self._logprobs(choice, deltas),
-        }
+        text = "".join(delta.text for delta in deltas)
+        reason, logprobs = REASONS[choice.finish], self._logprobs(choice, deltas)
+        return {"index": choice.place, "text": text, "finish_reason": reason, "logprobs": logprobs}
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        return {
-            "index": choice.place,
-            "text": delta.text,
-            "finish_reason": None,
-            "logprobs": self._logprobs(choice, [delta]),
-        }
+        logprobs = self._logprobs(choice, [delta])
+        return {"index": choice.place, "text": delta.text, "finish_reason": None, "logprobs": logprobs}
 
     def _last(self, choice: Choice) -> dict[str, Any]:
         return {"index": choice.place, "text": "", "finish_reason": REASONS[choice.finish], "logprobs": None}
@@ -216,11 +193,11 @@ class PlainForm(Form):
         return choice | more
 
     def _told(self, choice: Choice) -> dict[str, Any]:
-        return self._warned
+        return {}
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         content = "".join(delta.text for delta in deltas)
-        body = self._last(choice) | self._warned | {"content": content, "has_new_line": "\n" in content}
+        body = self._last(choice) | {"content": content, "has_new_line": "\n" in content}
         if self._asked.return_tokens:
             body["tokens"] = [token for delta in deltas for token in delta.tokens]
         if found := self._probabilities(deltas):

@@ -13,12 +13,10 @@ from starlette.responses import JSONResponse, Response
 from lacli import __version__
 from lacli.api.model import Model
 from lacli.api.options import checked_tokens
-from lacli.auto.mode import Auto
 from lacli.errors import in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.guard import owner_of
 from lacli.serve.meter import Meter
-from lacli.serve.refusals import FAILED, INVALID, Endpoint, Refused, body_of, refusing
+from lacli.serve.refusals import FAILED, INVALID, Endpoint, Refused, body_of, not_offered
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,9 @@ class ServeSettings:
     """How requests are answered. `name`: of the model. `sampling`: for requests that say nothing else. `system`: the
     system prompt of conversations that have none.
 
-    `max_tokens`: of an answer where a request has no limit, -1 for none. `queue`: requests of a key that may wait for a
-    place. `aliases`, `tags`: other names of the model, and words beside them. `shifts`: a full context loses its oldest
-    tokens instead of ending the answer. `slots`, `metrics`, `page`: whether these are answered. `verbose`: bodies show
-    the prompt and how tokens were drawn.
+    `max_tokens`: of an answer if a request has no limit, -1 for none. `aliases`, `tags`: other names of the model, and
+    words beside them. `slots`, `metrics`, `page`: whether these are answered. `verbose`: bodies show the prompt and how
+    tokens were drawn.
     """
 
     name: str
@@ -37,10 +34,8 @@ class ServeSettings:
     system: str = ""
     max_tokens: int = -1
     stops: tuple[str, ...] = ()
-    queue: int = 256
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    shifts: bool = False
     slots: bool = True
     metrics: bool = True
     page: bool = True
@@ -56,17 +51,14 @@ class Inspection:
     @property
     def gets(self) -> dict[str, Endpoint]:
         """What is asked by GET, by its path."""
-        off = "this server does not answer {}: it was started with {}"
         return {
             "/health": self.health,
             "/v1/health": self.health,
             "/v1/models": self.models,
             "/models": self.models,
-            "/v1/models/{name:path}": self.named_model,
             "/props": self.props,
-            "/slots": self.slots if self._settings.slots else refusing(off.format("/slots", "--no-slots")),
-            "/metrics": self.metrics if self._settings.metrics else refusing(off.format("/metrics", "--no-metrics")),
-            "/lacli/steps": self.steps,
+            "/slots": self.slots if self._settings.slots else not_offered,
+            "/metrics": self.metrics if self._settings.metrics else not_offered,
         }
 
     @property
@@ -81,13 +73,6 @@ class Inspection:
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._described]})
-
-    async def named_model(self, request: Request) -> Response:
-        if not (name := request.path_params["name"]):
-            return await self.models(request)
-        if name not in (self._settings.name, *self._settings.aliases):
-            raise Refused(404, "model_not_found", f"there is no model {name!r} here: {self._settings.name!r} answers")
-        return JSONResponse(self._described)
 
     @property
     def _described(self) -> dict[str, Any]:
@@ -147,21 +132,14 @@ class Inspection:
         return JSONResponse({"content": await run_in_threadpool(partial(session.text, special=True), known)})
 
     async def slots(self, request: Request) -> Response:
-        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context, owner_of(request)))
+        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context))
 
     async def metrics(self, request: Request) -> Response:
         text = self._meter.text(*self._model.load)
         response = Response(text, media_type="text/plain; version=0.0.4")
         # Starlette writes names in small letters, and readers of this one look for llama.cpp's spelling.
-        response.raw_headers += [(name.encode(), value.encode()) for name, value in self._meter.headers.items()]
+        response.raw_headers += [(b"Process-Start-Time-Unix", str(self._meter.started).encode())]
         return response
-
-    async def steps(self, request: Request) -> Response:
-        """Milliseconds of steps of 1, 2, ... rows, as mode auto takes them for now; none before its first step."""
-        mode = self._model.mode
-        cost = mode.experience.cost_model if isinstance(mode, Auto) else None
-        costs = [1e3 * cost.plain_s * each for each in cost.relative[1:]] if cost and cost.plain_s else []
-        return JSONResponse({"mode": self._model.session.settings.mode, "ms": costs})
 
 
 def _piece(text: bytes) -> str | list[int]:

@@ -14,7 +14,6 @@ FILES = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
-    "/markdown.js": ("markdown.js", "text/javascript"),
 }
 """The page's files and their types by their paths."""
 

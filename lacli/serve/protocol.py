@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from json import loads
 from re import fullmatch
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lacli.serve.sampled import Sampled, WithoutNull
-from lacli.text.format import offered, printable, suggest
+from lacli.text.format import printable
 
 MOST_CHOICES = 16
 """Answers to one request at most: each takes a place among the texts."""
@@ -42,47 +44,40 @@ COMPLAINTS = {
 TYPES = ("str", "int", "float", "bool", "Tool", "PromptObject")
 """pydantic's names of the types that a field with several of them may have."""
 
+LONGEST_NAME = 40
+"""Characters of an unknown field's name in the log."""
+
 MOST_TOOLS = 128
 """Functions that a request may offer, as OpenAI has it."""
 
 
-TEXT_ONLY = "lacli reads and writes text only: no embeddings, images or audio"
-
-INSTEAD = {
-    "functions": "is OpenAI's former name: give tools",
-    "function_call": "is OpenAI's former name: give tool_choice",
-    "suffix": "is not offered: write the model's own tokens for a gap into the prompt",
-    "audio": "is not offered: lacli reads and writes text only",
-    "web_search_options": "is not offered: a search can be one of the tools",
-    **dict.fromkeys(("guided_json", "guided_choice"), "is vLLM's name: give json_schema"),
-    **dict.fromkeys(("guided_regex", "guided_grammar"), "is vLLM's name: give grammar, in GBNF"),
-    "structured_outputs": "is vLLM's name: give json_schema or grammar",
-    "format": "is Ollama's name: give response_format",
+REFUSED = {
+    *("functions", "function_call", "suffix", "audio", "web_search_options", "echo", "format", "samplers", "lora"),
+    *("guided_json", "guided_choice", "guided_regex", "guided_grammar", "structured_outputs", "regex", "ebnf"),
+    *("min_tokens", "min_new_tokens", "bad_words", "allowed_token_ids", "stop_token_ids", "stop_regex"),
+    *("include_stop_str_in_output", "prompt_logprobs", "return_token_ids", "truncate_prompt_tokens", "top_a"),
+    *("use_beam_search", "chat_template", "thinking_token_budget", "thinking_budget_tokens", "safe_prompt"),
+    *("t_max_predict_ms", "dry_sequence_breakers"),
 }
-"""Fields of OpenAI's and others that would change the answer and are not offered, with what there is."""
+"""Fields of OpenAI's, llama.cpp's, vLLM's and others that would change the answer and are not offered."""
 
-UNOFFERED = {
-    *("min_tokens", "bad_words", "allowed_token_ids", "stop_token_ids", "include_stop_str_in_output"),
-    *("prompt_logprobs", "return_token_ids", "truncate_prompt_tokens", "use_beam_search", "chat_template"),
-    *("thinking_token_budget", "min_new_tokens", "stop_regex", "regex", "ebnf", "safe_prompt", "top_a"),
-    *("samplers", "lora", "t_max_predict_ms", "dry_sequence_breakers", "thinking_budget_tokens"),
+TAKEN = {
+    *("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "reasoning_effort"),
+    *("verbosity", "reasoning_format", "modalities", "prediction", "min_keep", "parse_tool_calls", "cache_prompt"),
+    *("id_slot", "n_keep", "generation_prompt", "best_of", "n_discard", "return_progress", "timings_per_token"),
 }
-"""Fields of vLLM, SGLang, llama.cpp and others that would change the answer: ignored, and told.
-
-The fields that they resemble do something else.
-"""
+"""Fields of OpenAI's and llama.cpp's that change nothing here."""
 
 NOTHING: tuple[object, ...] = (None, False, 0, -1, "", [], {})
 """Values with which clients say that they ask for nothing."""
 
-LEFT_ALONE = {"verbosity", "reasoning_format", "min_keep", "parse_tool_calls", "generation_prompt"}
-"""Fields of OpenAI's and llama.cpp's that are taken without effect, though they are spelt almost like others."""
+log = logging.getLogger(__name__)
 
-LONGEST_NAME = 40
-"""Characters of an unknown field's name up to which it may be a slip."""
 
-MOST_SLIPS = 8
-"""Unknown fields of a request that are looked at: comparing one with all known ones takes 0.3 ms."""
+@lru_cache(maxsize=256)
+def _note_unknown(field: str) -> None:
+    """Name a field in the log, once."""
+    log.warning("a field that nobody knows is ignored: %s", field)
 
 
 class StreamOptions(BaseModel):
@@ -97,16 +92,8 @@ class Watching(BaseModel):
     steps: bool = False
 
 
-class NotOffered(Exception):
-    """A request has something in it that no model is asked here."""
-
-
 class AnswerRequest(Sampled):
-    """What chats and completions have in common; unknown fields are left alone, and `slips` tells of some.
-
-    `cache_prompt`, `id_slot`: llama.cpp's, taken and without effect: what two prompts have in common is decoded once,
-    and no text touches another's cells. `mode`, `W`, `N`, `G`: how the answer is decoded.
-    """
+    """What chats and completions have in common. `mode`, `W`, `N`, `G`: how the answer is decoded."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -121,23 +108,20 @@ class AnswerRequest(Sampled):
     timings_per_token: bool = False
     return_progress: bool = False
     verbose: bool = False
-    cache_prompt: bool = True
-    id_slot: int = -1
-    n_keep: int | None = Field(None, ge=-1)
     mode: str | None = None
     W: int | None = Field(None, ge=0)
     N: int | None = Field(None, ge=2)
     G: int | None = Field(None, ge=0)
     lacli: Watching = Watching()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _is_offered(cls, given: object) -> object:
-        fields: Mapping[str, object] = given if isinstance(given, Mapping) else {}
-        for name, instead in INSTEAD.items():
-            if fields.get(name) not in (None, "", []):
-                raise NotOffered(f"{name} {instead}")
-        return given
+    @model_validator(mode="after")
+    def _check_extra(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            if name in REFUSED and value not in NOTHING:
+                raise ValueError(f"{name} is not offered")
+            if name not in TAKEN | REFUSED:
+                _note_unknown(printable(name[:LONGEST_NAME]))
+        return self
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -150,31 +134,12 @@ class AnswerRequest(Sampled):
         given = (self.max_completion_tokens, self.max_tokens, self.n_predict)
         return next((each for each in given if each is not None), None)
 
-    @property
-    def slips(self) -> list[str]:
-        """Sentences on fields that are not offered, and on unknown ones whose names are almost those of others."""
-        extra, known = self.model_extra or {}, type(self).model_fields
-        missed = [
-            f"{name} is not offered" for name, value in extra.items() if name in UNOFFERED and value not in NOTHING
-        ]
-        unknown = [name for name in extra if len(name) <= LONGEST_NAME and name not in LEFT_ALONE | UNOFFERED]
-        hints = {name: offered(suggest(name, known, 2, 0.75)) for name in unknown[:MOST_SLIPS]}
-        slips = [f"{printable(name)} is no field of a request: {hint}" for name, hint in hints.items() if hint]
-        return [*missed, *slips]
-
 
 class Part(BaseModel):
-    """A part of a message; only texts are offered. Raises NotOffered for OpenAI's others."""
+    """A part of a message; only texts are offered."""
 
     type: Literal["text"]
     text: str
-
-    @field_validator("type", mode="before")
-    @classmethod
-    def _check(cls, given: object) -> object:
-        if given in ("image_url", "input_audio", "file"):
-            raise NotOffered(TEXT_ONLY)
-        return given
 
 
 class Function(WithoutNull):
@@ -379,16 +344,6 @@ class CompletionRequest(AnswerRequest):
     post_sampling_probs: bool = False
     return_tokens: bool = False
     response_fields: list[str] = []
-    echo: bool = False
-    best_of: int = 1
-
-    @model_validator(mode="after")
-    def _check(self) -> CompletionRequest:
-        if self.best_of > self.n:
-            raise NotOffered("best_of is not offered: ask for n answers with logprobs, and choose")
-        if self.echo and self.logprobs is not None:
-            raise NotOffered("echo is not offered with logprobs: a prompt's tokens have none here")
-        return self
 
     @property
     def prompts(self) -> Sequence[Prompt]:

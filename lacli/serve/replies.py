@@ -48,10 +48,6 @@ class Reply:
         }
 
 
-REQUEST_ID = "x-request-id"
-"""The header with the id of a request, as OpenAI calls it."""
-
-
 def usage(choices: Sequence[Choice]) -> dict[str, Any]:
     """Tokens of a request; each of its prompts counts once, however many answers it has."""
     # The answers to a prompt share one list of its tokens.

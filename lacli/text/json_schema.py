@@ -15,6 +15,12 @@ HEAD = "%llguidance {}\n"
 OPTIONS = {"lenient": True, "whitespace_pattern": r"[ \n\t]{0,20}"}
 """llguidance names unknown keywords instead of refusing them, and ends runs of space, which small models repeat."""
 
+OPEN = {"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
+"""Keywords beside `properties` that say what else an object has."""
+
+LITERAL = ("const", "enum")
+"""Keywords whose values are no schemas."""
+
 FAILED = "failed to compile JSON schema: "
 
 
@@ -30,12 +36,26 @@ def grammar_of(text: str) -> tuple[str, list[str]]:
         raise UsageError(f"the JSON schema is not JSON: {printable(str(error))}", hint) from error
     if not isinstance(schema, dict):
         raise UsageError("the JSON schema is not an object", """write something like {"type": "object"}""")
-    return checked(f"{HEAD}start: {json_value(schema)}", "the JSON schema")
+    try:
+        return checked(f"{HEAD}start: {json_value(schema)}", "the JSON schema")
+    except RecursionError as error:
+        raise UsageError("the JSON schema is nested too deeply", "make it flatter") from error
 
 
 def json_value(schema: Mapping[str, Any]) -> str:
     """Return the part of a grammar that is a value of a schema."""
-    return f"%json {json.dumps({**schema, 'x-guidance': OPTIONS})}"
+    return f"%json {json.dumps({**_closed(schema), 'x-guidance': OPTIONS})}"
+
+
+def _closed(schema: Any) -> Any:
+    """Allow an object no other properties than it names, as llama.cpp does: small models would add some for ever."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {name: value if name in LITERAL else _closed(value) for name, value in schema.items()}
+    is_whole = isinstance(schema.get("properties"), Mapping) and OPEN.isdisjoint(schema)
+    return {**found, "additionalProperties": False} if is_whole else found
 
 
 def checked(grammar: str, what: str) -> tuple[str, list[str]]:

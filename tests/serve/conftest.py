@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from openai import OpenAI
@@ -14,23 +14,23 @@ from starlette.types import ASGIApp
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.guard import GuardSettings
-from lacli.serve.run import Certificate, Listener, open_socket
+from lacli.serve.run import Access, listener, open_sockets
 from tests.loading import STDLIB_7M
 
 NAME = "demo"
 
 
 @contextmanager
-def serving(app: ASGIApp, certificate: Certificate | None = None) -> Iterator[str]:
-    """The address of a server with this application, which ends with the block."""
-    listening = open_socket("127.0.0.1", 0)
+def serving(app: ASGIApp, **settings: Any) -> Iterator[str]:
+    """The address of a server with this application, which ends with the block. `settings`: uvicorn's."""
+    (listening,) = open_sockets(["127.0.0.1"], 0)
     listening.listen()
-    server = Listener(app, 5, certificate)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
+    server = listener(app, drain_s=5, **settings)
+    thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
-        yield f"{'https' if certificate else 'http'}://127.0.0.1:{listening.getsockname()[1]}"
+        scheme = "https" if settings.get("ssl_certfile") else "http"
+        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
@@ -45,8 +45,8 @@ def model() -> Iterator[lacli.Model]:
 
 @pytest.fixture(scope="session")
 def address(model: lacli.Model) -> Iterator[str]:
-    settings = ServeSettings(NAME, SamplingSettings(), max_tokens=200, queue=2)
-    with serving(Server(model, settings).app(GuardSettings())) as address:
+    settings = ServeSettings(NAME, SamplingSettings(), max_tokens=200)
+    with serving(Server(model, settings).app(Access())) as address:
         yield address
 
 

@@ -12,12 +12,12 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from openai import APIStatusError, NotFoundError, OpenAI
+from openai import APIStatusError, OpenAI
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.guard import GuardSettings
+from lacli.serve.run import Access
 from tests.loading import STDLIB_7M
 from tests.serve.conftest import NAME, serving
 
@@ -85,10 +85,10 @@ def test_of_several_answers_to_a_new_prompt_nothing_counts_as_decoded_before(cli
 
 def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
     """Strict, as company would change the rounding of a text otherwise."""
-    settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8, queue=2)
+    settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8)
     with (
         lacli.load(STDLIB_7M, threads=1, strict=True) as model,
-        serving(Server(model, settings).app(GuardSettings())) as address,
+        serving(Server(model, settings).app(Access())) as address,
         OpenAI(base_url=f"{address}/v1", api_key="none") as client,
     ):
 
@@ -160,17 +160,13 @@ def test_a_prompt_beyond_the_context_is_refused_with_its_size(client: OpenAI, mo
     assert error["type"] == "exceed_context_size_error" and error["n_ctx"] == model.context < error["n_prompt_tokens"]
 
 
-def test_what_is_not_offered_says_so(client: OpenAI, address: str) -> None:
-    with pytest.raises(APIStatusError) as raised:
-        client.embeddings.create(model="any", input="a")
-    assert raised.value.status_code == 501 and raised.value.response.headers["X-Should-Retry"] == "false"
-    ours, theirs = (post(f"{address}/{path}", {})["error"] for path in ("v1/embeddings", "embedding"))
-    assert ours == theirs
-    assert "own tokens" in post(f"{address}/infill", {})["error"]["message"]
-    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
-    assert post(f"{address}/v1/chat/completions", {"messages": [picture]})["error"]["code"] == 501
-    nothing = post(f"{address}/v1/nothing", {})["error"]
-    assert nothing["code"] == 404 and nothing["message"].startswith("POST /v1/nothing: not found")
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "v1/chat/completions", 405), ("POST", "v1/embeddings", 404), ("GET", "v1/models/demo", 404)],
+)
+def test_a_wrong_method_or_path_is_an_error_in_openais_shape(address: str, method: str, path: str, status: int) -> None:
+    error = get(Request(f"{address}/{path}", method=method))["error"]
+    assert error["code"] == status and error["message"].startswith(f"{method} /{path}: ")
 
 
 def test_tokens_go_there_and_back(address: str) -> None:
@@ -221,37 +217,6 @@ def test_a_field_that_is_wrong_is_told_in_plain_words(address: str, field: str, 
     assert error["code"] == 400 and error["message"].endswith(words)
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "words"),
-    [
-        ("v1/chat/completions", 405, "not allowed, use POST"),
-        ("v1/chat/completion", 404, "not found, did you mean /v1/chat/completions"),
-        ("chat", 404, "did you mean /v1/chat/completions or /v1/chat/completions/input_tokens?"),
-        ("v1/moderations", 404, "did you mean /v1/completions or /v1/models?"),
-        ("v1/response", 404, "not found, lacli speaks OpenAI's protocol, under /v1"),
-        ("api/tags", 404, "not found, lacli speaks OpenAI's protocol, under /v1"),
-    ],
-)
-def test_a_method_or_path_that_is_wrong_is_refused_with_the_right_one(
-    address: str, path: str, status: int, words: str
-) -> None:
-    with pytest.raises(HTTPError) as caught:
-        urlopen(f"{address}/{path}")
-    assert caught.value.code == status and words in caught.value.read().decode()
-
-
-def test_a_model_is_found_by_its_name(client: OpenAI) -> None:
-    assert client.models.retrieve(NAME) == client.models.list().data[0]
-    assert get(f"{client.base_url}models/")["object"] == "list"
-    with pytest.raises(NotFoundError, match=NAME):
-        client.models.retrieve("other")
-
-
-@pytest.mark.parametrize("path", ["v1/responses", "v1/messages"])
-def test_other_protocols_are_told_what_there_is(address: str, path: str) -> None:
-    assert "/v1/chat/completions" in post(f"{address}/{path}", {})["error"]["message"]
-
-
 def test_a_developer_speaks_as_the_system(address: str) -> None:
     system, developer = (
         post(f"{address}/apply-template", {"messages": [{"role": role, "content": "Be kind \U0001f600"}, *QUESTION]})
@@ -273,38 +238,7 @@ def test_a_client_that_goes_away_frees_its_place(client: OpenAI, address: str) -
         )
         next(iter(stream))
         stream.close()
-    # Two places and two that wait: were they still taken, this one would be refused.
     assert client.completions.create(model="any", prompt="def f(", max_tokens=3).choices[0].text
-
-
-def test_more_than_may_wait_are_refused(client: OpenAI) -> None:
-    long: dict[str, Any] = {"max_tokens": 2000, "extra_body": {"ignore_eos": True}}
-    with client.completions.create(model="any", prompt="def f(", stream=True, **long) as stream:
-        next(iter(stream))
-        with pytest.raises(APIStatusError) as raised:
-            client.completions.create(model="any", prompt="def f(", n=4)
-    assert raised.value.status_code == 503 and raised.value.response.headers["Retry-After"]
-
-
-def test_a_key_whose_requests_wait_takes_no_room_of_the_others(model: lacli.Model) -> None:
-    settings = ServeSettings(NAME, SamplingSettings(), queue=1)
-    long: dict[str, Any] = {"n": 3, "max_tokens": 300, "extra_body": {"ignore_eos": True}}
-    with serving(Server(model, settings).app(GuardSettings(("one", "two")))) as address:
-        one, two = (OpenAI(api_key=key, base_url=f"{address}/v1", max_retries=0) for key in ("one", "two"))
-        with one.completions.create(model="any", prompt="def f(", stream=True, **long) as stream:
-            next(each for each in stream if model.load == (2, 1))
-            with pytest.raises(APIStatusError, match="no room for 1 answer: 2 run and 1 wait "):
-                one.completions.create(model="any", prompt="def f(")
-            with two.completions.create(model="any", prompt="def f(", max_tokens=3, stream=True) as answer:
-                with pytest.raises(APIStatusError, match="2 run and 1 of your key wait "):
-                    one.completions.create(model="any", prompt="def f(")
-                assert "".join(each.choices[0].text for each in answer)
-
-
-def test_a_request_that_no_place_is_enough_for_is_not_told_to_try_again(client: OpenAI) -> None:
-    with pytest.raises(APIStatusError, match="5 answers in one request, and there is room for 4") as raised:
-        client.completions.create(model="any", prompt="def f(", n=5)
-    assert raised.value.status_code == 400 and "Retry-After" not in raised.value.response.headers
 
 
 def test_counters_count(address: str) -> None:

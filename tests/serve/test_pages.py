@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pytest
 from openai import OpenAI
@@ -17,8 +15,8 @@ from openai import OpenAI
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.guard import GuardSettings
 from lacli.serve.pages import FILES, FOLDER, HEADERS
+from lacli.serve.run import Access
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION, post
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 KEY = "secret"
 WATCHED: Any = {"lacli": {"steps": True}}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-NODE = shutil.which("node")
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m [a](javascript:x) **<b>bold</b>** `<i>`"
 
@@ -36,7 +33,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m [a](ja
 @pytest.fixture(scope="module")
 def locked(model: lacli.Model) -> Iterator[str]:
     """The address of a server that asks for a key."""
-    with serving(Server(model, ServeSettings(NAME, SamplingSettings())).app(GuardSettings((KEY,)))) as address:
+    with serving(Server(model, ServeSettings(NAME, SamplingSettings())).app(Access((KEY,)))) as address:
         yield address
 
 
@@ -64,7 +61,7 @@ def test_no_source_makes_html_or_code_of_a_text() -> None:
     assert not re.search(r"(inner|outer|Adjacent)HTML|document\.write|DOMParser|\beval\b|Function\(", scripts)
     page = (FOLDER / "index.html").read_text()
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:|<script(?![^>]*\bsrc=)", page)
-    named = set(re.findall(r'(?:src|href)="([^"]*)"', page)) | set(re.findall(r"from '\./([^']*)'", scripts))
+    named = set(re.findall(r'(?:src|href)="([^"]*)"', page))
     assert {"/" + name for name in named - {"data:,"}} == FILES.keys() - {"/"}
 
 
@@ -94,43 +91,6 @@ def test_a_plain_answer_is_the_same_text_a_token_a_step(address: str) -> None:
     assert found["plain"]["content"] == found["auto"]["content"]
     assert found["plain"]["timings"]["draft_n"] == 0
     assert "mode auto" in post(f"{address}/completion", {"prompt": "a", "mode": "lookup"})["error"]["message"]
-
-
-def test_steps_have_a_cost_once_some_were_taken(address: str) -> None:
-    post(f"{address}/completion", {"prompt": "def f(", "n_predict": 5})
-    with urlopen(f"{address}/lacli/steps") as reply:
-        told = json.load(reply)
-    assert told["mode"] == "auto" and len(told["ms"]) > 1 and all(each > 0 for each in told["ms"])
-
-
-def test_what_steps_cost_is_told_with_the_key_alone(locked: str) -> None:
-    with urlopen(Request(f"{locked}/lacli/steps", headers={"Authorization": f"Bearer {KEY}"})) as reply:
-        assert reply.status == 200
-    assert post(f"{locked}/lacli/steps", {})["error"]["code"] == 401
-
-
-@pytest.mark.skipif(not NODE, reason="node is not here")
-def test_markdown_is_blocks_and_spans_that_keep_every_character(tmp_path: Path) -> None:
-    module = tmp_path / "markdown.mjs"
-    module.write_text((FOLDER / "markdown.js").read_text())
-    text = "Say **two\nwords** and `code`.\n\n1. one\n2. two\n   more\n\n- a\n\n```py\n<b> **x**\n\ny\n```\nend"
-    script = f"""
-      import {{ blocksOf, spansOf }} from {json.dumps(module.as_uri())}
-      const text = {json.dumps(text)}
-      const cut = ({{ begin, end }}) => text.slice(begin, end)
-      const told = (place) => spansOf(text, place.begin, place.end).map((span) => [span.kind, cut(span)])
-      console.log(JSON.stringify(blocksOf(text).map((block) => block.kind === 'code' ? ['code', cut(block)]
-        : block.kind === 'list' ? [block.first, block.ordered, ...block.items.map(told)] : told(block))))
-    """
-    assert NODE
-    found = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=True)
-    assert json.loads(found.stdout) == [
-        [["text", "Say "], ["bold", "two\nwords"], ["text", " and "], ["code", "code"], ["text", "."]],
-        [1, True, [["text", "one"]], [["text", "two\n   more"]]],
-        [1, False, [["text", "a"]]],
-        ["code", "<b> **x**\n\ny"],
-        [["text", "end"]],
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -179,10 +139,9 @@ def test_the_page_shows_an_answer_and_counts_its_tokens(page: Page, model: lacli
     send(page, QUESTION[0]["content"])
     page.get_by_text(f"{len(expected.tokens)} tokens in").wait_for()
     shown = page.locator("#chat .answer").text_content() or ""
-    assert "".join(re.sub(r"```\w*|[`*]", "", expected.text).split()) == "".join(shown.split())
-    counts = page.locator("#legend b").all_inner_texts()
+    assert shown == expected.text
+    counts = [text.split()[-1] for text in page.locator("#legend li").all_inner_texts()]
     assert 0 < sum(map(int, counts)) <= len(expected.tokens)
-    assert page.locator("#cost .curve").count() == 1
 
 
 def test_a_hostile_answer_is_text(page: Page) -> None:
@@ -190,23 +149,9 @@ def test_a_hostile_answer_is_text(page: Page) -> None:
     send(page)
     answer = page.locator("#chat .answer")
     answer.get_by_text("javascript:x").wait_for()
-    assert answer.text_content() == re.sub(r"[`]|\*\*", "", HOSTILE)
+    assert answer.text_content() == HOSTILE
     assert answer.locator("script, img, a, b, i").count() == 0
-    assert answer.locator("strong").inner_text() == "<b>bold</b>"
     assert answer.locator(".token.suffix").count() > 0
-
-
-def test_a_paused_answer_goes_on_by_steps(page: Page) -> None:
-    answers(page, "one ", "two ", "three ", "four")
-    page.get_by_role("button", name="Pause").click()
-    send(page)
-    answer = page.locator("#chat .answer")
-    for shown in ("one ", "one two "):
-        page.get_by_role("button", name="Step").click()
-        answer.get_by_text(shown.strip(), exact=True).wait_for()
-        assert answer.text_content() == shown
-    page.get_by_role("button", name="Go on").click()
-    answer.get_by_text("one two three four", exact=True).wait_for()
 
 
 def test_a_question_that_gets_no_answer_can_be_asked_again(browser: Browser, address: str) -> None:
@@ -221,25 +166,13 @@ def test_a_question_that_gets_no_answer_can_be_asked_again(browser: Browser, add
     page.close()
 
 
-def test_a_race_replays_two_recorded_answers(page: Page) -> None:
-    page.get_by_label("Message", exact=True).fill("Write a function that adds two numbers.")
-    page.get_by_role("button", name="Race").click()
-    page.get_by_text("times as fast. The texts are the same.").wait_for()
-    assert page.locator("#race h3").all_inner_texts() == ["plain", "auto"]
-    plain, auto = page.locator("#race .answer").all_inner_texts()
-    assert plain == auto != ""
-    assert page.locator("#race article").first.locator(".token").count() == 0
-    page.get_by_role("button", name="Back to the chat").click()
-    assert page.locator("#chat").is_visible() and not page.locator("#race").is_visible()
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (360, "light"), (1600, "dark"), (1600, "light")])
 def test_the_page_fits_its_window_and_its_scheme(page: Page, width: int, scheme: Any) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
-    answers(page, f"`{'x' * 300}`\n\n```\n{'y' * 300}\n```")
+    answers(page, "x" * 300)
     send(page, "z" * 300)
-    page.locator("#chat pre").wait_for()
+    page.locator("#chat .token").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == width
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     red = int(re.findall(r"\d+", paper)[0])

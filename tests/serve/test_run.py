@@ -1,30 +1,25 @@
-"""Connections: those that ask for nothing end, and those that wait for an answer stay."""
+"""Addresses and who may ask: keys, names of this machine, pages; connections that send half of a request."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import signal
 import socket
 import ssl
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from shutil import which
-from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
 
-import openai
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.testclient import TestClient
 
 import lacli
-from lacli.errors import LacliError
+from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import run
-from lacli.serve.app import Server, ServeSettings
-from lacli.serve.guard import GuardSettings
-from lacli.serve.run import Certificate
+from lacli.serve.app import MAX_BODY, Server, ServeSettings
+from lacli.serve.run import Access, access_for, open_sockets, read_keys
 from tests.serve.conftest import NAME, serving
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -41,7 +36,6 @@ def until(client: socket.socket, end: bytes) -> bytes:
 
 
 def connected(address: str) -> socket.socket:
-    """A connection, on which nothing is waited for longer than a server without its timer would take to fail."""
     return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=3)
 
 
@@ -78,193 +72,99 @@ def test_an_answer_may_take_longer_than_headers(address: str, monkeypatch: pytes
         assert b"data: [DONE]" in until(client, b"0\r\n\r\n")
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    """One of this machine's, made by openssl."""
+def app_for(model: lacli.Model, access: Access) -> Any:
+    return Server(model, ServeSettings(NAME, SamplingSettings())).app(access)
+
+
+def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, tmp_path: Path) -> None:
     if not (openssl := which("openssl")):
         pytest.skip("openssl makes the certificate")
-    folder = tmp_path_factory.mktemp("certificate")
-    made = Certificate(f"{folder}/cert.pem", f"{folder}/key.pem")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
     name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
-    subprocess.run(
-        [openssl, "req", "-x509", *curve, *name, "-out", made.file, "-keyout", made.key],
-        check=True,
-        capture_output=True,
-    )
-    return made
-
-
-def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, certificate: Certificate) -> None:
-    app = Server(model, ServeSettings(NAME, SamplingSettings())).app(GuardSettings())
-    with serving(app, run.checked_certificate(*certificate)) as address:
-        trusting = ssl.create_default_context(cafile=certificate.file)
-        with urlopen(f"{address}/health", context=trusting) as reply:
-            assert reply.status == 200
-
-
-def test_what_is_no_http_is_told_with_what_it_may_be(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    with connected(address) as client:
-        # How https begins.
-        client.sendall(b"\x16\x03\x01\r\n\r\n")
-        assert client.recv(4096).startswith(b"HTTP/1.1 400")
-    assert "https, perhaps" in caplog.text
+    made = [openssl, "req", "-x509", *curve, *name, "-out", str(cert), "-keyout", str(key)]
+    subprocess.run(made, check=True, capture_output=True)
+    trusting = ssl.create_default_context(cafile=str(cert))
+    with (
+        serving(app_for(model, Access()), ssl_certfile=str(cert), ssl_keyfile=str(key)) as address,
+        urlopen(f"{address}/health", context=trusting) as reply,
+    ):
+        assert reply.status == 200
+    with pytest.raises(LacliError, match="cannot serve"):
+        run.serve(run.listener(app_for(model, Access()), ssl_certfile=str(key), ssl_keyfile=str(cert)), [])
 
 
 @pytest.mark.parametrize(("host", "hint"), [("nowhere.invalid", "all its addresses"), ("127.0.0.1", "--port 0")])
 def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, host: str, hint: str) -> None:
     with pytest.raises(LacliError, match=hint):
-        run.open_socket(host, int(address.rpartition(":")[2]))
+        open_sockets([host], int(address.rpartition(":")[2]))
 
 
-def test_a_certificate_that_cannot_be_used_is_refused_in_one_line(certificate: Certificate) -> None:
-    assert run.checked_certificate("", "") is None
-    for file, key in (
-        (certificate.file, ""),
-        ("nowhere", certificate.key),
-        (certificate.key, certificate.key),
-        (certificate.file, certificate.file),
-    ):
-        with pytest.raises(LacliError, match="certificate and its key"):
-            run.checked_certificate(file, key)
-    with pytest.raises(LacliError, match="there is no file nowhere"):
-        run.checked_certificate(certificate.file, "nowhere")
-    with pytest.raises(LacliError, match="they are exchanged"):
-        run.checked_certificate(certificate.key, certificate.file)
+def test_several_addresses_have_one_port_that_refuses_connections_at_first() -> None:
+    listening = open_sockets(["127.0.0.1", "127.0.0.2"], 0)
+    ports = {each.getsockname()[1] for each in listening}
+    assert len(ports) == 1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", *ports))
+    for each in listening:
+        each.close()
 
 
-def test_a_key_with_a_pass_phrase_is_refused_with_the_way_to_take_it_off(
-    certificate: Certificate, tmp_path: Path
-) -> None:
-    locked = str(tmp_path / "locked.pem")
-    command = ["openssl", "pkey", "-in", certificate.key, "-aes128", "-passout", "pass:secret", "-out", locked]
-    subprocess.run(command, check=True, capture_output=True)
-    with pytest.raises(LacliError, match="openssl pkey -in .*locked.pem"):
-        run.checked_certificate(certificate.file, locked)
-
-
-def test_a_file_in_the_place_of_a_socket_is_refused_and_stays(tmp_path: Path) -> None:
-    (tmp_path / "s").write_text("mine")
-    with pytest.raises(LacliError, match="cannot listen on unix:"):
-        run.open_socket(f"unix:{tmp_path}/s", 0)
-    assert (tmp_path / "s").read_text() == "mine"
-
-
-def test_a_socket_that_a_killed_server_left_is_taken_again(tmp_path: Path) -> None:
-    host = f"unix:{tmp_path}/s"
-    with run.open_socket(host, 0), pytest.raises(LacliError, match="cannot listen on unix:"):
-        run.open_socket(host, 0)
-    run.open_socket(host, 0).close()
-
-
-def test_a_port_that_another_server_has_taken_since_it_was_bound_is_named() -> None:
-
-    class Taken(socket.socket):
-        """On Linux another server that was bound to it too listens first."""
-
-        def listen(self, *_: object) -> None:
-            raise OSError(errno.EADDRINUSE, "Address already in use")
-
-    with Taken() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-        with pytest.raises(LacliError, match=f"cannot listen on 127.0.0.1 port {port}: .*--port 0"):
-            run.listen("127.0.0.1", bound)
-
-
-def test_small_parts_of_an_answer_are_sent_at_once() -> None:
-    async def sends_at_once() -> bool:
-        served = asyncio.Event()
-        found = list[int]()
-
-        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            found.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-            writer.close()
-            served.set()
-
-        listening = run.open_socket("127.0.0.1", 0)
-        async with await asyncio.start_server(accepted, sock=listening):
-            _, writer = await asyncio.open_connection(*listening.getsockname()[:2])
-            await served.wait()
-            writer.close()
-        return bool(found[0])
-
-    assert asyncio.run(sends_at_once())
+def status(model: lacli.Model, access: Access, headers: Mapping[str, str], path: str = "/v1/models") -> int:
+    client = TestClient(app_for(model, access), base_url="http://localhost", raise_server_exceptions=False)
+    return client.get(path, headers=dict(headers)).status_code
 
 
 @pytest.mark.parametrize(
-    ("sent", "stops"),
+    ("host", "expected"),
     [
-        ([signal.SIGTERM], False),
-        ([signal.SIGHUP], False),
-        ([signal.SIGHUP, signal.SIGHUP], False),
-        ([signal.SIGHUP, signal.SIGTERM], True),
+        *((name, 200) for name in ("localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST")),
+        *((name, 400) for name in ("evil.com", "evil.com:8080", "localhost.evil.com", "127.0.0.1.evil.com")),
     ],
-    ids=["SIGTERM", "SIGHUP", "two of a terminal", "one more ends at once"],
 )
-def test_a_closed_terminal_ends_a_server_as_sigterm_does(
-    monkeypatch: pytest.MonkeyPatch, sent: list[signal.Signals], stops: bool
+def test_a_loopback_address_is_asked_by_its_names(model: lacli.Model, host: str, expected: int) -> None:
+    assert status(model, access_for(["127.0.0.1", "::1"]), {"Host": host}) == expected
+    assert status(model, access_for(["127.0.0.1", "0.0.0.0"], ["key"]), {"Host": host, "X-Api-Key": "key"}) == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"Authorization": "Bearer one"}, 200),
+        ({"Authorization": "bearer two"}, 200),
+        ({"X-Api-Key": "two"}, 200),
+        ({}, 401),
+        ({"Authorization": "Bearer on"}, 401),
+        ({"Authorization": "one"}, 401),
+    ],
+)
+def test_each_key_opens_and_without_one_only_health_is_told(
+    model: lacli.Model, headers: Mapping[str, str], expected: int
 ) -> None:
-    done = list[str]()
-
-    class Signalled(run.Listener):
-        """Gets the signals in the place of requests."""
-
-        async def serve(self, sockets: object = None) -> None:
-            for number in sent:
-                signal.raise_signal(number)
-                # Its handler is called by the event loop, which reads that it came.
-                for _ in range(100):
-                    await asyncio.sleep(0)
-            assert self.should_exit
-
-    monkeypatch.setattr(run, "Listener", Signalled)
-    before = signal.signal(signal.SIGHUP, lambda *_: None)
-    try:
-        run.serve(
-            answer_nothing,
-            [],
-            drain_s=60,
-            said=done.append,
-            warned=done.append,
-            busy=lambda: 1,
-            refuse=lambda: done.append("refuse"),
-            stop=lambda: done.append("stop"),
-        )
-        assert (signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) == (signal.SIGHUP in sent)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    told, *calls = done
-    assert told.startswith("ending; 1 answer may") and calls == ["refuse", *(["stop"] if stops else [])]
+    access = Access(("one", "two"))
+    assert status(model, access, headers) == expected
+    assert status(model, access, headers, "/health") == 200
 
 
-def test_a_server_that_is_to_outlive_its_terminal_goes_on() -> None:
-    assert run.ending_signals() == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert run.ending_signals() == [signal.SIGINT, signal.SIGTERM]
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_a_request_that_is_too_large_is_refused(model: lacli.Model) -> None:
+    client = TestClient(app_for(model, Access()), base_url="http://localhost")
+    assert client.post("/tokenize", content=b"x" * (MAX_BODY + 1)).status_code == 413
 
 
-async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer nothing."""
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "some.name"])
+def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
+    with pytest.raises(UsageError, match="--no-auth lets everybody in"):
+        access_for(["127.0.0.1", host])
+    assert access_for([host], no_auth=True) == Access()
+    with pytest.raises(UsageError, match="drop one"):
+        access_for([host], ["key"], no_auth=True)
 
 
-def test_a_connection_is_kept_longer_than_openais_client_keeps_it() -> None:
-    kept_s = openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry
-    assert kept_s and run.Listener(answer_nothing, 1).config.timeout_keep_alive > 2 * kept_s
-
-
-def test_connections_that_the_system_has_no_room_for_are_told_once_a_minute() -> None:
-    said, others, now = list[str](), list[str](), [0.0]
-    loop: Any = SimpleNamespace(
-        time=lambda: now[0], default_exception_handler=lambda found: others.append(found["message"])
-    )
-    handle = run.exception_handler(said.append)
-    for seconds in (0.0, 1.0, 59.0, 61.0):
-        now[0] = seconds
-        handle(loop, {"message": "no room", "exception": OSError(errno.EMFILE, "Too many open files"), "socket": None})
-    handle(loop, {"message": "another", "exception": OSError(errno.ENOMEM, "Cannot allocate memory")})
-    assert said == 2 * ["no further connection can be taken in: Too many open files (ulimit -n)"]
-    assert others == ["another"]
+def test_keys_come_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\none\n\n two \n")
+    assert read_keys(str(file)) == ["one", "two"]
+    for text in ("# none\n", None):
+        file.unlink() if text is None else file.write_text(text)
+        with pytest.raises(LacliError, match="a key a line"):
+            read_keys(str(file))

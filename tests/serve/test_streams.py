@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, MutableMapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Any
-from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -18,8 +16,8 @@ from benchmarks.soak import KINDS, Soak, questions
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.schedule import News, Schedule
 from lacli.serve import choices
-from lacli.serve.app import EventStream, Server, ServeSettings
-from lacli.serve.guard import GuardSettings
+from lacli.serve.app import Server, ServeSettings
+from lacli.serve.run import Access
 from tests.loading import STDLIB_7M
 from tests.serve.conftest import serving
 from tests.serve.test_app import get, post
@@ -33,8 +31,8 @@ LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True, "mode": "pla
 def port() -> Iterator[int]:
     """The port of a server with one place, whose answers are the same in any company."""
     with lacli.load(STDLIB_7M, threads=1, strict=True) as model:
-        settings = ServeSettings("demo", SamplingSettings(), queue=64)
-        with serving(Server(model, settings).app(GuardSettings())) as address:
+        settings = ServeSettings("demo", SamplingSettings())
+        with serving(Server(model, settings).app(Access())) as address:
             yield int(address.rpartition(":")[2])
 
 
@@ -43,30 +41,6 @@ def test_every_answer_is_the_one_alone_whatever_other_clients_do(port: int) -> N
     report = asyncio.run(soak.run(120, 16))
     assert not report.wrong and not report.stuck
     assert report.equal and report.first_s and report.gap_s and set(report.kinds) == set(KINDS)
-
-
-def test_a_stream_without_events_has_comments_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.serve.app.PING_S", 0.001)
-    sent: list[bytes] = []
-
-    async def streamed() -> None:
-        pinged = asyncio.Event()
-
-        async def events() -> AsyncIterator[bytes]:
-            yield b"one"
-            await asyncio.wait_for(pinged.wait(), 20)
-            yield b"two"
-
-        async def send(message: MutableMapping[str, Any]) -> None:
-            sent.append(message.get("body", b""))
-            if sent[-1].startswith(b":"):
-                pinged.set()
-
-        await EventStream(events()).stream_response(send)
-
-    asyncio.run(streamed())
-    assert [body for body in sent if not body.startswith(b":")] == [b"", b"one", b"two", b""]
-    assert b": waiting\n\n" in sent
 
 
 def opened(port: int, body: dict[str, Any]) -> socket.socket:
@@ -139,7 +113,7 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatc
 
     one_step = Schedule.step
     settings = ServeSettings("demo", SamplingSettings())
-    with lacli.load(STDLIB_7M, threads=1) as model, serving(Server(model, settings).app(GuardSettings())) as address:
+    with lacli.load(STDLIB_7M, threads=1) as model, serving(Server(model, settings).app(Access())) as address:
         assert get(f"{address}/health") == {"status": "ok"}
         monkeypatch.setattr(Schedule, "step", step)
         last = rest(opened(int(address.rpartition(":")[2]), LONG))[-1]
@@ -147,27 +121,3 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatc
         for found in (json.loads(last), later):
             assert (found["error"]["code"], found["error"]["message"]) == (500, "the device is gone")
         assert "the device is gone" in get(f"{address}/health")["error"]["message"]
-
-
-def test_requests_that_wait_are_refused_once_no_more_is_taken() -> None:
-    with (
-        lacli.load(STDLIB_7M, threads=1, parallel=1) as model,
-        serving(Server(model, ServeSettings("demo", SamplingSettings())).app(GuardSettings())) as address,
-        ThreadPoolExecutor(1) as threads,
-    ):
-        running = opened(int(address.rpartition(":")[2]), LONG)
-        while model.load != (1, 0):
-            get(f"{address}/health")
-        waiting = opened(int(address.rpartition(":")[2]), LONG)
-        whole = threads.submit(post, f"{address}/v1/completions", {"prompt": "x"})
-        while model.load != (1, 2):
-            get(f"{address}/health")
-        model.take_no_more("it ends", 15)
-        for refused in (json.loads(rest(waiting)[-1]), whole.result(), post(f"{address}/v1/completions", LONG)):
-            assert (refused["error"]["code"], refused["error"]["type"]) == (503, "unavailable_error")
-        with pytest.raises(HTTPError) as raised:
-            urlopen(f"{address}/v1/completions", json.dumps(LONG).encode())
-        with raised.value as refusal:
-            assert refusal.headers["Retry-After"] == "15", "a client would be back before the server is"
-        model.stop("it has ended")
-        assert json.loads(rest(running)[-1])["error"]["code"] == 500

@@ -1,0 +1,53 @@
+"""What the counters count, and which answers the slots show."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from lacli.api.request import PromptProgress
+from lacli.api.streams import AsyncStream
+from lacli.serve.meter import Meter
+from lacli.stats import RunStatistics
+
+
+def stream(cost: RunStatistics, **more: Any) -> AsyncStream:
+    """An answer that has cost this."""
+    return cast(AsyncStream, SimpleNamespace(**{"cost": cost, "in_loop": False, "is_decoded": True, **more}))
+
+
+def test_slots_show_answers_that_have_waited_for_one_and_none_that_waits_or_has_ended() -> None:
+    meter = Meter()
+    first, second, third = (stream(RunStatistics(), is_decoded=is_decoded) for is_decoded in (True, True, False))
+
+    def shown() -> list[int]:
+        return [each.get("n_prompt_tokens", 0) for each in meter.slots(2, 100)]
+
+    with meter.counting(first, [1]), meter.counting(second, [1] * 2), meter.counting(third, [1] * 3):
+        assert shown() == [1, 2]
+        cast(Any, first).is_decoded = False
+        assert shown() == [0, 2]
+        cast(Any, third).is_decoded = True
+        assert shown() == [3, 2]
+    assert [each["is_processing"] for each in meter.slots(2, 100)] == [False, False]
+
+
+def test_counters_are_whole_numbers_however_large() -> None:
+    meter = Meter()
+    with meter.counting(stream(RunStatistics(prompt_tokens=12_345_678, tokens=1)), []):
+        pass
+    text = meter.text(0, 0)
+    assert "\nllamacpp:prompt_tokens_total 12345678\n" in text and "\nllamacpp:n_tokens_max 12345679\n" in text
+
+
+def test_of_a_prompt_that_was_left_what_was_decoded_counts_with_its_seconds() -> None:
+    """The chunk that is decoded when the client leaves is decoded to its end."""
+    meter = Meter()
+    left = SimpleNamespace(cost=PromptProgress(1000, 100, 228, 0.5).statistics, in_loop=True)
+    with meter.counting(cast(AsyncStream, left), [1] * 1000):
+        pass
+    assert "\nllamacpp:prompt_tokens_total 0\n" in meter.text(0, 0)
+    left.cost, left.in_loop = PromptProgress(1000, 100, 356, 1.0).statistics, False
+    for _ in range(2):
+        text = meter.text(0, 0)
+        assert "\nllamacpp:prompt_tokens_total 256\n" in text and "\nllamacpp:prompt_tokens_seconds 256\n" in text
