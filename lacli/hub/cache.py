@@ -1,77 +1,45 @@
 """Models on this disk: huggingface_hub's cache, which llama-cli shares, and what is known of each file.
 
-A repository is the folder `models--owner--name`: `refs/main` names a commit, `snapshots/COMMIT` has its files as links
-to `blobs`. lacli adds `gguf/COMMIT.json`, the names of the models that the repository has, so that a name without a
-quant means the same file without asking the hub. Nothing here uses the network.
-
-The library's `scan_cache_dir` leaves out a whole repository when one link dangles or an update broke off, which are
-those that a user has to see and to remove. So the folders are read here, by one function for all purposes.
+Nothing here uses the network.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lacli.errors import ModelLoadError, reason_of
-from lacli.hub.names import (
-    DEFAULT_QUANTS,
-    HubModel,
-    SeveralModels,
-    choose,
-    has_quant,
-    models,
-    quant_of,
-    quants_in_words,
-    with_quant,
-)
+from lacli.errors import LacliError, ModelLoadError, UsageError, reason_of
+from lacli.hub.names import DEFAULT_QUANTS, HubModel, choose, has_quant, models, quant_of, quants_in_words, with_quant
 from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
 from lacli.text.files import MAX_RECORD, read_file, replace_file
 
-PREFIX = "models--"
-EVERY = f"{PREFIX}*--*"
-"""The folders of repositories that have an owner; others cannot be named."""
-
-LLAMA_CPPS = ".downloadInProgress"
-UNFINISHED = ("*.incomplete", f"*{LLAMA_CPPS}")
-"""Downloads that broke off: of lacli and huggingface_hub, and of llama.cpp."""
+if TYPE_CHECKING:
+    from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo
 
 
 @dataclass(frozen=True)
 class LocalModel:
     """A model on this disk.
 
-    `name`: what to type for it. `path`: the file to open. `repository`, `file`: as on the hub,
-    "" outside its cache. `links`: its files in the cache, all parts at all commits. `size`: bytes of all parts at the
-    newest commit; `older`: bytes that other commits take beside. `last_used`: last read or written, in seconds since
-    1970. `header`: None if it was not or cannot be read. `problem`: why it cannot be run, in a few words, or "".
+    `name`: what to type for it. `path`: the file to open. `repository`, `file`: as on the hub, "" outside its cache.
+    `size`: bytes of all parts. `last_used`: last read or written, in seconds since 1970. `header`: None if it was not
+    or cannot be read. `problem`: why it cannot be run, in a few words, or "".
     """
 
     name: str
     path: Path
     repository: str = ""
     file: str = ""
-    links: tuple[Path, ...] = ()
     size: int = 0
     last_used: float = 0.0
     header: Header | None = None
     problem: str = ""
-    older: int = 0
-
-
-@dataclass(frozen=True)
-class UnfinishedDownload:
-    """A download that broke off or is going on: the file so far, its bytes, and its last change since 1970."""
-
-    repository: str
-    path: Path
-    size: int
-    last_used: float
 
 
 def cache_folder() -> Path:
@@ -83,36 +51,84 @@ def cache_folder() -> Path:
 
 def repository_folder(repository: str) -> Path:
     """The folder of a repository, which need not exist."""
-    return cache_folder() / _folder_name(repository)
+    return cache_folder() / f"models--{repository.replace('/', '--')}"
 
 
-def lock_of(folder: Path, blob: str) -> Path:
-    """The library's lock for fetching this blob of a repository's folder."""
-    return folder.parent / ".locks" / folder.name / f"{blob}.lock"
+def cached_models(repository: str = "", *, headers: bool = True) -> list[LocalModel]:
+    """The models in the cache, or those of one repository. `headers`: read what their files say."""
+    found = []
+    for repo in _repositories(_scanned(), repository):
+        files = _files(repo)
+        for name in models(files):
+            if there := [files[part][0] for part in all_parts(name) if part in files]:
+                found.append(_model(repo.repo_id, name, files, there, headers=headers))
+    return found
 
 
-def cached_models(cache: Path, repository: str = "", *, headers: bool = True) -> list[LocalModel]:
-    """The models in a cache folder, or those of one repository there. `headers`: read what their files say."""
-    folders = _found(cache, _folder_name(repository) if repository else EVERY)
-    return [model for folder in folders for model in _models_in(folder, headers=headers)]
+def _scanned() -> HFCacheInfo | None:
+    """What the library finds in the cache; None without one."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        with quiet_library():
+            return scan_cache_dir(cache_folder())
+    except (CacheNotFound, OSError, ValueError):
+        return None
+
+
+@contextmanager
+def quiet_library() -> Iterator[None]:
+    """Silence the library's warnings."""
+    from huggingface_hub.utils.logging import get_verbosity, set_verbosity
+
+    before = get_verbosity()
+    set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        set_verbosity(before)
+
+
+def _repositories(info: HFCacheInfo | None, repository: str = "") -> list[CachedRepoInfo]:
+    repos = info.repos if info else ()
+    chosen = (each for each in repos if each.repo_type == "model" and repository in ("", each.repo_id))
+    return sorted(chosen, key=lambda each: each.repo_id)
+
+
+def _files(repo: CachedRepoInfo) -> dict[str, list[CachedFileInfo]]:
+    """The files of a repository by their names there, of all commits, the newest first; printable names only."""
+    newest = newest_snapshot(repository_folder(repo.repo_id))
+    found: defaultdict[str, list[CachedFileInfo]] = defaultdict(list)
+    for revision in sorted(repo.revisions, key=lambda each: (each.snapshot_path != newest, -each.last_modified)):
+        for file in sorted(revision.files, key=lambda each: each.file_path):
+            name = file.file_path.relative_to(revision.snapshot_path).as_posix()
+            if name.isprintable():
+                found[name].append(file)
+    return found
+
+
+def _model(
+    repository: str, file: str, names: Iterable[str], there: Sequence[CachedFileInfo], *, headers: bool
+) -> LocalModel:
+    """A model of the cache. `names`: all files of its repository. `there`: its parts."""
+    expected = all_parts(file)
+    header, problem = None, ""
+    if len(there) < len(expected):
+        problem = f"{len(expected) - len(there)} of {len(expected)} parts missing"
+    elif headers:
+        header, problem = _read_header(there[0].file_path)
+    size, used = sum(each.size_on_disk for each in there), max(each.blob_last_accessed for each in there)
+    name = _shortest_name(repository, file, names)
+    return LocalModel(name, there[0].file_path, repository, file, size, used, header, problem)
 
 
 def local_file(name: str, path: Path) -> LocalModel:
     """A model file outside the cache."""
     header, problem = _read_header(path)
-    size, used = _size_and_use(parts(path))
+    found = [part.stat() for part in parts(path) if part.exists()]
+    size, used = sum(each.st_size for each in found), max((each.st_atime for each in found), default=0.0)
     return LocalModel(name, path, size=size, last_used=used, header=header, problem=problem)
-
-
-def unfinished_downloads(repository: str = "") -> list[UnfinishedDownload]:
-    """The unfinished downloads in the cache, or those of one repository."""
-    folders = _folder_name(repository) if repository else EVERY
-    found = []
-    for path in (path for pattern in UNFINISHED for path in _found(cache_folder(), f"{folders}/blobs/{pattern}")):
-        with suppress(OSError):
-            status = path.stat()
-            found.append(UnfinishedDownload(_repository_of(path.parents[1]), path, status.st_size, status.st_mtime))
-    return found
 
 
 def matching(found: Iterable[LocalModel], wanted: HubModel) -> list[LocalModel]:
@@ -120,8 +136,7 @@ def matching(found: Iterable[LocalModel], wanted: HubModel) -> list[LocalModel]:
     there = [model for model in found if model.repository == wanted.repository]
     if wanted.file:
         return [model for model in there if all_parts(model.file) == all_parts(wanted.file)]
-    chosen = models(model.file for model in there)
-    return [m for m in there if m.file in chosen and (not wanted.quant or has_quant(m.file, wanted.quant))]
+    return [model for model in there if not wanted.quant or has_quant(model.file, wanted.quant)]
 
 
 def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
@@ -132,39 +147,31 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
     """
     folder = repository_folder(model.repository)
     newest = newest_snapshot(folder)
-    older = [path for path in _found(folder, "snapshots/*") if anything and path != newest and path.is_dir()]
+    older = [path for path in _snapshots(folder) if anything and path != newest]
     older.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for snapshot in (*([newest] if newest else []), *older):
         there = _complete_files(snapshot)
-        try:
-            wanted = _wanted(model, there, known_files(folder, snapshot.name), anything=anything)
-        except SeveralModels:
-            if anything:
-                raise
-            continue
-        except ModelLoadError:
-            continue
+        wanted = _wanted(model, there, anything=anything)
         if wanted and set(wanted) <= set(there):
             return snapshot / wanted[0]
     return None
 
 
-def _wanted(model: HubModel, there: Sequence[str], known: Sequence[str], *, anything: bool) -> list[str]:
-    """The files of a model among those in the cache and those that the repository is known to have."""
+def _wanted(model: HubModel, there: Sequence[str], *, anything: bool) -> list[str]:
+    """The files of a model by what the cache has; [] if only the hub knows them."""
     if model.file:
         return all_parts(model.file)
-    if known and not anything:
-        return choose(known, model.quant, model.repository)
-    if model.quant:
-        sure = [file for file in there if models([file]) and has_quant(file, model.quant)]
-        return choose(sure or known, model.quant, model.repository)
-    return choose(there, "", model.repository) if anything or with_quant(there, DEFAULT_QUANTS[0]) else []
+    quant = model.quant or DEFAULT_QUANTS[0]
+    sure = [file for file in models(there) if has_quant(file, quant)]
+    if not sure and not (anything and (with_quant(there, model.quant) if model.quant else models(there))):
+        return []
+    return choose(there, model.quant, model.repository)
 
 
 def cached_quants(repository: str) -> str:
     """The quants of a repository that are complete in the cache at any commit, in words; "" for none."""
     found: list[str] = []
-    for snapshot in _found(repository_folder(repository), "snapshots/*"):
+    for snapshot in _snapshots(repository_folder(repository)):
         there = _complete_files(snapshot)
         found += [file for file in models(there) if set(all_parts(file)) <= set(there)]
     return quants_in_words(found, repository)
@@ -175,44 +182,8 @@ def remember_newest(repository: str, commit: str) -> None:
     folder = repository_folder(repository)
     newest = newest_snapshot(folder)
     if not newest or newest.name != commit:  # a cache that is up to date may be read-only
-        _write(folder / "refs" / "main", commit)
-
-
-def remember_files(repository: str, commit: str, names: Iterable[str]) -> None:
-    """Remember which models a repository has at a commit; a read-only cache is left unchanged."""
-    with suppress(OSError):
-        path = repository_folder(repository) / "gguf" / f"{commit}.json"
-        _write(path, json.dumps([name for name in names if name.endswith(".gguf")]))
-
-
-def known_files(folder: Path, commit: str) -> list[str]:
-    """The names that `remember_files` wrote for a commit; none if it did not."""
-    try:
-        names = json.loads(read_file(folder / "gguf" / f"{commit}.json", MAX_RECORD))
-    except (OSError, ValueError, RecursionError):
-        return []
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, [text.encode()])
-
-
-def _found(folder: Path, pattern: str) -> list[Path]:
-    """What matches a pattern below a folder, sorted; nothing in a folder that only somebody else may read."""
-    try:
-        return sorted(folder.glob(pattern))
-    except PermissionError:
-        return []
-
-
-def _folder_name(repository: str) -> str:
-    return PREFIX + repository.replace("/", "--")
-
-
-def _repository_of(folder: Path) -> str:
-    return folder.name.removeprefix(PREFIX).replace("--", "/")
+        (folder / "refs").mkdir(parents=True, exist_ok=True)
+        replace_file(folder / "refs" / "main", [commit.encode()])
 
 
 def newest_snapshot(folder: Path) -> Path | None:
@@ -222,7 +193,14 @@ def newest_snapshot(folder: Path) -> Path | None:
     except (OSError, UnicodeDecodeError):
         return None
     # A name from a file may hold `..`, so it is looked for among those that are there.
-    return next((path for path in _found(folder, "snapshots/*") if path.name == commit and path.is_dir()), None)
+    return next((path for path in _snapshots(folder) if path.name == commit), None)
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.glob("snapshots/*") if path.is_dir())
+    except PermissionError:
+        return []
 
 
 def _complete_files(snapshot: Path) -> list[str]:
@@ -231,40 +209,7 @@ def _complete_files(snapshot: Path) -> list[str]:
     return sorted(filter(str.isprintable, names))
 
 
-def _models_in(folder: Path, *, headers: bool) -> Iterator[LocalModel]:
-    """The models of one repository's folder, those of its newest commit first."""
-    repository, newest = _repository_of(folder), newest_snapshot(folder)
-    links: defaultdict[str, list[Path]] = defaultdict(list)
-    for snapshot in sorted(_found(folder, "snapshots/*"), key=lambda path: path != newest):
-        for path in sorted(snapshot.rglob("*.gguf")):
-            if not path.is_dir():
-                links[path.relative_to(snapshot).as_posix()].append(path)
-    names = list(dict.fromkeys([*links, *(known_files(folder, newest.name) if newest else ())]))
-    for file in dict.fromkeys(all_parts(name)[0] for name in links):
-        model = _cached_model(file, links, headers=headers)
-        old = newest is None or newest not in model.path.parents
-        problem = model.problem or ("of an older commit" if old else "")
-        yield replace(model, name=_shortest_name(repository, file, names), repository=repository, problem=problem)
-
-
-def _cached_model(file: str, links: Mapping[str, Sequence[Path]], *, headers: bool) -> LocalModel:
-    """A model without its name, given the links to each file of its repository, the newest first."""
-    expected = all_parts(file)
-    found = [link for part in expected for link in links.get(part, ())]
-    current = [links[part][0] for part in expected if part in links]
-    missing = len(expected) - sum(link.exists() for link in current)
-    header, problem = None, ""
-    if missing:
-        problem = f"{missing} of {len(expected)} parts missing" if expected[1:] else "damaged: its content is missing"
-    elif headers:
-        header, problem = _read_header(found[0])
-    if not problem and not models([file]):
-        problem = "goes with a model"
-    (size, _), (whole, used) = _size_and_use(current), _size_and_use(found)
-    return LocalModel("", found[0], "", file, tuple(found), size, used, header, problem, whole - size)
-
-
-def _shortest_name(repository: str, file: str, names: Sequence[str]) -> str:
+def _shortest_name(repository: str, file: str, names: Iterable[str]) -> str:
     """The shortest name that means this file among those of its repository."""
     quant = quant_of(file)
     if quant and [all_parts(found)[0] for found in with_quant(names, quant)] == [file]:
@@ -273,42 +218,33 @@ def _shortest_name(repository: str, file: str, names: Sequence[str]) -> str:
 
 
 def _read_header(path: Path) -> tuple[Header | None, str]:
-    """What a file says of its model, or why it does not. Raises llama.cpp's error if that does not load."""
-    from lacli.llamacpp.library import library
-
-    library()
+    """What a file says of its model, or why it does not."""
     try:
-        with _unread(parts(path)):
-            return read_header(path), ""
+        return read_header(path), ""
     except ModelLoadError as error:
         return None, f"damaged: {error.what.removeprefix('cannot read ')}"
     except OSError as error:
         return None, f"cannot be read: {reason_of(error)}"
 
 
-@contextmanager
-def _unread(paths: Sequence[Path]) -> Iterator[None]:
-    """Keep the files' access times while they are inspected, which does not count as use."""
-    times = {}
-    for path in paths:
-        with suppress(OSError):
-            status = path.stat()
-            times[path] = (status.st_atime_ns, status.st_mtime_ns)
-    try:
-        yield
-    finally:
-        for path, (read, written) in times.items():
-            with suppress(OSError):
-                status = path.stat()
-                if status.st_atime_ns != read and status.st_mtime_ns == written:
-                    os.utime(path, ns=(read, written))
+def remove(model: LocalModel) -> int:
+    """Remove a model of the cache from all commits, and return the bytes that this frees.
 
-
-def _size_and_use(links: Sequence[Path]) -> tuple[int, float]:
-    """Bytes of the files, each content counted once, and when one was last read or written."""
-    contents = {}
-    for link in links:
-        with suppress(OSError):
-            contents[link.resolve()] = link.stat()
-    used = (max(status.st_atime, status.st_mtime) for status in contents.values())
-    return sum(status.st_size for status in contents.values()), max(used, default=0.0)
+    Contents stay that other files need. Raises LacliError, UsageError for a link that leads out of the cache.
+    """
+    info = _scanned()
+    if not info or not (repos := _repositories(info, model.repository)):
+        return 0
+    repo = repos[0]
+    files, gone = _files(repo), all_parts(model.file)
+    chosen = [file for name in gone for file in files.get(name, ())]
+    if outside := [each for each in chosen if not each.blob_path.is_relative_to(repo.repo_path.resolve())]:
+        raise UsageError(f"{outside[0].file_path} leads out of the hub's cache", "remove the file yourself")
+    is_last = {*files} <= {*gone}
+    commits = [each.commit_hash for each in repo.revisions]
+    strategy = info.delete_revisions(*commits) if is_last else info.delete_files(*chosen)
+    with quiet_library():
+        strategy.execute()
+    if left := [file.file_path for file in chosen if os.path.lexists(file.file_path)]:
+        raise LacliError(f"cannot remove {left[0]}", "is the cache yours? HF_HOME says where it is")
+    return strategy.expected_freed_size

@@ -1,31 +1,15 @@
-"""From MODEL to a GGUF file to open: a path, a model found in huggingface_hub's cache, or one fetched into it.
-
-The library starts an interrupted download again from byte 0, so the bytes are fetched here: into
-`blobs/NAME.incomplete`, where the next attempt goes on, under the library's lock and with its progress bar. The library
-makes the rest of its cache.
-"""
+"""From MODEL to a GGUF file to open: a path, a model found in huggingface_hub's cache, or one fetched into it."""
 
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from hashlib import file_digest
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lacli.errors import Interrupted, ModelLoadError, reason_of
-from lacli.hub.cache import (
-    cache_folder,
-    cached_quants,
-    find_cached,
-    lock_of,
-    remember_files,
-    remember_newest,
-    repository_folder,
-)
-from lacli.hub.library import HubFile, Listing, address, careful_library, file_size, list_files, reason
+from lacli.hub.cache import cache_folder, cached_quants, find_cached, remember_newest
+from lacli.hub.library import Listing, address, careful_library, list_files, reason
 from lacli.hub.names import (
     FILE,
     MODEL_IS,
@@ -46,14 +30,9 @@ from lacli.text.format import offered, size_in_words, suggest
 Say = Callable[[str], None]
 
 MAGIC = b"GGUF"
-LOCK_PATIENCE = 0.5
-"""Seconds of waiting for another program's download before that is said."""
 
 MAX_OFFERED = 8
 """A mistyped file is answered with all files of a smaller repository, and with the nearest ones of a larger."""
-
-SHA256 = re.compile(r"[0-9a-f]{64}")
-"""A blob whose name is the hash of its content (Git LFS); small files have git's own hash."""
 
 
 def find_model(
@@ -138,18 +117,19 @@ def fetch_model(
     became, `warn` that the hub did not answer. Raises ModelLoadError, or Interrupted by Ctrl-C.
     """
     say = say or (lambda sentence: None)
-    if offline or not fresh:
-        cached = find_cached(model, anything=offline)
-        if cached is not None:
-            return _from_cache(model, cached, say)
+    cached = find_cached(model, anything=offline) if offline or not fresh else None
+    if cached is not None:
+        return _from_cache(model, cached, say)
     if offline:
         pull = f"lacli pull {name or model} fetches it, without --offline"
         raise ModelLoadError(f"{model} is not in the cache", _beside_cached(model, pull))
     try:
         with careful_library(bars=not quiet):
             return _fetch(model, say)
-    except (ModelLoadError, Interrupted):
+    except ModelLoadError:
         raise
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped fetching {model}", "the same command fetches it again") from None
     except Exception as error:  # the library, its transport and the disk raise many kinds
         why = reason(error, model.repository, f"{model.file} in {model.repository}" if model.file else "")
         cached = find_cached(model, anything=not fresh) if why.unreached else None
@@ -171,150 +151,42 @@ def _from_cache(model: HubModel, path: Path, say: Say, why: str = "") -> Path:
 
 
 def _fetch(model: HubModel, say: Say) -> Path:
-    """The model from the hub. Raises the library's errors too."""
-    listing = list_files(model.repository)
-    files = [listing.files[name] for name in _choose(model, listing)]
-    absent = [file for file in files if not listing.is_complete(file)]
+    """The model from the hub, by the library. Raises the library's errors too."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    listing, cache = list_files(model.repository), cache_folder()
+    names = _choose(model, listing)
+    where = {"repo_id": model.repository, "cache_dir": cache, "revision": listing.commit}
+    absent = [name for name in names if not isinstance(try_to_load_from_cache(filename=name, **where), str)]
     if absent:
-        missing, cache = sum(map(listing.missing_bytes, absent)), cache_folder()
-        if missing > (free := free_disk(cache)):
-            raise ModelLoadError(
-                f"{model} needs {size_in_words(missing)} more in {cache}, where {size_in_words(free)} are free",
-                "make room (lacli list shows models, lacli rm removes them) or set HF_HOME to a folder on another disk",
-            )
-        say(f"{model} is {_base(files[0])}: fetching {size_in_words(missing)} from {address()}")
-    for file in absent:
-        _fetch_file(file, listing, say)
-    first, *_ = [_link(file, listing) for file in files]
-    commit = first.parents[files[0].name.count("/")].name
-    remember_files(model.repository, commit, listing.files)
-    remember_newest(model.repository, commit)
-    return first if absent else _from_cache(model, first, say)
+        _check_room(model, sum(listing.files[name] for name in absent), cache)
+        size = size_in_words(sum(listing.files[name] for name in absent))
+        say(f"{model} is {names[0].rpartition('/')[2]}: fetching {size} from {address()}")
+    paths = [Path(hf_hub_download(filename=name, library_name="lacli", **where)) for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if listing.files[name] and path.stat().st_size != listing.files[name]:
+            path.resolve().unlink()
+            what = f"{name} came with another size than the {listing.files[name]} bytes that the hub names"
+            raise ModelLoadError(what, "it was removed: fetch it again")
+    remember_newest(model.repository, listing.commit)
+    return paths[0] if absent else _from_cache(model, paths[0], say)
 
 
-def _choose(model: HubModel, listing: Listing) -> list[str]:
-    if not model.file:
-        return choose(listing.files, model.quant, model.repository)
-    if model.file not in listing.files:
-        there = models(listing.files)
-        similar = ", ".join(suggest(model.file, there) if len(there) > MAX_OFFERED else there)
-        hint = f"there are {similar}" if similar else f"its files: {address()}/{model.repository}/tree/main"
-        raise ModelLoadError(f"{model.repository} has no {model.file}", hint)
-    return with_parts(model.file, listing.files, model.repository)
-
-
-def _fetch_file(file: HubFile, listing: Listing, say: Say) -> None:
-    """Bring a file's content into the cache, going on where an earlier attempt ended."""
-    from huggingface_hub import constants
-
-    if not file.blob:
-        return  # the library fetches it when it makes the link
-    blob, partial = listing.blob(file), listing.partial(file)
-    if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
-        # It comes in pieces that only the library can join, which takes a damaged file for a complete one.
-        for damaged in (listing.pointer(file), blob):
-            damaged.unlink(missing_ok=True)
-        return
-    lock = lock_of(repository_folder(listing.repository), file.blob)
-    for folder in (blob.parent, lock.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-    with _alone(lock, say):
-        if listing.is_complete(file):
-            return
-        try:
-            _fetch_content(file, listing, say)
-        except KeyboardInterrupt:
-            done = f"{size_in_words(listing.fetched_bytes(file))} of {size_in_words(file.size)}"
-            raise Interrupted(f"stopped with {done} fetched", "the same command goes on from there") from None
-        place = _place(file, listing)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(partial, place)
-        for rest in blob.parent.glob(f"{file.blob}.*.incomplete"):  # the library's own attempts
-            rest.unlink()
-
-
-@contextmanager
-def _alone(lock: Path, say: Say) -> Iterator[None]:
-    """Hold the lock of a download, saying so while another program has it."""
-    from filelock import Timeout
-    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]  # it is there, and lists no exports
-
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(WeakFileLock(lock, timeout=LOCK_PATIENCE))
-        except Timeout:
-            say("another program is fetching it: waiting for that")
-            stack.enter_context(WeakFileLock(lock))
-        yield
-
-
-def _fetch_content(file: HubFile, listing: Listing, say: Say) -> None:
-    """Fetch all bytes of a file, going on from those that are there if they are its beginning.
-
-    The library also goes on by itself when a connection breaks, so only the whole file can be judged.
-    """
-    partial = listing.partial(file)
-    if file_size(partial) > file.size:
-        partial.unlink()
-    for attempt in ("what came of it is damaged: fetching all of it", ""):
-        _fetch_bytes(file, listing, partial)
-        size = file_size(partial)
-        if size != file.size:
-            partial.unlink()
-            raise ModelLoadError(
-                f"{file.name} came with {size} bytes instead of {file.size}", "it was removed: fetch it again"
-            )
-        if not SHA256.fullmatch(file.blob) or _hash(partial) == file.blob:
-            return
-        partial.unlink()
-        if attempt:
-            say(attempt)
-    raise ModelLoadError(f"{file.name} came with other bytes than the hub has", "it was removed: fetch it again")
-
-
-def _fetch_bytes(file: HubFile, listing: Listing, partial: Path) -> None:
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-    if file_size(partial) == file.size:
-        return
-    there = listing.fetched_bytes(file)
-    url = hf_hub_url(listing.repository, file.name, revision=listing.commit)
-    with partial.open("ab") as to:
-        http_get(
-            url, to, resume_size=there, headers=build_hf_headers(library_name="lacli"), displayed_filename=_base(file)
+def _check_room(model: HubModel, size: int, cache: Path) -> None:
+    if size > (free := free_disk(cache)):
+        raise ModelLoadError(
+            f"{model} needs {size_in_words(size)} more in {cache}, where {size_in_words(free)} are free",
+            "make room (lacli list shows models, lacli rm removes them) or set HF_HOME to a folder on another disk",
         )
 
 
-def _place(file: HubFile, listing: Listing) -> Path:
-    """The content's final place: the commit's own folder if the library can only copy into it, or has."""
-    from huggingface_hub.file_download import are_symlinks_supported
-
-    pointer = listing.pointer(file)
-    copied = pointer.is_file() and not pointer.is_symlink()
-    links = are_symlinks_supported(cache_folder()) or not listing.commit
-    return listing.blob(file) if links and not copied else pointer
-
-
-def _link(file: HubFile, listing: Listing) -> Path:
-    """The library's own path of a file whose content is there."""
-    from huggingface_hub import hf_hub_download
-
-    path = hf_hub_download(
-        listing.repository,
-        file.name,
-        revision=listing.commit or None,
-        cache_dir=cache_folder(),
-        library_name="lacli",
-    )
-    return Path(path)
-
-
-def _base(file: HubFile) -> str:
-    return file.name.rpartition("/")[2]
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as content:
-        return file_digest(content, "sha256").hexdigest()
+def _choose(model: HubModel, listing: Listing) -> list[str]:
+    files: Mapping[str, int] = listing.files
+    if not model.file:
+        return choose(files, model.quant, model.repository)
+    if model.file not in files:
+        there = models(files)
+        similar = ", ".join(suggest(model.file, there) if len(there) > MAX_OFFERED else there)
+        hint = f"there are {similar}" if similar else f"its files: {address()}/{model.repository}/tree/main"
+        raise ModelLoadError(f"{model.repository} has no {model.file}", hint)
+    return with_parts(model.file, files, model.repository)

@@ -1,27 +1,18 @@
-"""huggingface_hub as lacli calls it: what a repository has, errors in one line each, names that cannot do harm.
-
-Names of files, commits and contents become paths in the cache, so those that a hub or a mirror gives are checked first.
-"""
+"""huggingface_hub as lacli calls it: what a repository has, errors in one line each, names that cannot do harm."""
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lacli.errors import ModelLoadError
-from lacli.hub.cache import repository_folder
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfFileMetadata
+from lacli.hub.cache import quiet_library
 
 HASH = re.compile("[0-9a-f]{32,64}")
-"""The name of a commit or a blob: SHA-1 and SHA-256 on the hub, MD5 on some mirrors."""
+"""The name of a commit or a content: SHA-1 and SHA-256 on the hub, MD5 on some mirrors."""
 
 LISTING_TIMEOUT = 10.0
 """Seconds until the hub has to begin its answer to a request for a repository's files."""
@@ -51,59 +42,23 @@ def without_secrets(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class HubFile:
-    """A file of a repository: its name, its size in bytes, and `blob`, the name of its content in the cache."""
-
-    name: str
-    size: int
-    blob: str
-
-
-@dataclass(frozen=True)
 class Listing:
-    """The GGUF files of a repository at a commit, by name.
+    """The GGUF files of a repository at a commit: their bytes, 0 if unknown, by name.
 
     Raises ModelLoadError for names that lead out of the cache's folders or hold control codes of terminals.
     """
 
     repository: str
     commit: str
-    files: dict[str, HubFile]
+    files: dict[str, int]
 
     def __post_init__(self) -> None:
         check_hash(self.commit)
-        for file in self.files.values():
-            check_hash(file.blob)
-            name = file.name
+        for name in self.files:
             outside = {"", ".", ".."} & set(name.split("/")) or "\\" in name or name[1:2] == ":"
             if outside or not name.isprintable():
                 what = f"{address()} lists a file {name[:80]!r} in {self.repository}"
                 raise ModelLoadError(f"{what}, which is not a safe file name", UNSAFE)
-
-    def pointer(self, file: HubFile) -> Path:
-        """The file's place in the commit's folder, usually a link to its blob."""
-        return repository_folder(self.repository) / "snapshots" / self.commit / file.name
-
-    def blob(self, file: HubFile) -> Path:
-        """The place of the file's content."""
-        return repository_folder(self.repository) / "blobs" / file.blob
-
-    def partial(self, file: HubFile) -> Path:
-        """The place of the bytes that were fetched so far."""
-        return self.blob(file).with_name(f"{file.blob}.incomplete")
-
-    def is_complete(self, file: HubFile) -> bool:
-        """True if all bytes are in the cache; without links they are in the commit's folder."""
-        pointer = self.pointer(file)
-        return bool(file.blob) and file_size(pointer if pointer.is_file() else self.blob(file)) == file.size
-
-    def fetched_bytes(self, file: HubFile) -> int:
-        """Bytes that were fetched so far."""
-        return max(0, file_size(self.partial(file)))
-
-    def missing_bytes(self, file: HubFile) -> int:
-        """Bytes that are still to be fetched."""
-        return max(0, file.size - self.fetched_bytes(file)) if file.blob else file.size
 
 
 def list_files(repository: str) -> Listing:
@@ -111,11 +66,7 @@ def list_files(repository: str) -> Listing:
     from huggingface_hub import HfApi
 
     found = HfApi(library_name="lacli").model_info(repository, files_metadata=True, timeout=LISTING_TIMEOUT)
-    files = {
-        each.rfilename: HubFile(each.rfilename, each.size or 0, (each.lfs.sha256 if each.lfs else each.blob_id) or "")
-        for each in found.siblings or ()
-        if each.rfilename.endswith(".gguf")
-    }
+    files = {each.rfilename: each.size or 0 for each in found.siblings or () if each.rfilename.endswith(".gguf")}
     return Listing(repository, found.sha or "", files)
 
 
@@ -139,7 +90,7 @@ def reason(error: Exception, repository: str, wanted: str = "") -> Reason:
         case httpx2.UnsupportedProtocol() | httpx2.InvalidURL():
             return Reason(f"HF_ENDPOINT is {address()!r}, which is no address", "one begins with https://")
         case httpx2.TransportError():
-            return Reason(f"the connection to {address()} broke", "the same command goes on from there")
+            return Reason(f"the connection to {address()} broke", "the same command fetches it again")
         case OSError():
             where = f": {error.filename}" if error.filename else ""
             return Reason((error.strerror or _first_line(error)) + where, "HF_HOME sets the folder of the hub's cache")
@@ -188,7 +139,7 @@ def _first_line(error: Exception) -> str:
 
 
 def check_hash(text: str | None) -> None:
-    """Raise ModelLoadError for a commit or blob that is no hash, because it becomes part of a path."""
+    """Raise ModelLoadError for a commit or content that is no hash, because it becomes part of a path."""
     if text and not HASH.fullmatch(text):
         raise ModelLoadError(f"{address()} names a commit or a content {text[:80]!r}, which is no hash", UNSAFE)
 
@@ -200,35 +151,20 @@ def careful_library(*, bars: bool = False) -> Iterator[None]:
     Inside, a header of the hub that would name a file outside the cache raises ModelLoadError.
     """
     from huggingface_hub import file_download
-    from huggingface_hub.utils.logging import get_verbosity, set_verbosity
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    before, metadata = get_verbosity(), file_download.get_hf_file_metadata
-    set_verbosity(logging.ERROR)
+    ask = file_download.get_hf_file_metadata
+
+    def checked(*arguments: Any, **named: Any) -> Any:
+        found = ask(*arguments, **named)
+        check_hash(found.commit_hash)
+        check_hash(found.etag)
+        return found
+
     # The library makes paths of these headers and offers no hook to check them.
-    file_download.get_hf_file_metadata = partial(_checked_metadata, metadata)
+    file_download.get_hf_file_metadata = checked
     try:
-        with nullcontext() if bars else disable_progress_bars():
+        with quiet_library(), nullcontext() if bars else disable_progress_bars():
             yield
     finally:
-        file_download.get_hf_file_metadata = metadata
-        set_verbosity(before)
-
-
-def _checked_metadata(ask: Callable[..., HfFileMetadata], *arguments: Any, **named: Any) -> HfFileMetadata:
-    """The hub's headers of a file, requested by `ask` and checked; the library keeps the commit of an error too."""
-    from huggingface_hub import constants, errors
-
-    try:
-        found = ask(*arguments, **named)
-    except errors.RemoteEntryNotFoundError as error:
-        check_hash(error.response.headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT))
-        raise
-    check_hash(found.commit_hash)
-    check_hash(found.etag)
-    return found
-
-
-def file_size(path: Path) -> int:
-    """Bytes of a file, -1 if there is none."""
-    return path.stat().st_size if path.is_file() else -1
+        file_download.get_hf_file_metadata = ask

@@ -7,34 +7,22 @@ figures of the list of aliases.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lacli.hub.cache import (
-    LocalModel,
-    UnfinishedDownload,
-    cache_folder,
-    cached_models,
-    local_file,
-    matching,
-    unfinished_downloads,
-)
+from lacli.hub.cache import LocalModel, cache_folder, cached_models, local_file, matching
 from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
 from lacli.hub.sizes import running_memory
 from lacli.llamacpp.devices import total_memory
 from lacli.terminal.screen import wrapped
 from lacli.text.format import DAY, age_in_words, columns, printable, size_in_words, tokens_in_words
 
-INDENT = "    "
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
 ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
 SIZES = (2, 3)
 """The columns of sizes among those of the aliases."""
-
-NARROW = 70
-"""Columns of a terminal below which the words of an alias have too little room beside its name."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +30,6 @@ class Inventory:
     """What is listed. `own`: the path of the user's list of aliases. `memory`: bytes of this machine's, 0: unknown."""
 
     models: Sequence[LocalModel]
-    unfinished: Sequence[UnfinishedDownload]
     aliases: Mapping[str, Alias]
     cache: Path
     own: Path
@@ -75,8 +62,7 @@ class Inventory:
         aliases = {name: each for name, each in self.aliases.items() if has(each.name, each.target, each.words)}
         meant = [model for alias in aliases.values() for model in self.here(alias)]
         models = [each for each in self.models if each in meant or has(each.name, each.file or each.path.name)]
-        unfinished = [each for each in self.unfinished if has(each.repository)]
-        return replace(self, models=models, unfinished=unfinished, aliases=aliases)
+        return replace(self, models=models, aliases=aliases)
 
 
 def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inventory:
@@ -85,25 +71,19 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
     `own`: the user's list of aliases, which need not exist; `say` is told of its broken lines.
     """
     aliases, cache = read_aliases(own, say), cache_folder()
-    models = cached_models(cache)
+    models = cached_models()
     for alias in aliases.values():
         path = alias_model(alias)
         if isinstance(path, Path) and path.is_file():
             models.append(local_file(alias.name, path))
-    return Inventory(models, unfinished_downloads(), aliases, cache, own, total_memory())
+    return Inventory(models, aliases, cache, own, total_memory())
 
 
 def inventory_json(found: Inventory) -> dict[str, Any]:
-    """One object: `models` on this disk, `unfinished` downloads, `aliases`.
-
-    `size`, `memory`: bytes, null if unknown. `last_used`: UTC.
-    """
+    """One object. `size`, `memory`: bytes, null if unknown. `last_used`: UTC."""
     return {
         "cache": str(found.cache),
         "models": [_model_json(model) for model in found.models],
-        "unfinished": [
-            {**asdict(each), "path": str(each.path), "last_used": _utc(each.last_used)} for each in found.unfinished
-        ],
         "aliases": [_alias_json(alias, found) for alias in found.aliases.values()],
     }
 
@@ -130,7 +110,6 @@ def _model_json(model: LocalModel) -> dict[str, Any]:
         "file": model.file or None,
         "size": model.size,
         "memory": running_memory(header) if header else None,
-        "older_commits": model.older,
         "type": header.file_type if header else None,
         "architecture": header.architecture if header else None,
         "parameters": header.parameters if header else None,
@@ -150,8 +129,8 @@ def inventory_text(found: Inventory, width: int, now: float) -> str:
     `width`: columns of the terminal; 0: one line for each model and alias. `now`: seconds since 1970.
     """
     parts = [_alias_table(found, width), _legend(found, width)] if found.aliases else []
-    if found.models or found.unfinished:
-        parts.append(_model_table(found, width, now))
+    if found.models:
+        parts.append(_model_table(found, now))
     return "\n\n".join(parts)
 
 
@@ -165,11 +144,6 @@ def _alias_table(found: Inventory, width: int) -> str:
         rows.append((alias.name, signs, size, memory, alias.words or alias.target, alias.target))
     lines = columns(ALIAS_HEADER, rows, right=SIZES)
     if width and max(map(len, lines)) > width:
-        if width < NARROW:
-            return "\n".join(
-                _block(f"{name} {signs}".strip(), width, words, _sizes(size, memory))
-                for name, signs, size, memory, words, _ in rows
-            )
         lines = columns(ALIAS_HEADER[:-1], [row[:-1] for row in rows], right=SIZES, width=width)
     return "\n".join(lines)
 
@@ -182,65 +156,28 @@ def _legend(found: Inventory, width: int) -> str:
         lines.append(f"+ of your own, from {found.own}")
     else:
         lines.append(f"names of your own: lines 'NAME OWNER/REPO QUANT' or 'NAME FILE' in {found.own}")
-    if width:
-        lines.append("lacli list --json names the repositories of all")
     lines.append("lacli show MODEL tells more of one, lacli pull MODEL fetches one, lacli rm MODEL removes one")
     return "\n".join(wrapped(line, width) if width else line for line in lines)
 
 
-def _model_table(found: Inventory, width: int, now: float) -> str:
-    """One row a model, with its problem below it; a block each if the names leave the table no room."""
-    rows = [_model_row(model, now) for model in found.models]
-    notes = [_note(model) for model in found.models] + [""] * len(found.unfinished)
-    for each in found.unfinished:
-        age = age_in_words(now - each.last_used)
-        rows.append((f"{each.repository}, unfinished download", size_in_words(each.size), "", "", "", age))
-    header, *lines = columns(HEADER, rows, right=(1, 2, 4))
-    if width and max(map(len, (header, *lines))) > width:
-        return "\n".join(_model_block(row, note, width) for row, note in zip(rows, notes, strict=True))
+def _model_table(found: Inventory, now: float) -> str:
+    """One row a model, with its problem below it."""
+    header, *lines = columns(HEADER, [_model_row(model, now) for model in found.models], right=(1, 2, 4))
     shown = [header]
-    for line, note in zip(lines, notes, strict=True):
-        shown += [line, *([_indented(note, width)] if note else [])]
+    for line, model in zip(lines, found.models, strict=True):
+        shown += [line, *([f"    {printable(model.problem)}"] if model.problem else [])]
     return "\n".join(shown)
 
 
 def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
-    header = model.header
+    header, seconds = model.header, now - model.last_used
+    # Linux notes reads once a day by default (relatime), so no hour is certain.
+    used = age_in_words(seconds) if seconds >= DAY else "today"
     return (
         model.name,
         size_in_words(model.size),
         size_in_words(running_memory(header)) if header else "-",
         header.file_type if header else "-",
         tokens_in_words(header.context if header else 0),
-        _used(now - model.last_used) if model.last_used else "-",
+        used if model.last_used else "-",
     )
-
-
-def _used(seconds: float) -> str:
-    """When a file was read last: Linux notes that once a day by default (relatime), so no hour is certain."""
-    return age_in_words(seconds) if seconds >= DAY else "today"
-
-
-def _model_block(row: Sequence[str], note: str, width: int) -> str:
-    name, size, memory, kind, context, age = (cell.strip("-") for cell in row)
-    facts = [_sizes(size, memory), kind, context and f"context {context}", age]
-    return _block(name, width, ", ".join(filter(None, facts)), note)
-
-
-def _sizes(size: str, memory: str) -> str:
-    return ", ".join(filter(None, [size.strip("-"), memory.strip("-") and f"{memory} to run"]))
-
-
-def _note(model: LocalModel) -> str:
-    older = f"{size_in_words(model.older)} more are of other commits" if model.older else ""
-    return "; ".join(filter(None, [model.problem, older]))
-
-
-def _block(name: str, width: int, *facts: str) -> str:
-    """A name and, indented below it, what is known of it."""
-    return "\n".join([printable(name), *(_indented(fact, width) for fact in facts if fact)])
-
-
-def _indented(text: str, width: int) -> str:
-    line = INDENT + printable(text)
-    return wrapped(line, width) if width else line

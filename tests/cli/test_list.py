@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests import program
-from tests.fakes import hub_cache, tiny_models
+from tests.fakes import tiny_models
 from tests.fakes.hub_commands import Home
 from tests.loading import smollm2
 
@@ -17,7 +17,6 @@ def test_json_is_what_is_on_the_disk(home: Home) -> None:
     links = [home.add("me/split", part.name, part.read_bytes()) for part in parts]
     link = home.add("me/a", "a-Q8_0.gguf")
     damaged = home.add("me/a", "a-Q4_0.gguf", home.model.read_bytes()[:5000])
-    broken_off = hub_cache.add_unfinished(home.cache, "me/b", 99)
     done = home.call("list", "--json")
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
@@ -28,7 +27,6 @@ def test_json_is_what_is_on_the_disk(home: Home) -> None:
     }
     problems = {each["file"]: each["problem"] for each in found["models"]}
     assert problems["a-Q8_0.gguf"] is None and problems["a-Q4_0.gguf"].startswith("damaged:")
-    assert [each["path"] for each in found["unfinished"]] == [str(broken_off)]
     assert [each["path"] for each in found["models"] if each["name"] == "smollm2-135m"] == [str(smollm2())]
 
 

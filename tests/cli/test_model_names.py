@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lacli.cli.main import commands
-from lacli.cli.model_names import complete_model, complete_stored
+from lacli.cli.model_names import complete_model
 from lacli.settings import MODES
 from tests.fakes import hub_cache
 from tests.program import IN_BASH, ROOT, Done, call, environment, run
@@ -96,29 +96,6 @@ def test_aliases_models_of_the_cache_and_paths_are_offered_where_they_are_taken(
 
 
 @pytest.mark.parametrize(
-    ("variables", "place"),
-    [
-        ({"HF_HUB_CACHE": "~/x"}, "x"),
-        ({"HF_HOME": "$HOME/y"}, "y/hub"),
-        ({"XDG_CACHE_HOME": "~/z"}, "z/huggingface/hub"),
-        ({}, ".cache/huggingface/hub"),
-        ({"HUGGINGFACE_HUB_CACHE": "~/w", "HF_HOME": "~/y"}, "w"),
-    ],
-)
-def test_the_cache_is_where_the_library_has_it(
-    variables: dict[str, str], place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HF_HOME")
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    hub_cache.add(folder / place, "a/me", "a-Q4_0.gguf", b"GGUF")
-    assert complete_stored("") == ["a/me:Q4_0"]
-    ask = "import os; from huggingface_hub.constants import HF_HUB_CACHE; print(os.path.realpath(HF_HUB_CACHE))"
-    library = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    assert library.stdout.strip() == os.path.realpath(folder / place)
-
-
-@pytest.mark.parametrize(
     ("typed", "offered"),
     [
         ("./", ["./a.gguf", "./b b.gguf", "./deep/", "./empty/", "./many/", f"./{SPLIT[0]}"]),
@@ -160,13 +137,13 @@ def test_the_users_own_aliases_are_offered_and_a_broken_line_costs_its_name_only
 
 
 @pytest.mark.parametrize("command", ["run", "pull", "rm"])
-def test_tab_loads_neither_llama_cpp_nor_huggingface_hub(command: str, folder: Path) -> None:
+def test_tab_loads_no_llama_cpp(command: str, folder: Path) -> None:
     hub_cache.add(folder.parent / "HF_HOME" / "hub", "qwen3-4b/me", "a-Q4_0.gguf", b"GGUF")
     env = {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": f"lacli\n{command}\nqw", "COMP_CWORD": "2"}
     done = run(env=env, program=(sys.executable, "-X", "importtime", "-m", "lacli"))
     imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
     assert "qwen3-4b" in done.out and "lacli" in imported
-    assert not imported & {"llama_cpp", "huggingface_hub", "numpy", "prompt_toolkit"}
+    assert not imported & {"llama_cpp", "numpy", "prompt_toolkit"}
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash here")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from filelock import FileLock
 
 from lacli.text.format import size_in_words
 from tests import program
@@ -45,12 +44,7 @@ def test_without_a_terminal_it_wants_yes(home: Home) -> None:
     done = home.call("rm", "me/a", "--yes", "--json")
     assert (done.code, len(done.err.splitlines()), link.exists()) == (0, 1, False)
     (removed,) = json.loads(done.out)["removed"]
-    assert removed == {
-        "name": "me/a:Q8_0",
-        "repository": "me/a",
-        "size": home.model.stat().st_size,
-        "paths": [str(link)],
-    }
+    assert removed == {"name": "me/a:Q8_0", "size": home.model.stat().st_size, "path": str(link)}
 
 
 def test_the_question_names_each_model_once_and_one_wrong_name_removes_nothing(
@@ -74,31 +68,6 @@ def test_the_question_names_each_model_once_and_one_wrong_name_removes_nothing(
 
 
 def test_files_outside_and_the_installed_model_are_not_touched(home: Home) -> None:
-    for path, words in ((home.model, "outside"), (smollm2(), "pip installed")):
+    for path, words in ((home.model, "is a path"), (smollm2(), "pip installed")):
         done = home.call("rm", "-y", str(path))
         assert done.code == 2 and words in done.err and path.exists()
-
-
-def test_unfinished_downloads_need_no_name_and_models_do(home: Home) -> None:
-    broken_off = hub_cache.add_unfinished(home.cache, "me/a", 1000)
-    done = home.call("rm", "-y")
-    assert done.code == 2 and "no MODEL is given" in done.err
-    done = home.call("rm", "--unfinished", "-y")
-    assert (done.code, broken_off.exists()) == (0, False)
-    assert "unfinished downloads of me/a" in done.err and "1 kB freed" in done.err
-    done = home.call("rm", "--unfinished")
-    assert (done.code, done.err) == (0, "lacli: there is no unfinished download\n")
-    assert json.loads(home.call("rm", "--unfinished", "--json").out) == {"removed": []}
-
-
-def test_what_is_gone_on_with_while_the_user_is_asked_is_not_said_to_be_removed(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept, gone = (hub_cache.add_unfinished(home.cache, f"me/{name}", 1_000_000) for name in "ab")
-    lock = FileLock(hub_cache.lock_of(home.cache, "me/a"))
-    monkeypatch.setattr("lacli.cli.rm.ask", lambda question: bool(lock.acquire()))
-    done = home.call("rm", "--unfinished", "--json")
-    assert [each["paths"] for each in json.loads(done.out)["removed"]] == [[str(gone)]]
-    lock.release()
-    assert "nothing was removed" in home.call("rm", "me/a").err and kept.exists()
-    lock.release()

@@ -43,7 +43,7 @@ def test_the_library_is_as_loud_afterwards_as_before() -> None:
     try:
         set_verbosity(logging.INFO)
         with careful_library():
-            assert get_verbosity() == logging.ERROR
+            assert get_verbosity() == logging.CRITICAL
         assert get_verbosity() == logging.INFO
     finally:
         set_verbosity(before)

@@ -11,11 +11,9 @@ import pytest
 from lacli.chat.terminal import KeptHistory
 from lacli.chat.transcript import read_chat
 from lacli.errors import LacliError
-from lacli.hub.cache import known_files, newest_snapshot
+from lacli.hub.cache import newest_snapshot
 from lacli.hub.names import read_list
 from lacli.text.files import MAX_TEXT, for_owner, read_file, replace_file
-
-COMMIT = "c" * 40
 
 
 def fifo(path: Path) -> None:
@@ -46,12 +44,6 @@ def commit(path: Path) -> object:
     return newest_snapshot(path.parent / "repository")
 
 
-def names(path: Path) -> object:
-    (path.parent / "repository" / "gguf").mkdir(parents=True)
-    (path.parent / "repository" / "gguf" / f"{COMMIT}.json").symlink_to(path)
-    return known_files(path.parent / "repository", COMMIT) or None
-
-
 def chat(path: Path) -> object:
     with pytest.raises(LacliError) as caught:
         read_chat(path)
@@ -65,7 +57,7 @@ def history(path: Path) -> object:
     return None if len(said) == 1 and not found.get_strings() else said
 
 
-@pytest.mark.parametrize("reader", [aliases, commit, names, chat, history])
+@pytest.mark.parametrize("reader", [aliases, commit, chat, history])
 @pytest.mark.parametrize("spoil", [fifo, zeros, deep, endless, Path.mkdir])
 def test_what_is_no_file_of_ours_is_set_aside(
     reader: Callable[[Path], object], spoil: Callable[[Path], None], tmp_path: Path
