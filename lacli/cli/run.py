@@ -234,7 +234,7 @@ def run(
     elif prompt and (name := file_named(prompt)):
         screen.note(f"@{name} is only text here; -f {quote(name)} puts the file before the prompt")
     reads = False if no_stdin else from_stdin or None
-    text = read_question(prompt, file, stdin=reads, say=screen.note, warn=screen.warn if screen.quiet else None)
+    text = read_question(prompt, file, stdin=reads, say=screen.note)
     ask(replace(question, text=text), loading, output, screen)
 
 

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable
 from select import select
-from stat import S_ISFIFO, S_ISREG
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import is_terminal, read_file, read_to_end
@@ -20,9 +19,6 @@ STDIN = "-"
 PATIENCE_S = 0.5
 """Silence of piped input, in seconds, before a message says so: long enough for `echo`, short for a person."""
 
-LONG_PATIENCE_S = 5.0
-"""The same under -q: a process that keeps the pipe open would wait for ever. -q asks for quiet, so it is longer."""
-
 END_OF_INPUT = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
 
 
@@ -32,14 +28,12 @@ def read_question(
     *,
     stdin: bool | None = None,
     say: Callable[[str], None] = lambda sentence: None,
-    warn: Callable[[str], None] | None = None,
 ) -> str:
     """The prompt text: the given parts, separated by blank lines.
 
     `stdin`: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. `say`: takes a
-    sentence while piped input is waited for, and one if it adds to the other parts unasked. `warn`: for
-    where `say` is not heard; takes the first after `LONG_PATIENCE_S`, and the second where it is the rest of a file.
-    Raises UsageError when nothing was given and LacliError when a part cannot be read.
+    sentence while piped input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
+    nothing was given and LacliError when a part cannot be read.
     """
     wants_stdin = stdin or STDIN in (prompt, file)
     alone = prompt is None and file is None
@@ -48,16 +42,11 @@ def read_question(
     if file is not None and file != STDIN:
         parts.append(read_text(file))
     if wants_stdin or (stdin is None and _is_piped()):
-        _say_waiting(say, warn, "; skip it with </dev/null or --no-stdin" if unasked else "")
-        is_rest = _is_begun_file()
+        _say_waiting(say)
         parts.append(_read_stdin())
         if unasked and parts[-1].strip():
             lines = counted(len(parts[-1].strip().splitlines()), "line")
-            # A loop over the file's lines would end after this one: said under -q too.
-            tell, rest = (warn or say, ", the rest of a file,") if is_rest else (say, "")
-            tell(f"added {lines} of standard input{rest} to the prompt (--no-stdin adds none)")
-        elif unasked and _is_pipe():
-            say("nothing came through the pipe, so it adds nothing to the prompt")
+            say(f"added {lines} of standard input to the prompt (--no-stdin adds none)")
     if prompt is not None and prompt != STDIN:
         parts.append(check_text(prompt, "-p"))
     given = [part for part in parts if part.strip()]
@@ -116,33 +105,17 @@ def _is_piped() -> bool:
     return sys.stdin is not None and not is_terminal(sys.stdin)
 
 
-def _is_pipe() -> bool:
-    """True if stdin is the end of a pipe, and not /dev/null or a file."""
-    try:
-        return S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # it is no file
-        return False
-
-
-def _is_begun_file() -> bool:
-    """True if stdin is a file of which a part has been read, as a `while read` loop leaves it."""
-    try:
-        return S_ISREG(os.fstat(sys.stdin.fileno()).st_mode) and os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) > 0
-    except (AttributeError, OSError, ValueError):  # it is no file
-        return False
-
-
-def _say_waiting(say: Callable[[str], None], warn: Callable[[str], None] | None, hint: str) -> None:
+def _say_waiting(say: Callable[[str], None]) -> None:
     """Say that piped input is waited for, if none comes, or how a terminal's ends."""
     if is_terminal(sys.stdin):
         say(f"type the prompt; {END_OF_INPUT}")
         return
     try:
-        waits = _is_piped() and not select([sys.stdin], [], [], LONG_PATIENCE_S if warn else PATIENCE_S)[0]
+        waits = _is_piped() and not select([sys.stdin], [], [], PATIENCE_S)[0]
     except (OSError, ValueError):  # Windows can ask sockets only
         return
     if waits:
-        (warn or say)(f"waiting for standard input{hint}")
+        say("waiting for standard input; </dev/null or --no-stdin skip it")
 
 
 def _read_stdin() -> str:

@@ -33,13 +33,12 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
     [
         ("one\n", "p", None, ["added 1 line of standard input to the prompt (--no-stdin adds none)"]),
         ("one\n\ntwo\n\n", "p", None, ["added 3 lines of standard input to the prompt (--no-stdin adds none)"]),
-        ("", "p", None, ["nothing came through the pipe, so it adds nothing to the prompt"]),
-        ("\n", "p", None, ["nothing came through the pipe, so it adds nothing to the prompt"]),
+        ("\n", "p", None, []),
         ("one\n", None, None, []),
         ("one\n", "p", True, []),
         ("one\n", "p", False, []),
     ],
-    ids=["one line", "three lines", "nothing", "a blank line", "no other part", "asked for", "skipped"],
+    ids=["one line", "three lines", "a blank line", "no other part", "asked for", "skipped"],
 )
 def test_what_standard_input_adds_to_a_prompt_is_said(
     piped: str, prompt: str | None, stdin: bool | None, said: list[str], pipe: BinaryIO
@@ -52,9 +51,8 @@ def test_what_standard_input_adds_to_a_prompt_is_said(
     assert ("one" in question) == (stdin is not False and "one" in piped)
 
 
-@pytest.mark.parametrize(("prompt", "skips"), [("p", True), (None, False)])
 def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
-    prompt: str | None, skips: bool, pipe: BinaryIO, monkeypatch: pytest.MonkeyPatch
+    pipe: BinaryIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lacli.text.question.PATIENCE_S", 0)
     sentences: list[str] = []
@@ -65,48 +63,8 @@ def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
             pipe.write(b"late")
             pipe.close()
 
-    assert "late" in read_question(prompt, None, say=say)
+    assert "late" in read_question("p", None, say=say)
     assert sentences[0].startswith("waiting for standard input")
-    assert ("--no-stdin" in sentences[0]) == skips
-
-
-def test_where_no_notes_are_wanted_a_pipe_that_stays_open_is_told_all_the_same(
-    pipe: BinaryIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lacli.text.question.LONG_PATIENCE_S", 0)
-    warned: list[str] = []
-
-    def warn(sentence: str) -> None:
-        warned.append(sentence)
-        pipe.close()
-
-    assert read_question("p", None, warn=warn) == "p"
-    assert len(warned) == 1 and "waiting for standard input" in warned[0]
-
-
-@pytest.mark.parametrize(("read", "warned"), [("one\n", True), ("", False)], ids=["in a loop", "from its beginning"])
-def test_the_rest_of_a_file_that_a_loop_reads_is_told_under_q_too(
-    read: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "lines"
-    path.write_text("one\ntwo\nthree\n")
-    with path.open(encoding="utf-8") as stdin:
-        os.lseek(stdin.fileno(), len(read), os.SEEK_SET)
-        monkeypatch.setattr("sys.stdin", stdin)
-        sentences: list[str] = []
-        assert "three" in read_question("p", None, warn=sentences.append)
-    rest = "added 2 lines of standard input, the rest of a file, to the prompt (--no-stdin adds none)"
-    assert sentences == [rest] * warned
-
-
-@pytest.mark.parametrize("name", ["/dev/null", __file__])
-def test_nothing_is_waited_for_where_standard_input_is_no_pipe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.text.question.PATIENCE_S", 0)
-    with open(name, encoding="utf-8") as stdin:
-        monkeypatch.setattr("sys.stdin", stdin)
-        sentences: list[str] = []
-        read_question("p", None, say=sentences.append)
-    assert not [sentence for sentence in sentences if "waiting" in sentence]
 
 
 def test_a_mark_in_front_and_the_last_newline_are_no_text(tmp_path: Path) -> None:
@@ -142,14 +100,6 @@ def test_what_never_ends_is_refused_by_its_size_wherever_it_comes_from(tmp_path:
         for arguments in (("run", "-n", "1"), ("chat", "-n", "1")):
             done = run(*arguments, stdin=endless, program=BOUNDED)
             assert done.code == 1 and "is larger than 67.1 MB" in done.err and "Error" not in done.err
-
-
-def test_a_file_that_is_too_large_is_refused_without_reading_all_of_it(tmp_path: Path) -> None:
-    with (tmp_path / "zeros").open("wb") as file:
-        file.truncate(1 << 34)
-    for ordinary in (True, False):
-        with pytest.raises(LacliError, match="larger than"):
-            read_text(str(tmp_path / "zeros"), ordinary=ordinary)
 
 
 def test_how_the_input_of_a_terminal_ends_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
