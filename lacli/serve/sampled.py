@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from json import dumps
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, create_model, model_validator
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
@@ -72,32 +72,19 @@ class WithoutNull(BaseModel):
         return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
 
 
-class Sampled(WithoutNull):
-    """How the tokens of an answer are drawn; None is as the server's flags say."""
+_TYPES = get_type_hints(SamplingSettings)
 
-    seed: int | None = None
-    temperature: float | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    typical_p: float | None = None
-    repeat_last_n: int | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    ignore_eos: bool | None = None
+if TYPE_CHECKING:
+    _Numbers = WithoutNull
+else:
+    _Numbers = create_model(
+        "_Numbers", __base__=WithoutNull, **{field: (_TYPES[name] | None, None) for field, name in NAMES.items()}
+    )
+
+
+class Sampled(_Numbers):
+    """How the tokens of an answer are drawn, with the fields of NAMES; None is as the server's flags say."""
+
     logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -113,19 +100,17 @@ class Sampled(WithoutNull):
 
         `tokens_of`: those of a text, for a bias on one.
         """
-        chosen: dict[str, Any] = {}
-        for field, name in NAMES.items():
-            if (value := getattr(self, field)) is not None:
-                chosen[name] = value
-        if self.seed is not None:
+        given = {name: getattr(self, field) for field, name in NAMES.items()}
+        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if seed := chosen.get("seed"):
             # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is another one each time, as -1 is.
-            chosen["seed"] = -1 if self.seed in (-1, MOST_SEED + 1) else self.seed % (MOST_SEED + 1)
+            chosen["seed"] = -1 if seed in (-1, MOST_SEED + 1) else seed % (MOST_SEED + 1)
         if self.logit_bias:
-            given = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
+            biases = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
             chosen["logit_bias"] = tuple(
                 # llama.cpp's false forbids a token.
                 (token, float("-inf") if bias is False else float(bias))
-                for what, bias in given
+                for what, bias in biases
                 for token in ([int(what)] if str(what).isdecimal() else tokens_of(str(what)))
             )
         schema = dumps(self.json_schema) if self.json_schema is not None else ""
