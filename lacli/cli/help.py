@@ -61,7 +61,7 @@ PAGES = {
     ),
     "serve": Page(
         ("lacli serve qwen2.5-0.5b", "lacli serve qwen2.5-0.5b --host 0.0.0.0 --api-key SECRET -np 8"),
-        "--host --port -np --queue --drain --api-key --alias -n -c -t -ngl --temp --mode --help-all",
+        "--host --port -np --drain --api-key --alias -n -c -t -ngl --temp --mode --help-all",
     ),
     "doctor": Page(("lacli doctor",)),
     "list": Page(("lacli list",)),
@@ -70,7 +70,7 @@ PAGES = {
         ("lacli show qwen2.5-0.5b", "lacli show qwen2.5-0.5b -c 32768 -ctk q8_0"),
         "-c -ctk -ctv -W -N -G --template --json --help-all",
     ),
-    "rm": Page(("lacli rm qwen2.5-0.5b", "lacli rm --unfinished"), "-y --unfinished --json -q --help-all"),
+    "rm": Page(("lacli rm qwen2.5-0.5b",), "-y --json -q --help-all"),
     "bench": Page(
         ("lacli bench qwen2.5-0.5b", "lacli bench qwen2.5-0.5b --classes code,chat -W 5,10,15"),
         "--modes --classes --prompts --seconds --each -r -n -W -N -G -t -ngl --json --help-all",
