@@ -40,8 +40,7 @@ MAX_BODY = 8 * 2**20
 
 log = logging.getLogger(__name__)
 
-Given = TypeVar("Given")
-Prepared = TypeVar("Prepared")
+Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
 
 __all__ = ["ServeSettings", "Server"]
 
@@ -58,9 +57,13 @@ class Server:
         """Return the application for an ASGI server. `access`: who may ask."""
         told = Inspection(self._model, self._settings, self._meter)
         posts: dict[str, Endpoint] = {
-            **dict.fromkeys(("/chat/completions", "/v1/chat/completions"), self.chat),
-            "/v1/completions": self.complete,
-            **dict.fromkeys(("/completion", "/completions"), self.complete_plainly),
+            **dict.fromkeys(
+                ("/chat/completions", "/v1/chat/completions"), partial(self._answer, ChatRequest, self._chat)
+            ),
+            "/v1/completions": partial(self._answer, CompletionRequest, self._complete),
+            **dict.fromkeys(
+                ("/completion", "/completions"), partial(self._answer, CompletionRequest, self._complete_plainly)
+            ),
             "/apply-template": self.apply_template,
             **told.posts,
         }
@@ -73,43 +76,57 @@ class Server:
 
     async def apply_template(self, request: Request) -> Response:
         asked = parsed(ChatRequest, await body_of(request))
-        return JSONResponse({"prompt": (await self._aside(self._rendered, asked)).replace(MARK, "")})
+        return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
 
-    async def chat(self, request: Request) -> Response:
-        asked = parsed(ChatRequest, await body_of(request))
-        prompts = self._model.session.prompts
-        rendered, rules = await self._aside(self._rendered, asked), None
-        sampling = await self._aside(self._sampling, asked)
+    async def _answer(
+        self, kind: type[Asked], begin: Callable[[Asked], tuple[list[Choice], Form]], request: Request
+    ) -> Response:
+        """Answer a request: whole, or event by event."""
+        asked = parsed(kind, await body_of(request))
+        # In a thread, so that streams go on; one at a time, so that they have the processor too.
+        async with self._preparing:
+            choices, form = await run_in_threadpool(begin, asked)
+        if asked.stream:
+            with_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+            events = form.events(choices, counted=with_usage)
+            return StreamingResponse(_as_sent(events), media_type="text/event-stream")
+        deltas: dict[Choice, list[Delta]] = {choice: [] for choice in choices}
+
+        async def read() -> None:
+            async for choice, delta in merged(choices):
+                if delta:
+                    deltas[choice].append(delta)
+
+        await _unless_gone(request, read())
+        return JSONResponse(form.whole(deltas))
+
+    def _chat(self, asked: ChatRequest) -> tuple[list[Choice], Form]:
+        prompts, rules = self._model.session.prompts, None
+        rendered, sampling = self._rendered(asked), self._sampling(asked)
         if asked.offered:
             if asked.has_to_call and asked.has_grammar:
                 raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar")
             schema = "" if asked.has_to_call else sampling.json_schema
             form = format_of(prompts.template)
             rules = CallRules(form, asked.offered, asked.calls_several, asked.has_to_call, schema)
-        prompt = await self._aside(prompts.tokenize, rendered)
+        sampling = self._with_grammar(sampling, rules, rendered)
         logprobs = asked.top_logprobs if asked.logprobs else None
-        sampling = await self._aside(partial(self._with_grammar, rules=rules, prompt=rendered), sampling)
-        begin = partial(self._choices, asked, sampling, logprobs=logprobs, raw=False, rules=rules)
-        choices = await self._aside(partial(begin, answers_each=asked.n), [prompt])
-        return await self._answered(request, asked, choices, ChatForm(self._setting_of(asked, sampling)))
+        tokens = [prompts.tokenize(rendered)]
+        choices = self._choices(
+            asked, sampling, tokens, logprobs=logprobs, raw=False, answers_each=asked.n, rules=rules
+        )
+        return choices, ChatForm(self._setting_of(asked, sampling))
 
-    async def complete(self, request: Request) -> Response:
-        asked, sampling, prompts = await self._completion(request)
-        begin = partial(self._choices, asked, sampling, logprobs=asked.logprobs, answers_each=asked.n, raw=True)
-        choices = await self._aside(begin, prompts)
-        return await self._answered(request, asked, choices, TextForm(self._setting_of(asked, sampling)))
+    def _complete(self, asked: CompletionRequest) -> tuple[list[Choice], Form]:
+        sampling, prompts = self._with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
+        choices = self._choices(asked, sampling, prompts, logprobs=asked.logprobs, raw=True, answers_each=asked.n)
+        return choices, TextForm(self._setting_of(asked, sampling))
 
-    async def complete_plainly(self, request: Request) -> Response:
-        asked, sampling, prompts = await self._completion(request)
-        begin = partial(self._choices, asked, sampling, logprobs=asked.n_probs or None, raw=True)
-        choices = await self._aside(partial(begin, drawn=asked.post_sampling_probs), prompts)
-        return await self._answered(request, asked, choices, PlainForm(self._setting_of(asked, sampling), asked))
-
-    async def _completion(self, request: Request) -> tuple[CompletionRequest, SamplingSettings, list[list[int]]]:
-        """A request to continue prompts, with its sampling and the tokens of its prompts."""
-        asked = parsed(CompletionRequest, await body_of(request))
-        prompts = [await self._aside(self._tokens, prompt) for prompt in asked.prompts]
-        return asked, await self._aside(self._with_grammar, await self._aside(self._sampling, asked)), prompts
+    def _complete_plainly(self, asked: CompletionRequest) -> tuple[list[Choice], Form]:
+        sampling, prompts = self._with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
+        drawn = asked.post_sampling_probs
+        choices = self._choices(asked, sampling, prompts, logprobs=asked.n_probs or None, raw=True, drawn=drawn)
+        return choices, PlainForm(self._setting_of(asked, sampling), asked)
 
     def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings) -> Setting:
         """What the bodies and events of a request's answers are made of."""
@@ -152,11 +169,6 @@ class Server:
             log.warning(sentence)
         return replace(sampling, grammar=grammar, json_schema="")
 
-    async def _aside(self, prepare: Callable[[Given], Prepared], given: Given) -> Prepared:
-        """Prepare a part of a request in a thread, so that streams go on; one at a time."""
-        async with self._preparing:
-            return await run_in_threadpool(prepare, given)
-
     def _choices(
         self,
         asked: AnswerRequest,
@@ -194,10 +206,10 @@ class Server:
         if logprobs is not None:
             options |= {"logprobs": logprobs, "drawn_logprobs": drawn}
         answers = [
-            (tokens, _options_of(options, sampling, place)) for tokens in prompts for place in range(answers_each)
+            (tokens, _options_of(options, sampling, index)) for tokens in prompts for index in range(answers_each)
         ]
         return [
-            Choice(self._model, tokens, place, own, self._meter, rules) for place, (tokens, own) in enumerate(answers)
+            Choice(self._model, tokens, index, own, self._meter, rules) for index, (tokens, own) in enumerate(answers)
         ]
 
     def _rendered(self, asked: ChatRequest) -> str:
@@ -218,23 +230,6 @@ class Server:
         closer = ReasoningSplitter(begun_reasoning(rendered)).closer
         return rendered + (f"{closer}\n\n" if closer else "") + prompts.marked(begun["content"], "assistant")
 
-    async def _answered(
-        self, request: Request, asked: AnswerRequest, choices: Sequence[Choice], form: Form
-    ) -> Response:
-        if asked.stream:
-            with_usage = bool(asked.stream_options and asked.stream_options.include_usage)
-            events = form.events(choices, counted=with_usage)
-            return StreamingResponse(_as_sent(events), media_type="text/event-stream")
-        deltas: dict[Choice, list[Delta]] = {choice: [] for choice in choices}
-
-        async def read() -> None:
-            async for choice, delta in merged(choices):
-                if delta:
-                    deltas[choice].append(delta)
-
-        await _unless_gone(request, read())
-        return JSONResponse(form.whole(deltas))
-
     def _tokens(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt; of one in parts, the first gets what the model wants at a text's beginning."""
         if isinstance(prompt, PromptObject):
@@ -242,9 +237,9 @@ class Server:
         if isinstance(prompt, str):
             return self._model.session.prompt(prompt, raw=True)
         tokens: list[int] = []
-        for place, part in enumerate(prompt):
+        for index, part in enumerate(prompt):
             if isinstance(part, str):
-                tokens += self._model.session.model.tokenize(part, add_special=not place)
+                tokens += self._model.session.model.tokenize(part, add_special=not index)
             else:
                 tokens.append(part)
         if not tokens:
@@ -252,9 +247,9 @@ class Server:
         return tokens
 
 
-def _options_of(options: AnswerOptions, sampling: SamplingSettings, place: int) -> AnswerOptions:
-    """The options of the answer at `place` (from 0) among those to one prompt."""
-    seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
+def _options_of(options: AnswerOptions, sampling: SamplingSettings, index: int) -> AnswerOptions:
+    """The options of the answer at `index` (from 0) among those to one prompt."""
+    seed = sampling.seed if sampling.seed < 0 else (sampling.seed + index) % (MOST_SEED + 1)
     return {**options, "sampling": replace(sampling, seed=seed)}
 
 

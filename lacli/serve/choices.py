@@ -58,16 +58,16 @@ class Choice:
         self,
         model: Model,
         tokens: Sequence[int],
-        place: int,
+        index: int,
         options: AnswerOptions,
         meter: Meter,
         rules: CallRules | None = None,
     ) -> None:
-        """`tokens`: the prompt's. `place`: the answer's among those of the request. `meter`: counts it.
+        """`tokens`: the prompt's. `index`: the answer's among those of the request. `meter`: counts it.
 
         `rules`: what it may call.
         """
-        self.place, self.prompt, self._meter = place, tokens, meter
+        self.index, self.prompt, self._meter = index, tokens, meter
         self._text_of = model.session.text
         self.stream: AsyncStream = model.astream(tokens, **options)
         end = model.session.text(tokens[-LAST_TOKENS:], special=True)

@@ -121,27 +121,27 @@ class ChatForm(Form):
             message["reasoning_content"] = reasoning
         reason = _chat_reason(choice)
         return {
-            "index": choice.place,
+            "index": choice.index,
             "message": message,
             "finish_reason": reason,
             "logprobs": self._logprobs(choice, deltas),
         }
 
     def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
-        return [{"index": choice.place, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
+        return [{"index": choice.index, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         calls = [*map(_called_part, delta.calls)]
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         event = {
-            "index": choice.place,
+            "index": choice.index,
             "delta": {name: part for name, part in parts.items() if part},
             "finish_reason": None,
         }
         return {**event, "logprobs": self._logprobs(choice, [delta])} if delta.logprobs else event
 
     def _last(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.place, "delta": {}, "finish_reason": _chat_reason(choice)}
+        return {"index": choice.index, "delta": {}, "finish_reason": _chat_reason(choice)}
 
 
 def _called(call: Call) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _called(call: Call) -> dict[str, Any]:
 
 def _called_part(part: CallPart) -> dict[str, Any]:
     told = _called(part.call) if part.begins else {"function": {"arguments": part.call.arguments}}
-    return {"index": part.place, **told}
+    return {"index": part.number, **told}
 
 
 def _chat_reason(choice: Choice) -> str:
@@ -166,14 +166,14 @@ class TextForm(Form):
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         text = "".join(delta.text for delta in deltas)
         reason, logprobs = REASONS[choice.finish], self._logprobs(choice, deltas)
-        return {"index": choice.place, "text": text, "finish_reason": reason, "logprobs": logprobs}
+        return {"index": choice.index, "text": text, "finish_reason": reason, "logprobs": logprobs}
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         logprobs = self._logprobs(choice, [delta])
-        return {"index": choice.place, "text": delta.text, "finish_reason": None, "logprobs": logprobs}
+        return {"index": choice.index, "text": delta.text, "finish_reason": None, "logprobs": logprobs}
 
     def _last(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.place, "text": "", "finish_reason": REASONS[choice.finish], "logprobs": None}
+        return {"index": choice.index, "text": "", "finish_reason": REASONS[choice.finish], "logprobs": None}
 
 
 class PlainForm(Form):
@@ -206,7 +206,7 @@ class PlainForm(Form):
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         event = {
-            "index": choice.place,
+            "index": choice.index,
             "content": delta.text,
             "tokens": [*delta.tokens],
             "stop": False,
@@ -243,7 +243,7 @@ def native_body(choice: Choice, setting: Setting) -> dict[str, Any]:
     run = answer.statistics
     cut = answer.finish_reason == "length" and run.tokens != setting.generation["n_predict"]
     return {
-        "index": choice.place,
+        "index": choice.index,
         "content": "",
         "tokens": [],
         "id_slot": -1,

@@ -16,7 +16,7 @@ from lacli.serve.sampled import Sampled, WithoutNull
 from lacli.text.format import printable
 
 MOST_CHOICES = 16
-"""Answers to one request at most: each takes a place among the texts."""
+"""Answers to one request at most: each takes a slot."""
 
 MOST_STOPS = 64
 """Stop strings of a request at most: each is looked for behind every token.

@@ -89,12 +89,12 @@ class Call:
 
 
 class CallPart(NamedTuple):
-    """What came to the call at `place` among those of an answer: `call.arguments` has only that.
+    """What came to the call at `number` among those of an answer: `call.arguments` has only that.
 
     `begins`: True for a call's first part.
     """
 
-    place: int
+    number: int
     call: Call
     begins: bool
 
@@ -136,12 +136,12 @@ class CallRules:
         form = self.format
         warnings: list[str] = []
         calls, rules = [], []
-        for place, (name, schema) in enumerate(self.functions.items()):
+        for index, (name, schema) in enumerate(self.functions.items()):
             if schema.get("type", "object") != "object":
                 raise UsageError(f"the parameters of {name} are no object", 'give {"type": "object", ...}')
-            rules.append(f"arguments_{place}: {json_value({**schema, 'type': 'object'})}")
-            warnings += checked(f"{HEAD}start: arguments_{place}\n{rules[-1]}", f"the parameters of {name}")[1]
-            calls.append(f"{_quoted(form.before % name)} arguments_{place} {_quoted(form.after)}")
+            rules.append(f"arguments_{index}: {json_value({**schema, 'type': 'object'})}")
+            warnings += checked(f"{HEAD}start: arguments_{index}\n{rules[-1]}", f"the parameters of {name}")[1]
+            calls.append(f"{_quoted(form.before % name)} arguments_{index} {_quoted(form.after)}")
         if self.schema:
             rules.append(f"answer: {json_value(json.loads(self.schema))}")
             warnings += checked(f"{HEAD}start: answer\n{rules[-1]}", "response_format")[1]
@@ -195,7 +195,7 @@ class CallSplitter:
         self._quoted = False
         # False for a further call where only one is allowed.
         self._kept = True
-        # Characters of the arguments that news has told, by the places of calls.
+        # Characters of the arguments that news has told, by the indices of calls.
         self._told: dict[int, int] = {}
 
     def feed(self, text: str) -> str:
@@ -211,11 +211,11 @@ class CallSplitter:
     def news(self) -> list[CallPart]:
         """Return what came to the calls since this was asked last."""
         parts = []
-        for place, call in enumerate(self.calls):
-            told = self._told.get(place)
+        for index, call in enumerate(self.calls):
+            told = self._told.get(index)
             if told is None or told < len(call.arguments):
-                parts.append(CallPart(place, replace(call, arguments=call.arguments[told or 0 :]), told is None))
-            self._told[place] = len(call.arguments)
+                parts.append(CallPart(index, replace(call, arguments=call.arguments[told or 0 :]), told is None))
+            self._told[index] = len(call.arguments)
         return parts
 
     def _read_text(self) -> str | None:

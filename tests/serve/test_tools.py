@@ -339,7 +339,7 @@ def test_what_is_told_of_calls_on_the_way_adds_up_to_them(form: CallFormat, both
         splitter.finish()
         told += splitter.news()
         for place, found in enumerate(splitter.calls):
-            own = [each for each in told if each.place == place]
+            own = [each for each in told if each.number == place]
             assert "".join(each.call.arguments for each in own) == found.arguments == arguments
             assert [each.begins for each in own] == [True] + [False] * (len(own) - 1)
             assert own[0].call.id == found.id
