@@ -187,21 +187,20 @@ def serve(
                 page=ui,
                 verbose=verbose,
             )
-            server = run.listener(
+            scheme = "https" if ssl_cert_file else "http"
+            ports = [each.getsockname()[1] for each in listening]
+            places = [_address(scheme, *each) for each in zip(hosts, ports, strict=False)] or hosts
+            asking = f", for {counted(len(keys), 'key')}" if keys else ""
+            told = f"{settings.name} answers at {' and '.join(places)}, {session.texts} at a time{asking}"
+            server = run.Listener(
                 app.Server(model, settings).app(access),
                 drain_s=drain,
+                begun=lambda: screen.warn(f"{told}; Ctrl-C ends it"),
                 uds=hosts[0].removeprefix(run.UNIX) if in_file else None,
                 ssl_certfile=ssl_cert_file or None,
                 ssl_keyfile=ssl_key_file or None,
             )
             run.log_to(sys.stderr, logging.WARNING if quiet else logging.INFO)
-            scheme = "https" if ssl_cert_file else "http"
-            ports = [each.getsockname()[1] for each in listening]
-            place = (
-                " and ".join(_address(scheme, each, port) for each, port in zip(hosts, ports, strict=True)) or hosts[0]
-            )
-            asking = f", for {counted(len(keys), 'key')}" if keys else ""
-            screen.warn(f"{settings.name} answers at {place}, {session.texts} at a time{asking}; Ctrl-C ends it")
             try:
                 run.serve(server, listening or None)
             finally:

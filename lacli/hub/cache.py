@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lacli.errors import LacliError, ModelLoadError, UsageError, reason_of
-from lacli.hub.names import DEFAULT_QUANTS, HubModel, choose, has_quant, models, quant_of, quants_in_words, with_quant
+from lacli.hub.names import (
+    DEFAULT_QUANTS,
+    HubModel,
+    SeveralModels,
+    choose,
+    has_quant,
+    models,
+    quant_of,
+    quants_in_words,
+    with_quant,
+)
 from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
 from lacli.text.files import MAX_RECORD, read_file, replace_file
 
@@ -92,7 +103,8 @@ def quiet_library() -> Iterator[None]:
 
 def _repositories(info: HFCacheInfo | None, repository: str = "") -> list[CachedRepoInfo]:
     repos = info.repos if info else ()
-    chosen = (each for each in repos if each.repo_type == "model" and repository in ("", each.repo_id))
+    chosen = (each for each in repos if each.repo_type == "model" and "/" in each.repo_id)
+    chosen = (each for each in chosen if repository in ("", each.repo_id))
     return sorted(chosen, key=lambda each: each.repo_id)
 
 
@@ -165,7 +177,14 @@ def _wanted(model: HubModel, there: Sequence[str], *, anything: bool) -> list[st
     sure = [file for file in models(there) if has_quant(file, quant)]
     if not sure and not (anything and (with_quant(there, model.quant) if model.quant else models(there))):
         return []
-    return choose(there, model.quant, model.repository)
+    try:
+        return choose(there, model.quant, model.repository)
+    except SeveralModels:
+        if anything:
+            raise
+        return []
+    except ModelLoadError:
+        return []
 
 
 def cached_quants(repository: str) -> str:
@@ -240,11 +259,11 @@ def remove(model: LocalModel) -> int:
     chosen = [file for name in gone for file in files.get(name, ())]
     if outside := [each for each in chosen if not each.blob_path.is_relative_to(repo.repo_path.resolve())]:
         raise UsageError(f"{outside[0].file_path} leads out of the hub's cache", "remove the file yourself")
-    is_last = {*files} <= {*gone}
-    commits = [each.commit_hash for each in repo.revisions]
-    strategy = info.delete_revisions(*commits) if is_last else info.delete_files(*chosen)
+    strategy = info.delete_files(*chosen)
     with quiet_library():
         strategy.execute()
+    if {*files} <= {*gone}:
+        shutil.rmtree(repo.repo_path, ignore_errors=True)
     if left := [file.file_path for file in chosen if os.path.lexists(file.file_path)]:
         raise LacliError(f"cannot remove {left[0]}", "is the cache yours? HF_HOME says where it is")
     return strategy.expected_freed_size

@@ -150,13 +150,18 @@ def careful_library(*, bars: bool = False) -> Iterator[None]:
 
     Inside, a header of the hub that would name a file outside the cache raises ModelLoadError.
     """
-    from huggingface_hub import file_download
+    from huggingface_hub import constants, errors, file_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     ask = file_download.get_hf_file_metadata
 
     def checked(*arguments: Any, **named: Any) -> Any:
-        found = ask(*arguments, **named)
+        try:
+            found = ask(*arguments, **named)
+        except errors.RemoteEntryNotFoundError as error:
+            # The library keeps the commit of an error too.
+            check_hash(error.response.headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT))
+            raise
         check_hash(found.commit_hash)
         check_hash(found.etag)
         return found

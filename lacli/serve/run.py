@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -198,10 +198,14 @@ def check_files(*paths: str) -> None:
             raise LacliError(f"cannot read {path}", "give a certificate and its key in PEM")
 
 
-def listener(app: ASGIApp, *, drain_s: float = 10, **settings: Any) -> uvicorn.Server:
-    """Return uvicorn's server. `drain_s`: seconds that running answers have when it ends. `settings`: uvicorn's own."""
-    return uvicorn.Server(
-        uvicorn.Config(
+class Listener(uvicorn.Server):
+    """uvicorn's server, which says when it listens."""
+
+    def __init__(
+        self, app: ASGIApp, *, drain_s: float = 10, begun: Callable[[], None] = lambda: None, **settings: Any
+    ) -> None:
+        """`drain_s`: seconds that running answers have when it ends. `settings`: uvicorn's own."""
+        config = uvicorn.Config(
             app,
             http=TimedProtocol,
             loop="asyncio",
@@ -213,17 +217,27 @@ def listener(app: ASGIApp, *, drain_s: float = 10, **settings: Any) -> uvicorn.S
             timeout_graceful_shutdown=int(drain_s),
             **settings,
         )
-    )
+        super().__init__(config)
+        self._begun = begun
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._begun()
 
 
-def serve(server: uvicorn.Server, sockets: list[socket.socket] | None) -> None:
-    """Serve until Ctrl-C or SIGTERM, then let answers end; a second Ctrl-C ends at once."""
+def serve(server: Listener, sockets: list[socket.socket] | None) -> None:
+    """Serve until Ctrl-C or SIGTERM, then let answers end; a second Ctrl-C ends at once.
+
+    Raises LacliError for a certificate or a path that cannot be used.
+    """
     # uvicorn raises the signal once more when all is done; by then this program has something to clean up.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         server.run(sockets)
     except OSError as error:
         raise LacliError(f"cannot serve: {reason_of(error)}", "check the certificate, its key and the path") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def log_to(stream: Any, level: int) -> None:

@@ -47,12 +47,6 @@ def test_words_that_nothing_has_are_said_and_no_error(home: Home) -> None:
     assert json.loads(home.call("list", "no-such-model", "--json").out)["models"] == []
 
 
-def test_a_terminal_of_60_columns_shows_whole_names(home: Home) -> None:
-    home.add("owner-of-models/a-model-with-a-long-name-GGUF", "a-Q8_0.gguf")
-    shown = program.finish(program.on_terminal("list", env={**home.env, "COLUMNS": "60"}))
-    assert shown.code == 0 and "owner-of-models/a-model-with-a-long-name-GGUF:Q8_0" in shown.out.split("\n")
-
-
 @pytest.mark.parametrize("command", [["list"], ["show", "me/a"], ["pull", "--offline", "mine"], ["rm", "-y", "mine"]])
 def test_a_broken_line_among_the_users_own_names_is_told_once_and_stops_nothing(command: list[str], home: Home) -> None:
     home.alias("broken", "mine me/a")

@@ -51,10 +51,10 @@ def started(command: Sequence[str], changes: Mapping[str, str] | None = None) ->
             raise
 
 
-def begun(stderr: IO[str]) -> tuple[str, str]:
+def begun(stderr: IO[str], where: str = r"http://127\.0\.0\.1:\d+(?=, )") -> tuple[str, str]:
     """Where a server says that it answers, and all that it has said by then."""
     told = ""
-    while not (found := re.search(r"http://127\.0\.0\.1:\d+", told)):
+    while not (found := re.search(where, told)):
         line = stderr.readline()
         assert line, told
         told += line
@@ -66,10 +66,7 @@ def test_a_server_answers_on_a_socket_file(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "lacli", "serve", str(STDLIB_7M), "--host", f"unix:{path}", *QUICK)
     with started(command) as server:
         assert server.stderr
-        while f"unix:{path}" not in server.stderr.readline():
-            pass
-        while not path.exists():
-            pass
+        begun(server.stderr, re.escape(f"answers at unix:{path}"))
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
             client.sendall(b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n")

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import Access, listener, open_sockets
+from lacli.serve.run import Access, Listener, open_sockets
 from tests.loading import STDLIB_7M
 
 NAME = "demo"
@@ -25,7 +25,7 @@ def serving(app: ASGIApp, **settings: Any) -> Iterator[str]:
     """The address of a server with this application, which ends with the block. `settings`: uvicorn's."""
     (listening,) = open_sockets(["127.0.0.1"], 0)
     listening.listen()
-    server = listener(app, drain_s=5, **settings)
+    server = Listener(app, drain_s=5, **settings)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:

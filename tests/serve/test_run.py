@@ -91,7 +91,7 @@ def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, tmp_path: 
     ):
         assert reply.status == 200
     with pytest.raises(LacliError, match="cannot serve"):
-        run.serve(run.listener(app_for(model, Access()), ssl_certfile=str(key), ssl_keyfile=str(cert)), [])
+        run.serve(run.Listener(app_for(model, Access()), ssl_certfile=str(key), ssl_keyfile=str(cert)), [])
 
 
 @pytest.mark.parametrize(("host", "hint"), [("nowhere.invalid", "all its addresses"), ("127.0.0.1", "--port 0")])
