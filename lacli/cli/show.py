@@ -1,4 +1,4 @@
-"""`lacli show`: a model found by its name and described, on this disk or not; nothing is fetched."""
+"""`lacli show`: a model on this disk, found by its name and described."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import decode_settings
 
 if TYPE_CHECKING:
-    from lacli.hub.sizes import AbsentModel
     from lacli.terminal.screen import Screen
 
 Template = Annotated[bool, typer.Option("--template", help="Print only the model's chat template.")]
@@ -40,21 +39,16 @@ def show(
 ) -> None:
     """Show what a model is, its modes and the memory it takes.
 
-    The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Of an alias that is not
-    on this disk it shows about what it weighs, and how to get it. Nothing is fetched.
+    The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Nothing is fetched.
     """
     from lacli.hub.card import card_json, card_text, make_card
-    from lacli.hub.sizes import AbsentModel, absent_json, absent_text
     from lacli.llamacpp.gguf import read_header
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns
 
     lookahead = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
     screen = Screen(color=color, quiet=quiet)
-    path = find_on_disk(model, screen, absent_too=not template)
-    if isinstance(path, AbsentModel):
-        screen.line(json_format.dumps(absent_json(path), ensure_ascii=False) if json else absent_text(path, columns()))
-        return
+    path = find_on_disk(model, screen)
     if template and not json:
         source = read_header(path).template
         if not source:
@@ -69,23 +63,16 @@ def show(
         screen.line(card_text(card, model_settings, lookahead, columns()))
 
 
-def find_on_disk(name: str, screen: Screen, *, absent_too: bool = True) -> Path | AbsentModel:
-    """The file of a MODEL argument, or what the aliases know of a model that is not on this disk if `absent_too`.
-
-    Raises ModelLoadError if there is neither.
-    """
+def find_on_disk(name: str, screen: Screen) -> Path:
+    """The file of a MODEL argument. Raises ModelLoadError if it is not on this disk."""
     from lacli.hub.cache import find_cached
     from lacli.hub.download import check_file
     from lacli.hub.names import HubModel, own_aliases, read_aliases, read_name
-    from lacli.hub.sizes import absent_model
 
-    aliases = read_aliases(own_aliases(), screen.note)
-    found = read_name(name, aliases)
+    found = read_name(name, read_aliases(own_aliases(), screen.note))
     if isinstance(found, HubModel):
         cached = find_cached(found, anything=True)
         if cached is None:
-            if absent_too and (absent := absent_model(name, found, aliases)):
-                return absent
             raise ModelLoadError(f"{found} is not on this disk", f"lacli pull {name} fetches it")
         found = cached
     return check_file(found)

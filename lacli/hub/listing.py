@@ -14,8 +14,9 @@ from typing import Any
 
 from lacli.hub.cache import LocalModel, cache_folder, cached_models, local_file, matching
 from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
-from lacli.hub.sizes import running_memory
 from lacli.llamacpp.devices import total_memory
+from lacli.llamacpp.gguf import Header
+from lacli.llamacpp.model import LARGEST_DEFAULT_CONTEXT
 from lacli.terminal.screen import wrapped
 from lacli.text.format import DAY, age_in_words, columns, printable, size_in_words, tokens_in_words
 
@@ -23,6 +24,17 @@ HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
 ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
 SIZES = (2, 3)
 """The columns of sizes among those of the aliases."""
+
+
+F16_BYTES = 2
+"""Bytes of a number in the cache without -ctk and -ctv."""
+
+
+def running_memory(header: Header) -> int:
+    """Bytes of a model's weights and of its cache at the default context; llama.cpp's buffers come on top."""
+    per_layer = header.kv_heads if header.kv_heads[1:] else header.kv_heads * header.layers
+    numbers = sum(per_layer) * (header.key_length + header.value_length)
+    return header.weights + F16_BYTES * numbers * min(header.context, LARGEST_DEFAULT_CONTEXT)
 
 
 @dataclass(frozen=True)

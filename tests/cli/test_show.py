@@ -41,19 +41,6 @@ def test_nothing_is_fetched(home: Home, monkeypatch: pytest.MonkeyPatch) -> None
         assert "not on this disk" in done.err and "lacli pull me/a" in done.err
 
 
-def test_of_an_alias_that_is_not_here_its_size_its_memory_and_how_to_get_it_are_shown(home: Home) -> None:
-    done = home.call("show", "llama-3.1-8b")
-    assert (done.code, done.err) == (0, "")
-    for words in ("about 4.9 GB", "about 6.0 GB to run", "Q8_0 8.5 GB", "lacli pull llama-3.1-8b"):
-        assert words in done.out
-    found = json.loads(home.call("show", "llama-3.1-8b:Q8_0", "--json").out)
-    assert found["path"] is None and found["quant"] == "Q8_0" and found["size"] == found["quants"]["Q8_0"]
-    assert found["memory"] - found["size"] == 1_100_000_000
-    home.alias("mine me/a")
-    assert "its size is not known here" in home.call("show", "mine").out
-    assert home.call("show", "llama-3.1-8b", "--template").code == 1
-
-
 def test_the_template_is_printed_whole_or_said_to_be_missing(home: Home) -> None:
     assert home.call("show", str(home.model), "--template").out == tiny_models.CHAT_TEMPLATE + "\n"
     home.model.write_bytes(home.model.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.none_template"))

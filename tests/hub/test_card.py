@@ -12,6 +12,7 @@ import pytest
 
 from lacli.errors import UsageError
 from lacli.hub.card import Card, card_json, card_text, make_card
+from lacli.hub.listing import running_memory
 from lacli.llamacpp.context import MAX_ROLLBACK, LlamaEngine
 from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.gguf import read_header
@@ -142,3 +143,15 @@ def test_text_and_json_tell_the_same_memory(small: Card) -> None:
 def test_a_step_larger_than_a_batch_is_refused() -> None:
     with pytest.raises(UsageError, match="-b is 8"):
         make_card(STDLIB_7M, replace(CPU, batch=8), DECODING)
+
+
+@pytest.mark.parametrize("write", [None, tiny_models.write_llama, tiny_models.write_gemma_swa, tiny_models.write_lfm2])
+def test_the_memory_to_run_is_the_weights_and_the_cache_that_the_card_counts(
+    write: Callable[[Path], None] | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.gguf" if write else STDLIB_7M
+    if write:
+        write(path)
+    card = make_card(path, CPU, DECODING)
+    counted = card.header.weights + card.memory[-1].cache * 2**20
+    assert running_memory(read_header(path)) == pytest.approx(counted, rel=0.02)

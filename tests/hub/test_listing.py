@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from lacli.hub.cache import LocalModel
-from lacli.hub.listing import Inventory, inventory_json, inventory_text, take_inventory
+from lacli.hub.listing import Inventory, inventory_json, inventory_text, running_memory, take_inventory
 from lacli.hub.names import Alias, read_aliases
-from lacli.hub.sizes import running_memory
 from lacli.llamacpp.gguf import read_header
 from tests.fakes import hub_cache
 from tests.loading import STDLIB_7M, smollm2
