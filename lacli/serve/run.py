@@ -244,6 +244,12 @@ def log_to(stream: Any, level: int) -> None:
     """Write uvicorn's log, a line for each request among it, and the server's own to a stream."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.addFilter(_is_told)
     for name in ("uvicorn", "lacli"):
         logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).setLevel(level)
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """False for the traceback of an answer that the server's end has broken off."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
