@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import Access, Listener, open_sockets
 from tests.loading import STDLIB_7M
@@ -39,7 +40,7 @@ def serving(app: ASGIApp, **settings: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def model() -> Iterator[lacli.Model]:
-    with lacli.load(STDLIB_7M, threads=1, parallel=2) as model:
+    with lacli.load(STDLIB_7M, threads=1, parallel=2, model_settings=ModelSettings()) as model:
         yield model
 
 
