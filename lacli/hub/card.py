@@ -140,13 +140,13 @@ def _notes(model: LlamaModel, header: Header, back: int) -> list[str]:
 def card_json(card: Card, model_settings: ModelSettings, decode_settings: DecodeSettings) -> dict[str, Any]:
     """One object. *_mib: MiB. null: not known, or there is none."""
     header = card.header
-    facts = {name: value or None for name, value in asdict(header).items()}
+    facts = {name: value or None for name, value in asdict(header).items() if name != "weights"}
     return {
         "path": str(card.path),
         "description": card.description or None,
         "type": facts.pop("file_type"),
         "chat_template": facts.pop("template"),
-        "weights_mib": round(facts.pop("weights") / MIB, 2),
+        "weights_mib": round(header.weights / MIB, 2),
         **facts,
         "heads": _one_or_all(header.heads),
         "kv_heads": _one_or_all(header.kv_heads),

@@ -156,19 +156,23 @@ def _fetch(model: HubModel, say: Say) -> Path:
 
     listing, cache = list_files(model.repository), cache_folder()
     names = _choose(model, listing)
-    where = {"repo_id": model.repository, "cache_dir": cache, "revision": listing.commit}
-    absent = [name for name in names if not isinstance(try_to_load_from_cache(filename=name, **where), str)]
+    repository, commit = model.repository, listing.commit
+    there = {name: try_to_load_from_cache(repository, name, cache, commit) for name in names}
+    absent = [name for name, path in there.items() if not isinstance(path, str)]
     if absent:
         _check_room(model, sum(listing.files[name] for name in absent), cache)
         size = size_in_words(sum(listing.files[name] for name in absent))
         say(f"{model} is {names[0].rpartition('/')[2]}: fetching {size} from {address()}")
-    paths = [Path(hf_hub_download(filename=name, library_name="lacli", **where)) for name in names]
+    paths = [
+        Path(hf_hub_download(repository, name, revision=commit, cache_dir=cache, library_name="lacli"))
+        for name in names
+    ]
     for name, path in zip(names, paths, strict=True):
         if listing.files[name] and path.stat().st_size != listing.files[name]:
             path.resolve().unlink()
             what = f"{name} came with another size than the {listing.files[name]} bytes that the hub names"
             raise ModelLoadError(what, "it was removed: fetch it again")
-    remember_newest(model.repository, listing.commit)
+    remember_newest(repository, commit)
     return paths[0] if absent else _from_cache(model, paths[0], say)
 
 

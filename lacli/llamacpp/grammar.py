@@ -92,7 +92,8 @@ class GbnfGrammar:
         candidates = np.zeros(len(tokens), CANDIDATE)
         candidates["id"] = tokens
         lib.llama_sampler_apply(self._sampler, ctypes.byref(array_over(candidates)))
-        return np.isfinite(candidates["logit"])
+        allowed: Bools = np.isfinite(candidates["logit"])
+        return allowed
 
     def accept(self, token: int) -> None:
         lib.llama_sampler_accept(self._sampler, token)

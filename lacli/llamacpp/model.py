@@ -264,9 +264,11 @@ class LlamaModel(Closing):
         pieces = [self.piece(token, special=True) for token in range(self.vocabulary)]
         tokens = [b"\xff" + piece if piece in unprinted else piece for piece in pieces]
         tokenize = ctypes.cast(declared().llama_tokenize, ctypes.c_void_p).value
-        return LLTokenizer.from_llamacpp(
+        make: Any = LLTokenizer  # its types leave the function out
+        made: LLTokenizer = make.from_llamacpp(
             tokens=tokens, vocab_ptr=self.vocabulary_handle, tokenize_fptr=tokenize, eos_token=self.ends()
         )
+        return made
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one token, possibly a part of a character; those of special tokens only with `special`.
