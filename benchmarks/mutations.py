@@ -88,12 +88,6 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/cache.py", ("tests/session/test_reuse.py", "tests/chat/test_conversation.py", *LOOP)): (
         ("self._shared = [min(shared, length) for shared in self._shared]", "pass"),
     ),
-    ("lacli/cache.py", ("tests/chat/test_conversation.py", *LOOP)): (
-        (
-            "self._engine.shift(self.first, n_keep + count, ALL, -count)",
-            "self._engine.shift(self.first, n_keep + count, ALL, -count - 1)",
-        ),
-    ),
     ("lacli/cache.py", MANY): (
         ("copy(lender.first, self.first, 0, length)", "copy(lender.first, self.first, 0, length - 1)"),
         ("gone = self._remove_from(end, [0, *others])", "gone = self._remove_from(end, [0])"),
@@ -156,7 +150,6 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "self._find_cells(0, lender, shared)",
         ),
         ("            headroom += HEADROOM\n", ""),
-        ("text.n_keep is None and self._lends", "self._lends"),
         ("            place.clear()\n", ""),
         ("min(engine.cells, longest or engine.trained_context)", "engine.cells"),
     ),

@@ -237,7 +237,7 @@ class RecordedEngine:
     trained_context = cells
     sequences = 256
     vocabulary = 151_936
-    can_lend, can_shift, saver = True, False, None
+    can_lend, saver = True, None
 
     def __init__(self, record: Record, off: OffTheWay) -> None:
         self._record, self._off = record, off
@@ -287,9 +287,6 @@ class RecordedEngine:
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return True
-
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        raise NotImplementedError("a record's text is whole")
 
     def clear(self) -> None:
         """Nothing is held."""

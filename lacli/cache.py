@@ -38,8 +38,6 @@ class Cache:
         self._owns_all = self._sequences == range(engine.sequences)
         self.past = 0
         self.seconds = 0.0
-        # True once cells were computed behind tokens that are gone.
-        self.is_shifted = False
         self._shared = [0] * len(self._sequences)
 
     @property
@@ -99,17 +97,6 @@ class Cache:
             return False
         return True
 
-    def shift(self, n_keep: int, count: int) -> None:
-        """Drop `count` tokens after the first `n_keep`; those behind them move up (llama.cpp's context shift).
-
-        Only the first `n_keep` are held on to until the caller's text says the same and it calls `grow`.
-        """
-        self.past = n_keep
-        self.is_shifted = True
-        self.unshare()
-        self._engine.remove(self.first, n_keep, n_keep + count)
-        self._engine.shift(self.first, n_keep + count, ALL, -count)
-
     def grow(self, past: int) -> None:
         """Hold on to the tokens up to `past`, which are decoded."""
         self.past = past
@@ -142,7 +129,6 @@ class Cache:
     def clear(self) -> None:
         """Forget everything."""
         self.past = 0
-        self.is_shifted = False
         self._shared = [0] * len(self._sequences)
         if self._owns_all:
             self._engine.clear()
@@ -327,12 +313,6 @@ class SingleEngine(EngineGroup):
 
     def unshare(self) -> None:
         self.cache.unshare()
-
-    def shift(self, tokens: Sequence[int], n_keep: int, count: int) -> None:
-        self.cache.shift(n_keep, count)
-
-    def grow(self, past: int) -> None:
-        self.cache.grow(past)
 
     def _outputs(self) -> list[int]:
         assert self.part.tree is not None, "a step was decoded"

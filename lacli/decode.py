@@ -30,15 +30,13 @@ class TextState:
     `tokens`: the prompt's and the accepted ones. A cache holds all of them but the last, which is the next step's
     input, and but those before it that have to be decoded again (ordered cells, slow replicas, an interrupt).
     `group`: the engines that decode it, with the text's cells. `verifier`: draws tokens; None takes the most probable
-    ones. `n_keep`: tokens at the beginning that a shift of a full context leaves; None where a full context ends the
-    text. `remaining`: tokens it may still get, None for no limit.
+    ones. `remaining`: tokens it may still get, None for no limit.
     """
 
     tokens: list[int]
     mode: Mode
     group: EngineGroup
     verifier: Verifier | None = None
-    n_keep: int | None = None
     remaining: int | None = None
 
     def room(self, min_outputs: int) -> int:
@@ -50,17 +48,6 @@ class TextState:
         if length < len(self.tokens):
             self.mode.truncate(self.tokens, length)
             del self.tokens[length:]
-
-    def shift(self, n_keep: int) -> None:
-        """Drop half of the cached tokens after the first `n_keep`, as llama.cpp's programs do in a full context."""
-        past = self.group.past
-        count = (past - n_keep) // 2
-        if count > 0:
-            self.mode.truncate(self.tokens, n_keep)
-            self.group.shift(self.tokens, n_keep, count)
-            del self.tokens[n_keep : n_keep + count]
-            self.group.grow(past - count)
-            self.mode.begin(self.tokens)
 
 
 class Decoder:
@@ -113,26 +100,20 @@ class Decoder:
             # Drawn tokens say nothing about how often guesses of the others come true.
             self._text.mode = self._new_mode(self._text.mode)
 
-    def generate(
-        self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False, n_keep: int | None = None
-    ) -> Generator[Step]:
+    def generate(self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False) -> Generator[Step]:
         """Decode what follows a prompt: at most `max_tokens` (-1: no limit), to an end token or a full context.
 
         `reuse`: do not decode again what the prompt has in common with the text so far, and still know what was learned
-        of it. `n_keep`: a full context does not end the text but loses half of its tokens after the first `n_keep`,
-        where the engine can shift what is left.
+        of it.
         Closing the iterator early leaves exactly the accepted tokens in `tokens` and in the cache. Raises PromptError
         when the prompt is empty or has more tokens than the context has cells, SamplingError when a sampler has
         nothing left to choose from.
         """
         text = self._text
-        text.n_keep = self.kept_by_shift(n_keep)
         text.remaining = max_tokens if max_tokens >= 0 else None
         try:
             self._start(prompt, reuse)
             while text.remaining != 0:
-                if text.n_keep is not None:
-                    self.make_room(text)
                 if (taken := self.step([text])) is None:
                     return
                 if isinstance(step := taken[0], SamplingError):
@@ -159,13 +140,6 @@ class Decoder:
         self._text.truncate(same)
         self.group.cut(min(same, len(prompt) - 1))
 
-    def make_room(self, text: TextState) -> bool:
-        """Shift a full context where that was asked for; True if the text's next step finds a cell."""
-        least = self.settings.min_outputs
-        if text.n_keep is not None and text.room(least) <= 0:
-            text.shift(text.n_keep)
-        return text.room(least) > 0
-
     def check_prompt(self, prompt: Sequence[int], cells: int | None = None) -> None:
         """Raise PromptError for a prompt without tokens, or with more than `cells`, by default all of the context."""
         cells = self.group.cells if cells is None else cells
@@ -182,11 +156,6 @@ class Decoder:
             return f"the model was trained for {longest:,} at most"
         whole = -(-(tokens + ROOM) // ROOM) * ROOM
         return f"a larger context has room, -c {min(whole, longest)} for example"
-
-    def kept_by_shift(self, n_keep: int | None) -> int | None:
-        """`n_keep` where a full context can be shifted, None where it ends the text."""
-        # Freed cells in the middle would not lie in the order of the text.
-        return n_keep if self.group.engine.can_shift and not self.settings.ordered else None
 
     def new_mode(
         self,
@@ -319,7 +288,7 @@ class Decoder:
         except ReplicaLost:
             pass
         finish = path.finish
-        if finish is None and text.n_keep is None and text.room(self.settings.min_outputs) <= 0:
+        if finish is None and text.room(self.settings.min_outputs) <= 0:
             finish = "length"
         guesses = tree.reachable()
         decode_s, choose_s, cache_s, python_s = clock.parts()

@@ -129,13 +129,6 @@ class Engine(Protocol):
     def saver(self) -> Saver | None:
         """What keeps sequences outside of the cache; None where that would take longer than a step."""
 
-    @property
-    def can_shift(self) -> bool:
-        """Whether cached tokens can be given other positions."""
-
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        """Move positions start .. end-1 of a sequence by `by`; no other sequence may own those cells."""
-
     def clear(self) -> None:
         """Empty the cache."""
 
@@ -233,14 +226,6 @@ class EngineGroup(ABC):
     @abstractmethod
     def unshare(self) -> None:
         """Mend what an interrupt may have left: sequences that own more than is known."""
-
-    @abstractmethod
-    def shift(self, tokens: Sequence[int], n_keep: int, count: int) -> None:
-        """Drop `count` tokens after the first `n_keep`, as `Cache.shift` does."""
-
-    @abstractmethod
-    def grow(self, past: int) -> None:
-        """Hold on to the tokens up to `past`, which are decoded."""
 
 
 class StepClock:

@@ -147,14 +147,13 @@ class Schedule:
         *,
         verifier: Verifier | None = None,
         sampled: bool | None = None,
-        n_keep: int | None = None,
         plain: bool = False,
         own: DecodeSettings | None = None,
         owner: str = "",
     ) -> SharedText:
         """Take in a text, which decodes from the next step on that has cells for it.
 
-        `max_tokens`, `n_keep`: as `Decoder.generate` takes them. `verifier`: chooses the text's tokens, None for the
+        `max_tokens`: as `Decoder.generate` takes it. `verifier`: chooses the text's tokens, None for the
         most probable ones. `sampled`: whether it draws them, which it does by default. `plain`: one token a step.
         `own`: settings of a text with a smaller window or fewer guesses than the others. `owner`: only texts of the
         same one share its cells and what is learned of it.
@@ -171,7 +170,6 @@ class Schedule:
             mode.without_guesses() if plain else mode,
             self._free.pop(),
             verifier,
-            self._decoder.kept_by_shift(n_keep),
             max_tokens if max_tokens >= 0 else None,
             owner=owner,
         )
@@ -221,7 +219,7 @@ class Schedule:
         place = _cells(text)
         self._free.append(place)
         self._save(text)
-        if self._rests and place.past and self._shares(text):
+        if self._rests and place.past and self._lends:
             text.mode, text.group = Mode(), self._rests.pop()
             _cells(text).cache.borrow(place.cache, place.past)
             place.clear()
@@ -275,8 +273,8 @@ class Schedule:
         return News(text, found, reads=reads)
 
     def _goes_on(self, text: SharedText) -> bool:
-        """True unless the text is at its limit or fills the context; a full one is shifted where that was asked for."""
-        if text.remaining != 0 and (not text.is_prefilled or self._decoder.make_room(text)):
+        """True unless the text is at its limit or fills the context."""
+        if text.remaining != 0 and (not text.is_prefilled or text.room(self._decoder.settings.min_outputs) > 0):
             return True
         self.end(text, "length")
         return False
@@ -391,12 +389,11 @@ class Schedule:
     def _longest_prefix(self, text: SharedText) -> tuple[SharedText | None, int, int]:
         """The text whose cells hold the most of the beginning of `text`, and the number of those tokens.
 
-        Last the number of tokens that any text will hold once its prompt is decoded. Texts that may be shifted, which
-        moves a cell for all that share it, are left out.
+        Last the number of tokens that any text will hold once its prompt is decoded.
         """
         lender, shared, coming = None, 0, 0
-        for other in self._holding() if self._shares(text) else ():
-            if other.owner == text.owner and self._shares(other):
+        for other in self._holding() if self._lends else ():
+            if other.owner == text.owner:
                 same = common_prefix(other.tokens, text.tokens[:-1])
                 coming = max(coming, same if other.finish is None else min(same, other.group.past))
                 if min(same, other.group.past) > shared:
@@ -406,16 +403,13 @@ class Schedule:
     def _save(self, text: SharedText) -> None:
         """Save what a text holds, where that can be, for those that begin like it, and for itself where it goes on."""
         cache = _cells(text).cache
-        if self._saver and cache.past and not cache.is_shifted:
+        if self._saver and cache.past:
             self.saved.keep(SavedText(text.tokens[: cache.past], text.owner, cache.save(self._saver)))
 
     def _set_aside(self, text: SharedText) -> None:
         """Take the cells of a text that goes on once there are enough again."""
         self._save(text)
         self._take_cells(text)
-
-    def _shares(self, text: SharedText) -> bool:
-        return text.n_keep is None and self._lends
 
     def _take_cells(self, text: SharedText) -> None:
         """Take a text's cells away; those that it shares stay with the others."""

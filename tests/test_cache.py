@@ -61,20 +61,6 @@ def test_each_text_of_a_shared_batch_reads_its_own_rows(
         assert part.logits()(last).tolist() == own.logits()(last).tolist()
 
 
-def test_a_shift_moves_cells_that_branches_have_shared() -> None:
-    engine = FakeEngine(64, 64, 3, VOCABULARY)
-    text = SingleEngine(engine)
-    tokens = [*range(9)]
-    tree = Tree(tokens[-1])
-    for sequence in (1, 2):
-        tree.add_path([sequence], sequence, Origin.POOL)
-    assert text.decode(tokens, tree)
-    text.commit((), ordered=False)
-    # Cells that a branch still owns would move for it too, which the engine refuses.
-    text.shift(tokens, 2, 3)
-    assert engine.held() == [0, 1, 5, 6, 7, 8]
-
-
 def _chain(tokens: list[int], path: list[int]) -> Tree:
     tree = Tree(tokens[-1])
     tree.add_path(path, 0, Origin.CHAIN)

@@ -60,7 +60,6 @@ class Visit:
     limit: int
     arrives: int
     leaves: int | None
-    n_keep: int | None
     plain: bool = False
     owner: str = ""
     held: range = range(0)
@@ -80,7 +79,6 @@ visits = st.lists(
         limit=st.integers(-1, 50),
         arrives=st.integers(0, 12),
         leaves=st.none() | st.integers(1, 20),
-        n_keep=st.none() | st.integers(0, 5),
         plain=st.booleans(),
         owner=st.sampled_from(["", "a", "b"]),
         held=st.builds(range, st.integers(0, 20), st.integers(0, 40)),
@@ -107,9 +105,7 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            visit.text = schedule.add(
-                visit.prompt, visit.limit, n_keep=visit.n_keep, plain=visit.plain, owner=visit.owner
-            )
+            visit.text = schedule.add(visit.prompt, visit.limit, plain=visit.plain, owner=visit.owner)
             coming.remove(visit)
             staying.append(visit)
         if not coming and not schedule.texts:
@@ -147,9 +143,7 @@ def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
     """What plain decoding gives the text with the whole cache for itself."""
     plain = DecodeSettings(mode="plain")
     decoder = fixed_clock_decoder(FakeEngine(cells, 256, 1, VOCABULARY, ends), plain)
-    # A context that is shifted has no end.
-    limit = visit.limit if visit.limit >= 0 or visit.n_keep is None else 100
-    return tokens_of(list(decoder.generate(visit.prompt, limit, n_keep=visit.n_keep)))
+    return tokens_of(list(decoder.generate(visit.prompt, visit.limit)))
 
 
 @given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(-1, 3))
@@ -158,9 +152,6 @@ def test_every_text_gets_what_it_gets_alone(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int, rests: int
 ) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
-    for visit in coming:
-        if visit.n_keep is not None and visit.limit < 0:
-            visit.limit = 60
     engine = engine_of(chosen, cells, ends, rows, rests)
     schedule = Schedule(Decoder(engine, chosen, make_mode=fixed_clock_modes), PLACES)
     attend(schedule, [*coming])
@@ -243,35 +234,6 @@ def test_a_saved_text_is_restored_for_the_next_turn_of_its_owner() -> None:
     assert ended([*first.tokens, 2], "ann").reused == len(first.tokens) - 1
     # Half of a text serves too.
     assert ended([*LONG[:20], 2], "ann").reused == 20
-
-
-def test_a_text_that_may_be_shifted_is_restored_and_saved_until_it_is() -> None:
-    schedule = Schedule(Decoder(engine_of(PLAIN, 80, rests=-1), PLAIN), 1)
-
-    def ended(prompt: Sequence[int], limit: int) -> SharedText:
-        text = schedule.add(prompt, limit, n_keep=0)
-        while schedule.texts:
-            schedule.step()
-        return text
-
-    first = ended([*LONG, 1], 10)
-    later = ended([*first.tokens, 2], 60)
-    assert later.reused == len(first.tokens) - 1 and later.tokens[: len(LONG)] != LONG
-    # The saved text is the first one still, not what the later one holds without its beginning.
-    assert ended([*first.tokens, 3], 1).reused == len(first.tokens) - 1 and ended([*later.tokens, 2], 1).reused == 0
-
-
-def test_a_shifted_text_that_was_decoded_anew_is_saved_again() -> None:
-    schedule = Schedule(Decoder(engine_of(PLAIN, 80, rests=-1), PLAIN), 1)
-    text = schedule.add([*LONG, 1], n_keep=0)
-    while text.tokens[: len(LONG)] == LONG:
-        schedule.step()
-    schedule._set_aside(text)
-    schedule.step()
-    schedule.end(text)
-    later = schedule.add([*text.tokens, 2], 1)
-    schedule.step()
-    assert later.reused == len(text.tokens) - 1
 
 
 @pytest.mark.parametrize(("places", "prefill", "read"), [(2, 128, 64), (1, 128, 128), (2, 512, 190)])
@@ -374,25 +336,6 @@ def test_a_text_among_others_ends_where_the_models_context_does() -> None:
         schedule.add([1] * 31)
 
 
-def test_a_text_that_may_be_shifted_shares_no_cells() -> None:
-    """A shift moves a cell for all that own it, and among others a text is full before the cache is."""
-    engine = engine_of(PLAIN, 200)
-    engine.trained_context = 30
-    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
-    visits = [Visit([*SYSTEM, end], 40, 0, None, n_keep) for end, n_keep in ((1, 4), (2, None), (3, 4))]
-    for visit in visits:
-        visit.text = schedule.add(visit.prompt, visit.limit, n_keep=visit.n_keep)
-        schedule.step()
-    assert [text.borrowed for text in schedule.texts] == [0, 0, 0]
-    while schedule.texts:
-        schedule.step()
-    for visit in visits:
-        assert visit.text
-        whole = alone(visit, 30, frozenset())
-        assert len(whole) == (15 if visit.n_keep is None else 40)
-        assert visit.text.tokens[-9:] == whole[-9:]
-
-
 def test_a_text_that_lent_cells_may_end_first() -> None:
     schedule, engine = plain_schedule(4 * len(LONG))
     first = schedule.add([*LONG, 1], 30)
@@ -410,20 +353,6 @@ def test_a_text_that_lent_cells_may_end_first() -> None:
     while schedule.texts:
         schedule.step()
     assert not engine._cells
-
-
-def test_a_full_context_is_shifted_without_those_who_share_its_cells() -> None:
-    schedule, engine = plain_schedule(len(LONG) + 40)
-    shifted = schedule.add([*LONG, 1], 90, n_keep=4)
-    schedule.step()
-    other = schedule.add([*LONG, 2], 20)
-    beside = Visit([*LONG, 2], 20, 0, None, None)
-    while schedule.texts:
-        for news in schedule.step():
-            if news.text is other and news.step:
-                beside.tokens += news.step.tokens
-    assert shifted.finish == "length" and other.finish == "length"
-    assert beside.tokens == alone(beside, engine.cells, frozenset())
 
 
 def test_a_long_text_that_waits_is_not_overtaken() -> None:
@@ -561,7 +490,7 @@ def modes_with_past(*given: Any, before: Mode | None = None, **more: Any) -> Mod
 
 
 owned_visits = st.builds(
-    lambda owner, numbers, **rest: Visit(owned(owner, numbers), owner=owner, n_keep=None, **rest),
+    lambda owner, numbers, **rest: Visit(owned(owner, numbers), owner=owner, **rest),
     owner=st.sampled_from(OWNERS),
     numbers=st.lists(st.integers(0, 3), min_size=1, max_size=5),
     limit=st.integers(10, 60),

@@ -265,7 +265,6 @@ class SharedLoop(Closing):
             request.max_tokens,
             verifier=request.verifier,
             sampled=request.sampler is not None,
-            n_keep=request.n_keep,
             plain=request.plain,
             own=request.own,
             owner=request.owner,

@@ -210,21 +210,18 @@ class Model(Closing):
             own = self._own_settings(options)
             with told_to_programs():
                 sampling, warnings = self.session.completed(self._sampling_of(options))
-                if "n_keep" in options and self.session.shift_refusal:
-                    warnings = [*warnings, self.session.shift_refusal]
                 drawn, sampler = self.session.text_verifier(sampling)
             stops = (*as_stops(options.get("stop", ())), *(() if raw else prompts.turn_ends))
             controls = prompts.control_tokens(stops)
         behind = (sampler or MostProbable()) if options.get("drawn_logprobs") else None
         recorder = Recorder(drawn, options["logprobs"], behind) if "logprobs" in options else None
-        limit, n_keep = options.get("max_tokens", -1), options.get("n_keep")
+        limit = options.get("max_tokens", -1)
         plain = self._is_plain(options.get("mode", ""))
         with told_to_programs():
             request = Request(
                 self._loop,
                 tokens,
                 limit,
-                n_keep=n_keep,
                 verifier=recorder or drawn,
                 sampler=sampler,
                 plain=plain,

@@ -24,11 +24,10 @@ class AnswerOptions(TypedDict, total=False):
     in SamplingSettings; `sampling`: all of them at once; options beside it override its fields. `system`: the system
     prompt before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the
     log probability of each token of the answer, and of this number of the most probable ones in its place;
-    `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's. `n_keep`: a
-    full context loses half of what is behind its first `n_keep` tokens, and the answer goes on. `mode`: plain for one
-    token a step, otherwise the mode that was loaded. `window`, `ngram`, `guesses`: W, N and G where that is lookahead;
-    at most what was loaded, and N as there. `owner`: a name; only answers of the same owner share cells of the cache,
-    n-grams and what was learned of texts.
+    `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's. `mode`: plain
+    for one token a step, otherwise the mode that was loaded. `window`, `ngram`, `guesses`: W, N and G where that is
+    lookahead; at most what was loaded, and N as there. `owner`: a name; only answers of the same owner share cells of
+    the cache, n-grams and what was learned of texts.
     """
 
     max_tokens: int | None
@@ -45,7 +44,6 @@ class AnswerOptions(TypedDict, total=False):
     raw: bool | None
     logprobs: int | None
     drawn_logprobs: bool | None
-    n_keep: int | None
     mode: str | None
     window: int | None
     ngram: int | None
@@ -81,7 +79,7 @@ GROUPS = {"sampling": SamplingSettings, "model_settings": ModelSettings, "decode
 ROLES = ("system", "user", "assistant", "tool", "function", "developer")
 """Roles of messages in OpenAI's protocol."""
 
-LEAST = {"max_tokens": -1, "logprobs": 0, "n_keep": 0}
+LEAST = {"max_tokens": -1, "logprobs": 0}
 """The least values of the whole numbers among an answer's own options."""
 
 

@@ -60,20 +60,19 @@ class Request:
         prompt: Sequence[int],
         max_tokens: int = -1,
         *,
-        n_keep: int | None = None,
         verifier: Verifier | None = None,
         sampler: LlamaSampler | None = None,
         plain: bool = False,
         own: DecodeSettings | None = None,
         owner: str = "",
     ) -> None:
-        """`max_tokens`, `n_keep`: as `Decoder.generate` takes them. `owner`: whose it is.
+        """`max_tokens`: as `Decoder.generate` takes it. `owner`: whose it is.
 
         `plain`, `own`: as `Schedule.add` takes them. Raises PromptError for too long a prompt.
         """
         loop.check_prompt(prompt)
         self._loop = loop
-        self.prompt, self.max_tokens, self.n_keep = prompt, max_tokens, n_keep
+        self.prompt, self.max_tokens = prompt, max_tokens
         self.verifier, self.sampler, self.plain, self.own = verifier, sampler, plain, own
         self.owner = owner
         self.deliver: Callable[[Arrival], None]

@@ -13,21 +13,19 @@ from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation, Message
 from lacli.errors import PromptError, ReplicaLost
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
-from lacli.modes import common_prefix
 from lacli.session.generation import Answer
 from lacli.session.report import as_lines, context_full, describe, verdict
-from lacli.session.session import NOT_SHIFTED, Session
+from lacli.session.session import Session
 from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish, Step
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece
-from lacli.text.template import as_messages
 
 ENDED_BY: dict[Finish, str] = {"eog": "an end token", "stop": "a stop text", "length": "the limit"}
 
-COMPACT = 0.5
-"""Share of the context that a compacted conversation may take."""
+FULL, COMPACT = 7 / 8, 1 / 2
+"""Shares of the context: a longer prompt leaves its oldest questions out, until it is no longer than the second."""
 
 SHORT_ANSWERS = 8
 """Answers that a context has room for at the length that is advised where one has filled it."""
@@ -74,8 +72,8 @@ class PromptTokens:
         """Remember the tokens that a conversation's answers came with; those of another model say something else."""
         self._answered = []
         messages = conversation.as_messages()
-        first = len(messages) - len(conversation.messages)
-        for place, message in enumerate(conversation.messages, start=first):
+        first = len(messages) - len(conversation.shown)
+        for place, message in enumerate(conversation.shown, start=first):
             known = message.tokens and max(message.tokens) < self._session.model.vocabulary
             # Another model's tokens may be control tokens here: shown with their names they are not the answer.
             if known and self._session.text(self._without_end(message.tokens), special=True) in message.content:
@@ -89,18 +87,13 @@ class Chat:
     """Turns of a conversation on one session, whose cache holds the last of them.
 
     `conversation`: what was said. `turns`: the answers so far. `notes`: sentences about the last turn or change.
-    `dropped`: the number of oldest questions that had no room in it. `watch`: gets every step. `takes_commands`: advice
+    `dropped`: the number of oldest questions that it left out for the first time. `watch`: gets every step. `takes_commands`: advice
     may name slash commands. `replicas`: copies of the model, of which some may be lost. `store`: keeps the turns, or
     None.
     """
 
-    def __init__(
-        self, session: Session, settings: ChatSettings, conversation: Conversation, *, context_shift: bool = False
-    ) -> None:
-        """`context_shift`: a full context loses its oldest tokens instead of ending the answer.
-
-        Where the user has set no seed, the session's is the one in use.
-        """
+    def __init__(self, session: Session, settings: ChatSettings, conversation: Conversation) -> None:
+        """Where the user has set no seed, the session's is the one in use."""
         self.conversation = conversation
         self._wanted = settings
         self.turns: list[Answer] = []
@@ -114,10 +107,6 @@ class Chat:
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = PromptTokens(session)
-        why = self._shift_refusal
-        self._shifts = context_shift and not why
-        if context_shift and why:
-            self.notes.append(why)
         self.recall()
 
     @property
@@ -259,6 +248,7 @@ class Chat:
 
     def recall(self) -> None:
         """Take in a conversation that was edited; its answers keep the tokens they were generated with."""
+        self.conversation.left_out = 0
         with suppress(PromptError):  # the next turn says it
             self._prompts.recall(self.conversation)
         self._cut_back()
@@ -295,7 +285,9 @@ class Chat:
         return "another seed gave the same answer"
 
     def _restore(self, messages: list[Message]) -> None:
-        self.conversation.messages[:] = messages
+        conversation = self.conversation
+        conversation.messages[:] = messages
+        conversation.left_out = min(conversation.left_out, max(conversation.questions - 1, 0))
         self.dropped = 0
 
     def _turn(self, before: list[Message]) -> Generator[Piece]:
@@ -310,7 +302,6 @@ class Chat:
             self._wanted.max_tokens,
             (*self._wanted.stops, *self.session.prompts.turn_ends),
             reuse=True,
-            n_keep=self._kept() if self._shifts else None,
             watch=self.watch,
         )
         begun = begun_reasoning(prompt.text)
@@ -330,18 +321,13 @@ class Chat:
         self.conversation.answer(closed(begun + answer.text) if begun else answer.text, answer.tokens)
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
-        # What a shift has forgotten is in the conversation, and so in the next prompt.
         self._used = len(prompt.tokens) + len(answer.tokens)
-        shifted = self._used - len(self.session.decoder.tokens)
         if self.store and (trouble := self.store.add([*prompt.tokens, *answer.tokens])):
             self.notes.append(trouble)
         self.session.keep_learned()
         self.notes += self.session.losses()
-        if shifted > 0:
-            self.notes.append(f"the context was full: {shifted:,} tokens behind the system prompt are forgotten")
         if answer.filled_context(self._wanted.max_tokens):
-            choice = self._choice(self.conversation.messages, Message("user", "?"))
-            self.notes.append(context_full(self.cells, choice))
+            self.notes.append(context_full(self.cells, self._ways_to_room(self._used)))
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
 
@@ -351,58 +337,42 @@ class Chat:
         return self._prompts.prompt(messages if conversation.is_open else [*messages, {"role": "user", "content": "?"}])
 
     def _fitting_prompt(self) -> Prompt:
-        """The conversation as a prompt with room for an answer behind it; where it may, it drops the oldest questions.
+        """The conversation as a prompt with room for an answer behind it, without the oldest questions where needed.
 
-        Raises PromptError where there is no room.
+        Raises PromptError where the last question has no room alone.
         """
-        self.dropped = 0
-        prompt = self._prompt(self.conversation)
-        if len(prompt.tokens) >= self.cells and self._shifts:
+        conversation, before = self.conversation, self.conversation.left_out
+        prompt = self._prompt(conversation)
+        if len(prompt.tokens) > FULL * self.cells:
             # What is left is decoded again, so it should not soon be too long again.
-            self.dropped = self._drop_half(self.conversation)
-            self._prompts.recall(self.conversation)
-            prompt = self._prompt(self.conversation)
+            while len(prompt.tokens) > COMPACT * self.cells and conversation.left_out < conversation.questions - 1:
+                conversation.left_out += 1
+                self._prompts.recall(conversation)
+                prompt = self._prompt(conversation)
         if len(prompt.tokens) >= self.cells:
+            conversation.left_out = before
+            self._prompts.recall(conversation)
             raise self._too_long(len(prompt.tokens))
+        self.dropped = conversation.left_out - before
         return prompt
 
     def _too_long(self, tokens: int) -> PromptError:
-        """The error about an open question that makes `tokens` of the prompt; it is taken back."""
-        *earlier, message = self.conversation.messages
+        """The error about a question that makes a prompt of `tokens` alone; it is taken back."""
         system = self.conversation.system
-        alone = self._tokens([message])
-        if alone < self.cells:
-            what = f"with this message the conversation has {tokens:,} tokens and the context {self.cells:,}"
-            return PromptError(what, self._choice(earlier, message))
-        larger, with_system = self._larger(alone), " with /system" if self.takes_commands else ""
+        larger, with_system = self._larger(tokens), " with /system" if self.takes_commands else ""
         ways = [
             "send a shorter one" if not system or self._tokens([Message("user", "?")]) < self.cells else "",
             f"shorten the system prompt{with_system}" if system else "",
             f"start again with {larger}" if larger else "",
         ]
         needs = "with the system prompt the message needs" if system else "the message needs"
-        return PromptError(f"{needs} {alone:,} tokens and the context has {self.cells:,}", _either(ways))
+        return PromptError(f"{needs} {tokens:,} tokens and the context has {self.cells:,}", _either(ways))
 
-    def _choice(self, earlier: list[Message], question: Message) -> str:
-        """What a user can do about a context that the `earlier` messages fill, so that the `question` has room."""
-        short = self.cells // SHORT_ANSWERS
-        tokens = max(self._tokens([*earlier, question]), self.cells)
-        flags = [self._larger(tokens), "" if self._shift_refusal else "--context-shift"]
-        if not self.takes_commands:
-            flags.insert(0, f"-n {short}" if not 0 <= self._wanted.max_tokens <= short else "")
-        again = " or ".join(flag for flag in flags if flag)
-        if not self.takes_commands:
-            return f"start again with {again}" if again else "start again"
-        room = self.cells - short
-        shortened = self._tokens([*earlier, question]) - len(earlier[-1].tokens) + short
-        ways = [
-            "/compact drops the oldest questions" if self._tokens([*earlier[-2:], question]) <= room else "",
-            "/undo takes the last question back" if self._tokens([*earlier[:-2], question]) <= room else "",
-            f"/set n {short} and then /regen make the last answer shorter" if shortened <= room else "",
-            "/clear forgets all",
-            f"start again with {again} (/save FILE and --load FILE keep the chat)" if again else "",
-        ]
-        return _either(ways if len(earlier) > 2 else ways[1:])
+    def _ways_to_room(self, tokens: int) -> str:
+        """What a user can do about an answer that a context has ended, full with `tokens`."""
+        limit = f"/set n {self.cells // SHORT_ANSWERS}" if self.takes_commands else f"-n {self.cells // SHORT_ANSWERS}"
+        larger = self._larger(tokens)
+        return _either([f"{limit} keeps answers short", f"a chat with {larger} has more room" if larger else ""])
 
     def _tokens(self, messages: list[Message]) -> int:
         """The tokens of a prompt of these messages; as many as the context has where the template fails."""
@@ -418,24 +388,12 @@ class Chat:
         cells = min(whole * self.cells, self.session.model.context)
         return f"-c {cells}" if cells > max(tokens, self.cells) else ""
 
-    def _kept(self) -> int:
-        """Tokens that stay when the context is shifted: those before the first question, the system prompt's."""
-        probes = (as_messages(text, self.conversation.system) for text in ("a", "b"))
-        return common_prefix(*map(self.session.prompts.conversation, probes))
-
     def _cut_back(self) -> None:
         """Forget, in the cache and in what was learned, what the conversation does not have any more."""
         with suppress(PromptError, ReplicaLost):  # the next turn says it
             prompt = self._prompt(self.conversation)
             self.session.decoder.cut_back(prompt.tokens)
             self._used = len(prompt.tokens) if self.conversation.messages else 0
-
-    @property
-    def _shift_refusal(self) -> str:
-        """A sentence on why a full context is not shifted in a chat, empty where it is."""
-        # A recurrent state keeps what is dropped.
-        own = f"{NOT_SHIFTED}: this model's cache cannot" if self.session.model.chain_only else ""
-        return self.session.shift_refusal or own
 
     def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Change the session, with this chat's seed where the user has set none; half changed it could not go on."""

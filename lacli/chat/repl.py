@@ -85,7 +85,6 @@ class ChatPlan:
     status: bool = True
     stats: Detail = ""
     explain: bool = False
-    context_shift: bool = False
     commands: bool = False
     verbose: bool = False
     replicas: ReplicaSettings | None = None
@@ -135,7 +134,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         if plan.known:
             session.use_known(plan.known, learns=plan.learns)
         conversation = Conversation(plan.system, saved.messages)
-        talk = Chat(session, plan.settings, conversation, context_shift=plan.context_shift)
+        talk = Chat(session, plan.settings, conversation)
         talk.store = store
         talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
@@ -328,8 +327,7 @@ class Repl:
                 explanation.end()
                 last = self.chat.last if len(self.chat.turns) > before else None
                 if self.chat.dropped:
-                    self.transcript.changed("compact", dropped=self.chat.dropped)
-                    self.screen.say(f"lacli: the context was full: {oldest(self.chat.dropped)} are forgotten")
+                    self.screen.say(f"lacli: the context is full: {oldest(self.chat.dropped)} are left out from now on")
                 if last:
                     if again:
                         self.transcript.changed("regen", seed=self.chat.seed)

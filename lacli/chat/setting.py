@@ -176,7 +176,6 @@ _BY_NAME["num-predict"] = SETTINGS["max_tokens"]  # as Ollama calls it
 _SQUEEZED = {name.lower().replace("-", ""): setting for name, setting in _BY_NAME.items() if NO not in name}
 _RESTART = {flag.lstrip("-"): flags[0] for flags in (LOADING | PLACEMENT | REPLICAS).values() for flag in flags}
 _RESTART |= dict.fromkeys(("num-ctx", "ctx", "context"), "-c")  # as others call it
-_RESTART["context-shift"] = "--context-shift"
 _COMMANDS = {
     "system": ("the system prompt", "/system TEXT changes it"),
     "verbose": ("what an answer cost", "/stats shows it, /status the line of numbers"),

@@ -22,13 +22,17 @@ class Message:
 
 
 class Conversation:
-    """Questions and answers in turns, beginning with a question; the last question may have no answer yet."""
+    """Questions and answers in turns, beginning with a question; the last question may have no answer yet.
+
+    `left_out`: the number of oldest questions that prompts leave out, with their answers.
+    """
 
     def __init__(self, system: str = "", messages: Sequence[Message] = ()) -> None:
         roles = [message.role for message in messages]
         assert all(role == ("assistant" if index % 2 else "user") for index, role in enumerate(roles)), roles
         self.system = system
         self.messages = [*messages]
+        self.left_out = 0
 
     def ask(self, text: str) -> None:
         """Add a question, in the place of one that has no answer: templates want turns."""
@@ -44,6 +48,7 @@ class Conversation:
     def undo(self) -> str | None:
         """Take the last question back, with its answer, and return it; None where nothing was asked."""
         self.take_back_answer()
+        self.left_out = 0
         return self.messages.pop().content if self.messages else None
 
     def take_back_answer(self) -> bool:
@@ -56,6 +61,7 @@ class Conversation:
     def clear(self) -> None:
         """Forget all questions and answers; the system prompt stays."""
         self.messages.clear()
+        self.left_out = 0
 
     def drop_oldest(self) -> bool:
         """Remove the oldest question and its answer; False where only the last question is left."""
@@ -63,6 +69,11 @@ class Conversation:
             return False
         del self.messages[:2]
         return True
+
+    @property
+    def shown(self) -> list[Message]:
+        """The messages that prompts have."""
+        return self.messages[2 * self.left_out :]
 
     @property
     def questions(self) -> int:
@@ -81,6 +92,6 @@ class Conversation:
         return answers[-1] if answers else None
 
     def as_messages(self) -> list[dict[str, str]]:
-        """What a chat template takes: role and content of each message, after the system prompt if there is one."""
+        """What a chat template takes: the system prompt, if there is one, and role and content of shown messages."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, *({"role": message.role, "content": message.content} for message in self.messages)]
+        return [*system, *({"role": message.role, "content": message.content} for message in self.shown)]

@@ -121,13 +121,6 @@ class Recorder:
     def saver(self) -> None:
         """Its texts end with it."""
 
-    @property
-    def can_shift(self) -> bool:
-        return self.engine.can_shift
-
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        self.engine.shift(sequence, start, end, by)
-
     def clear(self) -> None:
         self.decoded = []
         self.engine.clear()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.environment import setting, yes_or_no
+from lacli.cli.environment import setting
 from lacli.cli.folders import history_file
 from lacli.cli.groups import Group, typed, with_groups
 from lacli.cli.lookahead_options import lookahead_group
@@ -60,11 +60,6 @@ Status = Annotated[
     setting("--status/--no-status", rich_help_panel=CHAT,
             help="Show speed and context used below the prompt."),
 ]  # fmt: skip
-ContextShift = Annotated[
-    bool,
-    setting("--context-shift/--no-context-shift", parser=yes_or_no, rich_help_panel=CHAT,
-            help="Forget the oldest tokens of a full context. Otherwise the answer ends."),
-]  # fmt: skip
 
 Commands = Annotated[
     bool,
@@ -90,7 +85,6 @@ def chat(
     log: Log = None,
     history: History = True,
     status: Status = True,
-    context_shift: ContextShift = False,
     commands: Commands = False,
     conversation: options.Conversation = False,
     *,
@@ -151,7 +145,6 @@ def chat(
         status=status,
         stats=stats,
         explain=explain,
-        context_shift=context_shift,
         commands=commands,
         verbose=verbose,
         replicas=copies,

@@ -24,7 +24,7 @@ NEAR = 0.75
 """Likeness above which a variable is offered in the place of an unknown one; 1 is the same."""
 
 SAME_NAME = (
-    "alias api-key-file cache-type-k cache-type-v chat-template chat-template-kwargs context-shift cors-origins "
+    "alias api-key-file cache-type-k cache-type-v chat-template chat-template-kwargs cors-origins "
     "ctx-size device flash-attn frequency-penalty host main-gpu min-p model no-repack offline port presence-penalty "
     "repeat-penalty rpc split-mode ssl-cert-file ssl-key-file tags tensor-split threads top-k top-p ui"
 )

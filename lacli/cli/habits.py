@@ -50,7 +50,7 @@ REFUSED = {
         ("--continue", "--resume"),
         ("nothing is kept of a chat that was not saved", "/save or --log keep it, --load FILE"),
     ),
-    "--keep": ("a chat that shifts its context keeps the system prompt", "lacli chat --context-shift"),
+    "--keep": ("a chat keeps its system prompt when it drops its oldest turns", "leave it out"),
     "--lora": ("adapters are not loaded", "merge it into the model's file with llama-export-lora"),
     "--log-file": ("the log goes to standard error", "2>>FILE adds it to a file"),
     "--mlock": ("memory is not locked", "leave it out"),

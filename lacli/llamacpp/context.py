@@ -20,7 +20,7 @@ from lacli.llamacpp.devices import bounded_by_free_memory
 from lacli.llamacpp.library import ctrl_c_calls, free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
+from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.llamacpp.watch import DecodeWatch
 from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
@@ -108,11 +108,9 @@ class LlamaEngine(Closing):
         self.calls = 0
         parameters = self._parameters(settings, decode)
         self._max_outputs = int(parameters.n_outputs_max)
-        self._plain_keys = settings.cache_type_k in PLAIN_CACHE_TYPES
         gives_way = settings.gives_way and settings.threads > 1 and not model.offloaded
         self._watch = DecodeWatch(settings.threads, self._log) if gives_way else None
         self._threads_set = settings.threads
-        self._shift_pending = False
         self._samplers: list[Any] = []
         self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
@@ -260,18 +258,8 @@ class LlamaEngine(Closing):
             self._log.forget()
         return bool(restored)
 
-    @property
-    def can_shift(self) -> bool:
-        # llama.cpp 0.3.36 crashes when it moves quantised keys of heads whose width is no multiple of 64.
-        return self._plain_keys and bool(lib.llama_memory_can_shift(self._memory))
-
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        lib.llama_memory_seq_add(self._memory, sequence, start, end, by)
-        self._shift_pending = True
-
     def clear(self) -> None:
         lib.llama_memory_clear(self._memory, False)
-        self._shift_pending = False
 
     def is_end(self, token: int) -> bool:
         return self._model.is_end(token)
@@ -313,20 +301,16 @@ class LlamaEngine(Closing):
         if self._watch and self._watch.threads != self._threads_set:
             self._threads_set = self._watch.threads
             lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
-        # llama_decode moves the keys of a shift first; aborted in the middle of that it would move all of them again.
-        moves = self._shift_pending
         # Of more rows than llama.cpp computes at once the first would stay; a recurrent state may be half written.
         retried = self._struct.n_tokens <= PREFILL_ROWS and self.max_rollback < 0
         with (
-            self._watch.watching(abortable=retried and not moves) if self._watch else nullcontext(),
+            self._watch.watching(abortable=retried) if self._watch else nullcontext(),
             # An abort is logged, and in that callback Ctrl-C would be lost.
-            self._interruptible() if reads and not moves else late_ctrl_c() if self._watch else nullcontext(),
+            self._interruptible() if reads else late_ctrl_c() if self._watch else nullcontext(),
         ):
             status: int = lib.llama_decode(self._handle, self._struct)
             if status == ABORTED:
                 self._take_back()
-        # A batch that llama.cpp refuses leaves the shift to the next one.
-        self._shift_pending = moves and status == REFUSED
         return status
 
     def _take_back(self) -> None:

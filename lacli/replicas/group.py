@@ -179,14 +179,6 @@ class ReplicaGroup(EngineGroup):
         _wait([thread.submit(bool) for thread in self._threads.values()], self._interrupt, pressed=True)
         self._each(lambda replica: replica.unshare())
 
-    def shift(self, tokens: Sequence[int], n_keep: int, count: int) -> None:
-        past = tokens[: self.past]
-        self._each(lambda replica: replica.prefill(past))
-        self._each(lambda replica: replica.shift(tokens, n_keep, count))
-
-    def grow(self, past: int) -> None:
-        self._each(lambda replica: replica.grow(past))
-
     def _has_leader_for(self, tokens: Sequence[int], tree: Tree) -> bool:
         """Make sure that the leader could take the whole step; False if the tree is too large for every replica."""
         if self.leader.rows_beside(tokens) < len(tree):

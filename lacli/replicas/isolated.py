@@ -48,7 +48,7 @@ SERVER_GONE = "Remote RPC server crashed"
 
 ATTRIBUTES = (
     *("cells", "batch_rows", "prefill_rows", "mixed_rows", "trained_context", "sequences"),
-    *("vocabulary", "can_lend", "can_shift", "memory", "max_rollback"),
+    *("vocabulary", "can_lend", "memory", "max_rollback"),
 )
 """Attributes of Engine and LlamaEngine that the child sends once, when its context is open."""
 
@@ -70,7 +70,6 @@ class RemoteEngine(Closing):
     sequences: int
     vocabulary: int
     can_lend: bool
-    can_shift: bool
     saver: None = None
     memory: float
     max_rollback: int
@@ -148,9 +147,6 @@ class RemoteEngine(Closing):
             return bool(self._ask("remove", sequence=sequence, start=start, end=end))
         self._queue("remove", sequence, start, end)
         return True
-
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        self._queue("shift", sequence, start, end, by)
 
     def clear(self) -> None:
         self._queue("clear")

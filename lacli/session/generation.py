@@ -202,13 +202,12 @@ class Generation(PartialAnswer, Closing):
         *,
         controls: Mapping[int, str] | None = None,
         reuse: bool = False,
-        n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
         threads: int = 0,
         seed: int | None = None,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
-        """`max_tokens`: of the answer, -1 for no limit. `reuse`, `n_keep`: as `Decoder.generate` takes them.
+        """`max_tokens`: of the answer, -1 for no limit. `reuse`: as `Decoder.generate` takes it.
 
         `alone`: entered while the decoder is in use; gives the decoder that has taken its place, or None, and raises
         LacliError where something else uses it. The others: as `PartialAnswer` takes them.
@@ -227,7 +226,7 @@ class Generation(PartialAnswer, Closing):
         self._begun = False
         # Strong references would keep an iteration that was left open.
         self._iterations: WeakSet[Generator[Piece]] = WeakSet()
-        self._reuse, self._n_keep = reuse, n_keep
+        self._reuse = reuse
         self._prompt, self._max_tokens = prompt, max_tokens
 
     def __iter__(self) -> Iterator[Piece]:
@@ -252,7 +251,7 @@ class Generation(PartialAnswer, Closing):
             self._begun = True
             self._decoder = self._measured = decoder or self._decoder
             self.begin()
-            steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse, n_keep=self._n_keep)
+            steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse)
             core_s = process_time()
             try:
                 for step in steps:

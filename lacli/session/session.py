@@ -49,9 +49,6 @@ from lacli.verify import Verifier, verifier
 CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix", "store")
 """The sources of mode auto that guess chains; a model with a recurrent state takes nothing else back."""
 
-NOT_SHIFTED = "the context is not shifted when it is full"
-"""How each sentence begins that says why a full context is not shifted."""
-
 
 class Session(Closing):
     """A model ready to answer; use it in `with`, or close it. A closed session raises LacliError.
@@ -167,13 +164,12 @@ class Session(Closing):
         stops: str | Sequence[str] = (),
         *,
         reuse: bool = False,
-        n_keep: int | None = None,
         watch: Callable[[Step, str], None] | None = None,
     ) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted.
 
-        `stops`: a text that ends it, or several. `reuse`: decode only what differs from the text before. `n_keep`:
-        shift a full context, but not its first `n_keep` tokens. `watch`: gets every step with its text.
+        `stops`: a text that ends it, or several. `reuse`: decode only what differs from the text before. `watch`:
+        gets every step with its text.
         """
         stops = as_stops(stops)
         self.reopen()
@@ -185,7 +181,6 @@ class Session(Closing):
             stops,
             controls=self.prompts.control_tokens(stops),
             reuse=reuse,
-            n_keep=n_keep,
             watch=watch,
             threads=self.threads,
             seed=self.sampling.drawn_seed,
@@ -254,17 +249,6 @@ class Session(Closing):
                 elsewhere=self.copies.elsewhere,
             )
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
-
-    @property
-    def shift_refusal(self) -> str:
-        """A sentence on why a full context cannot be shifted, empty where it can."""
-        if self.settings.strict:
-            why = "--strict does not allow it"
-        elif not self.engine.can_shift:
-            why = "this model's cache cannot, or not with this -ctk"
-        else:
-            return ""
-        return f"{NOT_SHIFTED}: {why}"
 
     @property
     def wants_cost(self) -> bool:

@@ -351,7 +351,6 @@ IMPOSSIBLE: list[dict[str, Any]] = [
     {"seed": 2**40},
     {"logprobs": -1},
     {"logprobs": True},
-    {"n_keep": -1},
     {"stop": ""},
     {"stop": 5},
     {"stop": ["a", 5]},
@@ -613,16 +612,6 @@ def test_several_texts_of_a_recurrent_model_are_decoded_plainly_with_a_note(
         answers = model.generate(prompts, raw=True, max_tokens=20)
     assert [answer.tokens for answer in answers] == alone
     assert all(answer.statistics.steps == len(answer.tokens) for answer in answers)
-
-
-@pytest.mark.parametrize("settings", [{"cache_type_k": "q8_0"}, {}], ids=["quantised keys", "strict"])
-def test_an_answer_says_that_its_full_context_cannot_be_shifted(settings: dict[str, Any]) -> None:
-    loading = ModelSettings(context=256, threads=1, gpu_layers=0, **settings)
-    endless = SamplingSettings(ignore_eos=True)
-    with lacli.load(STDLIB_7M, model_settings=loading, mode="plain", strict=not settings) as model:
-        answer = model.generate("the thing", raw=True, n_keep=0, max_tokens=300, sampling=endless)
-        assert "not shifted" in "".join(answer.warnings) and len(answer.tokens) < 256
-        assert not model.generate("the thing", raw=True, max_tokens=2, sampling=endless).warnings
 
 
 def test_a_context_of_which_no_answer_can_have_all_is_explained() -> None:

@@ -587,26 +587,18 @@ def test_a_full_context_says_what_can_be_done() -> None:
         adjust(chat, max_tokens=300)
         chat.session.adapt(PLAIN, SamplingSettings(ignore_eos=True))
         said(chat.ask(NEXT))
-        ways = (
-            "/undo takes the last question back, /set n 32 and then /regen make the last answer shorter, "
-            "/clear forgets all, "
-            "or start again with -c 512 or --context-shift (/save FILE and --load FILE keep the chat)"
-        )
-        assert chat.notes[0].endswith(f": {ways}"), "/compact would leave the long answer"
-        with pytest.raises(PromptError, match="the context 256") as found:
-            said(chat.ask("And os.path?"))
-        assert found.value.hint == ways
-        assert chat.conversation.questions == 2, "the question that had no room is taken back"
-        adjust(chat, max_tokens=32)
-        said(chat.again())
+        assert chat.notes[0].endswith(": /set n 32 keeps answers short, or a chat with -c 512 has more room")
+        adjust(chat, max_tokens=8)
         assert said(chat.ask("And os.path?"))
-        earlier, question = chat.conversation.messages, Message("user", "word " * 175)
-        assert chat._choice(earlier, question).startswith("/compact drops the oldest questions, /clear")
+        assert chat.dropped == 2 and chat.conversation.questions == 3, "what is left out stays in the conversation"
+        assert said(chat.ask("And os.path?")) and not chat.dropped
+        with pytest.raises(PromptError, match="the context has 256"):
+            said(chat.ask("word " * 300))
+        assert chat.conversation.questions == 4, "the question that has no room is taken back"
+        chat.clear()
+        assert said(chat.ask("Hello?")) and not chat.dropped
         chat.takes_commands = False
-        assert chat._choice(earlier, question) == "start again with -c 512 or --context-shift"
-        longer = 3 * [Message("user", "word " * 100), Message("assistant", "word " * 100)]
-        room = int(chat._choice(longer, question).split()[4]) - chat._tokens([*longer, question])
-        assert 128 <= room < 128 + 256, "one larger context is enough"
+        assert chat._ways_to_room(256).startswith("-n 32 keeps")
 
 
 def test_a_system_prompt_that_fills_the_context_leaves_no_message_short_enough() -> None:
@@ -645,33 +637,18 @@ def test_a_message_larger_than_the_context_is_refused_and_the_chat_goes_on() -> 
         assert chat._prompts._answered == known != [], "the answer keeps its tokens"
 
 
-@pytest.mark.parametrize("decode_settings", [SMALL, PLAIN], ids=lambda each: each.mode)
-def test_a_shifted_context_goes_on_and_keeps_the_system_prompt(decode_settings: DecodeSettings) -> None:
-    endless = SamplingSettings(ignore_eos=True)
-    with opened(decode_settings, endless, context=256) as session:
-        chat = Chat(
-            session,
-            ChatSettings(decode_settings, endless, 300),
-            Conversation("You are a careful programmer."),
-            context_shift=True,
-        )
-        said(chat.ask(QUESTION))
-        assert chat.last and chat.last.statistics.tokens == 300
-        kept = session.text(session.decoder.tokens, special=True)
-        assert "careful programmer." in kept and "is_empty: Return" not in kept
-        assert chat.used == chat.cells, "the next prompt has what was forgotten"
-        adjust(chat, max_tokens=10)
-        said(chat.ask(NEXT))
-        assert chat.dropped == 1 and not chat.notes
-        assert chat.conversation.questions == 1
-
-
-def test_a_chat_that_shifts_cannot_be_strict() -> None:
-    with opened(replace(SMALL, strict=True)) as session:
-        assert "--strict" in chat_on(session, context_shift=True).notes[0]
-
-
-def test_a_cache_with_quantised_keys_is_not_shifted() -> None:
-    model_settings = replace(LOADING, cache_type_k="q8_0")
-    with Session(STDLIB_7M, model_settings, PLAIN, SamplingSettings()) as session:
-        assert "-ctk" in chat_on(session, context_shift=True).notes[0]
+def test_the_oldest_turns_are_left_out_of_a_prompt_and_kept_in_the_conversation() -> None:
+    with opened(PLAIN, context=512) as session:
+        chat = Chat(session, ChatSettings(PLAIN, SamplingSettings(), 8), Conversation("You are a careful programmer."))
+        dropped = []
+        for question in TURNS[:24]:
+            said(chat.ask(question))
+            if chat.dropped:
+                dropped.append(chat.dropped)
+                assert chat.used <= 256 + 8
+            assert len(session.decoder.tokens) <= 512 * 7 / 8 + 8
+            assert "careful programmer." in session.text(session.decoder.tokens, special=True)
+        assert len(dropped) > 1 and chat.conversation.left_out == sum(dropped)
+        assert chat.conversation.questions == 24
+        chat.undo()
+        assert not chat.conversation.left_out

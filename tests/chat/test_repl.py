@@ -566,7 +566,7 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
 def test_ctrl_c_ends_it_where_nobody_types(tmp_path: Path) -> None:
     log = tmp_path / "log"
     # The answer would take a minute, so it goes on however late Ctrl-C comes.
-    flags = ("-n", "20000", "--ignore-eos", "--context-shift", "--mode", "plain", "--log", str(log))
+    flags = ("-n", "20000", "--ignore-eos", "--mode", "plain", "--log", str(log))
     with start("chat", "-q", *flags, stdin=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
         process.stdin.write(f"{QUESTION}\n{QUESTION}\n".encode())
@@ -756,50 +756,21 @@ def test_the_log_holds_the_conversation_that_is_saved(tmp_path: Path) -> None:
 LONG_ANSWERS = ("-c", "256", "-n", "60", "--mode", "lookup", "--ignore-eos")
 
 
-def test_a_full_context_ends_an_answer_with_a_sentence_and_compact_makes_room(tmp_path: Path) -> None:
-    asked = [f"{QUESTION} {number}" for number in range(3)]
+def test_a_full_context_leaves_out_the_oldest_turns_and_saves_them(tmp_path: Path) -> None:
+    asked = [f"{QUESTION} {number}" for number in range(5)]
     file = tmp_path / "chat.json"
-    done = chat(*LONG_ANSWERS, lines=[*asked, NEXT, "/compact", NEXT, f"/save {file}", "/stats"], quiet=False)
-    assert done.code == 1, "a message had no room"
-    full, refused, dropped = (
-        line for line in done.err.splitlines() if line.startswith(("lacli: the context", "lacli: with", "dropped"))
-    )
-    drops = "/compact drops the oldest questions, /undo takes the last question back, /clear forgets all"
-    choice = f"{drops}, or start again with -c 512 or --context-shift (/save FILE and --load FILE keep the chat)"
-    assert full == f"lacli: the context of 256 tokens is full and the answer ends here: {choice}"
-    assert re.fullmatch(r"lacli: with this message the conversation has \d+ tokens and the context 256 (.*)", refused)
-    assert choice in refused
-    assert re.match(r"dropped the oldest 2 questions and answers; \d+ of 256 tokens used", dropped)
-    assert questions(file) == [asked[2], NEXT]
-    assert re.search(r"\n4 +60 ", done.err)
+    done = chat(*LONG_ANSWERS, lines=[*asked, "/set predict 300", NEXT, f"/save {file}", "/stats"], quiet=False)
+    assert done.code == 0 and questions(file) == [*asked, NEXT]
+    assert re.search(r"the context is full: the oldest \d questions and answers are left out from now on", done.err)
+    assert done.err.count("the context of 256 tokens is full and the answer ends here: /set n 32 keeps answers") == 1
+    assert len(re.findall(r"\n\d +60 ", done.err)) == 5
 
 
-def test_compact_is_advised_only_where_it_can_drop_something() -> None:
-    long = " ".join(f"x{number}" for number in range(80))
-    larger = " ".join(f"x{number}" for number in range(2000))
-    done = chat("-c", "256", *QUICK, lines=[long, long, "/clear", QUESTION, larger])
-    first, cleared, too_large = done.err.splitlines()
-    assert first.startswith("lacli: with this message") and "(/undo takes the last question back, /clear" in first
-    assert cleared.startswith("cleared")
-    assert too_large.startswith("lacli: the message needs") and too_large.endswith("(send a shorter one)")
-
-
-@pytest.mark.parametrize("flags", [[], ["--context-shift"]], ids=["", "shifted"])
-def test_a_message_larger_than_the_context_is_refused_and_costs_nothing_else(flags: list[str], tmp_path: Path) -> None:
+def test_a_message_larger_than_the_context_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
     long = " ".join(f"x{number}" for number in range(300))
-    done = chat("-c", "256", *QUICK, *flags, lines=[QUESTION, "second", long, f"/save {file}", NEXT])
+    done = chat("-c", "256", *QUICK, lines=[QUESTION, "second", long, f"/save {file}", NEXT])
     refusal = [line for line in done.err.splitlines() if line.startswith("lacli: ")]
     assert len(refusal) == 1 and "tokens" in refusal[0] and "256" in refusal[0]
     assert questions(file) == [QUESTION, "second"]
     assert done.out == chat("-c", "256", *QUICK, lines=[QUESTION, "second", NEXT]).out
-
-
-def test_a_shifted_context_goes_on_and_says_what_it_forgets() -> None:
-    lines = [f"{QUESTION} {number}" for number in range(5)]
-    done = chat(*LONG_ANSWERS, "--context-shift", lines=[*lines, "/set predict 300", NEXT, "/stats"], quiet=False)
-    assert "is full and the answer ends here" not in done.err and "with this message" not in done.err
-    # Half of the context is free behind it, so that the next turns are decoded from their questions on.
-    assert done.err.count("the context was full: the oldest 2 questions and answers are forgotten") == 2
-    assert re.search(r"the context was full: \d+ tokens behind the system prompt are forgotten", done.err)
-    assert len(re.findall(r"\n\d +60 ", done.err)) == 5 and re.search(r"\n6 +300 ", done.err)

@@ -155,17 +155,6 @@ class FakeEngine:
         ]
         return True
 
-    @property
-    def can_shift(self) -> bool:
-        return True
-
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        for cell in self._in(start, end):
-            if sequence in cell.owners:
-                if cell.owners != {sequence}:
-                    raise RuleBroken(f"position {cell.position} moves for all its owners {cell.owners}")
-                cell.position += by
-
     def clear(self) -> None:
         self._cells = []
 

@@ -34,7 +34,6 @@ class ScriptedEngine:
     batch_rows: int = 2048
     sequences: int = 256
     can_lend: bool = True
-    can_shift: bool = False
     saver: None = None
     prefill_rows: int = 512
     mixed_rows: int = 512
@@ -75,8 +74,6 @@ class ScriptedEngine:
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return True
-
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None: ...
 
     def clear(self) -> None: ...
 

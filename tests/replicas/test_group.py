@@ -32,7 +32,7 @@ from tests.fakes.clock import Clock, make_equally_fast
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
-from tests.session.test_reuse import ctrl_c_at_line, few, shiftable
+from tests.session.test_reuse import ctrl_c_at_line, few
 from tests.test_decode import (
     VOCABULARY,
     Interrupting,
@@ -240,20 +240,6 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
         assert all_hold(decoder, engines) if steps else hold_beginnings(decoder, engines)
 
 
-@given(shiftable, prompts, st.integers(42, 60), st.integers(0, 10), st.integers(2, 3), speeds)
-@settings(max_examples=25, deadline=None)
-def test_a_full_context_is_shifted_in_every_replica(
-    chosen: DecodeSettings, prompt: list[int], cells: int, keep: int, count: int, seen: list[tuple[int, float]]
-) -> None:
-    keep = min(keep, len(prompt) - 1)
-    plain = fixed_clock_decoder(FakeEngine(cells, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
-    engines = [FakeEngine(cells + more, 64, chosen.sequences, VOCABULARY) for more in range(0, 2 * count, 2)]
-    decoder = decoder_of(engines, chosen, seen=seen)
-    steps = list(decoder.generate(prompt, 120, n_keep=keep))
-    assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, n_keep=keep)))
-    assert decoder.tokens == plain.tokens and all_hold(decoder, engines)
-
-
 class Refusing(FakeEngine):
     """Finds no cells for a step with more rows than its limit."""
 
@@ -458,9 +444,6 @@ class Failing(FakeEngine):
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return self._call("remove", lambda: FakeEngine.remove(self, sequence, start, end))
 
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        self._call("shift", lambda: FakeEngine.shift(self, sequence, start, end, by))
-
     def clear(self) -> None:
         self._call("clear", lambda: FakeEngine.clear(self))
 
@@ -511,21 +494,6 @@ def test_replicas_that_fail_anywhere_are_dropped_and_the_last_ones_failure_is_ra
     gone = [f"{place}" for place, engine in enumerate(engines, start=1) if engine.gone]
     assert {*decoder.group.lost} <= {*gone} and len(decoder.group.lost) == min(len(gone), len(engines) - 1)
     assert {*decoder.group.lost.values()} <= {"its process ended"}
-
-
-@given(shiftable, prompts, st.integers(1, 6), st.integers(0, 1))
-@settings(max_examples=30, deadline=None)
-def test_a_replica_may_fail_while_a_full_context_is_shifted(
-    chosen: DecodeSettings, prompt: list[int], number: int, place: int
-) -> None:
-    plain = fixed_clock_decoder(FakeEngine(60, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
-    engines = failing(chosen, [("shift", number if each == place else 0) for each in range(2)], 64)
-    for engine in engines:
-        engine.cells = 60
-    decoder = decoder_of(engines, chosen)
-    expected = tokens_of(list(plain.generate(prompt, 90, n_keep=0)))
-    assert tokens_of(list(decoder.generate(prompt, 90, n_keep=0))) == expected
-    assert hold_beginnings(decoder, [engine for engine in engines if not engine.gone])
 
 
 class Sluggish(FakeEngine):
@@ -800,18 +768,17 @@ def test_ctrl_c_leaves_the_pieces_of_all_replicas(monkeypatch: pytest.MonkeyPatc
     assert not decoder.group.lost
 
 
-@pytest.mark.parametrize("keep", [None, 2])
-def test_an_interrupt_before_any_line_spoils_nothing(keep: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_any_line_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # The lines of a single replica are gone through one by one elsewhere.
     monkeypatch.setattr("tests.session.test_reuse.WATCHED", ("decode", "cache", "replicas/group", "replicas/replica"))
-    for line in count(1 if keep else 2, 5):
+    for line in count(1, 5):
         engines: list[Guarded] = [Guarded(24, 24, SHORT.sequences, VOCABULARY) for _ in range(2)]
         for engine in engines:
             engine.touched = Event()
         decoder = decoder_of(engines, SHORT)
         list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
         with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-            list(decoder.generate([*decoder.tokens[:8], 7, 3], 18 if keep else 8, reuse=True, n_keep=keep))
+            list(decoder.generate([*decoder.tokens[:8], 7, 3], 8, reuse=True))
         third = [*decoder.tokens[:9], 2]
         assert tokens_of(list(decoder.generate(third, 4, reuse=True))) == plain_tokens(third, 4), line
         assert all_hold(decoder, engines) and not any(engine.touched.is_set() for engine in engines), line

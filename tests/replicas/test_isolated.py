@@ -77,18 +77,6 @@ def test_text_is_the_same_and_sequence_calls_travel_with_the_next_decode(
     assert texts[0] == texts[1] != greedy
 
 
-def test_a_shifted_context_goes_on_alike(here: Engine, there: Engine, prompt: list[int]) -> None:
-    rows = []
-    for engine in (here, there):
-        engine.clear()
-        assert engine.decode(from_tokens(prompt, 0))
-        assert engine.remove(0, 4, 8)
-        engine.shift(0, 8, -1, -4)
-        assert engine.decode(Batch(1).set_rows([5], [len(prompt) - 4], [(0,)], [True]))
-        rows.append(engine.row_logits(0).copy())
-    assert np.array_equal(rows[0], rows[1])
-
-
 def test_logits_choices_and_successors_are_the_same(here: Engine, there: Engine, prompt: list[int]) -> None:
     rows = len(prompt)
     batch = Batch(rows).set_rows(prompt, range(rows), [(0,)] * rows, [row % 3 == 0 for row in range(rows)])

@@ -156,7 +156,6 @@ def test_a_lost_replica_says_so_at_every_call() -> None:
             lambda: engine.successors(3),
             lambda: engine.copy(0, 1, 0, 1),
             lambda: engine.remove(0, 0, -1),
-            lambda: engine.shift(0, 0, 1, 1),
             engine.clear,
         ]
         for call in calls:

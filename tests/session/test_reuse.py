@@ -214,33 +214,31 @@ def first_and_last(ran: Sequence[tuple[str, int]]) -> list[int]:
 TINY = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
 
 
-def spoiled(new: Callable[[], tuple[Decoder, FakeEngine]], keep: int | None, line: int) -> list[tuple[str, int]]:
+def spoiled(new: Callable[[], tuple[Decoder, FakeEngine]], line: int) -> list[tuple[str, int]]:
     """Interrupt the second of three turns at a line, and see that the third is a fresh run's; the lines that ran."""
     decoder, engine = new()
     list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
     with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-        list(decoder.generate([*decoder.tokens[:8], 7, 3], 20, reuse=True, n_keep=keep))
+        list(decoder.generate([*decoder.tokens[:8], 7, 3], 20, reuse=True))
     third = [*decoder.tokens[:9], 2]
     assert tokens_of(list(decoder.generate(third, 4, reuse=True))) == plain_tokens(third, 4), line
     assert holds_its_text(decoder, engine)
     return lines.ran
 
 
-@pytest.mark.parametrize("keep", [None, 2])
 @pytest.mark.parametrize(
     "chosen",
     [PLAIN, DecodeSettings(mode="lookup"), replace(TINY, mode="jacobi"), TINY, replace(TINY, mode="auto", auto_rows=5)],
     ids=lambda each: each.mode,
 )
-def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, keep: int | None) -> None:
+def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings) -> None:
     def new() -> tuple[Decoder, FakeEngine]:
         engine = FakeEngine(24, 24, chosen.sequences, VOCABULARY)
         return fixed_clock_decoder(engine, chosen), engine
 
-    lines = first_and_last(spoiled(new, keep, -1))
-    # Every second line, others with shifts than without; every fourth of auto, whose sources have tests of their own.
-    for line in lines[bool(keep) :: 4 if chosen.mode == "auto" else 2]:
-        spoiled(new, keep, line)
+    # Every fourth line of auto, whose sources have tests of their own.
+    for line in first_and_last(spoiled(new, -1))[:: 4 if chosen.mode == "auto" else 1]:
+        spoiled(new, line)
 
 
 def test_an_interrupt_spoils_no_model_that_cannot_forget_a_part() -> None:
@@ -248,8 +246,8 @@ def test_an_interrupt_spoils_no_model_that_cannot_forget_a_part() -> None:
         engine = Recurrent(60, 60, 1, VOCABULARY)
         return fixed_clock_decoder(engine, PLAIN), engine
 
-    for line in first_and_last(spoiled(new, None, -1)):
-        spoiled(new, None, line)
+    for line in first_and_last(spoiled(new, -1)):
+        spoiled(new, line)
 
 
 @given(prompts, st.integers(0, 50), few)
@@ -269,26 +267,7 @@ def test_a_model_that_cannot_forget_a_part_decodes_the_whole_prompt_again(
         assert decoder.reused in (0, held)
 
 
-shiftable = any_settings.filter(lambda chosen: not chosen.ordered and chosen.min_outputs == 1)
-
-
-@given(shiftable, prompts, st.integers(42, 60), st.integers(0, 10))
-@settings(max_examples=60)
-def test_a_full_context_that_is_shifted_gives_the_same_tokens_in_every_mode(
-    chosen: DecodeSettings, prompt: list[int], cells: int, keep: int
-) -> None:
-    keep = min(keep, len(prompt) - 1)
-    plain = fixed_clock_decoder(FakeEngine(cells, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
-    engine = FakeEngine(cells, 64, chosen.sequences, VOCABULARY)
-    decoder = fixed_clock_decoder(engine, chosen)
-    steps = list(decoder.generate(prompt, 120, n_keep=keep))
-    assert tokens_of(steps) == tokens_of(list(plain.generate(prompt, 120, n_keep=keep)))
-    assert len(tokens_of(steps)) == 120 and all(step.finish != "length" for step in steps[:-1])
-    assert decoder.tokens[:keep] == prompt[:keep]
-    assert decoder.tokens == plain.tokens and holds_its_text(decoder, engine)
-
-
-def test_without_a_shift_a_full_context_ends_the_text() -> None:
+def test_a_full_context_ends_the_text() -> None:
     decoder = fixed_clock_decoder(FakeEngine(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
     steps = list(decoder.generate([1, 2, 3], 120))
     assert steps[-1].finish == "length" and len(decoder.tokens) == 51
