@@ -303,7 +303,6 @@ class Decoder:
             python_s=python_s,
             finish=finish,
             guesses=guesses,
-            plan=text.mode.plan,
         )
 
     def _verify(self, text: TextState, tree: Tree, choices: Mapping[int, int]) -> Path:

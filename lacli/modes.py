@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 from lacli.engine import Engine, Successors
 from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import DecodeSettings
-from lacli.stats import Plan
 from lacli.tree import Origin, Tree
 from lacli.window import WINDOW_SEED, WindowBranch
 
@@ -59,12 +58,7 @@ class Growing(NamedTuple):
 
 
 class Mode:
-    """Guesses for a text, which may go on from the one before it.
-
-    `plan`: what the last tree was expected to bring, where the mode expects anything.
-    """
-
-    plan: Plan | None = None
+    """Guesses for a text, which may go on from the one before it."""
 
     def begin(self, tokens: Sequence[int]) -> None:
         """A generation begins behind a prompt; what is known of its beginning is known still."""

@@ -14,18 +14,6 @@ from lacli.tree import Origin
 Finish = Literal["stop", "eog", "length", "interrupt"]
 
 
-class Plan(NamedTuple):
-    """What a mode expected of a step when it chose the step's rows.
-
-    `tokens`: that it would bring. `seconds`: that it would take. `plain`: of a plain step. `reason`: in a few words.
-    """
-
-    tokens: float
-    seconds: float
-    plain: float
-    reason: str
-
-
 @dataclass
 class ReplicaWork:
     """What a replica has decoded of an answer that several began: parts of steps, their rows, seconds of all."""
@@ -41,9 +29,9 @@ class Step(NamedTuple):
     `tokens`: the accepted tokens in order, at least one. `origins`: where each was guessed; the last is the model's
     own choice. `rows`: the batch's size. `drafted`: guesses that the step could have accepted. Times in seconds: decode
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
-    `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `plan`: what the
-    mode expected, where it expects anything. `core_s`: processor seconds of all threads, 0 where they are counted
-    elsewhere. `waited_s`: those that the text waited for it, while prompts of others were read for example.
+    `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `core_s`:
+    processor seconds of all threads, 0 where they are counted elsewhere. `waited_s`: those that the text waited for it,
+    while prompts of others were read for example.
     """
 
     tokens: tuple[int, ...]
@@ -56,7 +44,6 @@ class Step(NamedTuple):
     python_s: float
     finish: Finish | None = None
     guesses: tuple[Origin, ...] = ()
-    plan: Plan | None = None
     core_s: float = 0.0
     waited_s: float = 0.0
 
@@ -64,28 +51,6 @@ class Step(NamedTuple):
     def seconds(self) -> float:
         """All that the step took, without waiting."""
         return self.decode_s + self.choose_s + self.cache_s + self.python_s
-
-
-@dataclass
-class Planned:
-    """Sums over the steps of several rows that a mode had a plan for: what it expected, and what came.
-
-    `expected`, `tokens`: tokens that were expected and that came. `expected_s`, `seconds`: the same of the time.
-    """
-
-    steps: int = 0
-    expected: float = 0.0
-    tokens: int = 0
-    expected_s: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, step: Step, plan: Plan, tokens: int) -> None:
-        """Count one more step; `tokens` of its tokens belong to the answer."""
-        self.steps += 1
-        self.expected += plan.tokens
-        self.tokens += tokens
-        self.expected_s += plan.seconds
-        self.seconds += step.seconds
 
 
 MIN_CORE_SHARE = 0.8
@@ -108,7 +73,7 @@ class RunStatistics:
     """Sums over the steps of one generation.
 
     accept_hist[k]: steps that brought k+1 tokens. `tried`, `accepted_from`: verified and accepted guesses by their
-    origin. `batches`: steps by rows. `planned`: the steps of several rows that a mode had a plan for. `reused_tokens`:
+    origin. `batches`: steps by rows. `reused_tokens`:
     those of the prompt that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from
     the call to the first accepted token, seconds. `waited_s`: between its steps, while prompts of others were read for
     example. `threads`: of this process that decode; 0 where GPUs or other processes do. `core_s`, `core_wanted_s`:
@@ -134,7 +99,6 @@ class RunStatistics:
     tried: Counter[Origin] = field(default_factory=Counter)
     accepted_from: Counter[Origin] = field(default_factory=Counter)
     batches: Counter[int] = field(default_factory=Counter)
-    planned: Planned = field(default_factory=Planned)
     threads: int = 0
     core_s: float = 0.0
     core_wanted_s: float = 0.0
@@ -152,8 +116,6 @@ class RunStatistics:
         self.accepted_from.update(guessed)
         self.tried.update(step.guesses)
         self.batches[step.rows] += 1
-        if step.plan and step.rows > 1:
-            self.planned.add(step, step.plan, len(origins))
         self.decode_s += step.decode_s
         self.choose_s += step.choose_s
         self.cache_s += step.cache_s

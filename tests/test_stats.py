@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from lacli.llamacpp.library import CONTINUE, ERROR, Log
-from lacli.stats import Plan, RunStatistics, Step
+from lacli.stats import RunStatistics, Step
 from lacli.tree import Origin
 
 
@@ -47,19 +47,6 @@ def test_guesses_are_counted_where_they_came_from() -> None:
     assert run.accepted_from == {Origin.POOL: 2, Origin.SUFFIX: 1}
     assert run.origins == [Origin.POOL, Origin.SUFFIX, Origin.STORE]
     assert run.batches == {4: 1, 3: 2}
-
-
-def test_what_was_expected_and_what_came_is_told_by_the_steps_of_several_rows_that_had_a_plan() -> None:
-    run = RunStatistics()
-    plan = Plan(tokens=2.5, seconds=0.9, plain=0.6, reason="")
-    run.add(step(Origin.MODEL, rows=1)._replace(plan=plan))
-    run.add(step(Origin.POOL, Origin.POOL, Origin.MODEL, rows=5)._replace(plan=plan))
-    run.add(step(Origin.MODEL, rows=5)._replace(plan=plan))
-    run.add(step(Origin.POOL, Origin.MODEL, rows=5))
-    planned = run.planned
-    assert run.drafts == 3, "a step of one row has no guess"
-    assert (planned.steps, planned.expected, planned.tokens) == (2, 5, 4)
-    assert (planned.expected_s, planned.seconds) == pytest.approx((1.8, 2.0))
 
 
 def test_only_the_part_of_a_step_in_the_model_is_for_all_threads() -> None:

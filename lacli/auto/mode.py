@@ -81,7 +81,7 @@ class Auto(Mode):
 
     def _wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""
-        self.plan = self._shared = None
+        self._shared = None
         return self._guesses.wakes(text, room)
 
     def _plan_step(self, modes: Sequence[Auto], awake: Sequence[TextGuesses], room: int, beside: int) -> None:
@@ -93,7 +93,6 @@ class Auto(Mode):
         is_wide = step.grow()
         for mode in modes:
             mode._shared, mode._is_wide = step, is_wide and not mode._guesses.is_asleep
-            mode.plan = mode._guesses.plan
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         step, guesses = self._shared, self._guesses

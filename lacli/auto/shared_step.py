@@ -9,7 +9,6 @@ from lacli.auto.experience import Experience
 from lacli.auto.planner import Chain, Limits, best_prefix
 from lacli.auto.text_guesses import IDLE_BACKOFF, TextGuesses
 from lacli.settings import DecodeSettings
-from lacli.stats import Plan
 
 CHEAP_ROW = 0.15
 """Plain steps a row up to which all sources are asked; dearer rows only copies repay. Source: docs/auto.md."""
@@ -153,10 +152,10 @@ class SharedStep:
             orders = [Chain(match.source.chances(match.most)) for _, match in found]
             counts, tokens = best_prefix(orders, limits._replace(max_rows=min(self._room, most)), chains=True)
         pays = self._pays(tokens, limits, sum(counts), margin)
-        for (text, match), order, count in zip(found, orders, counts, strict=True):
+        for (text, match), count in zip(found, counts, strict=True):
             text.add_chain(match, count if pays else 0)
             if pays and count:
-                text.plan = self._expected(order.taken[:count], f"a match of {match.source.match[1]}")
+                text.is_planned = True
 
     def _grow_trees(self) -> None:
         """Where rows are cheap: the best guesses of all sources, and a single text's window."""
@@ -179,7 +178,7 @@ class SharedStep:
         for text, order, count in zip(self._awake, orders, counts, strict=True):
             if count or columns:
                 text.plant(order.nodes[:count])
-                text.plan = self._expected(order.taken[:count], "the best of all sources")
+                text.is_planned = True
         if columns:
             first.branch.add(first.tree)
 
@@ -202,8 +201,3 @@ class SharedStep:
             return False
         self._planned = cost
         return True
-
-    def _expected(self, chances: Sequence[float], reason: str) -> Plan:
-        """Return what a text with guesses of these `chances` is expected to get of the step."""
-        plain_s = self._cost.plain_s * self._cost.relative[self._texts]
-        return Plan(sum(chances, 1.0), self._planned * plain_s, plain_s, reason)

@@ -18,7 +18,6 @@ from lacli.engine import Successors
 from lacli.modes import Outcome
 from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import DecodeSettings
-from lacli.stats import Plan
 from lacli.tree import Origin, Tree
 from lacli.window import WindowBranch
 
@@ -59,7 +58,7 @@ class TextGuesses:
     """The sources of a text, its step, and how it goes on.
 
     Sequence 0 holds the text and a single chain, 1 .. W a window column each, those behind them a branch each.
-    `text`, `room`, `tree`: of the step, and how many rows it may have. `plan`: what its guesses are expected to bring.
+    `text`, `room`, `tree`: of the step, and how many rows it may have. `is_planned`: it has guesses.
     `number`: of the step. `is_asleep`: it looks for no guesses. `sleeps_on`: it never does. `sources`: those that
     are asked now. `settings`, `experience`: as they are given.
     """
@@ -107,7 +106,7 @@ class TextGuesses:
         self._spent: dict[Source, float] = {}
         self.text: Sequence[int] = ()
         self.room = 0
-        self.plan: Plan | None = None
+        self.is_planned = False
         # Tokens of its best step.
         self.longest = 0
         # Numbers of steps: this one and the next that looks for guesses; and fruitless searches.
@@ -137,7 +136,7 @@ class TextGuesses:
 
     def wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""
-        self.plan = None
+        self.is_planned = False
         self._draft = []
         self.text, self.room, self.tree = text, room, Tree(text[-1])
         self.number += 1
@@ -176,7 +175,7 @@ class TextGuesses:
 
     def doze(self) -> None:
         """Look for guesses less often while none pays."""
-        self.idle = 0 if self.plan else self.idle + 1
+        self.idle = 0 if self.is_planned else self.idle + 1
         self._wake = self.number + min(1 + self.idle // IDLE_BACKOFF, MAX_IDLE_INTERVAL)
 
     def add_chain(self, match: Match, guesses: int) -> None:
@@ -241,7 +240,7 @@ class TextGuesses:
             self._seen = befores, tokens, Successors(found.tokens[: len(nodes)], found.logits[: len(nodes)])
             self._spent[recycling] += outcome.clock() - begin
         rows = len(tree)
-        if self.plan and self.branch.rows:
+        if self.is_planned and self.branch.rows:
             self.branch.take(tree, outcome.choices, outcome.accepted)
             self.experience.width.record(sum(tree.origins[node] is Origin.WINDOW for node in outcome.nodes))
             rows = max(rows - self.branch.rows, 1)

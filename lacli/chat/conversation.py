@@ -87,9 +87,9 @@ class Chat:
     """Turns of a conversation on one session, whose cache holds the last of them.
 
     `conversation`: what was said. `turns`: the answers so far. `notes`: sentences about the last turn or change.
-    `dropped`: the number of oldest questions that it left out for the first time. `watch`: gets every step. `takes_commands`: advice
-    may name slash commands. `replicas`: copies of the model, of which some may be lost. `store`: keeps the turns, or
-    None.
+    `dropped`: the number of oldest questions that it left out for the first time. `watch`: gets every step.
+    `takes_commands`: advice may name slash commands. `replicas`: copies of the model, of which some may be lost.
+    `store`: keeps the turns, or None.
     """
 
     def __init__(self, session: Session, settings: ChatSettings, conversation: Conversation) -> None:
@@ -99,7 +99,7 @@ class Chat:
         self.turns: list[Answer] = []
         self.notes: list[str] = []
         self.dropped = 0
-        self.watch: Callable[[Step, str], None] | None = None
+        self.watch: Callable[[Step], None] | None = None
         self.takes_commands = True
         self.session = session
         self.store: TextStore | None = None

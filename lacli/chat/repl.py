@@ -34,10 +34,10 @@ from lacli.llamacpp.model import giving_way
 from lacli.llamacpp.probe import told_once_a_day
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.session.explanation import Explanation, watching
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import Detail, Switch
+from lacli.stats import Step
 from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, undone_by_signals, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
@@ -84,7 +84,6 @@ class ChatPlan:
     color: Switch = "auto"
     status: bool = True
     stats: Detail = ""
-    explain: bool = False
     commands: bool = False
     verbose: bool = False
     replicas: ReplicaSettings | None = None
@@ -164,7 +163,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
 class Repl:
     """One chat on one screen.
 
-    `plan`: its `stats`, `explain` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops an answer
+    `plan`: its `stats` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops an answer
     and not the program, and lines that begin with a slash are commands. `failed`: something went wrong. `leaving`:
     Ctrl-C was the last key at the prompt; `stopped`: it has stopped what the last line asked for. `told`: the note on
     lines that only look like commands was given. `judged`: an answer, and the verdict on it as `status_line` takes it.
@@ -310,7 +309,8 @@ class Repl:
     def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. `again`: in the place of another one."""
         before, shown = len(self.chat.turns), list[str]()
-        explanation = self._explanation()
+        tells = not self.screen.shared and self.chat.replicas > 1
+        self.chat.watch = self._tell_losses if tells else None
         log_half = partial(self._log_half, shown, again=again)
         try:
             with (
@@ -324,7 +324,6 @@ class Repl:
         finally:
             with without_ctrl_c():
                 self.screen.end_line()
-                explanation.end()
                 last = self.chat.last if len(self.chat.turns) > before else None
                 if self.chat.dropped:
                     self.screen.say(f"lacli: the context is full: {oldest(self.chat.dropped)} are left out from now on")
@@ -363,16 +362,7 @@ class Repl:
                 self.transcript.changed("regen", seed=self.chat.seed)
             self.transcript.message(Message("assistant", closed("".join(shown))))
 
-    def _explanation(self) -> Explanation:
-        """The lines about the next answer's steps, where they are wanted."""
-        wait = self.screen.shared
-        planned = self.chat.mode == "auto"
-        explanation = Explanation(self.screen.row, planned=planned, wait=wait)
-        tells = not wait and self.chat.replicas > 1
-        self.chat.watch = watching(explanation if self.plan.explain else None, self._tell_losses if tells else None)
-        return explanation
-
-    def _tell_losses(self) -> None:
+    def _tell_losses(self, _: Step | None = None) -> None:
         for loss in self.chat.losses():
             self.screen.say(f"lacli: {loss}")
 

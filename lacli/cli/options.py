@@ -283,12 +283,6 @@ Stats = Annotated[
             show_default=False, rich_help_panel=OUTPUT,
             help="Print what the answer cost, on stderr. full adds histograms and what lies behind the numbers."),
 ]  # fmt: skip
-Explain = Annotated[
-    bool,
-    setting("--explain", rich_help_panel=OUTPUT,
-            help="Print a line a step: what was guessed and accepted. It goes to standard error as the answer comes, "
-            "or behind the answer where one terminal shows both."),
-]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)]
 Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.", rich_help_panel=OUTPUT)]
 Verbose = Annotated[bool, setting("-v", "--verbose", help="Print llama.cpp's log.", rich_help_panel=OUTPUT)]

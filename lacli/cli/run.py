@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lacli.auto.past_texts import TextStore
     from lacli.session.generation import Answer, Generation
     from lacli.session.session import Session
+    from lacli.stats import Step
     from lacli.terminal.screen import Screen
 
 LAST_TOKENS = 16
@@ -63,14 +64,13 @@ CLASHES = {
     "file": "-f",
     "conversation": "-cnv",
     "show_accepted": "--show-accepted",
-    "explain": "--explain",
 }
 """Flags about a single answer, by their parameters."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log, with a line a step.
+    """How the answer is shown: as it comes or as JSON, with numbers, with llama.cpp's log.
 
     `has_schema`: it has to be JSON itself.
     """
@@ -78,7 +78,6 @@ class Output:
     json: bool = False
     stats: Detail = ""
     verbose: bool = False
-    explain: bool = False
     has_schema: bool = False
 
 
@@ -163,7 +162,6 @@ def run(
     learn: options.Learn = True,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = "",
-    explain: options.Explain = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -211,7 +209,6 @@ def run(
             first=first,
             color=color,
             stats=stats,
-            explain=explain,
             verbose=verbose,
             replicas=copies,
         )
@@ -223,7 +220,7 @@ def run(
     # A file may be a pipe: it is read once, and before the model is loaded.
     question = replace(question, typed=question.system, file=None)
     loading = Loading(model, model_settings, decode_settings, sampling, copies, offline, store, learn)
-    output = Output(json, stats, verbose, explain, bool(sampling.json_schema))
+    output = Output(json, stats, verbose, bool(sampling.json_schema))
     if prompts is not None:
         from lacli.cli.prompts import ask_all
 
@@ -250,27 +247,32 @@ def ask(question: PromptOptions, loading: Loading, output: Output, screen: Scree
 
 
 def _answer(session: Session, prompt: list[int], question: PromptOptions, output: Output, screen: Screen) -> Generation:
-    """Show the answer as it comes, and its steps where they are explained."""
-    from lacli.session.explanation import Explanation, watching
+    """Show the answer as it comes."""
     from lacli.terminal.interrupts import without_ctrl_c
     from lacli.text.files import is_file
     from lacli.text.format import counted
     from lacli.text.reasoning import begun_reasoning
 
     wait = screen.shared and not output.json
-    explanation = Explanation(screen.row, planned=session.settings.mode == "auto", wait=wait)
-    tell = partial(_tell_losses, session, screen) if not wait and len(session.copies.names) > 1 else None
+    tell = not wait and len(session.copies.names) > 1
     # A pipe may lead back to the terminal that the line is on.
     unseen = output.json or is_file(sys.stdout)
     stopped = False
     with ExitStack() as progress:
-        lined = unseen and not (output.explain or output.verbose or tell)
+        lined = unseen and not (output.verbose or tell)
         count = progress.enter_context(screen.answering(shown=lined))
+
+        def watch(step: Step) -> None:
+            if tell:
+                _tell_losses(session, screen)
+            if count:
+                count(len(step.tokens))
+
         generation = session.generate(
             prompt,
             question.max_tokens,
             (*question.stops, *(() if question.raw else session.prompts.turn_ends)),
-            watch=watching(explanation if output.explain else None, tell, count),
+            watch=watch if tell or count else None,
         )
         begun = begun_reasoning(session.text(prompt[-LAST_TOKENS:], special=True))
         try:
@@ -280,7 +282,6 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
         finally:
             progress.close()
             screen.end_line()
-            explanation.end()
             _tell_losses(session, screen)
     if stopped:
         if not (tokens := generation.statistics.tokens):

@@ -96,7 +96,7 @@ class PartialAnswer:
         stops: Sequence[str] = (),
         *,
         controls: Mapping[int, str] | None = None,
-        watch: Callable[[Step, str], None] | None = None,
+        watch: Callable[[Step], None] | None = None,
         threads: int = 0,
         logprobs: Sequence[TokenLogprob] = (),
         seed: int | None = None,
@@ -104,11 +104,11 @@ class PartialAnswer:
     ) -> None:
         """`bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
 
-        `watch`: gets every step with the text of its tokens. `threads`: as `RunStatistics` has them.
+        `watch`: gets every step. `threads`: as `RunStatistics` has them.
         `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has them.
         """
         self._measured = measured
-        self._bytes_of, self._watch, self._logprobs = bytes_of, watch, logprobs
+        self._watch, self._logprobs = watch, logprobs
         self._stream = TextStream(bytes_of, stops, controls)
         self._seed, self._warnings = seed, tuple(warnings)
         self._text: list[str] = []
@@ -135,7 +135,7 @@ class PartialAnswer:
             self.statistics.prompt_s = self._measured.prompt_s
             self.statistics.first_token_s = perf_counter() - self._begin
         if self._watch:
-            self._watch(step, b"".join(map(self._bytes_of, step.tokens)).decode("utf-8", "replace"))
+            self._watch(step)
         stream, before = self._stream, self._stream.read
         ended = step.finish == "eog"
         tokens = step.tokens[:-1] if ended else step.tokens
@@ -202,7 +202,7 @@ class Generation(PartialAnswer, Closing):
         *,
         controls: Mapping[int, str] | None = None,
         reuse: bool = False,
-        watch: Callable[[Step, str], None] | None = None,
+        watch: Callable[[Step], None] | None = None,
         threads: int = 0,
         seed: int | None = None,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,

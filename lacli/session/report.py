@@ -53,14 +53,12 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     """One flat object; prompt_*, predicted_* and draft_* are named as in llama-server's timings.
 
     *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that brought
-    k+1 tokens. sources: verified and accepted guesses by where they came from. expected_n, came_n: tokens of the steps
-    of several rows that the mode had a plan for, None in other modes. step_cost: what a step cost on average, in plain
-    steps, and times_plain: how many times as fast that makes the answer; None where costs were not measured. verdict:
-    the last line of the report, or None. core_share: part of the time in which the threads had a core.
+    k+1 tokens. sources: verified and accepted guesses by where they came from. step_cost: what a step cost on average,
+    in plain steps, and times_plain: how many times as fast that makes the answer; None where costs were not measured.
+    verdict: the last line of the report, or None. core_share: part of the time in which the threads had a core.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
     work = session.decoder.group.work
-    planned = run.planned if settings.mode == "auto" else None
     cost = session.mean_step_cost(run.batches)
     return {
         "model": str(session.model.path),
@@ -92,8 +90,6 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "sources": {
             origin.value: {"tried": run.tried[origin], "accepted": run.accepted_from[origin]} for origin in run.origins
         },
-        "expected_n": round(planned.expected, 1) if planned else None,
-        "came_n": planned.tokens if planned else None,
         "step_cost": round(cost, 3) if cost else None,
         "times_plain": round(run.tokens_per_step / cost, 2) if cost else None,
         "verdict": verdict(run, settings.mode, cost) or None,
@@ -239,7 +235,7 @@ def _details(session: Session, answer: Answer, width: int) -> list[tuple[str, st
         chart = histogram(run.accept_hist, width=min(max(width - MARGIN, 4), 24)).splitlines()
         lines += [("" if place else "accepted", bar) for place, bar in enumerate(chart)]
     if session.settings.mode == "auto":
-        lines += _plans(run)
+        lines += _sizes_of_steps(run)
     if session.settings.mode == "lookahead":
         lines.append((
             "pool",
@@ -323,19 +319,13 @@ def _by_source(run: RunStatistics) -> list[str]:
     ]
 
 
-def _plans(run: RunStatistics) -> list[tuple[str, str]]:
-    """The sizes of the steps, and what was expected of those with guesses."""
+def _sizes_of_steps(run: RunStatistics) -> list[tuple[str, str]]:
+    """The sizes of the steps."""
     sizes = Counter[int]()
     for rows, steps in run.batches.items():
         sizes[(rows - 1).bit_length()] += steps
     words = [f"{_span(size)} in {counted(steps, 'step')}" for size, steps in sorted(sizes.items())]
-    lines = [("rows", ", ".join(words))] if words else []
-    plan, steps = run.planned, run.planned.steps
-    if steps:
-        expected = f"{plan.expected / steps:.2f} tokens in {plan.expected_s / steps * 1e3:.2f} ms"
-        came = f"{plan.tokens / steps:.2f} in {plan.seconds / steps * 1e3:.2f} came"
-        lines.append(("a plan", f"{expected} a step of several rows, {came}"))
-    return lines
+    return [("rows", ", ".join(words))] if words else []
 
 
 def _span(size: int) -> str:

@@ -164,12 +164,12 @@ class Session(Closing):
         stops: str | Sequence[str] = (),
         *,
         reuse: bool = False,
-        watch: Callable[[Step, str], None] | None = None,
+        watch: Callable[[Step], None] | None = None,
     ) -> Generation:
         """Begin an answer to prompt tokens; iterate it for the text as it is accepted.
 
         `stops`: a text that ends it, or several. `reuse`: decode only what differs from the text before. `watch`:
-        gets every step with its text.
+        gets every step.
         """
         stops = as_stops(stops)
         self.reopen()

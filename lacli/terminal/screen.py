@@ -13,7 +13,6 @@ from textwrap import fill
 from time import perf_counter, process_time
 from typing import TextIO
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -52,9 +51,6 @@ REASONING_CODE = "2"
 """The terminal's code for reasoning before an answer: dim."""
 
 RESET = "\x1b[0m"
-
-CUT = "..."
-"""What stands for the part of a row that a terminal has no room for."""
 
 NO_COLUMNS = 80
 """Columns of a terminal that says it has none, as Python takes it."""
@@ -216,13 +212,6 @@ class Screen:
             return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
         except (AttributeError, OSError, ValueError):  # one is closed, or is no file
             return False
-
-    def row(self, text: str) -> None:
-        """Print a row of a table on stderr, quiet or not; a terminal shows the part that fits."""
-        if self._errors.is_terminal and cell_len(shown := printable(text)) > self.width:
-            # The ellipsis of a single character is not in ASCII.
-            text = f"{set_cell_size(shown, max(self.width - len(CUT), 0))}{CUT}"
-        self.report(text)
 
     def report(self, text: str, style: str | None = None) -> None:
         """Print lines on stderr, quiet or not."""

@@ -350,11 +350,9 @@ def test_the_line_of_numbers_is_there_until_it_is_switched_off(streams: Streams)
 
 def test_what_a_turn_has_to_say_and_its_numbers_come_behind_its_answer(streams: Streams) -> None:
     chat = FakeChat(notes=["the context was full"])
-    say(chat, "one", screen=Screen(quiet=True), plan=ChatPlan(stats="short", explain=True))
-    say(replace(chat, pieces=["ye", KeyboardInterrupt]), "one", screen=Screen(quiet=True), plan=ChatPlan(explain=True))
+    say(chat, "one", screen=Screen(quiet=True), plan=ChatPlan(stats="short"))
     words = streams.words
-    assert words.index("2 plain steps  'yes'") < words.index("lacli: the context was full") < words.index("S = 3.00")
-    assert "1 plain step  'ye'" in words, "a stopped answer is explained as far as it came"
+    assert words.index("yes") < words.index("lacli: the context was full") < words.index("S = 3.00")
 
 
 def test_an_answer_that_n_has_cut_says_so_and_how_to_go_on(streams: Streams) -> None:

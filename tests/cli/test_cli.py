@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -284,29 +283,6 @@ def test_a_slow_answer_on_a_busy_machine_says_so_unless_quiet_or_in_the_report(
     assert call(*command, "-q").err == ""
     assert len(re.findall(busy, told := call(*command, "--stats").err)) == 1 and re.search(f"verdict   {busy}", told)
     assert re.fullmatch(busy, json.loads(call(*command, "--json").out)["verdict"])
-
-
-def test_the_steps_are_explained_on_stderr_while_stdout_has_the_answer_alone(reference: dict[str, Any]) -> None:
-    done = call("run", "-q", "--explain", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
-    assert done.out == printed(reference["text"])
-    head, *lines = done.err.splitlines()
-    assert head.split()[:3] == ["step", "rows", "came"]
-    numbers = [line.split()[0].rpartition("-")[2] for line in lines]
-    assert numbers == sorted(numbers, key=int) and int(numbers[-1]) <= SIZE
-    assert sum(int(line.split(" in ")[0].split()[-1]) for line in lines) == SIZE
-    assert any(re.search(r"pool [1-9]\d*/\d+", line) for line in lines)
-
-
-@pytest.mark.parametrize("flags", [[], ["--json"]], ids=str)
-def test_on_one_terminal_the_steps_are_explained_behind_the_answer(flags: list[str], reference: dict[str, Any]) -> None:
-    command = ("run", "-q", "--explain", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE), *flags)
-    out = ESCAPE.sub("", finish(on_terminal(*command)).out)
-    if flags:
-        assert json.loads(out.splitlines()[-1])["text"] == reference["text"]
-    else:
-        assert out.startswith(printed(reference["text"]) + "   step  rows")
-        with start(*command, stderr=subprocess.STDOUT) as process:
-            assert process.communicate()[0].decode().startswith(printed(reference["text"]) + "   step  rows")
 
 
 def test_sources_are_named_with_commas_and_an_unknown_one_is_refused(tiny: str) -> None:

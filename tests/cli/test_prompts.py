@@ -373,7 +373,7 @@ def test_a_line_tells_how_far_it_is_at_every_width(tmp_path: Path, monkeypatch: 
         (("--prompts", "x", "-f", "y", "-cnv"), "--prompts goes without -f and -cnv "),
         (("--prompts", "x", "phi-4", "y"), "--prompts goes without PROMPT "),
         (("--prompts", "x", "-"), "--prompts goes without PROMPT "),
-        (("--prompts", "x", "--explain", "--show-accepted"), "--prompts goes without --show-accepted and --explain "),
+        (("--prompts", "x", "--show-accepted"), "--prompts goes without --show-accepted "),
         (("-o", "x", "-p", "y"), "-o is for the answers to --prompts (> FILE keeps a single answer)"),
         (("--prompts", "x", "--raw", "-sys", "y"), "--raw leaves no place for a system prompt"),
     ],

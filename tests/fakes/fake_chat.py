@@ -95,7 +95,7 @@ class FakeChat(Chat):
                     raise piece
                 text += piece
                 if self.watch:
-                    self.watch(Step((0,), (Origin.MODEL,), 1, 0, 0.1, 0, 0, 0), piece)
+                    self.watch(Step((0,), (Origin.MODEL,), 1, 0, 0.1, 0, 0, 0))
                 yield Piece(piece, Origin.POOL if len(text) > 2 else Origin.MODEL)
         finally:
             if text:

@@ -244,13 +244,6 @@ def test_the_records_of_an_answer_have_a_copy_that_failed_in_it() -> None:
     assert sum(line.endswith("CPU (2) unused, then failed") for line in lines) == 1
 
 
-@pytest.mark.usefixtures("second_fails")
-def test_a_failure_is_said_among_the_steps_where_they_are_explained() -> None:
-    lines = call("run", "-p", QUESTION, *SIZES, "--explain").err.splitlines()
-    (place,) = (number for number, line in enumerate(lines) if "has failed" in line)
-    assert place < len(lines) - 2
-
-
 def servers(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """A machine that has a processor, and servers with a device each."""
     remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(names)]

@@ -17,7 +17,7 @@ from lacli.session.generation import Answer
 from lacli.session.report import as_json, as_lines, busy, describe, verdict
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, Detail, ModeName, SourceName
-from lacli.stats import MIN_CORE_SHARE, Plan, ReplicaWork, RunStatistics, Step
+from lacli.stats import MIN_CORE_SHARE, ReplicaWork, RunStatistics, Step
 from lacli.terminal.screen import wrapped
 from lacli.tree import Origin
 
@@ -33,7 +33,6 @@ AUTO = DecodeSettings(mode="auto")
 ALONE = {"": ReplicaWork()}
 NOBODY: dict[str, str] = {}
 DETAILS: tuple[Detail, ...] = ("short", "full")
-PLAN = Plan(tokens=2.5, seconds=0.012, plain=0.010, reason="")
 
 
 def session(
@@ -82,7 +81,6 @@ def guessed(accepted: tuple[Origin, ...], guesses: tuple[Origin, ...], seconds: 
         0,
         0,
         guesses=guesses,
-        plan=PLAN,
     )
 
 
@@ -110,7 +108,7 @@ def test_every_source_has_a_line_with_what_it_tried_and_brought() -> None:
 def test_a_run_without_guesses_has_no_lines_about_them() -> None:
     for settings in (AUTO, DecodeSettings(mode="plain")):
         lines = as_lines(session(settings), answer(*plain_step(2)), detail="full")
-        assert not re.search(r"^(guesses|a plan|accepted)", lines, re.MULTILINE)
+        assert not re.search(r"^(guesses|accepted)", lines, re.MULTILINE)
     assert as_lines(session(), answer())
 
 
@@ -126,12 +124,6 @@ def test_steps_are_told_by_powers_of_two_of_their_rows() -> None:
     assert words(lines, "rows") == "1 in 3 steps, 2 in 1 step, 3-4 in 2 steps, 5-8 in 2 steps, 9-16 in 2 steps"
     lookahead = session(DecodeSettings(mode="lookahead"))
     assert "rows  " not in as_lines(lookahead, answer(*plain_step(), *steps), detail="full")
-
-
-def test_a_plan_is_compared_with_what_came() -> None:
-    accepted = guessed((SUFFIX, SUFFIX, SUFFIX), (SUFFIX,) * 5)
-    lines = as_lines(session(), answer(*plain_step(3), accepted, guessed((), (POOL,))), detail="full")
-    assert words(lines, "a plan") == "2.50 tokens in 12.00 ms a step of several rows, 2.50 in 15.00 came"
 
 
 @pytest.mark.parametrize(
@@ -236,14 +228,11 @@ def test_every_line_keeps_to_the_terminal_and_breaks_between_words(width: int, d
     assert ("█" in text) == (detail == "full"), "a bar stands beside its number"
 
 
-def test_json_has_the_sources_and_the_plan_in_flat_fields() -> None:
+def test_json_has_the_sources_in_flat_fields() -> None:
     run = answer(*plain_step(3), guessed((SUFFIX, POOL), (SUFFIX, SUFFIX, POOL)))
     found = as_json(session(replace(AUTO, sources=("suffix", "pool"), auto_rows=9)), run)
     assert found["sources"] == {"pool": {"tried": 1, "accepted": 1}, "suffix": {"tried": 2, "accepted": 1}}
-    assert (found["expected_n"], found["came_n"]) == (2.5, 3)
     assert (found["auto_sources"], found["auto_rows"]) == (["suffix", "pool"], 9)
-    lookahead = as_json(session(DecodeSettings(mode="lookahead")), run)
-    assert (lookahead["expected_n"], lookahead["came_n"]) == (None, None)
 
 
 def test_auto_says_how_many_rows_a_step_can_have() -> None:

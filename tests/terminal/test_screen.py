@@ -93,13 +93,6 @@ def test_there_is_no_legend_where_nothing_was_marked(streams: Streams, screen: d
     assert streams.err() == ""
 
 
-def test_a_row_of_a_table_is_cut_on_a_terminal_and_whole_in_a_file(streams: Streams) -> None:
-    Screen(color="on").row("[red] one two three four five")
-    assert streams.err() == "[red] one two thr...\n"
-    Screen(color="off").row("[red] one two three four five")
-    assert streams.err().splitlines()[1] == "[red] one two three four five"
-
-
 def test_streams_that_end_in_one_file_are_shared_and_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
