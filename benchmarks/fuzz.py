@@ -128,7 +128,7 @@ def odd_flags(random: Random, folder: Path) -> Run:
 OURS = {
     "saved.json": (("chat", "--load", "saved.json", *FEW), ("chat", "--commands", *FEW)),
     "log.jsonl": (("chat", "--load", "log.jsonl", *FEW), ("chat", "--log", "log.jsonl", *FEW)),
-    f"cache/lacli/{NAME}": (("run", "-p", "hi", "--store", *FEW), ("run", "-p", "hi", *FEW)),
+    f"cache/lacli/{NAME}": (("run", "-p", "hi", *FEW),),
     "config/lacli/models.txt": (("run", "mine", "-p", "hi", *FEW), ("list",)),
     "hub/models--a--b/refs/main": (("run", "a/b", "--offline", "-p", "hi", *FEW), ("list", "--json")),
     f"hub/models--a--b/gguf/{COMMIT}.json": (("run", "a/b:Q8_0", "--offline", "-p", "hi", *FEW), ("list",)),
@@ -176,7 +176,7 @@ def furnished(folder: Path) -> None:
     cost = Cost((StepCost(64, (Point(1, 1e-3, 1e-3), Point(8, 2e-3, 2e-3))),))
     key = cost_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
     Records(folder / "cache" / "lacli" / NAME).save(KIND, key, asdict(cost))
-    talk = Run(("chat", "--commands", "--store", "--log", "log.jsonl", *FEW), b"hi\n/set temp 0.5\n/save saved.json\n")
+    talk = Run(("chat", "--commands", "--log", "log.jsonl", *FEW), b"hi\n/set temp 0.5\n/save saved.json\n")
     if said := problem(talk, folder):
         raise SystemExit(f"lacli {shlex.join(talk.arguments)} is not clean with files as they should be: {said}")
 

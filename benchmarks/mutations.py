@@ -132,11 +132,8 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "replaced.append((run, self._end.get(run)))\n                self._end.setdefault(run, end)",
         ),
     ),
-    ("lacli/auto/experience.py", ("tests/auto/test_experience.py", "tests/auto/test_shared_step.py")): (
+    ("lacli/auto/experience.py", ("tests/auto/test_shared_step.py",)): (
         ("        self.kinds[sampled] = self\n", "        self.kinds[sampled] = self.kinds[not sampled] = self\n"),
-    ),
-    ("lacli/auto/experience.py", ("tests/auto/test_experience.py",)): (
-        ("weight = 0.5 ** (max(age_s, 0.0) / HALF_LIFE_S)", "weight = 1.0"),
     ),
     ("lacli/auto/shared_step.py", ("tests/auto/test_shared_step.py",)): (
         ("        if self._unseen:\n            return\n", ""),

@@ -322,7 +322,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=1, help="answers at a time; with several, without --strict")
     arguments = parser.parse_args()
     strict = arguments.parallel == 1
-    command = [sys.executable, "-m", "lacli", "serve", arguments.model, "--port", "0", "-t", "1", "--no-learn"]
+    command = [sys.executable, "-m", "lacli", "serve", arguments.model, "--port", "0", "-t", "1", "--no-measure"]
     command += ["-np", str(arguments.parallel)] + ["--strict"] * strict
     with NamedTemporaryFile("r", prefix="lacli-soak-") as log, subprocess.Popen(command, stderr=log.fileno()) as server:
         try:

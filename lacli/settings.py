@@ -109,7 +109,7 @@ def names_or_none(text: str) -> tuple[str, ...]:
 
 ModeName = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
 
-SourceName = Literal["suffix", "recycling", "pool", "window", "store"]
+SourceName = Literal["suffix", "recycling", "pool", "window"]
 
 WindowInit = Literal["prompt", "random", "pool"]
 
@@ -120,8 +120,8 @@ Detail = Literal["", "short", "full"]
 
 MODES: tuple[ModeName, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
 
-SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window", "store")
-"""Where mode auto may take its guesses from; all are asked unless some are named, but the store has to be opened."""
+SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window")
+"""Where mode auto may take its guesses from; all are asked unless some are named."""
 
 LEAVES = 48
 """Most candidates of a text in a step of mode auto: each takes a sequence id, and llama.cpp's buffers grow with ids."""

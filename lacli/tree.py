@@ -21,7 +21,6 @@ class Origin(Enum):
     CHAIN = "chain"
     SUFFIX = "suffix"
     RECYCLING = "recycling"
-    STORE = "store"
     PADDING = "padding"
 
 

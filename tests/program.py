@@ -44,7 +44,7 @@ MACHINE = {
     "LACLI_THREADS": "1",
     "LACLI_N_GPU_LAYERS": "0",
     "LACLI_ENGINE": "llama",
-    "LACLI_LEARN": "0",
+    "LACLI_MEASURE": "0",
     IN_TRIAL: FAULT,
 } | ({"LACLI_NO_REPACK": "1"} if FAULT else {})
 """What every run gets: the quick model if it names none, one thread, no GPU, nothing learned by others, no trial of the

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +13,13 @@ from hypothesis import strategies as st
 from pytest import raises
 
 from lacli.auto import fixed_clock
-from lacli.auto.fixed_clock import COST, FixedClockMode, fixed_clock_modes
+from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.auto.mode import Auto, AutoModes
-from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import PromptError, SamplingError
-from lacli.modes import Mode
 from lacli.schedule import Schedule, SharedText, _cells
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin
@@ -431,7 +428,7 @@ def test_a_text_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int
     chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
     engine = engine_of(chosen, 200)
     schedule = Schedule(Decoder(engine, chosen, make_mode=fixed_clock_modes), PLACES)
-    stuck, other = schedule.add([1, 2], 20, verifier=Stuck(tokens)), Visit([3, 4], 20, 0, None, None)
+    stuck, other = schedule.add([1, 2], 20, verifier=Stuck(tokens)), Visit([3, 4], 20, 0, None)
     other.text = schedule.add(other.prompt, other.limit)
     errors: list[SamplingError] = []
     found: list[int] = []
@@ -482,13 +479,6 @@ class OwnersEngine(SharedEngine):
         return decoded
 
 
-def modes_with_past(*given: Any, before: Mode | None = None, **more: Any) -> Mode:
-    """Modes that know a text of an earlier run, which is the program's own."""
-    known = before.mode if isinstance(before, FixedClockMode) else None
-    past = PastTexts([np.array(owned("", [0, 1, 2, 3, 0]), np.int32)])
-    return FixedClockMode(AutoModes(COST, past)(*given, before=known, **more))
-
-
 owned_visits = st.builds(
     lambda owner, numbers, **rest: Visit(owned(owner, numbers), owner=owner, **rest),
     owner=st.sampled_from(OWNERS),
@@ -507,7 +497,7 @@ def test_no_text_gets_cells_or_guesses_of_another_owners(
     start = "pool" if chosen.window_init == "random" else chosen.window_init
     chosen = replace(chosen, window_init=start, ordered=False, min_outputs=1)
     engine = OwnersEngine(400, 256, PLACES * chosen.sequences + rests, OWN_VOCABULARY)
-    attend(Schedule(Decoder(engine, chosen, make_mode=modes_with_past), PLACES), [*coming])
+    attend(Schedule(Decoder(engine, chosen, make_mode=fixed_clock_modes), PLACES), [*coming])
     assert all(visit.tokens for visit in coming)
 
 
@@ -535,21 +525,6 @@ def test_texts_of_one_owner_are_guessed_by_what_the_others_were(chosen: DecodeSe
     assert last_guesses("a", "a") != last_guesses("b", "a")
 
 
-def test_texts_of_earlier_runs_are_the_programs_own() -> None:
-    chosen = DecodeSettings(mode="auto", sources=("store",))
-
-    def guesses(owner: str) -> int:
-        engine = OwnersEngine(400, 256, PLACES * chosen.sequences, OWN_VOCABULARY)
-        schedule = Schedule(Decoder(engine, chosen, make_mode=modes_with_past), PLACES)
-        schedule.add(owned("", [0]), 20, owner=owner)
-        drafted = 0
-        while schedule.texts:
-            drafted += sum(news.step.drafted for news in schedule.step() if news.step)
-        return drafted
-
-    assert guesses("") and not guesses("a")
-
-
 def test_what_rows_cost_is_common_to_all_owners() -> None:
     chosen = DecodeSettings(mode="auto")
     schedule = Schedule(Decoder(engine_of(chosen, 200), chosen, make_mode=AutoModes()), PLACES)
@@ -572,7 +547,7 @@ def test_the_steps_of_several_texts_are_single_calls() -> None:
 
 def test_more_texts_than_a_batch_has_rows_take_turns() -> None:
     schedule, engine = plain_schedule(256, rows=PLACES - 1)
-    coming = [Visit([start], 10, 0, None, None) for start in range(PLACES)]
+    coming = [Visit([start], 10, 0, None) for start in range(PLACES)]
     attend(schedule, [*coming])
     assert [visit.tokens for visit in coming] == [alone(visit, engine.cells, frozenset()) for visit in coming]
 

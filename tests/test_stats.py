@@ -42,10 +42,10 @@ def test_guesses_are_counted_where_they_came_from() -> None:
     tried = (Origin.POOL, Origin.POOL, Origin.SUFFIX)
     run.add(step(Origin.POOL, Origin.SUFFIX, Origin.MODEL, rows=4)._replace(guesses=tried))
     run.add(step(Origin.POOL, Origin.POOL, Origin.MODEL, rows=3)._replace(guesses=tried[:2]), read=1)
-    run.add(step(Origin.MODEL, rows=3)._replace(guesses=(Origin.STORE, Origin.STORE)))
-    assert run.tried == {Origin.POOL: 4, Origin.SUFFIX: 1, Origin.STORE: 2}
+    run.add(step(Origin.MODEL, rows=3)._replace(guesses=(Origin.WINDOW, Origin.WINDOW)))
+    assert run.tried == {Origin.POOL: 4, Origin.SUFFIX: 1, Origin.WINDOW: 2}
     assert run.accepted_from == {Origin.POOL: 2, Origin.SUFFIX: 1}
-    assert run.origins == [Origin.POOL, Origin.SUFFIX, Origin.STORE]
+    assert run.origins == [Origin.POOL, Origin.WINDOW, Origin.SUFFIX]
     assert run.batches == {4: 1, 3: 2}
 
 

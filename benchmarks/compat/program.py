@@ -43,7 +43,7 @@ def own_flags(theirs: Sequence[str]) -> list[str]:
 
     # llama-server divides the context among its slots, unless they share it.
     context = given["ctx_size"] if given["kv_unified"] else given["ctx_size"] // int(given["parallel"] or 1)
-    found = [given["model"], "--ctx-size", str(context), "--flash-attn", given["flash_attn"], "--no-learn"]
+    found = [given["model"], "--ctx-size", str(context), "--flash-attn", given["flash_attn"], "--no-measure"]
     for name in SAME:
         if (text := value(name)) is not None:
             found += [name, text]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
 
 from lacli.settings import window_rows
 
@@ -16,9 +15,6 @@ PRIOR_TRIES = 6.0
 
 MEAN_DECAY, MEAN_PRIOR = 0.998, 12.0
 """Weight of a try in the mean of all texts when the next one of its kind comes, and tries of an expectation there."""
-
-MAX_KEPT_TRIES = 100.0
-"""Tries of earlier runs that count at most: some texts later they are half of the mean."""
 
 MAX_PROBABILITY = 0.999
 """Two guesses for one place that are both certain would contradict each other."""
@@ -67,24 +63,6 @@ class AcceptanceEstimate:
         self._all_hits[kind] = self._all_hits[kind] * MEAN_DECAY + hit
         self._all_tries[kind] = self._all_tries[kind] * MEAN_DECAY + 1.0
         self.probability[kind] = min(hits / tries, MAX_PROBABILITY)
-
-    def numbers(self) -> list[list[float]]:
-        """Return the hits and tries of each kind in all texts, by their weights now."""
-        pairs = zip(self._all_hits, self._all_tries, strict=True)
-        return [[round(hits, 3), round(tries, 3)] for hits, tries in pairs]
-
-    def begin_from(self, kept: Any, weight: float) -> None:
-        """Begin from the `numbers` of an earlier run, whose tries count `weight` times and as MAX_KEPT_TRIES at most.
-
-        Raises ValueError or TypeError, and changes nothing, where they are of other kinds.
-        """
-        counted = []
-        for (hits, tries), _ in zip(kept, self._expected, strict=True):
-            share = weight * MAX_KEPT_TRIES / max(tries, MAX_KEPT_TRIES)
-            counted.append((hits * share, tries * share))
-        # Texts share these lists.
-        self._all_hits[:], self._all_tries[:] = [hits for hits, _ in counted], [tries for _, tries in counted]
-        self.begin()
 
 
 FIRST_TRIAL, MAX_PAUSE = 64, 4096
@@ -144,26 +122,6 @@ class SourceAccount:
                 self._is_untried = False
         return self.awake
 
-    def numbers(self) -> list[float]:
-        """Return the steps between two trials, those that remain to the next, and the trust."""
-        return [self._pause, 0 if self.awake else max(self._remaining, 0), round(self.trust, 3)]
-
-    def begin_from(self, kept: Any, weight: float) -> None:
-        """Go on as an earlier run would have; `weight`: part of its pauses, and of what it trusted less, that counts.
-
-        Raises ValueError or TypeError, and changes nothing, for anything else.
-        """
-        *pauses, trust = kept
-        trust = 1 - weight * (1 - trust)
-        self._pause, self._remaining = _pauses(pauses, weight)
-        self.trust, self._hits, self._promised = trust, PROMISED * trust, PROMISED
-
-
-def _pauses(kept: Any, weight: float) -> tuple[int, int]:
-    """Return the steps between two trials and those to the next one, `weight` times those that were kept."""
-    pause, remaining = (int(steps * weight) for steps in kept)
-    return max(pause, FIRST_TRIAL), remaining
-
 
 INITIAL_BUDGET = 2.0
 """Plain steps that may be lost before anything was gained."""
@@ -209,17 +167,6 @@ class LossBudget:
         """Book plain steps."""
         self._balance = min(self._balance + BUDGET_SHARE * steps, MAX_BALANCE)
 
-    def numbers(self) -> float:
-        """Return the balance."""
-        return round(self._balance, 3)
-
-    def begin_from(self, kept: Any, weight: float) -> None:
-        """Go on with `weight` parts of an earlier run's balance, which is AMPLE_BALANCE at most.
-
-        Raises ValueError or TypeError, and changes nothing, for anything else.
-        """
-        self._balance = INITIAL_BUDGET + weight * (min(float(kept), AMPLE_BALANCE) - INITIAL_BUDGET)
-
 
 MAX_WINDOW_SHARE = 0.1
 """Part of a step's time up to which a window is tried: it repays hardly more."""
@@ -264,14 +211,6 @@ class WindowWidth:
         """Record how many accepted tokens of a step only the window had found."""
         self._found = self._found * WINDOW_DECAY + found
         self._steps = self._steps * WINDOW_DECAY + 1
-
-    def numbers(self) -> list[int]:
-        """Return the steps between two trials, and those that remain to the next; an open window is tried at once."""
-        return [self._pause, 0 if self.columns else max(self._remaining, 0)]
-
-    def begin_from(self, kept: Any, weight: float) -> None:
-        """Wait as long as an earlier run would have, or `weight` times that. Raises as the others do."""
-        self._pause, self._remaining = _pauses(kept, weight)
 
     def _begin_trial(self, relative: Sequence[float], rows: int) -> None:
         self._remaining = self._pause

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lacli.auto.plain_steps import JUMP, MIN_PLAIN, PlainSteps
-from lacli.auto.step_cost import Cost, KeptSteps
+from lacli.auto.step_cost import Cost
 
 UNKNOWN_ROW = 0.35
 """Plain steps assumed for a further row where nothing is known of the machine; the first steps correct it."""
@@ -27,12 +26,6 @@ NEIGHBOUR_CHANGE = 0.1
 
 MEASURED_WEIGHT, MAX_WEIGHT = 4, 12
 """Steps that an earlier measurement counts as, and most steps that decide what a size costs."""
-
-KEPT_SHARE, MIN_KEPT = 0.5, 0.4
-"""Part of its steps that a size's cost counts as in the next run, and the steps below which it is forgotten.
-
-One step lasts for a run, many for four: a size that looked too dear to be taken again is looked at anew.
-"""
 
 FIRST_JUMP = 2.0
 """Slow-down beyond which a step is an outlier where none of its size was seen before; JUMP counts for the others."""
@@ -121,7 +114,6 @@ class StepCostModel:
         # Seconds of a plain step by the steps of another number of texts, 0 where these have been timed beside them.
         self._before_s, self._before_texts = 0.0, 1
         self._knows_single = False
-        self._kept: KeptSteps | None = None
         self._observed: dict[int, _Observed] = {}
         self._since_outlier = OUTLIER_PAUSE
         self._expect()
@@ -142,21 +134,6 @@ class StepCostModel:
         """Rows of the largest step to be tried: twice those of the largest one whose cost is known."""
         known = self._measured.at(self._context).max_rows if self._measured else 1
         return max(2 * max(known, *self._observed, self._texts), FIRST_ROWS)
-
-    @property
-    def seen(self) -> KeptSteps:
-        """What was seen of steps, here or, as long as no plain step confirms it, by earlier runs.
-
-        A busy moment costs nothing of what they saw, and on another machine it is forgotten after a few runs.
-        """
-        if self._kept and (self._kept.sizes or not self.plain_s):
-            return self._kept
-        sizes = [
-            (rows, round(1 + self._unit(rows) * each.share, 4), round(each.count, 3))
-            for rows, each in sorted(self._observed.items())
-        ]
-        back = self._plain.return_cost if self._plain.is_return_known else None
-        return KeptSteps(self.plain_s, self._context, back, tuple(sizes))
 
     @property
     def _base(self) -> float:
@@ -210,23 +187,6 @@ class StepCostModel:
             return 1.0
         return self.relative[rows] if rows <= self._max_rows and (self._observed or self._measured) else None
 
-    def numbers(self) -> dict[str, Any]:
-        """Return what was seen of steps, by the names of KeptSteps."""
-        return self.seen._asdict()
-
-    def begin_from(self, kept: Any, weight: float) -> None:
-        """Begin from the `numbers` of an earlier run once a plain step takes as long as then.
-
-        What it saw of a size counts as MEASURED_WEIGHT * `weight` steps at most. Raises ValueError, LookupError or
-        TypeError, and changes nothing, where they are of another form.
-        """
-        sizes = [
-            (int(rows), float(cost), min(KEPT_SHARE * count, MEASURED_WEIGHT) * weight)
-            for rows, cost, count in kept["sizes"]
-        ]
-        believed = tuple(each for each in sizes if each[2] >= MIN_KEPT and each[1] < MAX_ROW_COST * each[0])
-        self._kept = KeptSteps(float(kept["plain_s"]), int(kept["context"]), kept["return_cost"], believed)
-
     def refresh(self) -> None:
         """Let new times count in `relative` and `slope`: sizes without any follow the nearest one that has some."""
         if not self._stale:
@@ -254,8 +214,7 @@ class StepCostModel:
             self._compare_texts(seconds)
         if self._plain.is_first_guess:
             self._fill()
-        confirmed = self._confirmed()
-        if self._prefill and (confirmed or len(self._plain) >= MIN_PLAIN):
+        if self._prefill and len(self._plain) >= MIN_PLAIN:
             # A prefill may be slow because the weights come from disk; then the first guesses have to find out.
             rows, prefill_s = self._prefill
             row_s = SMALL_BATCH * prefill_s / rows
@@ -263,8 +222,6 @@ class StepCostModel:
             self._unmeasured_row = min(row_s / plain_s, MAX_PREFILL_ROW)
             self._prefill = None
             self._expect()
-        if confirmed:
-            self._take(confirmed)
         return 0.0
 
     def _compare_texts(self, seconds: float) -> None:
@@ -277,8 +234,6 @@ class StepCostModel:
         if own and (not before_s or self._before_texts > 1):
             own.recent = True
             return
-        if not before_s and self._kept:
-            before_s = self._kept.plain_s
         if self._texts > 1:
             cost = _plausible(seconds / before_s if before_s else self._base, self._texts)
             seen = self._observed.setdefault(self._texts, _Observed(0.0, 0))
@@ -289,26 +244,6 @@ class StepCostModel:
                 cost = _plausible((1 + self._unit(rows) * each.share) * before_s / seconds, rows)
                 each.share = (cost - 1) / self._unit(rows)
         self._knows_single = self._knows_single or self._texts == 1
-        self._stale = True
-        self.refresh()
-
-    def _confirmed(self) -> KeptSteps | None:
-        """Return what earlier runs have seen, once, when a plain step takes as long as then."""
-        kept = self._kept
-        if not kept or not kept.plain_s / JUMP <= self.plain_s <= JUMP * kept.plain_s:
-            return None
-        self._kept = None
-        return kept
-
-    def _take(self, kept: KeptSteps) -> None:
-        """Go on from what an earlier run has seen."""
-        self._measured_s = kept.plain_s
-        if kept.return_cost is not None:
-            self._plain.know_return(kept.return_cost)
-        is_recent = abs(kept.context - self._context) < CONTEXT_STEP
-        for rows, cost, count in kept.sizes:
-            if rows <= self._max_rows and rows not in self._observed:
-                self._observed[rows] = _Observed((cost - 1) / self._unit(rows), count, recent=is_recent)
         self._stale = True
         self.refresh()
 

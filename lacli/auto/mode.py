@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lacli.auto.experience import Experience
-from lacli.auto.past_texts import PastTexts
 from lacli.auto.shared_step import SharedStep
 from lacli.auto.step_cost import Cost
 from lacli.auto.text_guesses import TextGuesses
@@ -17,9 +15,6 @@ from lacli.modes import Growing, Mode, Outcome, new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.tree import Tree
-
-if TYPE_CHECKING:
-    from lacli.auto.model_cost import ModelRecords
 
 
 class Auto(Mode):
@@ -116,13 +111,10 @@ class Auto(Mode):
 class AutoModes:
     """Makes the modes that settings ask for, mode auto too.
 
-    `cost`: what steps cost here, where it was measured before. `past_texts`: those of earlier runs. `records`: what is
-    known of the model on this machine, and where it is kept.
+    `cost`: what steps cost here, where it was measured before.
     """
 
     cost: Cost | None = None
-    past_texts: PastTexts | None = None
-    records: ModelRecords | None = None
 
     def __call__(
         self,
@@ -138,11 +130,5 @@ class AutoModes:
         known = before.experience if isinstance(before, Auto) else None
         experience = known.kinds.get(sampled) if known else None
         if experience is None:
-            experience = known.other_kind() if known else self._new_experience(settings, sampled=sampled)
-            if self.records and experience.is_kept:
-                self.records.go_on(experience)
+            experience = known.other_kind() if known else Experience(settings, self.cost, sampled=sampled)
         return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
-
-    def _new_experience(self, settings: DecodeSettings, *, sampled: bool) -> Experience:
-        cost = self.cost or (self.records.cost() if self.records else None)
-        return Experience(settings, cost, self.past_texts, sampled=sampled)

@@ -1,17 +1,15 @@
-"""What is known of a model on this machine: the cost of its steps, measured or kept, and what mode auto has learned."""
+"""What the steps of a model cost on this machine, measured now or kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter, process_time, time
 from typing import Any
 
-from lacli.auto.experience import STEPS, Experience
 from lacli.auto.measure import ROWS, SAMPLE, MeasurePlan, drift, engine_settings, measure
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.ik.choice import open_context
@@ -24,14 +22,11 @@ from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.text.records import UNREADABLE, Records, model_identity
 
-KIND, LEARNED, PUT_OFF = "cost", "learned", "put off"
-"""The records' kinds: costs that were measured, what mode auto has learned from answers, and when measuring failed."""
+KIND, PUT_OFF = "cost", "put off"
+"""The records' kinds: costs that were measured, and when measuring failed."""
 
 PUT_OFF_S = 3600.0
 """Seconds without another try where the machine was too busy to measure: a server may be started every minute."""
-
-SAVED_AT = "saved_at"
-"""Name of the time, in seconds since 1970, beside what was learned."""
 
 SERVING = MeasurePlan(contexts=(64,), rows=tuple(size for size in ROWS if size <= 32), seconds=20.0, rounds=4)
 """What a server measures once of a new model: the sizes that steps of several texts have.
@@ -111,78 +106,15 @@ def known_cost(state: Path, path: Path, settings: ModelSettings) -> Cost | None:
     return max(costs, key=_richness, default=None)
 
 
-class ModelRecords:
-    """What is kept of one model on this machine: the measured cost of its steps, and what mode auto has learned."""
+def put_off(state: Path, path: Path, settings: ModelSettings) -> None:
+    """Keep that the machine was too busy now to measure the model."""
+    Records(state).save(PUT_OFF, machine_key(path, settings), time())
 
-    def __init__(
-        self,
-        state: Path,
-        path: Path,
-        settings: ModelSettings,
-        *,
-        learns: bool = True,
-        replicas: Sequence[str] = ("",),
-        elsewhere: bool = False,
-    ) -> None:
-        """Read and write the file `state`; `learns`: what was learned too, and not just the measured cost.
 
-        `replicas`: names of the copies of the model that decode together. `elsewhere`: one computes on another machine,
-        and a server's name says nothing about what it computes with, so that no cost of a step is kept.
-        """
-        self._state, self._path, self._settings = state, path, settings
-        self._learns, self._replicas, self._elsewhere = learns, tuple(replicas), elsewhere
-        self._experience: Experience | None = None
-
-    def cost(self) -> Cost | None:
-        """Return the measured cost of steps that all copies share, or None."""
-        cost = None if self._elsewhere else known_cost(self._state, self._path, self._settings)
-        return cost and cost.among(len(self._replicas))
-
-    def put_off(self) -> None:
-        """Keep that the machine was too busy now to measure the model."""
-        Records(self._state).save(PUT_OFF, self._machine, time())
-
-    @property
-    def is_put_off(self) -> bool:
-        """True for PUT_OFF_S seconds behind `put_off`."""
-        failed_at = Records(self._state).read(PUT_OFF, self._machine)
-        return isinstance(failed_at, float) and 0 <= time() - failed_at < PUT_OFF_S
-
-    def go_on(self, experience: Experience) -> float:
-        """Let `experience` begin from what earlier runs have learned; `keep` keeps it, and its other kind, from now on.
-
-        Return when the last of them ended, in seconds since 1970, 0 if none is known.
-        """
-        self._experience = experience
-        kept = Records(self._state).read(LEARNED, self._key(experience)) if self._learns else None
-        saved_at: float = kept[SAVED_AT] if kept else 0.0
-        if saved_at:
-            experience.begin_from(self._without_costs(kept), time() - saved_at)
-        return saved_at
-
-    def keep(self) -> None:
-        """Keep what was learned by now of each kind of texts; where that is impossible the next run learns it anew."""
-        for experience in self._experience.kinds.values() if self._learns and self._experience else ():
-            numbers = {SAVED_AT: time(), **self._without_costs(experience.numbers())}
-            Records(self._state).save(LEARNED, self._key(experience), numbers)
-
-    def forget(self) -> None:
-        """Forget what was learned of the model on this machine, greedy or sampled, alone or with copies."""
-        records = Records(self._state)
-        for key, _ in records.all(LEARNED):
-            if isinstance(key, dict) and self._machine.items() <= key.items():
-                records.forget(LEARNED, key)
-
-    def _without_costs(self, numbers: Any) -> dict[str, Any]:
-        """Return what is kept of these `numbers`: those of steps only where no other machine took part."""
-        return {name: value for name, value in numbers.items() if not (self._elsewhere and name == STEPS)}
-
-    def _key(self, experience: Experience) -> Key:
-        return {**self._machine, "replicas": list(self._replicas), "sampled": experience.sampled}
-
-    @cached_property
-    def _machine(self) -> Key:
-        return machine_key(self._path, self._settings)
+def is_put_off(state: Path, path: Path, settings: ModelSettings) -> bool:
+    """True for PUT_OFF_S seconds behind `put_off`."""
+    failed_at = Records(state).read(PUT_OFF, machine_key(path, settings))
+    return isinstance(failed_at, float) and 0 <= time() - failed_at < PUT_OFF_S
 
 
 def cost_of(
@@ -198,7 +130,7 @@ def cost_of(
 
     `fresh`: measure in any case. `progress`: gets the reason if it cannot or should not be kept.
     """
-    records = Records(state, progress)
+    records = Records(state)
     kept = None if fresh else _cost(records.read(KIND, key))
     if kept and kept.budget >= plan.seconds:
         return kept, True

@@ -52,10 +52,6 @@ class PlainSteps:
         steps.is_return_known = self.is_return_known
         return steps
 
-    def know_return(self, cost: float) -> None:
-        """Go on from a return cost of an earlier run, in plain steps."""
-        self.return_cost, self.is_return_known, self._carried = min(cost, MAX_RETURN), True, None
-
     @property
     def is_first_guess(self) -> bool:
         """True while the return cost is a guess that the first plain steps correct."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
 
 from lacli.settings import DecodeSettings
 from lacli.stats import MIN_CORE_SHARE
@@ -185,16 +184,3 @@ def _between(below: StepCost, above: StepCost, share: float) -> StepCost:
             for near, far in pairs
         ),
     )
-
-
-class KeptSteps(NamedTuple):
-    """What an earlier run has seen of steps.
-
-    `plain_s`: seconds of a plain one. `context`: tokens behind which they were seen. `return_cost`: as in `PlainSteps`,
-    None where none was seen. `sizes`: (rows, cost in plain steps without the return, steps that say so).
-    """
-
-    plain_s: float
-    context: int
-    return_cost: float | None
-    sizes: tuple[tuple[int, float, float], ...]

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from lacli.auto import rewriting, suffix
 from lacli.auto.experience import Experience
-from lacli.auto.past_texts import PastTextSource
 from lacli.auto.planner import Branches, Chain, Limits, Node, Source, best_prefix
 from lacli.auto.pool_source import PoolSource
 from lacli.auto.recycling import MAX_SUCCESSORS
@@ -84,9 +83,6 @@ class TextGuesses:
             copies = RewritingSource(matches, experience.acceptances["rewriting"].for_text())
             self._match_sources.append((matches, [0] * len(suffix.EXPECTED)))
             self._match_sources.append((copies, [0] * len(rewriting.EXPECTED)))
-        if "store" in chosen and experience.past_texts:
-            source = PastTextSource(experience.past_texts, experience.acceptances["store"].for_text())
-            self._match_sources.append((source, [0] * len(suffix.EXPECTED)))
         # Those that are asked for branches only, where rows are cheap, and only while they pay.
         self.branch_sources: list[Source] = []
         self._recycling = experience.recycling.for_text()

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from lacli.auto.past_texts import TextStore
 from lacli.chat.setting import shortened
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation, Message
@@ -89,7 +88,6 @@ class Chat:
     `conversation`: what was said. `turns`: the answers so far. `notes`: sentences about the last turn or change.
     `dropped`: the number of oldest questions that it left out for the first time. `watch`: gets every step.
     `takes_commands`: advice may name slash commands. `replicas`: copies of the model, of which some may be lost.
-    `store`: keeps the turns, or None.
     """
 
     def __init__(self, session: Session, settings: ChatSettings, conversation: Conversation) -> None:
@@ -102,7 +100,6 @@ class Chat:
         self.watch: Callable[[Step], None] | None = None
         self.takes_commands = True
         self.session = session
-        self.store: TextStore | None = None
         self.replicas = len(session.copies.names)
         self._used = 0
         self._seed = session.sampling.seed
@@ -322,9 +319,6 @@ class Chat:
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
         self._used = len(prompt.tokens) + len(answer.tokens)
-        if self.store and (trouble := self.store.add([*prompt.tokens, *answer.tokens])):
-            self.notes.append(trouble)
-        self.session.keep_learned()
         self.notes += self.session.losses()
         if answer.filled_context(self._wanted.max_tokens):
             self.notes.append(context_full(self.cells, self._ways_to_room(self._used)))

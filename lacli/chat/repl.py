@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from lacli.auto.past_texts import open_texts
 from lacli.chat.commands import Commands, Reply, oldest
 from lacli.chat.conversation import Chat
 from lacli.chat.input import (
@@ -63,9 +62,8 @@ class ChatPlan:
 
     `model`: as the user typed it. `variables`: what the template gets beside a conversation. `saved`: a chat to go on
     with, whose settings hold but for those `given` on the command line, by their fields' names. `first`: a message to
-    begin with. `log`: a file to add to. `history`: the file of typed lines, `store`: the file of kept texts, `known`:
-    that of what is known of models, None for none. `learns`: as `Session.use_known` takes it. `commands`: lines of a
-    pipe may be commands.
+    begin with. `log`: a file to add to. `history`: the file of typed lines, `known`: that of what is known of models,
+    None for none. `commands`: lines of a pipe may be commands.
     """
 
     model: str = ""
@@ -78,9 +76,7 @@ class ChatPlan:
     first: str = ""
     log: str | None = None
     history: Path | None = None
-    store: Path | None = None
     known: Path | None = None
-    learns: bool = True
     color: Switch = "auto"
     status: bool = True
     stats: Detail = ""
@@ -115,7 +111,6 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         # Under -q too: the log was asked for.
         transcript = stack.enter_context(Transcript(plan.log, screen.warn))
         with loading_model(screen, verbose=plan.verbose) as loading:
-            store, notes = open_texts(path, plan.settings.decode_settings, plan.store, changing=True)
             session = Session(
                 path,
                 giving_way(model_settings),
@@ -123,7 +118,6 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
                 plan.sampling,
                 template=plan.template,
                 template_variables=plan.variables,
-                past_texts=store.texts if store else (),
                 replicas=plan.replicas,
                 verbose=plan.verbose,
                 loading=loading,
@@ -131,10 +125,9 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
             )
         stack.enter_context(session)
         if plan.known:
-            session.use_known(plan.known, learns=plan.learns)
+            session.use_known(plan.known)
         conversation = Conversation(plan.system, saved.messages)
         talk = Chat(session, plan.settings, conversation)
-        talk.store = store
         talk.takes_commands = plan.commands or is_terminal(sys.stdin)
         commands = Commands(talk, screen, transcript, plan.model, plan.template, show_status=plan.status)
         commands.file = saved.path
@@ -142,7 +135,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         repl = Repl(talk, commands, screen, transcript, plan, interactive=is_terminal(sys.stdin))
         commands.asks, commands.kept = repl.interactive and not plan.log, saved.messages
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
-        notes += [*session.notes, *talk.notes]
+        notes = [*session.notes, *talk.notes]
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*(notes if screen.quiet else told_once_a_day(notes)), *others], session.warnings)
         if repl.interactive:

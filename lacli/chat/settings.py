@@ -28,7 +28,7 @@ from lacli.chat.setting import (
 )
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words
-from lacli.settings import PRESETS, DecodeSettings, ModeName
+from lacli.settings import PRESETS, SOURCES, DecodeSettings, ModeName
 from lacli.text.format import did_you_mean, no_effect
 from lacli.text.question import read_text
 
@@ -160,6 +160,9 @@ def settings_from_json(found: object) -> ChatSettings:
         raise UsageError('"settings" is not an object')
     if unknown := [field for field in found if field not in IN_FILES]:
         raise UsageError(f"this lacli does not know the settings {', '.join(unknown)}", "use a newer lacli")
+    if isinstance(names := found.get("sources"), list):
+        # Earlier versions had more of them.
+        found = {**found, "sources": [name for name in names if name in SOURCES]}
     return ChatSettings().with_values({field: IN_FILES[field].read_json(value) for field, value in found.items()})
 
 

@@ -94,8 +94,6 @@ def chat(
     model_settings: ModelSettings,
     copies: ReplicaSettings,
     offline: options.Offline = False,
-    store: options.Store = False,
-    learn: options.Learn = True,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = "",
     quiet: options.Quiet = False,
@@ -133,8 +131,6 @@ def chat(
             decode_settings,
             sampling,
             history=history,
-            store=store,
-            learn=learn,
         ),
         saved=saved,
         first=check_text(first or asked.prompt or "", "the first message"),
@@ -157,8 +153,6 @@ def plan_of(
     sampling: SamplingSettings,
     *,
     history: bool,
-    store: bool,
-    learn: bool,
 ) -> ChatPlan:
     """A chat with the user's own history and kept texts."""
     from lacli.chat.repl import ChatPlan
@@ -172,9 +166,7 @@ def plan_of(
         ChatSettings(decode_settings, sampling, prompt_options.max_tokens, prompt_options.stops),
         variables=prompt_options.variables,
         history=history_file() if history else None,
-        store=state_file() if store else None,
         known=state_file(),
-        learns=learn,
     )
 
 

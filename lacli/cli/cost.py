@@ -51,7 +51,7 @@ Seconds = Annotated[
 Fresh = Annotated[
     bool,
     typer.Option("--fresh", rich_help_panel=COST,
-                 help="Measure again what was measured before, and forget what mode auto has learned here."),
+                 help="Measure again what was measured before."),
 ]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def cost(
     from json import dumps
 
     from lacli.auto.measure import ROWS, MeasurePlan
-    from lacli.auto.model_cost import ModelRecords, cost_key, cost_of
+    from lacli.auto.model_cost import cost_key, cost_of
     from lacli.bench.cost_report import as_json, as_lines
     from lacli.llamacpp.probe import proven
     from lacli.terminal.screen import Screen
@@ -103,9 +103,6 @@ def cost(
         fresh=fresh,
         progress=screen.note,
     )
-    records = ModelRecords(state_file(), path, settings)
-    if fresh:
-        records.forget()
     if json:
         screen.line(dumps(as_json(path, settings, found, is_kept=is_kept), ensure_ascii=False))
     else:

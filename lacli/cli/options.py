@@ -16,10 +16,8 @@ import typer
 from lacli import settings
 from lacli.cli.environment import SAID, detail, setting, switch, threads, variable_of, yes_or_no
 from lacli.cli.groups import Table, field_options, option
-from lacli.cli.lookahead_options import GUESSING
 from lacli.cli.model_names import complete_model
 from lacli.cli.placement_options import MODEL, PLACEMENT, placement_of
-from lacli.cli.prompt_options import TEXT
 from lacli.errors import LacliError, ModelLoadError, UsageError
 from lacli.llamacpp.settings import ModelSettings, SplitMode
 
@@ -260,17 +258,6 @@ Offline = Annotated[
     bool,
     setting("--offline", parser=yes_or_no, rich_help_panel=MODEL,
             help="Use models on this disk, without the network."),
-]  # fmt: skip
-Store = Annotated[
-    bool,
-    setting("--store/--no-store", rich_help_panel=TEXT,
-            help="Keep prompts and answers on this disk, and guess from them in mode auto. They are token ids in the "
-            "user's cache folder."),
-]  # fmt: skip
-Learn = Annotated[
-    bool,
-    setting("--learn/--no-learn", rich_help_panel=GUESSING,
-            help="Keep what mode auto learns of this model here. Numbers only; later runs begin with them."),
 ]  # fmt: skip
 ShowAccepted = Annotated[
     bool,

@@ -29,7 +29,6 @@ from lacli.text.question import STDIN
 from lacli.text.template import as_messages
 
 if TYPE_CHECKING:
-    from lacli.auto.past_texts import TextStore
     from lacli.cli.prompt_options import PromptOptions
     from lacli.cli.run import Loading, Output
     from lacli.terminal.waiting import Say
@@ -80,7 +79,7 @@ def ask_all(
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
             with (
-                loading.opened(question, output, screen, min(most, len(left))) as (session, store),
+                loading.opened(question, output, screen, min(most, len(left))) as session,
                 Model(session) as model,
             ):
                 own = session.model.path.name
@@ -89,7 +88,7 @@ def ask_all(
                     screen.say(f"lacli: {known}; {more}")
                 elif lines.answered:
                     screen.note(f"{known}; another -o asks anew")
-                asked = PromptList(model, rows, left, lines, store)
+                asked = PromptList(model, rows, left, lines)
                 # Lines on the same terminal show how far it is, and a pipe may lead back to it.
                 asked.run(screen, shown=not output.verbose and (name is not None or is_file(sys.stdout)))
                 if output.stats:
@@ -114,15 +113,14 @@ class PromptList:
         rows: Sequence[PromptRow],
         left: Sequence[int],
         lines: Lines,
-        store: TextStore | None = None,
     ) -> None:
-        """`left`: the indices of the rows that are to be answered. `store`: keeps the prompts with their answers."""
+        """`left`: the indices of the rows that are to be answered."""
         self._done = self._failed = 0
         self._sums = Counter[str]()
         self.seconds = 0.0
         self.cores = RunStatistics(threads=model.session.threads)
         self._model, self._rows, self._left, self._lines = model, rows, left, lines
-        self._store, self._adding, self._trouble = store, Lock(), ""
+        self._adding = Lock()
         self._coming = iter(left)
         self._running: dict[int, RunStatistics] = {}
         self._arrivals: SimpleQueue[Row | BaseException] = SimpleQueue()
@@ -153,8 +151,6 @@ class PromptList:
                 what = f"stopped: {_are(len(self._lines.answered), len(self._rows))}"
                 raise Interrupted(f"{what} {self._lines.place}", self._lines.way_on) from None
         self.seconds = perf_counter() - self._begin
-        if self._trouble:
-            screen.note(self._trouble)
 
     @property
     def words(self) -> str:
@@ -235,8 +231,6 @@ class PromptList:
         with self._adding:
             self.cores.core_s += answer.statistics.core_s
             self.cores.core_wanted_s += answer.statistics.core_wanted_s
-            if self._store:
-                self._trouble = self._store.add([*stream.prompt, *answer.tokens]) or self._trouble
         return answer
 
     def _next(self, say: Say) -> Row:

@@ -25,7 +25,6 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings, Detail
 
 if TYPE_CHECKING:
-    from lacli.auto.past_texts import TextStore
     from lacli.session.generation import Answer, Generation
     from lacli.session.session import Session
     from lacli.stats import Step
@@ -85,8 +84,7 @@ class Output:
 class Loading:
     """What sessions are made of.
 
-    `model`: as MODEL is; None for smollm2-135m. `replicas`: as Session takes it. `stores`: keep texts and guess from
-    kept ones. `learns`: as `Session.use_known` takes it.
+    `model`: as MODEL is; None for smollm2-135m. `replicas`: as Session takes it.
     """
 
     model: str | None
@@ -95,25 +93,20 @@ class Loading:
     sampling: SamplingSettings
     replicas: ReplicaSettings
     offline: bool
-    stores: bool
-    learns: bool
 
     @contextmanager
     def opened(
         self, question: PromptOptions, output: Output, screen: Screen, parallel: int | None = None
-    ) -> Iterator[tuple[Session, TextStore | None]]:
-        """Load the model with the kept texts: for a question, or for several of its kind, `parallel` at a time."""
-        from lacli.auto.past_texts import open_texts
+    ) -> Iterator[Session]:
+        """Load the model: for a question, or for several of its kind, `parallel` at a time."""
         from lacli.llamacpp.model import giving_way
         from lacli.llamacpp.probe import told_once_a_day
         from lacli.session.session import Session
-        from lacli.terminal.interrupts import without_ctrl_c
         from lacli.terminal.screen import loading_model
         from lacli.text.records import state_file
 
         path = options.model_path(self.model, screen, self.offline)
         with loading_model(screen, verbose=output.verbose) as loading:
-            store, notes = open_texts(path, self.decode_settings, state_file() if self.stores else None)
             opened = Session(
                 path,
                 giving_way(self.model_settings),
@@ -121,7 +114,6 @@ class Loading:
                 self.sampling,
                 template=None if question.raw else question.template,
                 template_variables=question.variables,
-                past_texts=store.texts if store else (),
                 replicas=self.replicas,
                 texts=parallel,
                 verbose=output.verbose,
@@ -129,14 +121,9 @@ class Loading:
                 reading=partial(screen.reading, shown=not output.verbose),
             )
         with opened as session:
-            session.use_known(state_file(), learns=self.learns)
-            session.notes[:0] = notes
+            session.use_known(state_file())
             screen.notes(session.notes if screen.quiet else told_once_a_day(session.notes), session.warnings)
-            try:
-                yield session, store
-            finally:
-                with without_ctrl_c():
-                    session.keep_learned()
+            yield session
 
 
 @with_groups(asked=options.asked, **ANSWERING)
@@ -158,8 +145,6 @@ def run(
     model_settings: ModelSettings,
     copies: ReplicaSettings,
     offline: options.Offline = False,
-    store: options.Store = False,
-    learn: options.Learn = True,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = "",
     json: options.Json = False,
@@ -205,7 +190,7 @@ def run(
     if conversation or (unasked and on_terminal()):
         first = "" if prompt is None and file is None else read_question(prompt, file, stdin=False)
         plan = replace(
-            plan_of(model, prompt_options, decode_settings, sampling, history=history, store=store, learn=learn),
+            plan_of(model, prompt_options, decode_settings, sampling, history=history),
             first=first,
             color=color,
             stats=stats,
@@ -219,7 +204,7 @@ def run(
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     # A file may be a pipe: it is read once, and before the model is loaded.
     question = replace(question, typed=question.system, file=None)
-    loading = Loading(model, model_settings, decode_settings, sampling, copies, offline, store, learn)
+    loading = Loading(model, model_settings, decode_settings, sampling, copies, offline)
     output = Output(json, stats, verbose, bool(sampling.json_schema))
     if prompts is not None:
         from lacli.cli.prompts import ask_all
@@ -237,12 +222,9 @@ def run(
 
 def ask(question: PromptOptions, loading: Loading, output: Output, screen: Screen) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
-    with loading.opened(question, output, screen) as (session, store):
+    with loading.opened(question, output, screen) as session:
         prompt = session.prompt(question.text, question.system, raw=question.raw)
         generation = _answer(session, prompt, question, output, screen)
-        if store and (trouble := store.add([*prompt, *generation.answer().tokens])):
-            session.notes.append(trouble)
-            screen.note(trouble)
         _conclude(session, generation, question, output, screen)
 
 

@@ -54,6 +54,11 @@ Slots = Annotated[
 Metrics = Annotated[
     bool, setting("--metrics/--no-metrics", parser=yes_or_no, rich_help_panel=SERVER, help="Answer GET /metrics.")
 ]
+Measure = Annotated[
+    bool,
+    setting("--measure/--no-measure", rich_help_panel=SERVER,
+            help="Measure once, for some seconds, what steps of a new model cost here."),
+]  # fmt: skip
 Page = Annotated[bool, setting("--ui/--no-ui", parser=yes_or_no, rich_help_panel=SERVER, help="Show the page at /.")]
 Cors = Annotated[
     str,
@@ -118,7 +123,7 @@ def serve(
     model_settings: ModelSettings,
     copies: ReplicaSettings,
     offline: options.Offline = False,
-    learn: options.Learn = True,
+    measure: Measure = True,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
@@ -166,9 +171,9 @@ def serve(
                 verbose=verbose,
                 loading=loading,
             )
-        session.use_known(state_file(), learns=learn)
-        if learn and session.texts > 1 and session.settings.mode == "auto" and session.wants_cost:
-            screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-learn leaves it out")
+        session.use_known(state_file())
+        if measure and session.texts > 1 and session.settings.mode == "auto" and session.wants_cost:
+            screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
@@ -201,10 +206,7 @@ def serve(
                 ssl_keyfile=ssl_key_file or None,
             )
             run.log_to(sys.stderr, logging.WARNING if quiet else logging.INFO)
-            try:
-                run.serve(server, listening or None)
-            finally:
-                session.keep_learned()
+            run.serve(server, listening or None)
 
 
 def _names(text: str) -> list[str]:

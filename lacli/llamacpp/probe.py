@@ -80,13 +80,11 @@ def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
     Both numbers of threads are decided in the result. Raises ModelLoadError if no settings help.
     """
     settings = with_threads(settings)
-    notes = [*trouble_with(state_file())]
     fault = fault_of(settings.threads, settings.threads_batch, settings.repack)
     if not fault:
-        return settings, " ".join(notes)
+        return settings, ""
     if settings.repack and not fault_of(settings.threads, settings.threads_batch, repack=False):
-        notes.append(f"{KERNELS_OFF}; lacli doctor has a cure")
-        return replace(settings, repack=False), ". ".join(notes)
+        return replace(settings, repack=False), f"{KERNELS_OFF}; lacli doctor has a cure"
     fails = f"this build of llama.cpp fails on this processor: {fault}"
     raise ModelLoadError(fails, f"build it: {rebuild_command(sound_kind())}")
 
@@ -101,14 +99,6 @@ def told_once_a_day(notes: Sequence[str]) -> list[str]:
     if found:
         records.save(TOLD, key, {"at": time()})
     return [*notes]
-
-
-@cache
-def trouble_with(records: Path) -> tuple[str, ...]:
-    """Set a file of records aside that is damaged or foreign, and return the sentence about it."""
-    said: list[str] = []
-    Records(records, said.append).check()
-    return tuple(said)
 
 
 @cache

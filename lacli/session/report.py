@@ -36,7 +36,6 @@ SOURCE_WORDS = {
     Origin.CHAIN: "the draft",
     Origin.SUFFIX: "the text so far",
     Origin.RECYCLING: "what the model held probable",
-    Origin.STORE: "earlier texts",
 }
 """Where guesses came from, in README's words."""
 
@@ -289,8 +288,8 @@ def _sizes(settings: DecodeSettings) -> str:
 
 
 def _asked(settings: DecodeSettings) -> str:
-    """The sources, where they are not all that need no file."""
-    if {*SOURCES} - {*settings.sources} <= {"store"}:
+    """The sources, where they are not all."""
+    if {*SOURCES} <= {*settings.sources}:
         return ""
     return f", sources {','.join(settings.sources) or 'none'}"
 

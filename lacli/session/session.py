@@ -12,10 +12,8 @@ from weakref import WeakSet
 
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import Auto, AutoModes
-from lacli.auto.model_cost import ModelRecords, cost_beside
-from lacli.auto.past_texts import PastTexts
+from lacli.auto.model_cost import cost_beside, is_put_off, known_cost, put_off
 from lacli.auto.step_cost import Cost
-from lacli.batch import Ints
 from lacli.decode import Decoder
 from lacli.engine import Engine, Read, unseen
 from lacli.errors import LacliError, UsageError
@@ -46,7 +44,7 @@ from lacli.text.json_schema import grammar_of
 from lacli.text.template import VARIABLES, check_variables, choose_template
 from lacli.verify import Verifier, verifier
 
-CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix", "store")
+CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix",)
 """The sources of mode auto that guess chains; a model with a recurrent state takes nothing else back."""
 
 
@@ -69,7 +67,6 @@ class Session(Closing):
         template: str | None = "",
         template_variables: Mapping[str, object] | None = None,
         cost: Cost | None = None,
-        past_texts: Sequence[Ints] = (),
         replicas: ReplicaSettings | None = None,
         texts: int | None = None,
         often_alone: bool = False,
@@ -79,11 +76,10 @@ class Session(Closing):
     ) -> None:
         """`template_variables`: what the template gets beside a conversation, such as `enable_thinking`.
 
-        `cost`: what steps cost here, where it was measured before. `past_texts`: the token ids of texts of earlier
-        runs. `replicas`: how many copies of the model answer together, and where; None for one. `texts`: answers that a
-        Model decodes at a time in this session's context; None where it decodes its own. `often_alone`: mostly one of
-        them decodes. `loading`: as LlamaModel takes it. `reading`: as Decoder takes it, and gets the `threads` of this
-        process that read.
+        `cost`: what steps cost here, where it was measured before. `replicas`: how many copies of the model answer
+        together, and where; None for one. `texts`: answers that a Model decodes at a time in this session's context;
+        None where it decodes its own. `often_alone`: mostly one of them decodes. `loading`: as LlamaModel takes it.
+        `reading`: as Decoder takes it, and gets the `threads` of this process that read.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
@@ -91,8 +87,7 @@ class Session(Closing):
         self._reading = reading
         self.texts, self._is_shared = texts or 1, texts is not None
         self._cost = cost
-        self._records: ModelRecords | None = None
-        self._past_texts = PastTexts(past_texts) if past_texts else None
+        self._state: Path | None = None
         self._schema: tuple[str, str, list[str]] = ("", "", [])
         self._busy = Lock()
         self._generations: WeakSet[Generation] = WeakSet()
@@ -120,7 +115,7 @@ class Session(Closing):
             self.model_settings = self.copies.model_settings
             self.prompts = self._prompts(template, template_variables or {})
             decode_settings = self._restricted(decode_settings)
-            self.notes += source_notes(decode_settings, texts=self._past_texts is not None)
+            self.notes += source_notes(decode_settings)
             self.sampling = self._own_sampling(sampling)
             self.sampler = self._new_sampler(self.sampling)
             stack.callback(self._close_sampler)
@@ -137,7 +132,7 @@ class Session(Closing):
     @property
     def sources(self) -> tuple[SourceName, ...]:
         """Where mode auto can take guesses from, of the sources that were chosen."""
-        return asked_sources(self.settings, texts=self._past_texts is not None)
+        return asked_sources(self.settings)
 
     @cached_property
     def max_rollback(self) -> int:
@@ -214,9 +209,8 @@ class Session(Closing):
             cost_of: Callable[[int], float | None] = mode.experience.cost_model.known
         elif self.settings.mode == "plain":
             return 1.0
-        elif cost := self._cost or (self._records.cost() if self._records else None):
-            self._cost = cost
-            cost_of = partial(cost.at(len(self.decoder.tokens)).known, outputs=self.settings.max_outputs)
+        elif self._cost:
+            cost_of = partial(self._cost.at(len(self.decoder.tokens)).known, outputs=self.settings.max_outputs)
         else:
             return None
         # A plain step of --strict is padded to `least` rows.
@@ -233,29 +227,18 @@ class Session(Closing):
             self._cost = cost.among(len(self.copies.names))
             self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
 
-    def use_known(self, state: Path, *, learns: bool = True) -> None:
-        """Let mode auto begin with what the file `state` has on this model and machine, now or once it is chosen.
-
-        `learns`: with what earlier answers taught it too, and `keep_learned` adds to that. What is decoded is decoded
-        anew.
-        """
-        with self.alone():
-            self._records = ModelRecords(
-                state,
-                self.model.path,
-                self.model_settings,
-                learns=learns,
-                replicas=self.copies.names,
-                elsewhere=self.copies.elsewhere,
-            )
-            self.decoder = self.decoder_in(self.copies.contexts or self.engine, self.settings)
+    def use_known(self, state: Path) -> None:
+        """Let mode auto begin with the step costs that the file `state` has; what is decoded is decoded anew."""
+        self._state = state
+        if cost := known_cost(state, self.model.path, self.model_settings):
+            self.use_cost(cost)
 
     @property
     def wants_cost(self) -> bool:
         """True if mode auto can be told what steps cost here and has not been; not right after a try that failed."""
         if not self.copies.here or self._cost:
             return False
-        return not (self._records and (self._records.cost() or self._records.is_put_off))
+        return not (self._state and is_put_off(self._state, self.model.path, self.model_settings))
 
     def learn_cost(
         self,
@@ -275,22 +258,17 @@ class Session(Closing):
         if cost.stopped:
             raise KeyboardInterrupt
         # Times of a busy machine mislead more than none: mode auto learns them then.
-        if cost.rough and self._records:
-            self._records.put_off()
+        if cost.rough and self._state:
+            put_off(self._state, self.model.path, self.model_settings)
         elif cost.staircases and not cost.rough:
             self.use_cost(cost)
         return cost
-
-    def keep_learned(self) -> None:
-        """Keep what mode auto has learned of the model and the machine by now, in the file that `use_known` named."""
-        if self._records and self.settings.mode == "auto":
-            self._records.keep()
 
     def decoder_in(
         self, engine: Engine | Mapping[str, Engine], settings: DecodeSettings, kind: type[Decoder] = Decoder
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
-        make_mode = AutoModes(self._cost, self._past_texts, self._records)
+        make_mode = AutoModes(self._cost)
         # No advice to type a smaller -t: threads that give way do it themselves.
         reading = partial(self._reading, threads=0 if self.gives_way else self.threads)
         if isinstance(engine, Mapping):
@@ -310,7 +288,7 @@ class Session(Closing):
             chosen = replace(decode_settings, strict=now.strict, ordered=now.ordered, min_outputs=now.min_outputs)
             chosen = self._restricted(chosen)
             if (chosen.mode, chosen.sources) != (now.mode, now.sources):
-                self.notes += source_notes(chosen, texts=self._past_texts is not None)
+                self.notes += source_notes(chosen)
             if chosen.strict:
                 check_draws(sampling)
             sampling = self._own_sampling(sampling)
@@ -477,14 +455,13 @@ def context_notes(asked: int, cells: int, model: LlamaModel, *, alone: bool) -> 
     return notes
 
 
-def asked_sources(settings: DecodeSettings, *, texts: bool) -> tuple[SourceName, ...]:
-    """The sources of mode auto that can guess anything. `texts`: whether there are some of earlier runs."""
-    chosen = (name for name in settings.sources if name != "store" or texts)
-    return tuple(name for name in chosen if settings.max_rollback < 0 or name in CHAIN_SOURCES)
+def asked_sources(settings: DecodeSettings) -> tuple[SourceName, ...]:
+    """The sources of mode auto that can guess anything."""
+    return tuple(name for name in settings.sources if settings.max_rollback < 0 or name in CHAIN_SOURCES)
 
 
-def source_notes(settings: DecodeSettings, *, texts: bool) -> list[str]:
+def source_notes(settings: DecodeSettings) -> list[str]:
     """Say where mode auto has no source left to guess from."""
-    if settings.mode != "auto" or asked_sources(settings, texts=texts):
+    if settings.mode != "auto" or asked_sources(settings):
         return []
     return ["no source is left, so auto decodes plainly"]

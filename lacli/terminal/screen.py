@@ -32,7 +32,6 @@ ORIGIN_COLORS: dict[Origin, int] = {
     Origin.RECYCLING: 5,
     Origin.POOL: 6,
     Origin.WINDOW: 3,
-    Origin.STORE: 1,
     Origin.CHAIN: 12,
 }
 """Green, magenta, cyan, yellow, red and bright blue; the model's own tokens have none.

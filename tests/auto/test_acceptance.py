@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.auto.acceptance import (
@@ -16,10 +16,8 @@ from lacli.auto.acceptance import (
     INITIAL_BUDGET,
     MAX_BALANCE,
     MAX_CREDIT,
-    MAX_KEPT_TRIES,
     MAX_PAUSE,
     MAX_WINDOW_SHARE,
-    MEAN_PRIOR,
     PRIOR_TRIES,
     STAKE,
     TRIAL,
@@ -51,49 +49,6 @@ def test_the_probability_is_hits_over_tries_each_a_little_older_than_the_next(
     hits = first * expected + sum(age for age, hit in zip(ages, seen, strict=True) if hit)
     assert probability[0] == pytest.approx(hits / (first + sum(ages)))
     assert probability[1] == other and probability is estimate.probability
-
-
-@given(chances, tries, tries)
-def test_a_run_that_begins_from_an_earlier_ones_numbers_goes_on_as_it_did(
-    expected: float, before: list[bool], after: list[bool]
-) -> None:
-    first, second = AcceptanceEstimate([0.5, expected]), AcceptanceEstimate([0.5, expected])
-    for hit in before:
-        first.record(1, hit)
-    second.begin_from(first.numbers(), 1.0)
-    first.begin()
-    for hit in after:
-        assert second.probability == pytest.approx(first.probability, abs=2e-3)
-        first.record(1, hit)
-        second.record(1, hit)
-
-
-@given(chances, tries, st.floats(0, 1))
-@example(0.5, [True, True, False] * 60, 0.5)
-def test_what_earlier_runs_saw_counts_as_some_tries_and_fades_into_the_expectation(
-    expected: float, seen: list[bool], weight: float
-) -> None:
-    first, second = AcceptanceEstimate([expected]), AcceptanceEstimate([expected])
-    for hit in seen:
-        first.record(0, hit)
-    probability = second.probability
-    second.begin_from(first.numbers(), weight)
-    hits, count = first.numbers()[0]
-    counted = min(count, MAX_KEPT_TRIES) * weight
-    share = hits / count if count else 0.0
-    assert second.numbers()[0] == pytest.approx([share * counted, counted], abs=2e-3)
-    mean = (share * counted + MEAN_PRIOR * expected) / (counted + MEAN_PRIOR)
-    assert probability[0] == pytest.approx(mean, abs=2e-3)
-
-
-@pytest.mark.parametrize("pair", [["x", 1], [1], 1, None], ids=str)
-def test_what_are_no_hits_and_tries_of_these_kinds_changes_nothing(pair: object) -> None:
-    estimate = AcceptanceEstimate([0.5, 0.7])
-    with pytest.raises((ValueError, TypeError)):
-        estimate.begin_from([[5, 9], pair], 1.0)
-    with pytest.raises(ValueError):
-        estimate.begin_from([[5, 9]], 1.0)
-    assert estimate.probability == [0.5, 0.7] and estimate.numbers() == [[0, 0], [0, 0]]
 
 
 @pytest.mark.parametrize("long", [100, 10_000])
@@ -261,34 +216,6 @@ def test_one_that_finds_nothing_is_given_up_after_a_trial_and_tried_more_and_mor
     assert all(end - begin == TRIAL for begin, end in zip(begins, ends, strict=False))
     pauses = [begin - end for end, begin in zip(ends, begins[1:], strict=False)]
     assert pauses == sorted(pauses) and pauses[0] < pauses[1] < pauses[2] and max(pauses) == MAX_PAUSE
-
-
-def test_the_pause_before_the_next_trial_goes_on_in_another_run() -> None:
-    width = WindowWidth(MOST, NGRAM, 1000)
-    columns = driven(width, GPU, 500, found=0)
-    whole = columns + driven(width, GPU, 2000, found=0)
-    again = WindowWidth(MOST, NGRAM, 1000)
-    driven(again, GPU, 500, found=0)
-    kept = again.numbers()
-    again = WindowWidth(MOST, NGRAM, 1000)
-    again.begin_from(kept, 1.0)
-    assert columns + driven(again, GPU, 2000, found=0) == whole
-
-
-def test_a_source_sleeps_on_and_is_trusted_as_much_in_another_run() -> None:
-    first, second = SourceAccount(), SourceAccount()
-    decided(first, 150, -0.1, promising=False)
-    for _ in range(20):
-        first.record_guess(0.8, False)
-    second.begin_from(first.numbers(), 1.0)
-    assert second.trust == pytest.approx(first.trust, abs=1e-3) and second.trust < 0.5
-    assert decided(first, 400, -0.1, promising=False) == decided(second, 400, -0.1, promising=False)
-    old = SourceAccount()
-    old.begin_from(first.numbers(), 0.0)
-    assert old.trust == 1 and old.numbers()[0] == FIRST_TRIAL
-    for damaged in ([64, 1], [64, 1, "x"], None):
-        with pytest.raises((ValueError, TypeError)):
-            second.begin_from(damaged, 1.0)
 
 
 def test_a_source_that_lost_in_one_text_is_tried_in_the_next_where_rows_are_cheap() -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from lacli.auto import acceptance
 from lacli.auto.cost_model import FIRST_ROWS
 from lacli.auto.mode import AutoModes
-from lacli.auto.past_texts import PastTexts
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch
 from lacli.decode import Decoder
@@ -124,12 +122,9 @@ class Setting:
         clock = FakeClock()
         engine = toy(self.chosen, self.real, clock, self.cells, self.ends, self.batch_rows)
         text = self.plain(self.prompt, self.limit)
-        # The kept text is the answer itself, but for a token.
-        kept = PastTexts([np.array([*self.prompt, *text[:9], 0, *text[9:]], np.int32)])
         with clocked(clock, first_trial=2):
-            decoder = Decoder(
-                engine, self.chosen, make_mode=AutoModes(self.measured.measured if self.measured else None, kept)
-            )
+            measured = self.measured.measured if self.measured else None
+            decoder = Decoder(engine, self.chosen, make_mode=AutoModes(measured))
             steps = list(decoder.generate(self.prompt, self.limit))
             assert tokens_of(steps) == text
             assert decoder.tokens == self.prompt + text
@@ -385,12 +380,11 @@ def watched(
     chosen: DecodeSettings = AUTO,
     length: int = 300,
     first_trial: int = acceptance.FIRST_TRIAL,
-    kept: PastTexts | None = None,
 ) -> tuple[Watching, list[Step]]:
     clock = FakeClock()
     engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, sequences=chosen.sequences)
     with clocked(clock, first_trial):
-        decoder = Decoder(engine, chosen, make_mode=AutoModes(stairs.measured, kept))
+        decoder = Decoder(engine, chosen, make_mode=AutoModes(stairs.measured))
         prompt = list(writer.text)
         steps = list(decoder.generate(prompt, length))
     return engine, steps
@@ -459,8 +453,7 @@ def test_a_source_whose_guesses_do_not_come_true_sleeps_and_learns_nothing(stair
 @pytest.mark.parametrize("source", SOURCES)
 def test_each_source_alone_is_used_where_rows_are_nearly_free(source: SourceName) -> None:
     writer = Writer(14, passage=10)
-    kept = PastTexts([np.array(writer.text, np.int32)])
-    engine, _ = watched(writer, GPU, replace(AUTO, sources=(source,)), 300, first_trial=2, kept=kept)
+    engine, _ = watched(writer, GPU, replace(AUTO, sources=(source,)), 300, first_trial=2)
     assert sum(rows > 1 for rows in engine.rows) > 5
 
 

@@ -15,8 +15,8 @@ import pytest
 from lacli.auto.experience import Experience
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes
-from lacli.auto.model_cost import KIND, LEARNED, ModelRecords, cost_key, cost_of, device_names, known_cost, machine_key
-from lacli.auto.step_cost import Cost, KeptSteps, Point, StepCost
+from lacli.auto.model_cost import KIND, cost_key, cost_of, device_names, known_cost, machine_key
+from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.decode import Decoder
 from lacli.llamacpp.devices import Device, with_threads
 from lacli.llamacpp.library import Backend, build, devices
@@ -243,93 +243,6 @@ def test_a_model_of_another_name_is_not_even_read(state: Path, tmp_path: Path) -
     assert known_cost(state, tmp_path / "missing.gguf", SETTINGS) is None
 
 
-def keep(records: ModelRecords, *, sampled: bool = False) -> None:
-    """Learn that the first kind of match comes true, and what steps of 2 rows cost, and keep it."""
-    experience = Experience(DecodeSettings(), sampled=sampled)
-    records.go_on(experience)
-    for _ in range(20):
-        experience.acceptances["suffix"].record(0, True)
-    for rows, seconds in ((1, 0.1), (1, 0.1), (2, 0.15)):
-        experience.cost_model.record(rows, seconds)
-    records.keep()
-
-
-def begun(records: ModelRecords, *, sampled: bool = False) -> tuple[Experience, float]:
-    experience = Experience(DecodeSettings(), sampled=sampled)
-    return experience, records.go_on(experience)
-
-
-ANEW = Experience(DecodeSettings()).numbers()
-
-
-def test_a_run_begins_with_what_the_last_one_of_its_kind_has_learned(state: Path, model: Path) -> None:
-    records = ModelRecords(state, model, SETTINGS)
-    assert begun(records)[1] == 0.0 and not state.exists()
-    keep(records)
-    experience, saved_at = begun(ModelRecords(state, model, SETTINGS))
-    assert experience.hit_rates["suffix"][0] == 1 and experience.cost_model.seen.sizes[0][:2] == (2, 1.5)
-    assert 0 <= time() - saved_at < 60
-    for other in (
-        ModelRecords(state, model, replace(SETTINGS, threads=3)),
-        ModelRecords(state, model, SETTINGS, replicas=("a", "b")),
-        ModelRecords(state, model, SETTINGS, learns=False),
-    ):
-        experience, saved_at = begun(other)
-        assert (experience.numbers(), saved_at) == (ANEW, 0.0)
-    assert begun(records, sampled=True)[1] == 0.0
-
-
-def test_nothing_is_kept_where_nothing_is_to_be_learned_or_was(state: Path, model: Path) -> None:
-    keep(ModelRecords(state, model, SETTINGS, learns=False))
-    ModelRecords(state, model, SETTINGS).keep()
-    assert not state.exists()
-    # A file in the folder's place is no error either.
-    state.parent.write_text("in the way")
-    keep(ModelRecords(state, model, SETTINGS))
-
-
-def test_what_sampled_and_greedy_texts_taught_together_is_kept_apart(state: Path, model: Path) -> None:
-    greedy, _ = begun(records := ModelRecords(state, model, SETTINGS))
-    records.go_on(drawn := greedy.other_kind())
-    for acceptance, hit in ((greedy.acceptances["suffix"], True), (drawn.acceptances["suffix"], False)):
-        acceptance.record(0, hit)
-    for rows, seconds in ((1, 0.1), (1, 0.1), (2, 0.15)):
-        greedy.cost_model.record(rows, seconds)
-    records.keep()
-    for sampled, rate in ((False, 1.0), (True, 0.0)):
-        again, saved_at = begun(ModelRecords(state, model, SETTINGS), sampled=sampled)
-        assert saved_at and again.hit_rates["suffix"] == (rate, 1.0)
-        assert again.cost_model.seen.sizes[0][:2] == (2, 1.5)
-
-
-def test_where_another_machine_computes_too_guesses_are_learned_and_costs_are_not(state: Path, model: Path) -> None:
-    save(state, cost_key(model, SETTINGS, PLAN))
-    records = ModelRecords(state, model, SETTINGS, replicas=("RPC0",), elsewhere=True)
-    assert records.cost() is None
-    keep(records)
-    ((key, value),) = Records(state).all(LEARNED)
-    assert "steps" not in value and "suffix" in value
-    steps = KeptSteps(0.1, 0, None, ((2, 1.5, 9.0),))._asdict()
-    Records(state).save(LEARNED, key, {**value, "steps": steps})
-    experience, _ = begun(records)
-    assert "suffix" in experience.hit_rates and not experience.cost_model.seen.plain_s
-    here = ModelRecords(state, model, SETTINGS, replicas=("a", "b")).cost()
-    assert here == COST.among(2)
-
-
-def test_what_was_learned_of_a_model_here_is_forgotten_and_the_rest_is_not(state: Path, model: Path) -> None:
-    save(state, cost_key(model, SETTINGS, PLAN))
-    records, other = ModelRecords(state, model, SETTINGS), ModelRecords(state, model, replace(SETTINGS, threads=3))
-    copies = ModelRecords(state, model, SETTINGS, replicas=("a", "b"))
-    for each in (records, other, copies):
-        keep(each)
-    keep(records, sampled=True)
-    Records(state).save(LEARNED, ["no", "key"], 1)
-    records.forget()
-    assert [begun(each)[1] > 0 for each in (records, other, copies)] == [False, True, False]
-    assert begun(records, sampled=True)[1] == 0.0 and known_cost(state, model, SETTINGS) == COST
-
-
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     model_settings = ModelSettings(context=256, threads=1, threads_batch=1, gpu_layers=0)
@@ -360,34 +273,6 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
     with load(model_settings=session.model_settings, decode_settings=session.settings, cost=COST) as other:
         other.decoder_in(other.engine, other.settings, Told)
     assert seen == [COST] * 3
-
-
-def test_a_session_begins_with_what_the_one_before_has_learned(session: Session, state: Path) -> None:
-    greedy, drawn = session.sampling, replace(session.sampling, temp=1.0, seed=1)
-    settings = replace(session.settings, mode="auto")
-
-    def begin() -> Experience:
-        # As at the start of a program: another session's would be no other.
-        session.adapt(settings, greedy)
-        session.use_known(state)
-        mode: Any = session.decoder._text.mode
-        experience: Experience = mode.experience
-        return experience
-
-    prompt = session.prompt("one two three one two three one two three", raw=True)
-    first = begin()
-    assert first.numbers() == ANEW
-    list(session.generate(prompt, 12))
-    session.keep_learned()
-    learned = first.hit_rates["suffix"]
-    for _ in range(2):
-        again = begin()
-        assert again is not first and again.hit_rates["suffix"] == pytest.approx(learned, rel=1e-3)
-        # What is learned of drawn tokens later says nothing about these, and plain decoding nothing at all.
-        for chosen, sampling in ((settings, drawn), (replace(settings, mode="plain"), greedy)):
-            session.adapt(chosen, sampling)
-            list(session.generate(prompt, 12, reuse=True))
-            session.keep_learned()
 
 
 def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(

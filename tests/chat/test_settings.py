@@ -319,7 +319,6 @@ def test_json_leaves_out_what_the_model_decides_and_may_leave_out_what_is_defaul
         ({"strict": 1}, '"strict" cannot be 1'),
         ({"top_p": 7}, "must be from 0 to 1"),
         ({"mode": "fast"}, "--mode cannot be 'fast'"),
-        ({"sources": ["pool", "magic"]}, "there is no source 'magic'"),
         ({"stops": "x"}, '"stops" cannot be "x"'),
         ({"stops": [1]}, '"stops" cannot be [1]'),
         ({"logit_bias": ["x"]}, "logit-bias"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lacli.auto.measure import measure
-from lacli.auto.model_cost import ModelRecords
+from lacli.auto.model_cost import known_cost
 from lacli.auto.step_cost import Cost
 from lacli.llamacpp.context import MAX_ROLLBACK
 from lacli.llamacpp.probe import IN_TRIAL
@@ -80,24 +80,20 @@ def test_other_flags_and_other_models_are_measured_on_their_own(cache: dict[str,
 
 
 @pytest.mark.parametrize("command", [("run", "-p", "Say yes."), ("chat", "-p", "Say yes.")])
-def test_mode_auto_begins_with_what_was_measured_and_other_modes_do_not_ask(
+def test_a_session_begins_with_what_was_measured(
     cache: dict[str, str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Cost | None] = []
-    asked = ModelRecords.cost
 
-    def telling(records: ModelRecords) -> Cost | None:
-        told.append(asked(records))
+    def telling(*given: Any) -> Cost | None:
+        told.append(known_cost(*given))
         return told[-1]
 
-    monkeypatch.setattr(ModelRecords, "cost", telling)
+    monkeypatch.setattr("lacli.session.session.known_cost", telling)
     measured(cache, *FEW)
-    for mode, asks in (("auto", 1), ("plain", 1)):
+    for mode in ("auto", "plain"):
         assert call(*command, "-n", "1", "--mode", mode, env=cache).code == 0
-        assert len(told) == asks
-    if command[0] == "chat":
-        assert call(*command, "-n", "1", "--mode", "plain", "--commands", stdin=b"/mode auto\n", env=cache).code == 0
-        assert len(told) == 2
+    assert len(told) == 2
     (value,) = (value for _, value in kept(cache))
     assert all(json.loads(json.dumps(asdict(each))) == value for each in told if each) and all(told)
 

@@ -214,8 +214,8 @@ def test_of_llama_cpps_variables_only_slips_in_those_that_lacli_reads_are_unknow
     environ = {f"LLAMA_ARG_{name}": "1" for name in (*slips, *LLAMA_CPPS_OWN)}
     meant = {f"LLAMA_ARG_{slip}": f"did you mean LLAMA_ARG_{name}?" for slip, name in slips.items()}
     assert unknown_variables(environ, known_variables(COMMANDS)) == meant
-    assert unknown_variables({"LACLI_NO_LEARN": "1"}, known_variables(COMMANDS)) == {
-        "LACLI_NO_LEARN": "write LACLI_LEARN=0"
+    assert unknown_variables({"LACLI_NO_MEASURE": "1"}, known_variables(COMMANDS)) == {
+        "LACLI_NO_MEASURE": "write LACLI_MEASURE=0"
     }
 
 
@@ -267,7 +267,7 @@ def test_every_flag_changes_the_settings_of_a_run(parameter: Any) -> None:
     # Mirostat draws nothing at temperature 0, and one device of several is chosen where the model is not split.
     base = [*([] if "--temp" in parameter.opts else ["--temp", "0.7"])]
     base += ["-sm", "none"] if "--main-gpu" in parameter.opts else []
-    env = {"LACLI_NO_REPACK": "0", "LACLI_LEARN": "1"}  # the tests of a faulty build set the one, all set the other
+    env = {"LACLI_NO_REPACK": "0", "LACLI_MEASURE": "1"}  # the tests of a faulty build set the one, all set the other
     plain = settings_of_run(*base, **env)
     assert settings_of_run(*base, *as_flag(parameter, samples(parameter)[0])) != plain
 

@@ -16,13 +16,10 @@ from typing import Any, NoReturn
 import pytest
 
 from lacli import DecodeSettings, ModelSettings
-from lacli.auto.model_cost import LEARNED
-from lacli.auto.past_texts import TextStore, text_key
 from lacli.cli.answer_lines import Lines, LinesFile
 from lacli.errors import LacliError, OutputError
 from lacli.llamacpp.context import LlamaEngine
 from lacli.terminal.screen import Screen
-from lacli.text.records import NAME, Records
 from tests.loading import STDLIB_7M, generate, load
 from tests.program import Done, call, exit_code, start
 
@@ -315,7 +312,7 @@ def test_answers_of_another_model_in_the_file_are_named(tmp_path: Path) -> None:
     assert told in run(tmp_path, "-q", "-o", str(answers)).err
 
 
-def test_ctrl_c_leaves_the_answers_and_what_was_learned_and_the_same_command_goes_on(
+def test_ctrl_c_leaves_the_answers_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = LinesFile.add
@@ -326,15 +323,14 @@ def test_ctrl_c_leaves_the_answers_and_what_was_learned_and_the_same_command_goe
             signal.raise_signal(signal.SIGINT)
 
     rows: list[Row] = [*({"prompt": word, "max_tokens": 3} for word in ("one", "two")), {"prompt": "three"}]
-    out, env = tmp_path / "out.jsonl", {"XDG_CACHE_HOME": str(tmp_path), "LACLI_LEARN": "1"}
+    out = tmp_path / "out.jsonl"
     with monkeypatch.context() as patch:
         patch.setattr(LinesFile, "add", interrupted)
         # The last answer takes longer than Ctrl-C.
         endless = ("-n", "-1", "--ignore-eos", "--mode", "auto")
-        done = run(tmp_path, "-o", str(out), *endless, rows=rows, env=env)
+        done = run(tmp_path, "-o", str(out), *endless, rows=rows)
     last = f"lacli: stopped: 2 of 3 answers are in {out} (the same command goes on)"
     assert (done.code, done.err.splitlines()[-1]) == (130, last)
-    assert Records(tmp_path / "lacli" / NAME).all(LEARNED)
     assert run(tmp_path, "-o", str(out), rows=rows).code == 0
     assert texts_of(out.read_text()) == texts_of(run(tmp_path, rows=rows).out)
 
@@ -393,12 +389,3 @@ def test_flags_without_effect_are_named_and_variables_are_not_refused(tmp_path: 
 def test_strict_several_at_a_time_is_refused_with_the_way_out(tmp_path: Path) -> None:
     done = run(tmp_path, "--strict", env={"LACLI_PARALLEL": "2"})
     assert done.code == 2 and "(--parallel 1; LACLI_PARALLEL sets --parallel)" in done.err
-
-
-def test_store_keeps_each_prompt_with_its_answer(tmp_path: Path) -> None:
-    env = {"XDG_CACHE_HOME": str(tmp_path)}
-    done = run(tmp_path, "--mode", "auto", "--store", env=env)
-    count = sum(len(row.get("turns", [0])) for row in ROWS)
-    assert done.code == 0
-    store = TextStore(tmp_path / "lacli" / NAME, *text_key(STDLIB_7M))
-    assert len(store.texts) == count

@@ -27,7 +27,7 @@ QUICK = ("-t", "1", "-c", "256", "-np", "2")
 def test_a_server_says_where_it_answers_and_ends_by_a_signal(number: signal.Signals, code: int, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "lacli", "serve", str(STDLIB_7M), "--port", "0", *QUICK)
     # One of the two has never run here.
-    new = {"LACLI_LEARN": "1", "XDG_CACHE_HOME": str(tmp_path)} if code else {}
+    new = {"LACLI_MEASURE": "1", "XDG_CACHE_HOME": str(tmp_path)} if code else {}
     with started(command, new) as server:
         assert server.stderr
         address, told = begun(server.stderr)

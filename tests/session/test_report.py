@@ -246,7 +246,7 @@ def test_auto_says_how_many_rows_a_step_can_have() -> None:
     [
         (AUTO.sources, "auto, at most 64 rows"),
         (("pool", "window", "suffix", "recycling"), "auto, at most 64 rows"),
-        (("suffix", "store"), "auto, sources suffix,store, at most 64 rows"),
+        (("suffix", "pool"), "auto, sources suffix,pool, at most 64 rows"),
         ((), "auto, sources none, at most 64 rows"),
     ],
 )

@@ -78,10 +78,10 @@ def test_every_source_of_guesses_has_a_colour_of_its_own() -> None:
 
 
 def test_the_legend_names_the_colours_that_occurred_with_their_tokens(streams: Streams) -> None:
-    Screen(color="on", show_accepted=True).legend({SUFFIX: 3, POOL: 12, Origin.STORE: 1})
+    Screen(color="on", show_accepted=True).legend({SUFFIX: 3, POOL: 12, Origin.RECYCLING: 1})
     assert f"{CYAN}12 pool{RESET}" in streams.err() and f"{GREEN}3 suffix{RESET}" in streams.err()
     words = re.sub(r"\x1b\[[0-9;]*m", "", streams.err())
-    assert words == "lacli: accepted in parallel: 12 pool, 3 suffix, 1 store\n"
+    assert words == "lacli: accepted in parallel: 12 pool, 3 suffix, 1 recycling\n"
 
 
 @pytest.mark.parametrize(
