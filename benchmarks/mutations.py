@@ -150,10 +150,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("            place.clear()\n", ""),
         ("min(engine.cells, longest or engine.trained_context)", "engine.cells"),
     ),
-    ("lacli/saved.py", ("tests/test_saved.py",)): (
-        ("text.owner == owner and ", ""),
-        ("text.owner != saved.owner or ", ""),
-    ),
+    ("lacli/saved.py", ("tests/test_saved.py",)): (),
     ("lacli/auto/planner.py", ("tests/auto/test_planner.py",)): (
         ("reach * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
         ("plain, rows, tokens = relative[texts], texts + beside", "plain, rows, tokens = relative[texts], texts"),

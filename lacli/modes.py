@@ -90,10 +90,6 @@ class Mode:
         """The mode of a text that gets one token a step among texts of this mode, which has not begun one."""
         return Plain()
 
-    def for_owner(self) -> Mode:
-        """The mode that another owner's first text goes on from: it knows of the machine, and nothing of texts."""
-        return self
-
 
 Run = tuple[int, ...]
 

@@ -13,10 +13,9 @@ from lacli.modes import common_prefix
 
 
 class SavedText(NamedTuple):
-    """A text that has ended. `tokens`: those that are saved, as `cells`. `owner`: whose it is."""
+    """A text that has ended. `tokens`: those that are saved, as `cells`."""
 
     tokens: Sequence[int]
-    owner: str
     cells: Saved
 
 
@@ -29,19 +28,15 @@ class SavedTexts:
 
     def keep(self, saved: SavedText) -> None:
         """Keep a text in the place of those that it goes on from."""
-        self._texts = [
-            text
-            for text in self._texts
-            if text.owner != saved.owner or common_prefix(text.tokens, saved.tokens) < len(text.tokens)
-        ]
+        self._texts = [text for text in self._texts if common_prefix(text.tokens, saved.tokens) < len(text.tokens)]
         self._texts.append(saved)
         while sum(len(text.tokens) for text in self._texts) > self._most:
             self._texts.pop(0)
 
-    def longest(self, tokens: Sequence[int], owner: str) -> tuple[SavedText | None, int]:
-        """The owner's text that has the most of the beginning of `tokens` in common, and the number of those tokens."""
+    def longest(self, tokens: Sequence[int]) -> tuple[SavedText | None, int]:
+        """The text that has the most of the beginning of `tokens` in common, and the number of those tokens."""
         found, shared = None, 0
         for text in self._texts:
-            if text.owner == owner and (same := common_prefix(text.tokens, tokens)) > shared:
+            if (same := common_prefix(text.tokens, tokens)) > shared:
                 found, shared = text, same
         return found, shared

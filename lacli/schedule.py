@@ -8,7 +8,7 @@ aside: it is saved too, or its tokens stay, and it is decoded again from these w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -17,7 +17,6 @@ from lacli.cache import EngineStep, SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import SamplingError
 from lacli.modes import Mode, common_prefix
-from lacli.pool import NgramPool
 from lacli.saved import SavedText, SavedTexts
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
@@ -44,9 +43,6 @@ As rows they cost 1.3 to 12 plain steps (benchmarks/step_costs.jsonl); waiting c
 MIN_RESTORED = 8
 """Tokens for which a saved text is restored, whole: 400 of the 0.5B shape take 5 ms, and decoding one takes 4."""
 
-MOST_OWNERS = 256
-"""Owners of whose texts n-grams and experience are kept, those that asked last: 33 KB each at least (7M model)."""
-
 
 @dataclass(eq=False)
 class SharedText(TextState):
@@ -54,9 +50,8 @@ class SharedText(TextState):
 
     `has_cells`: False while it waits for them. `is_prefilled`: the cache holds all of it but what the next step
     decodes. `borrowed`: tokens at its beginning whose cells it shares with the text `lender`. `reused`: tokens of its
-    prompt that it borrowed when it first got cells. `finish`: why it has ended, None while it goes on. `owner`: whose
-    it is; texts of others get neither its cells nor what was learned of it. `is_held`: True while its reader wants no
-    step of it; its cells go where another text needs them.
+    prompt that it borrowed when it first got cells. `finish`: why it has ended, None while it goes on. `is_held`: True
+    while its reader wants no step of it; its cells go where another text needs them.
     """
 
     has_cells: bool = False
@@ -65,7 +60,6 @@ class SharedText(TextState):
     lender: SharedText | None = None
     reused: int | None = None
     finish: Finish | None = None
-    owner: str = ""
     is_held: bool = False
 
 
@@ -130,9 +124,6 @@ class Schedule:
         self.texts: list[SharedText] = []
         self.ended: list[SharedText] = []
         self.latest: Mode | None = None
-        # Of each owner, the one that asked last at the end; a text without one is the program's own.
-        self._modes: dict[str, Mode] = {}
-        self._pools = {"": decoder.pool}
         engine.clear()
 
     @property
@@ -149,60 +140,32 @@ class Schedule:
         sampled: bool | None = None,
         plain: bool = False,
         own: DecodeSettings | None = None,
-        owner: str = "",
     ) -> SharedText:
         """Take in a text, which decodes from the next step on that has cells for it.
 
         `max_tokens`: as `Decoder.generate` takes it. `verifier`: chooses the text's tokens, None for the
         most probable ones. `sampled`: whether it draws them, which it does by default. `plain`: one token a step.
-        `own`: settings of a text with a smaller window or fewer guesses than the others. `owner`: only texts of the
-        same one share its cells and what is learned of it.
+        `own`: settings of a text with a smaller window or fewer guesses than the others.
         Raises PromptError as `Decoder.generate` does.
         """
         sampled = verifier is not None if sampled is None else sampled
         self.check_prompt(prompt)
-        self.latest = self._new_mode(owner, sampled=sampled)
+        self.latest = self._decoder.new_mode(self.latest, sampled=sampled)
         mode = self.latest
         if own:
-            mode = self._decoder.new_mode(sampled=sampled, settings=own, pool=self.pool(owner))
+            mode = self._decoder.new_mode(sampled=sampled, settings=own)
         text = SharedText(
             [*prompt],
             mode.without_guesses() if plain else mode,
             self._free.pop(),
             verifier,
             max_tokens if max_tokens >= 0 else None,
-            owner=owner,
         )
         if verifier:
             verifier.begin(prompt)
         text.mode.begin(text.tokens)
         self.texts.append(text)
         return text
-
-    def pool(self, owner: str = "") -> NgramPool:
-        """The n-grams of an owner's texts; safe in any thread."""
-        return self._pools.get(owner) or self._pools.setdefault(owner, self._decoder.new_pool())
-
-    def _new_mode(self, owner: str, *, sampled: bool) -> Mode:
-        """The mode of an owner's next text: what was learned of the machine is common to all owners."""
-        new_mode, before = self._decoder.new_mode, self._modes.pop(owner, None)
-        if owner and not before:
-            if "" not in self._modes:
-                self._modes[""] = new_mode(sampled=sampled)
-            before = self._modes[""].for_owner()
-        self._modes[owner] = new_mode(before, sampled=sampled, pool=self.pool(owner))
-        if len(self._modes) > MOST_OWNERS + 1:
-            self._forget_owners({"", owner, *(text.owner for text in self.texts)})
-        return self._modes[owner]
-
-    def _forget_owners(self, kept: Collection[str]) -> None:
-        """Forget the owners beyond MOST_OWNERS that asked longest ago, but for those that are `kept`."""
-        more = len(self._modes) - 1 - MOST_OWNERS
-        for name in [name for name in self._modes if name not in kept][:more]:
-            del self._modes[name]
-        # An answer that ended long ago may have asked for its owner's pool once more.
-        for name in [name for name in [*self._pools] if name and name not in self._modes]:
-            del self._pools[name]
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have; safe in any thread."""
@@ -326,7 +289,7 @@ class Schedule:
             if text.has_cells or text.is_held:
                 continue
             lender, shared, coming = self._longest_prefix(text)
-            saved, kept = self.saved.longest(text.tokens[:-1], text.owner)
+            saved, kept = self.saved.longest(text.tokens[:-1])
             if coming - max(shared, kept) >= MIN_AWAITED:
                 continue
             needed = len(text.tokens) - shared
@@ -393,18 +356,17 @@ class Schedule:
         """
         lender, shared, coming = None, 0, 0
         for other in self._holding() if self._lends else ():
-            if other.owner == text.owner:
-                same = common_prefix(other.tokens, text.tokens[:-1])
-                coming = max(coming, same if other.finish is None else min(same, other.group.past))
-                if min(same, other.group.past) > shared:
-                    lender, shared = other, min(same, other.group.past)
+            same = common_prefix(other.tokens, text.tokens[:-1])
+            coming = max(coming, same if other.finish is None else min(same, other.group.past))
+            if min(same, other.group.past) > shared:
+                lender, shared = other, min(same, other.group.past)
         return lender, shared, coming
 
     def _save(self, text: SharedText) -> None:
         """Save what a text holds, where that can be, for those that begin like it, and for itself where it goes on."""
         cache = _cells(text).cache
         if self._saver and cache.past:
-            self.saved.keep(SavedText(text.tokens[: cache.past], text.owner, cache.save(self._saver)))
+            self.saved.keep(SavedText(text.tokens[: cache.past], cache.save(self._saver)))
 
     def _set_aside(self, text: SharedText) -> None:
         """Take the cells of a text that goes on once there are enough again."""

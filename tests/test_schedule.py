@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,15 +13,13 @@ from pytest import raises
 
 from lacli.auto import fixed_clock
 from lacli.auto.fixed_clock import fixed_clock_modes
-from lacli.auto.mode import Auto, AutoModes
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import PromptError, SamplingError
-from lacli.schedule import Schedule, SharedText, _cells
+from lacli.schedule import Schedule, SharedText
 from lacli.settings import DecodeSettings
-from lacli.tree import Origin
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine, RuleBroken
 from tests.test_decode import VOCABULARY, any_settings, ends, tokens_of
@@ -58,7 +55,6 @@ class Visit:
     arrives: int
     leaves: int | None
     plain: bool = False
-    owner: str = ""
     held: range = range(0)
     text: SharedText | None = None
     tokens: list[int] = field(default_factory=list)
@@ -77,7 +73,6 @@ visits = st.lists(
         arrives=st.integers(0, 12),
         leaves=st.none() | st.integers(1, 20),
         plain=st.booleans(),
-        owner=st.sampled_from(["", "a", "b"]),
         held=st.builds(range, st.integers(0, 20), st.integers(0, 40)),
     ),
     min_size=1,
@@ -102,7 +97,7 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            visit.text = schedule.add(visit.prompt, visit.limit, plain=visit.plain, owner=visit.owner)
+            visit.text = schedule.add(visit.prompt, visit.limit, plain=visit.plain)
             coming.remove(visit)
             staying.append(visit)
         if not coming and not schedule.texts:
@@ -111,7 +106,6 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
             assert visit.text
             visit.text.is_held = now - visit.arrives in visit.held
         news = {each.text: each.step for each in schedule.step()}
-        check_owners(schedule)
         for visit in staying:
             assert visit.text
             if step := news.get(visit.text):
@@ -121,19 +115,6 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:
                 schedule.end(visit.text)
     raise AssertionError("the texts do not end")
-
-
-def check_owners(schedule: Schedule) -> None:
-    """No cell belongs to texts of two owners, those that have ended among them."""
-    owner_of = {
-        sequence: text.owner
-        for text in [*schedule.texts, *schedule.ended]
-        for sequence in _cells(text).cache._sequences
-    }
-    engine = schedule._engine
-    assert isinstance(engine, SharedEngine)
-    for cell in engine._cells:
-        assert len({owner_of[sequence] for sequence in cell.owners}) <= 1
 
 
 def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
@@ -215,22 +196,21 @@ def test_an_ended_text_lends_its_cells_to_the_next_turn() -> None:
     assert schedule.ended == [turn] and len(engine._cells) == len(turn.tokens) - 1
 
 
-def test_a_saved_text_is_restored_for_the_next_turn_of_its_owner() -> None:
+def test_a_saved_text_is_restored_for_the_next_turn() -> None:
     engine = engine_of(PLAIN, 200, rests=-1)
     schedule = Schedule(Decoder(engine, PLAIN), PLACES)
 
-    def ended(prompt: Sequence[int], owner: str) -> SharedText:
-        text = schedule.add(prompt, 10, owner=owner)
+    def ended(prompt: Sequence[int]) -> SharedText:
+        text = schedule.add(prompt, 10)
         while schedule.texts:
             schedule.step()
         assert not engine._cells, "an ended text makes no step longer"
         return text
 
-    first = ended([*LONG, 1], "ann")
-    assert ended([*first.tokens, 2], "bob").reused == 0
-    assert ended([*first.tokens, 2], "ann").reused == len(first.tokens) - 1
+    first = ended([*LONG, 1])
+    assert ended([*first.tokens, 2]).reused == len(first.tokens) - 1
     # Half of a text serves too.
-    assert ended([*LONG[:20], 2], "ann").reused == 20
+    assert ended([*LONG[:20], 2]).reused == 20
 
 
 @pytest.mark.parametrize(("places", "prefill", "read"), [(2, 128, 64), (1, 128, 128), (2, 512, 190)])
@@ -241,26 +221,6 @@ def test_a_prompt_is_read_in_short_pieces_where_others_may_come(places: int, pre
     text = schedule.add([3] * 190, 2)
     schedule.step()
     assert text.group.past == read
-
-
-def test_owners_that_asked_long_ago_are_forgotten_unless_their_texts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.schedule.MOST_OWNERS", 3)
-    schedule = Schedule(Decoder(engine_of(PLAIN, 200), PLAIN), PLACES)
-    owners = ("", "runs", "old", "asks again", "new")
-    pools = {owner: schedule.pool(owner) for owner in owners}
-    schedule.add(LONG, 99, owner="runs")
-    for owner in ("old", "asks again", "new", "asks again", "newer"):
-        schedule.end(schedule.add(LONG, 1, owner=owner))
-    assert [owner for owner in owners if schedule.pool(owner) is pools[owner]] == ["", "runs", "asks again"]
-
-
-def test_more_owners_than_are_remembered_may_have_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.schedule.MOST_OWNERS", 1)
-    schedule = Schedule(Decoder(engine_of(PLAIN, 200), PLAIN), PLACES)
-    texts = [schedule.add([number], 3, owner=f"owner {number}") for number in range(PLACES)]
-    while schedule.texts:
-        schedule.step()
-    assert all(len(text.tokens) == 4 for text in texts)
 
 
 def test_a_text_that_is_set_aside_goes_on_from_what_was_saved_of_it() -> None:
@@ -440,98 +400,6 @@ def test_a_text_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int
     assert len(errors) == 1 and str(errors[0]).startswith("nothing is left")
     assert found == alone(Visit([1, 2], tokens, 0, None, None), 200, frozenset())
     assert other.tokens == alone(other, 200, frozenset())
-
-
-OWNERS = ["", "a", "b"]
-
-
-COMMON = 4
-"""Tokens that all owners' texts have, each in its place; the fifth is one of the owner's own."""
-
-OWN_VOCABULARY = COMMON + 4 * len(OWNERS)
-
-
-def owned(owner: str, numbers: list[int]) -> list[int]:
-    """A prompt of an owner's: an own token, the common ones, the next own one; 4 tokens do not tell whose."""
-    place = OWNERS.index(owner)
-    own = [COMMON + place + len(OWNERS) * (number % 4) for number in numbers]
-    return [token for each in own for token in (each, *range(COMMON))]
-
-
-class OwnersEngine(SharedEngine):
-    """Refuses a sequence with own tokens of two owners: one of them saw the other's text, as cells or as a guess."""
-
-    def logits_after(self, context: list[tuple[int, int]]) -> Floats:
-        if place := len(context) % (COMMON + 1):
-            allowed = np.arange(self.vocabulary) == place - 1
-        else:
-            allowed = (np.arange(self.vocabulary) >= COMMON) & (
-                (np.arange(self.vocabulary) - context[0][1]) % len(OWNERS) == 0
-            )
-        return np.where(allowed, super().logits_after(context), -1000.0)
-
-    def decode(self, batch: Batch) -> bool:
-        decoded = super().decode(batch)
-        for sequence in range(self.sequences):
-            tokens = {cell.token for cell in self._cells if sequence in cell.owners and cell.token >= COMMON}
-            if len({token % len(OWNERS) for token in tokens}) > 1:
-                raise RuleBroken("a sequence has tokens of two owners")
-        return decoded
-
-
-owned_visits = st.builds(
-    lambda owner, numbers, **rest: Visit(owned(owner, numbers), owner=owner, **rest),
-    owner=st.sampled_from(OWNERS),
-    numbers=st.lists(st.integers(0, 3), min_size=1, max_size=5),
-    limit=st.integers(10, 60),
-    arrives=st.integers(0, 12),
-    leaves=st.none(),
-)
-
-
-@given(any_settings, st.lists(owned_visits, min_size=2, max_size=9), st.integers(0, 3))
-@settings(max_examples=200, deadline=None)
-def test_no_text_gets_cells_or_guesses_of_another_owners(
-    chosen: DecodeSettings, coming: list[Visit], rests: int
-) -> None:
-    start = "pool" if chosen.window_init == "random" else chosen.window_init
-    chosen = replace(chosen, window_init=start, ordered=False, min_outputs=1)
-    engine = OwnersEngine(400, 256, PLACES * chosen.sequences + rests, OWN_VOCABULARY)
-    attend(Schedule(Decoder(engine, chosen, make_mode=fixed_clock_modes), PLACES), [*coming])
-    assert all(visit.tokens for visit in coming)
-
-
-OWNED = {
-    "lookahead": DecodeSettings(mode="lookahead"),
-    **{f"auto:{source}": DecodeSettings(mode="auto", sources=(source,)) for source in ("pool", "recycling")},
-}
-GROUND = [1, 2, 3, 5, 7, 9, 11, 4, 6, 8]
-
-
-@pytest.mark.parametrize("chosen", OWNED.values(), ids=OWNED)
-def test_texts_of_one_owner_are_guessed_by_what_the_others_were(chosen: DecodeSettings) -> None:
-    """The next turn of a text goes otherwise where its first one was another owner's."""
-
-    def last_guesses(*owners: str) -> list[tuple[Origin, ...]]:
-        schedule = Schedule(Decoder(engine_of(chosen, 2000, rests=2), chosen, make_mode=fixed_clock_modes), PLACES)
-        for owner in owners:
-            text = schedule.add(GROUND, 60, owner=owner)
-            guesses = list[tuple[Origin, ...]]()
-            while schedule.texts:
-                guesses += [news.step.guesses for news in schedule.step() if news.step]
-        assert bool(text.reused) == (owners[0] == owners[1])
-        return guesses
-
-    assert last_guesses("a", "a") != last_guesses("b", "a")
-
-
-def test_what_rows_cost_is_common_to_all_owners() -> None:
-    chosen = DecodeSettings(mode="auto")
-    schedule = Schedule(Decoder(engine_of(chosen, 200), chosen, make_mode=AutoModes()), PLACES)
-    first, second = (schedule.add([1, 2], 5, owner=owner).mode for owner in ("a", "b"))
-    assert isinstance(first, Auto) and isinstance(second, Auto)
-    assert first.experience.cost_model is second.experience.cost_model
-    assert first.experience.budget is not second.experience.budget
 
 
 def test_the_steps_of_several_texts_are_single_calls() -> None:

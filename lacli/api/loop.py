@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from math import inf
@@ -17,7 +17,6 @@ from lacli.errors import LacliError, ReplicaLost, Unavailable
 from lacli.ik.context import IkEngine
 from lacli.llamacpp.context import LlamaEngine
 from lacli.modes import Mode
-from lacli.pool import NgramPool
 from lacli.schedule import News, Schedule, SharedText
 from lacli.text.files import Closing
 
@@ -31,7 +30,7 @@ AGAIN_S = 0.05
 
 
 class SharedLoop(Closing):
-    """Decodes texts together, in a thread of its own; requests come from any thread, an owner's begin in their order.
+    """Decodes texts together, in a thread of its own; requests come from any thread, and begin in their order.
 
     What ends a step with an error ends all texts with it, and the loop; each is told.
     """
@@ -49,8 +48,6 @@ class SharedLoop(Closing):
         self._waiting: deque[Request] = deque()
         self._running: dict[SharedText, Request] = {}
         self._gone: list[Request] = []
-        # When an owner whose requests wait had its last turn, counted in turns.
-        self._turns: dict[str, int] = {}
         self._wakes: set[Callable[[], None]] = set()
         self._error: Exception | None = None
         self._refusal: Unavailable | None = None
@@ -74,14 +71,12 @@ class SharedLoop(Closing):
     @property
     def load(self) -> tuple[int, int]:
         """The numbers of texts that decode and that wait for a place; a text that was left counts no more."""
-        return self.load_of("")[:2]
-
-    def load_of(self, owner: str) -> tuple[int, int, int]:
-        """The numbers of `load`, and how many of the texts that wait are an owner's."""
         with self._changed:
-            running = sum(request not in self._gone for request in self._running.values())
-            waiting = [request.owner for request in self._waiting if request not in self._gone]
-        return running, len(waiting), waiting.count(owner)
+            running, waiting = (
+                sum(request not in self._gone for request in requests)
+                for requests in (self._running.values(), self._waiting)
+            )
+        return running, waiting
 
     @property
     def has_lost(self) -> bool:
@@ -92,10 +87,6 @@ class SharedLoop(Closing):
     def failure(self) -> Exception | None:
         """What has ended it for good, None where nothing has or a new loop can begin."""
         return None if self.has_lost else self._error
-
-    def pool(self, owner: str) -> NgramPool:
-        """The n-grams of an owner's texts."""
-        return self._schedule.pool(owner)
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have."""
@@ -221,23 +212,10 @@ class SharedLoop(Closing):
             self._end(request, Arrival(error=self._refusal))
         while self._waiting and not self._schedule.is_full:
             # It waits until it is taken in: an error on the way there ends all that wait.
-            self._take_in(request := self._first_waiting())
+            self._take_in(self._waiting[0])
             with self._changed:
-                self._waiting.remove(request)
+                self._waiting.popleft()
         return not self._closed
-
-    def _first_waiting(self) -> Request:
-        """The request that gets the next place: of the owner with the fewest running texts, the one that came first.
-
-        Of several such owners it is the one whose last turn is the longest ago.
-        """
-        running = Counter(request.owner for request in self._running.values())
-        with self._changed:
-            request = min(self._waiting, key=lambda each: (running[each.owner], self._turns.get(each.owner, 0)))
-            waiting = {each.owner for each in self._waiting}
-        self._turns = {owner: turn for owner, turn in self._turns.items() if owner in waiting}
-        self._turns[request.owner] = max(self._turns.values(), default=0) + 1
-        return request
 
     def _has_work(self) -> bool:
         """True where anything can be done: not where every text that has a place is held for its reader."""
@@ -267,7 +245,6 @@ class SharedLoop(Closing):
             sampled=request.sampler is not None,
             plain=request.plain,
             own=request.own,
-            owner=request.owner,
         )
         self._running[request.text] = request
 

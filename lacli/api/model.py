@@ -152,10 +152,6 @@ class Model(Closing):
         """The numbers of answers that are decoded and that wait for a place, without those that were left."""
         return self._loop.load
 
-    def load_of(self, owner: str) -> tuple[int, int, int]:
-        """The numbers of `load`, and how many of the answers that wait are an owner's."""
-        return self._loop.load_of(owner)
-
     @property
     def failure(self) -> Exception | None:
         """What ended all answers and ends every later one, None while it answers."""
@@ -226,7 +222,6 @@ class Model(Closing):
                 sampler=sampler,
                 plain=plain,
                 own=own,
-                owner=options.get("owner", ""),
             )
         found = recorder.found if recorder else ()
         threads = self.session.threads

@@ -26,8 +26,7 @@ class AnswerOptions(TypedDict, total=False):
     log probability of each token of the answer, and of this number of the most probable ones in its place;
     `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's. `mode`: plain
     for one token a step, otherwise the mode that was loaded. `window`, `ngram`, `guesses`: W, N and G where that is
-    lookahead; at most what was loaded, and N as there. `owner`: a name; only answers of the same owner share cells of
-    the cache, n-grams and what was learned of texts.
+    lookahead; at most what was loaded, and N as there.
     """
 
     max_tokens: int | None
@@ -48,7 +47,6 @@ class AnswerOptions(TypedDict, total=False):
     window: int | None
     ngram: int | None
     guesses: int | None
-    owner: str | None
 
 
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
@@ -146,9 +144,8 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
     stops = options.get("stop", ())
     if stops == "" or not isinstance(stops, Sequence) or not all(stop and isinstance(stop, str) for stop in stops):
         raise UsageError(f"stop is {stops!r:.60}", "give a text, or several in a list")
-    for name in ("system", "owner"):
-        if not isinstance(options.get(name, ""), str):
-            raise UsageError(f"{name} is {options[name]!r:.60}", "give a text")
+    if not isinstance(options.get("system", ""), str):
+        raise UsageError(f"system is {options['system']!r:.60}", "give a text")
     if not isinstance(options.get("raw", False), bool):
         raise UsageError(f"raw is {options['raw']!r:.60}", "give True or False")
     if options.get("drawn_logprobs") and "logprobs" not in options:

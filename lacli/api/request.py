@@ -64,17 +64,15 @@ class Request:
         sampler: LlamaSampler | None = None,
         plain: bool = False,
         own: DecodeSettings | None = None,
-        owner: str = "",
     ) -> None:
-        """`max_tokens`: as `Decoder.generate` takes it. `owner`: whose it is.
+        """`max_tokens`: as `Decoder.generate` takes it. `plain`, `own`: as `Schedule.add` takes them.
 
-        `plain`, `own`: as `Schedule.add` takes them. Raises PromptError for too long a prompt.
+        Raises PromptError for too long a prompt.
         """
         loop.check_prompt(prompt)
         self._loop = loop
         self.prompt, self.max_tokens = prompt, max_tokens
         self.verifier, self.sampler, self.plain, self.own = verifier, sampler, plain, own
-        self.owner = owner
         self.deliver: Callable[[Arrival], None]
         self.wake: Callable[[], None] | None = None
         self.text: SharedText | None = None
@@ -97,8 +95,8 @@ class Request:
 
     @property
     def pool(self) -> NgramPool:
-        """The n-grams of all texts of its owner."""
-        return self._loop.pool(self.owner)
+        """The n-grams of all texts."""
+        return self._loop.decoder.pool
 
     def begin(
         self, deliver: Callable[[Arrival], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0

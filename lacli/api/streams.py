@@ -36,11 +36,6 @@ class Answering(Closing):
         return self._request.prompt
 
     @property
-    def owner(self) -> str:
-        """Whose it is."""
-        return self._request.owner
-
-    @property
     def limit(self) -> int:
         """Tokens of the answer at most, -1 for no limit."""
         return self._request.max_tokens

@@ -18,31 +18,12 @@ class Experience:
     Of acceptance it knows the mean of all texts of its kind, whose tokens are `sampled` or not; each text makes an
     estimate of its own from that. `kinds`: what is known of each kind; they have all but acceptance in common.
     `acceptances`: how often guesses come true, by the names of their sources.
-    Owners of texts have nothing in common but the costs of steps.
     """
 
     def __init__(self, settings: DecodeSettings, cost: Cost | None = None, *, sampled: bool = False) -> None:
         """Begin with a measured `cost`, if any; `sampled`: tokens are drawn, not argmax."""
-        self._settings = settings
         # Where few rows can be taken back, none are left for padding.
         self.cost_model = StepCostModel(settings.max_rows, cost, fills=settings.max_rollback < 0)
-        self._begin_owner(sampled=sampled)
-
-    def for_owner(self) -> Experience:
-        """Begin to learn of the texts of another owner, with what is known of the machine's steps alone."""
-        other = copy(self)
-        other._begin_owner(sampled=self.sampled)
-        return other
-
-    def other_kind(self) -> Experience:
-        """Begin to learn of texts of the other kind, beside this one."""
-        other = copy(self)
-        other.recycling = copy(self.recycling)
-        other._begin_kind(sampled=not self.sampled)
-        return other
-
-    def _begin_owner(self, *, sampled: bool) -> None:
-        settings = self._settings
         self.kinds: dict[bool, Experience] = {}
         self.budget = LossBudget()
         columns = settings.window if "window" in settings.sources else 0
@@ -50,6 +31,13 @@ class Experience:
         self.recycling = RecyclingSource()
         self.accounts: dict[str, SourceAccount] = {name: SourceAccount() for name in SOURCES}
         self._begin_kind(sampled=sampled)
+
+    def other_kind(self) -> Experience:
+        """Begin to learn of texts of the other kind, beside this one."""
+        other = copy(self)
+        other.recycling = copy(self.recycling)
+        other._begin_kind(sampled=not self.sampled)
+        return other
 
     def _begin_kind(self, *, sampled: bool) -> None:
         self.sampled = sampled

@@ -53,9 +53,6 @@ class FixedClockMode(Mode):
     def without_guesses(self) -> Mode:
         return FixedClockMode(self.mode.without_guesses())
 
-    def for_owner(self) -> Mode:
-        return FixedClockMode(self.mode.for_owner())
-
 
 def fixed_clock_modes(
     settings: DecodeSettings, pool: NgramPool, engine: Engine, *, sampled: bool = False, before: Mode | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 
 from lacli.auto.experience import Experience
@@ -68,11 +67,6 @@ class Auto(Mode):
     def without_guesses(self) -> Mode:
         self._guesses.sleeps_on = True
         return self
-
-    def for_owner(self) -> Mode:
-        other = copy(self)
-        other.experience = self.experience.for_owner()
-        return other
 
     def _wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""

@@ -114,7 +114,7 @@ class SharedStep:
                 text.branch.narrow(0)
         matches = len(first.sources)
         for alike in zip(*[text.branch_sources for text in self._awake], strict=True):
-            # Texts of one owner have one account, which decides once.
+            # The texts have one account, which decides once.
             were_awake = {source.account: source.account.awake for source in alike}
             are_asked = {account: account.decide(promising=promising) for account in were_awake}
             for text, source in zip(self._awake, alike, strict=True):

@@ -86,11 +86,10 @@ class Reader:
         verifier: Verifier | None = None,
         sampler: object = None,
         max_unread: int = 0,
-        owner: str = "",
     ) -> None:
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
         drawn = cast(LlamaSampler | None, sampler)
-        self.request = Request(loop, prompt, limit, verifier=verifier, sampler=drawn, owner=owner)
+        self.request = Request(loop, prompt, limit, verifier=verifier, sampler=drawn)
         self.request.begin(self._arrivals.put, max_unread=max_unread)
 
     def next(self) -> list[int]:
@@ -167,26 +166,6 @@ def test_requests_get_a_place_in_their_order() -> None:
         engine.run()
         assert [reader.all(4) for reader in readers] == [alone([number], 4) for number in range(6)]
     assert began == [[number] for number in range(6)]
-
-
-@pytest.mark.parametrize(
-    ("places", "expected"), [(1, "acbacbaaa"), (2, "aacbacbaa"), (3, "aaacbacba")], ids=["one place", "two", "three"]
-)
-def test_of_those_that_wait_the_owner_with_the_fewest_running_texts_is_next(places: int, expected: str) -> None:
-    """Of several such owners the one whose last turn is the longest ago."""
-    began: list[str] = []
-
-    class Begun(Greedy):
-        def begin(self, text: Sequence[int]) -> None:
-            began.append("abc"[text[0]])
-
-    with stepped(places) as (loop, engine):
-        readers = [Reader(loop, [0], 4, Begun(), owner="a") for _ in range(5)]
-        engine.wait()
-        readers += [Reader(loop, [number], 4, Begun(), owner=str(number)) for number in (2, 1, 2, 1)]
-        engine.run()
-        assert all(reader.all(4) for reader in readers)
-    assert "".join(began) == expected
 
 
 def test_a_text_that_was_left_counts_no_more_before_the_step_that_it_is_in_has_ended() -> None:

@@ -760,7 +760,10 @@ def test_a_full_context_leaves_out_the_oldest_turns_and_saves_them(tmp_path: Pat
     done = chat(*LONG_ANSWERS, lines=[*asked, "/set predict 300", NEXT, f"/save {file}", "/stats"], quiet=False)
     assert done.code == 0 and questions(file) == [*asked, NEXT]
     assert re.search(r"the context is full: the oldest \d questions and answers are left out from now on", done.err)
-    assert done.err.count("the context of 256 tokens is full and the answer ends here: /set n 32 keeps answers") in (1, 2)
+    assert done.err.count("the context of 256 tokens is full and the answer ends here: /set n 32 keeps answers") in (
+        1,
+        2,
+    )
     assert len(re.findall(r"\n\d +60 ", done.err)) == 5
 
 
