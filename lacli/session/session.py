@@ -229,7 +229,8 @@ class Session(Closing):
 
     def use_known(self, state: Path) -> None:
         """Let mode auto begin with the step costs that the file `state` has; what is decoded is decoded anew."""
-        self._state = state
+        with self.alone():
+            self._state = state
         if cost := known_cost(state, self.model.path, self.model_settings):
             self.use_cost(cost)
 

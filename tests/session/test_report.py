@@ -157,7 +157,7 @@ def test_there_is_no_verdict_where_costs_were_not_measured_or_all_is_plain() -> 
 
 
 def test_the_short_report_has_at_most_12_lines_and_no_chart_whatever_was_guessed() -> None:
-    every = (Origin.POOL, Origin.WINDOW, Origin.CHAIN, Origin.SUFFIX, Origin.RECYCLING, Origin.STORE)
+    every = (Origin.POOL, Origin.WINDOW, Origin.CHAIN, Origin.SUFFIX, Origin.RECYCLING)
     work = {"CPU (1)": ReplicaWork(60, 300, 0.3), "CPU (2)": ReplicaWork(1, 4, 0.01)}
     run = answer(*plain_step(3), *[guessed(every[:count], every) for count in range(6)])
     for mode in ("auto", "lookahead"):

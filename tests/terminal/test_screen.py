@@ -164,7 +164,7 @@ def test_whole_lines_are_shown_like_an_answer_and_keep_colours_of_ours(terminal:
     assert terminal.out() == f"a\N{SYMBOL FOR ESCAPE}[31m\nb\n{GREEN}c{RESET}\n"
 
 
-@pytest.mark.parametrize("say", [Screen.note, Screen.say, Screen.report, Screen.row])
+@pytest.mark.parametrize("say", [Screen.note, Screen.say, Screen.report])
 def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(
     say: Callable[[Screen, str], None], streams: Streams
 ) -> None:
