@@ -100,7 +100,7 @@ def problem(run: Run, folder: Path) -> str:
 FLAGS_OF = ("run", "chat", "check", "mask", "show", "list", "doctor")
 """Commands without a network and without a long measurement."""
 
-LEFT_OUT = {"--verbose", "--install-completion", "--show-completion", "--rpc", "--isolate"}
+LEFT_OUT = {"--verbose", "--install-completion", "--show-completion", "--rpc"}
 VALUES = (
     *("-1", "0", "1", "2", "7", "1.5", "1000000", "9999999999999999999999", "nan", "inf", "-inf", "1e999"),
     *("", " ", "x", "on", "off", "auto", "all", "none", "a,b", "1,2,3", "\x1b[2J", "\udcff", "é", "{}", "["),

@@ -111,6 +111,7 @@ def load(
     from lacli.errors import UsageError
     from lacli.hub.download import find_model
     from lacli.hub.names import own_aliases
+    from lacli.llamacpp.library import end_at_abort
     from lacli.llamacpp.model import giving_way
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
@@ -140,6 +141,8 @@ def load(
             raise UsageError(
                 "several copies decode one answer, in lacli run; here one copy decodes several", "leave them out"
             )
+        if replicas and replicas.rpc:
+            end_at_abort()
         if often_alone := parallel is None:
             parallel = 1 if decoding.strict or replicas else PARALLEL
         if type(parallel) is not int or parallel < 1:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from lacli.batch import Batch, BatchPart, from_tokens
 from lacli.engine import Engine, EngineGroup, Floats, Read, Saved, Saver, Successors, unread
-from lacli.tree import ROOT, Branches, Tree
+from lacli.tree import ROOT, Branches
 
 ALL = -1
 """As a sequence: every one. As an end: to the end."""
@@ -240,10 +240,6 @@ class SingleEngine(EngineGroup):
         """Rows of the text in the batch whose choice is read."""
         return sum(self.part.tree.verified) if self.part.tree else 0
 
-    def behind(self, tokens: Sequence[int]) -> int:
-        """Tokens before the input that the cache lacks."""
-        return len(tokens) - 1 - self.cache.past
-
     def rows_beside(self, tokens: Sequence[int]) -> int:
         """Rows that the next batch has left beside the tokens that the cache lacks."""
         cache = self.cache
@@ -259,10 +255,11 @@ class SingleEngine(EngineGroup):
         self.cache.prefill(tokens[self.cache.past :], read)
         return perf_counter() - begin
 
-    def decode(self, tokens: Sequence[int], tree: Tree) -> bool:
-        if self.rows_beside(tokens) < len(tree):
+    def decode(self, tokens: Sequence[int], tree: Branches) -> bool:
+        rows = len(tree.tokens)
+        if self.rows_beside(tokens) < rows:
             self.prefill(tokens[:-1])
-            if self.rows_beside(tokens) < len(tree):
+            if self.rows_beside(tokens) < rows:
                 return False
         self.prepare(tokens, tree)
         return self.step.run([self])
@@ -281,10 +278,6 @@ class SingleEngine(EngineGroup):
     def commit_prompt(self) -> None:
         """Hold on to the tokens of a prompt that were decoded."""
         self.cache.grow(self.cache.past + len(self.part.again))
-
-    def run(self) -> bool:
-        """Decode the rows of this text alone; False, with nothing changed, for want of cells."""
-        return self.step.run([self])
 
     def choices(self) -> Mapping[int, int]:
         return dict(zip(self._outputs(), self.output_choices, strict=True))

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from lacli.cache import SingleEngine
 from lacli.engine import Engine, EngineGroup, Reading, StepClock, unseen
-from lacli.errors import PromptError, ReplicaLost, SamplingError
+from lacli.errors import PromptError, SamplingError
 from lacli.modes import Growing, MakeMode, Mode, Outcome, common_prefix, new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
@@ -28,7 +28,7 @@ class TextState:
     """One text on its way: its tokens, and what guesses, chooses, holds and drops them.
 
     `tokens`: the prompt's and the accepted ones. A cache holds all of them but the last, which is the next step's
-    input, and but those before it that have to be decoded again (ordered cells, slow replicas, an interrupt).
+    input, and but those before it that have to be decoded again (ordered cells, other replicas, an interrupt).
     `group`: the engines that decode it, with the text's cells. `verifier`: draws tokens; None takes the most probable
     ones. `remaining`: tokens it may still get, None for no limit.
     """
@@ -180,7 +180,6 @@ class Decoder:
     def _start(self, prompt: Sequence[int], reuse: bool) -> None:
         self.check_prompt(prompt)
         begin, text = perf_counter(), self._text
-        self.group.begin()
         if reuse:
             self.cut_back(prompt)
         else:
@@ -213,17 +212,12 @@ class Decoder:
         """
         if not texts:
             return [] if self._run((), (), prompts) else None
-        while True:
-            clock = StepClock([text.group for text in texts])
-            trees = self._decode(texts, prompts)
-            if trees is None:
-                return None
-            clock.decoded()
-            try:
-                return [self._take(text, tree, clock) for text, tree in zip(texts, trees, strict=True)]
-            except ReplicaLost:
-                # It was to say what follows the input, so nothing is drawn yet; the others do the step again.
-                texts[0].group.cut(texts[0].group.past)
+        clock = StepClock([text.group for text in texts])
+        trees = self._decode(texts, prompts)
+        if trees is None:
+            return None
+        clock.decoded()
+        return [self._take(text, tree, clock) for text, tree in zip(texts, trees, strict=True)]
 
     def _decode(self, texts: Sequence[TextState], prompts: Sequence[SingleEngine] = ()) -> list[Tree] | None:
         """Grow and decode a tree of each text, half as large each time the cache finds no place for them."""
@@ -264,10 +258,7 @@ class Decoder:
         return parts[0].step.run(parts)
 
     def _take(self, text: TextState, tree: Tree, clock: StepClock) -> Step | SamplingError:
-        """Verify a text's decoded tree, hold on to what is accepted, and say what the step was.
-
-        Raises ReplicaLost where nothing is known of what follows the text's input.
-        """
+        """Verify a text's decoded tree, hold on to what is accepted, and say what the step was."""
         begin, group = perf_counter(), text.group
         choices = group.choices()
         try:
@@ -283,10 +274,7 @@ class Decoder:
         if text.remaining is not None:
             text.remaining -= len(path.tokens)
         outcome = Outcome(choices, path.nodes, rows, clock.step_s(), group.successors, perf_counter)
-        try:  # noqa: SIM105  # suppress takes 3% of what Python takes in a plain step
-            text.mode.observe(tree, outcome)
-        except ReplicaLost:
-            pass
+        text.mode.observe(tree, outcome)
         finish = path.finish
         if finish is None and text.room(self.settings.min_outputs) <= 0:
             finish = "length"
@@ -306,7 +294,7 @@ class Decoder:
         )
 
     def _verify(self, text: TextState, tree: Tree, choices: Mapping[int, int]) -> Path:
-        """The accepted way down a tree that was just decoded. Raises SamplingError and ReplicaLost as `verify_tree`."""
+        """The accepted way down a tree that was just decoded. Raises SamplingError as `verify_tree`."""
         choose = self._drawn(text.verifier, text.group, tree) if text.verifier else choices.__getitem__
         is_end, remaining = text.group.engine.is_end, text.remaining
 

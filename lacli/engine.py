@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.stats import ReplicaWork
-from lacli.tree import Tree
+from lacli.tree import Branches
 
 Floats = npt.NDArray[np.floating]
 
@@ -140,12 +139,7 @@ class EngineGroup(ABC):
     """What decodes the steps of one text: a single engine, or replicas that share the rows of each step.
 
     `tokens` is always the whole text: the cache holds a beginning of it, and its last token is the next step's input.
-    `work`: what each replica has decoded of this answer, by its name; nothing where there is one engine. `lost`: why
-    replicas were dropped, by their names.
     """
-
-    work: Mapping[str, ReplicaWork] = {}
-    lost: Mapping[str, str] = {}
 
     @property
     @abstractmethod
@@ -177,23 +171,20 @@ class EngineGroup(ABC):
     def times(self) -> tuple[float, float]:
         """Seconds of decoding the last step and of reading its choices."""
 
-    def begin(self) -> None:  # noqa: B027  # one engine counts no work
-        """Count work anew: another answer begins."""
-
     @abstractmethod
     def room(self, tokens: Sequence[int]) -> int:
         """Rows that the next step's tree may have."""
 
     @abstractmethod
     def prefill(self, tokens: Sequence[int], read: Read = unread, *, all_replicas: bool = True) -> float:
-        """Decode what is missing of a text's beginning; return the seconds that all replicas need for it together.
+        """Decode what is missing of a text's beginning; return the seconds that it took.
 
         `read`: gets the number of tokens decoded so far, after each batch. `all_replicas`: bring every replica up to
-        date, not just one.
+        date, not just the first.
         """
 
     @abstractmethod
-    def decode(self, tokens: Sequence[int], tree: Tree) -> bool:
+    def decode(self, tokens: Sequence[int], tree: Branches) -> bool:
         """Decode a step; False, with nothing changed, when it finds no cells."""
 
     @abstractmethod

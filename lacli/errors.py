@@ -38,10 +38,6 @@ class BatchRefused(LacliError):
     """llama.cpp says that a batch is invalid, which no user can cause."""
 
 
-class ReplicaLost(LacliError):
-    """The process that a replica of the model runs in is gone, or does not answer in time."""
-
-
 class PromptError(LacliError):
     """The prompt is empty, unreadable or longer than the context."""
 

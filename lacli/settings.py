@@ -35,8 +35,6 @@ PLACEMENT: dict[str, tuple[str, ...]] = {
 REPLICAS: dict[str, tuple[str, ...]] = {
     "replicas": ("--replicas",),
     "rpc": ("--rpc",),
-    "isolate": ("--isolate",),
-    "limit_s": ("--replica-timeout",),
 }
 """Copies of a model, by the fields of ReplicaSettings but for the first, which stands for two."""
 

@@ -14,15 +14,6 @@ from lacli.tree import Origin
 Finish = Literal["stop", "eog", "length", "interrupt"]
 
 
-@dataclass
-class ReplicaWork:
-    """What a replica has decoded of an answer that several began: parts of steps, their rows, seconds of all."""
-
-    parts: int = 0
-    rows: int = 0
-    seconds: float = 0.0
-
-
 class Step(NamedTuple):
     """One llama_decode call and what it brought.
 

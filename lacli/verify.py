@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lacli.engine import Distribution, Floats, Sampler
-from lacli.errors import ReplicaLost, SamplingError
+from lacli.errors import SamplingError
 from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
 
@@ -41,9 +41,8 @@ class Path(NamedTuple):
 def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
     """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper).
 
-    Raises SamplingError when nothing can follow the input, ReplicaLost when the replica that knows what follows is
-    gone. Where that happens at a later node the path ends before it, and the next step is the one that raises: what was
-    accepted is the same in every mode.
+    Raises SamplingError when nothing can follow the input. Where that happens at a later node the path ends before it,
+    and the next step is the one that raises: what was accepted is the same in every mode.
     """
     nodes: list[int] = []
     tokens = [choose(ROOT)]
@@ -52,7 +51,7 @@ def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
     while node is not None and finish is None:
         try:
             chosen = choose(node)
-        except (SamplingError, ReplicaLost):
+        except SamplingError:
             break
         nodes.append(node)
         tokens.append(chosen)

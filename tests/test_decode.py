@@ -223,7 +223,7 @@ def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> N
 
     engine = FakeEngine(prefill_rows=8)
     prompt = [*range(1, 11)] * 2
-    for engines in (engine, ReplicaGroup({"a": engine, "b": FakeEngine(prefill_rows=64)})):
+    for engines in (engine, ReplicaGroup([engine, FakeEngine(prefill_rows=64)])):
         decoder = Decoder(engines, DecodeSettings(mode="plain"), reading=reading)
         list(decoder.generate(prompt, 1))
         list(decoder.generate([*prompt, 3, 4], 1, reuse=True))

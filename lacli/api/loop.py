@@ -13,7 +13,7 @@ from time import perf_counter, process_time
 
 from lacli.api.request import ENDED, HELD_S, Arrival, Request
 from lacli.decode import Decoder
-from lacli.errors import LacliError, ReplicaLost, Unavailable
+from lacli.errors import LacliError, Unavailable
 from lacli.ik.context import IkEngine
 from lacli.llamacpp.context import LlamaEngine
 from lacli.modes import Mode
@@ -79,14 +79,9 @@ class SharedLoop(Closing):
         return running, waiting
 
     @property
-    def has_lost(self) -> bool:
-        """Whether it has ended with the process that decoded for it; a new loop can begin once that is opened anew."""
-        return isinstance(self._error, ReplicaLost)
-
-    @property
     def failure(self) -> Exception | None:
-        """What has ended it for good, None where nothing has or a new loop can begin."""
-        return None if self.has_lost else self._error
+        """What has ended it for good, None where nothing has."""
+        return self._error
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a text may have."""

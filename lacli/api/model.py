@@ -59,7 +59,9 @@ class Model(Closing):
         # Held for the pieces of a step only: steps are read while a prompt is prepared elsewhere.
         self._reading = Lock()
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakValueDictionary()
-        self._begin_loop()
+        self._loop = SharedLoop(session.alone(), session.texts, session.longest_text)
+        # The loop's thread keeps all but this object, and lets go of it once it has ended.
+        finalize(self, self._loop.stop).atexit = False
 
     def __repr__(self) -> str:
         own = self.session
@@ -175,11 +177,6 @@ class Model(Closing):
         with self._asking, self._reading:
             self.session.close()
 
-    def _begin_loop(self) -> None:
-        self._loop = SharedLoop(self.session.alone(), self.session.texts, self.session.longest_text)
-        # The loop's thread keeps all but this object, and lets go of it once it has ended.
-        finalize(self, self._loop.stop).atexit = False
-
     def _each(self, kind: type[AnyStream], prompts: Sequence[str], options: AnswerOptions) -> list[AnyStream]:
         """Ask for an answer to each prompt; an error says which of them it is about."""
         streams: list[AnyStream] = []
@@ -195,13 +192,6 @@ class Model(Closing):
         prompts, raw = self.session.prompts, options.get("raw", False)
         with self._asking:
             self.session.model.check_open()
-            # A process that was killed between two answers has cost none.
-            if self._loop.has_lost or (self.session.copies.gone and not any(self._loop.load)):
-                # Answers that were asked for and have not begun belong to it.
-                self._loop.stop("the process that decodes has ended")
-                self._loop.close()
-                self.session.reopen()
-                self._begin_loop()
             tokens = self._prompt_tokens(prompt, options.get("system", ""), raw=raw)
             own = self._own_settings(options)
             with told_to_programs():

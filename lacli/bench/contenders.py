@@ -60,9 +60,7 @@ class Contexts(Closing):
 
     def __init__(self, session: Session, points: Sequence[Point]) -> None:
         self._session = session
-        # Only a child process knows where its copy computes.
-        chooses = session.model.chooses if session.copies.here else None
-        on_backend = False if session.sampler else chooses
+        on_backend = False if session.sampler else session.model.chooses
         self._engines: dict[str, Mapping[str, Context]] = {"plain": session.copies.contexts}
         families: dict[str, list[DecodeSettings]] = {}
         for point in points:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from lacli.chat.setting import shortened
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation, Message
-from lacli.errors import PromptError, ReplicaLost
+from lacli.errors import PromptError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.session.generation import Answer
 from lacli.session.report import as_lines, context_full, describe, verdict
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, Detail
-from lacli.stats import Finish, Step
+from lacli.stats import Finish
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece
@@ -86,8 +86,8 @@ class Chat:
     """Turns of a conversation on one session, whose cache holds the last of them.
 
     `conversation`: what was said. `turns`: the answers so far. `notes`: sentences about the last turn or change.
-    `dropped`: the number of oldest questions that it left out for the first time. `watch`: gets every step.
-    `takes_commands`: advice may name slash commands. `replicas`: copies of the model, of which some may be lost.
+    `dropped`: the number of oldest questions that it left out for the first time. `takes_commands`: advice may name
+    slash commands.
     """
 
     def __init__(self, session: Session, settings: ChatSettings, conversation: Conversation) -> None:
@@ -97,10 +97,8 @@ class Chat:
         self.turns: list[Answer] = []
         self.notes: list[str] = []
         self.dropped = 0
-        self.watch: Callable[[Step], None] | None = None
         self.takes_commands = True
         self.session = session
-        self.replicas = len(session.copies.names)
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = PromptTokens(session)
@@ -174,9 +172,6 @@ class Chat:
         run = answer.statistics
         cost = self.session.mean_step_cost(run.batches)
         return [said for short in (False, True) if (said := verdict(run, self.mode, cost, in_short=short))]
-
-    def losses(self) -> list[str]:
-        return self.session.losses()
 
     def ask(self, question: str) -> Generator[Piece]:
         """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.
@@ -299,7 +294,6 @@ class Chat:
             self._wanted.max_tokens,
             (*self._wanted.stops, *self.session.prompts.turn_ends),
             reuse=True,
-            watch=self.watch,
         )
         begun = begun_reasoning(prompt.text)
         try:
@@ -319,7 +313,6 @@ class Chat:
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
         self._used = len(prompt.tokens) + len(answer.tokens)
-        self.notes += self.session.losses()
         if answer.filled_context(self._wanted.max_tokens):
             self.notes.append(context_full(self.cells, self._ways_to_room(self._used)))
         if not answer.text and answer.finish_reason != "interrupt":
@@ -384,7 +377,7 @@ class Chat:
 
     def _cut_back(self) -> None:
         """Forget, in the cache and in what was learned, what the conversation does not have any more."""
-        with suppress(PromptError, ReplicaLost):  # the next turn says it
+        with suppress(PromptError):  # the next turn says it
             prompt = self._prompt(self.conversation)
             self.session.decoder.cut_back(prompt.tokens)
             self._used = len(prompt.tokens) if self.conversation.messages else 0

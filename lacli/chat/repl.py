@@ -36,7 +36,6 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import Detail, Switch
-from lacli.stats import Step
 from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, undone_by_signals, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
@@ -302,8 +301,6 @@ class Repl:
     def _answer(self, pieces: Generator[Piece], *, again: bool = False) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept. `again`: in the place of another one."""
         before, shown = len(self.chat.turns), list[str]()
-        tells = not self.screen.shared and self.chat.replicas > 1
-        self.chat.watch = self._tell_losses if tells else None
         log_half = partial(self._log_half, shown, again=again)
         try:
             with (
@@ -354,10 +351,6 @@ class Repl:
             if again:
                 self.transcript.changed("regen", seed=self.chat.seed)
             self.transcript.message(Message("assistant", closed("".join(shown))))
-
-    def _tell_losses(self, _: Step | None = None) -> None:
-        for loss in self.chat.losses():
-            self.screen.say(f"lacli: {loss}")
 
 
 def _collected(pieces: Iterable[Piece], shown: list[str]) -> Iterator[Piece]:

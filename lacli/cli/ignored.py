@@ -32,7 +32,6 @@ NEEDED: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("mirostat_lr", "mirostat_ent"), ("mirostat",)),
     "at_a_time": ("prompts",),
-    "limit_s": ("replicas", "rpc", "isolate"),
 }
 """Options that only change what one of others does."""
 

@@ -6,7 +6,6 @@ Declarations, and how their lists are written; ranges are checked by the setting
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from lacli.cli.groups import Table, field_options, flag
 from lacli.errors import UsageError
@@ -15,7 +14,7 @@ from lacli.settings import NOTHING
 
 MODEL, REPLICAS = "Model", "Several copies of the model"
 
-PLACE, COPIES = Placement(), ReplicaSettings()
+PLACE = Placement()
 """Where the options' defaults come from."""
 
 PLACEMENT = (
@@ -34,10 +33,10 @@ def placement_of(devices: str, split_mode: SplitMode, tensor_split: str, main_gp
     return Placement(_devices(devices), split_mode, _proportions(tensor_split), main_gpu)
 
 
-def make_replicas(*, replicas: str, rpc: str = "", **fields: Any) -> ReplicaSettings:
-    """The settings of all flags about several copies. `fields`: those of ReplicaSettings."""
+def make_replicas(*, replicas: str, rpc: str = "") -> ReplicaSettings:
+    """The settings of all flags about several copies."""
     count, groups = copies(replicas)
-    return ReplicaSettings(groups, count, endpoints(rpc), **fields)
+    return ReplicaSettings(groups, count, endpoints(rpc))
 
 
 replica_group = Table(
@@ -48,10 +47,6 @@ replica_group = Table(
         flag("rpc", str, "", REPLICAS, metavar="HOST:PORT,..", show_default=False,
              help="RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, "
              "RPC1."),
-        flag("isolate", bool, COPIES.isolate, REPLICAS,
-             help="Run every copy in a process of its own. When one fails, the others go on."),
-        flag("limit_s", float, COPIES.limit_s, REPLICAS, metavar="SECONDS",
-             help="Seconds that a step of a copy may take. Loading may take ten times as long."),
     ),
     make_replicas,
 )  # fmt: skip

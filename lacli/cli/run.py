@@ -235,18 +235,13 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
     from lacli.text.format import counted
     from lacli.text.reasoning import begun_reasoning
 
-    wait = screen.shared and not output.json
-    tell = not wait and len(session.copies.names) > 1
     # A pipe may lead back to the terminal that the line is on.
     unseen = output.json or is_file(sys.stdout)
     stopped = False
     with ExitStack() as progress:
-        lined = unseen and not (output.verbose or tell)
-        count = progress.enter_context(screen.answering(shown=lined))
+        count = progress.enter_context(screen.answering(shown=unseen and not output.verbose))
 
         def watch(step: Step) -> None:
-            if tell:
-                _tell_losses(session, screen)
             if count:
                 count(len(step.tokens))
 
@@ -254,7 +249,7 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
             prompt,
             question.max_tokens,
             (*question.stops, *(() if question.raw else session.prompts.turn_ends)),
-            watch=watch if tell or count else None,
+            watch=watch if count else None,
         )
         begun = begun_reasoning(session.text(prompt[-LAST_TOKENS:], special=True))
         try:
@@ -264,7 +259,6 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
         finally:
             progress.close()
             screen.end_line()
-            _tell_losses(session, screen)
     if stopped:
         if not (tokens := generation.statistics.tokens):
             screen.note("stopped before the answer began")
@@ -274,13 +268,6 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
             _tell_cost(session, generation.answer(), output, screen)
         raise Interrupted("")
     return generation
-
-
-def _tell_losses(session: Session, screen: Screen) -> None:
-    """Say which replicas have failed: it is about the answer, and so said also where notes are not wanted."""
-    for loss in session.losses():
-        screen.say(f"lacli: {loss}")
-        session.notes.append(loss)
 
 
 def _stream(generation: Generation, output: Output, screen: Screen, *, begun: str) -> None:

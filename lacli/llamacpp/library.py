@@ -146,6 +146,27 @@ def on_abort(report: Callable[[str], None]) -> None:
         set_callback(callback)
 
 
+RPC_LOST = "Remote RPC server crashed"
+"""Begins ggml's last words where an RPC server no longer answers."""
+
+
+def abort_error(message: str, hint: str) -> LacliError:
+    """What to say of ggml's last words. `hint`: what to do where they are not about an RPC server."""
+    if RPC_LOST in message:
+        return LacliError("an RPC server went away", "start it again there, and then this")
+    return LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint)
+
+
+def end_at_abort() -> None:
+    """End the process with one line and exit code 1, not a core dump, when an assertion of ggml's fails from now on."""
+
+    def give_up(message: str) -> None:
+        os.write(2, f"lacli: {abort_error(message, '')}\n".encode())
+        os._exit(LacliError.exit_code)
+
+    on_abort(give_up)
+
+
 @cache
 def library() -> Log:
     """Start llama.cpp once a process, with its log connected."""

@@ -1,7 +1,7 @@
 """llama.cpp's RPC: addresses of servers, the devices they have, and serving this machine's.
 
-ggml's client aborts the process when a server goes away, so `remote_devices` connects once and then asks from a child
-process: this file as a program prints a line of JSON for each address among its arguments.
+ggml's client aborts the process when a server is absent or goes away, so `remote_devices` connects once and then asks
+from a child process: this file as a program prints a line of JSON for each address among its arguments.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import NamedTuple, NoReturn
@@ -209,20 +210,24 @@ def need_support() -> None:
 
 
 def register(endpoints: Sequence[str]) -> list[Device]:
-    """Add the devices of servers to this process: RPC0, RPC1 and so on in their order.
+    """Add the devices of servers to this process, once each: RPC0, RPC1 and so on in their order.
 
-    Only for a process that may die: ggml aborts it when a server is absent or goes away.
+    ggml aborts the process when a server is absent or goes away.
     """
     need_support()
-    add = ctypes.CFUNCTYPE(POINTER, TEXT)(_address(ADD))
-    ggml = declared(("ggml_backend_register", [POINTER], None), ("ggml_backend_dev_count", [], SIZE))
-    before = ggml.ggml_backend_dev_count()
+    before = len(devices(memory=False))
     for endpoint in endpoints:
-        registry = add(endpoint.encode())
-        if not registry:
-            raise LacliError(f"the RPC server at {endpoint} has no devices", "start it again with --device")
-        ggml.ggml_backend_register(registry)
+        _add(endpoint)
     return devices()[before:]
+
+
+@cache
+def _add(endpoint: str) -> None:
+    ggml = declared(("ggml_backend_register", [POINTER], None))
+    registry = ctypes.CFUNCTYPE(POINTER, TEXT)(_address(ADD))(endpoint.encode())
+    if not registry:
+        raise LacliError(f"the RPC server at {endpoint} has no devices", "start it again with --device")
+    ggml.ggml_backend_register(registry)
 
 
 def free_port(address: str, port: int) -> int:

@@ -80,22 +80,16 @@ class ReplicaSettings:
     """Several copies of a model, and devices of other machines.
 
     `groups`: the devices of each copy, by name. `count`: copies on identical devices that lacli finds, 0 for no copies.
-    `rpc`: addresses of llama.cpp's RPC servers. `isolate`: every copy in a process of its own. `limit_s`: seconds for a
-    call of that process.
+    `rpc`: addresses of llama.cpp's RPC servers.
     """
 
     groups: tuple[tuple[str, ...], ...] = ()
     count: int = 0
     rpc: tuple[str, ...] = ()
-    isolate: bool = False
-    limit_s: float = 60.0
 
     def __post_init__(self) -> None:
         if (copies := max(self.count, len(self.groups))) > MOST_REPLICAS:
             raise UsageError(f"--replicas asks for {copies}", f"there are at most {MOST_REPLICAS}")
-        if not 0 < self.limit_s < math.inf:
-            hint = "give seconds, a number above 0: 3600 is an hour"
-            raise UsageError(f"--replica-timeout is {self.limit_s:g} s", hint)
 
 
 PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from lacli.engine import EngineGroup
 from lacli.llamacpp.devices import beyond_cores
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings, Detail
-from lacli.stats import MIN_CORE_SHARE, Finish, ReplicaWork, RunStatistics
+from lacli.stats import MIN_CORE_SHARE, Finish, RunStatistics
 from lacli.terminal.charts import histogram
 from lacli.text.format import counted
 from lacli.tree import Origin
@@ -57,11 +56,11 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     verdict: the last line of the report, or None. core_share: part of the time in which the threads had a core.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
-    work = session.decoder.group.work
+    names = session.copies.names
     cost = session.mean_step_cost(run.batches)
     return {
         "model": str(session.model.path),
-        "replicas": [*work] if len(work) > 1 else [],
+        "replicas": names if len(names) > 1 else [],
         "mode": settings.mode,
         "window": settings.window,
         "ngram": settings.ngram,
@@ -140,8 +139,6 @@ def as_lines(
             ("steps", f"{run.steps:,} for {counted(run.tokens, 'token')}: {size}"),
             ("a step", _step(run, full) + (f", as long as {cost:.1f} plain steps" if run.drafted and cost else "")),
         ]
-    if full and len(session.decoder.group.work) > 1:
-        lines += _shared(session.decoder.group)
     if run.drafted:
         lines.append(("guesses", f"{run.accepted:,} of {run.drafted:,} came true{'' if full else _origins(run)}"))
     if full:
@@ -245,27 +242,8 @@ def _details(session: Session, answer: Answer, width: int) -> list[tuple[str, st
 
 
 def _devices(session: Session) -> str:
-    """The replicas that began the answer, or the devices of a single one."""
-    return ", ".join(name for name in session.decoder.group.work if name) or session.model.devices
-
-
-def _shared(replicas: EngineGroup) -> list[tuple[str, str]]:
-    """How much of the answer's steps each copy of the model has decoded."""
-    width = max(map(len, replicas.work))
-    lines = [
-        f"{name:{width}} {_done(work)}{', then failed' if name in replicas.lost else ''}"
-        for name, work in replicas.work.items()
-    ]
-    return [("" if number else "replicas", line) for number, line in enumerate(lines)]
-
-
-def _done(work: ReplicaWork) -> str:
-    if not work.parts:
-        return "unused"
-    return (
-        f"{counted(work.parts, 'part')} of {work.rows / work.parts:.1f} rows, "
-        f"{work.seconds / work.parts * 1e3:.2f} ms each"
-    )
+    """The copies of the model, or the devices of a single one."""
+    return ", ".join(filter(None, session.copies.names)) or session.model.devices
 
 
 def describe(settings: DecodeSettings) -> str:

@@ -167,7 +167,6 @@ class Session(Closing):
         gets every step.
         """
         stops = as_stops(stops)
-        self.reopen()
         generation = Generation(
             self.decoder,
             self.prompts.piece,
@@ -183,21 +182,6 @@ class Session(Closing):
         )
         self._generations.add(generation)
         return generation
-
-    def reopen(self) -> None:
-        """Open contexts anew where the processes that they were in have ended. Raises LacliError where that fails."""
-        with self.alone():
-            if self.copies.gone:
-                settings = self.settings
-                self.engine = self._open_copies(settings)
-                # The notes about it are said with the answer.
-                self.decoder = self.decoder_in(self.copies.contexts, settings)
-
-    def losses(self) -> list[str]:
-        """Sentences about copies that have failed or are back since the last call; the others go on without them."""
-        sentences = self.copies.take_notes() + self.copies.lose(self.decoder.group.lost)
-        self.engine = next(iter(self.copies.contexts.values()), self.engine)
-        return sentences
 
     def mean_step_cost(self, batches: Mapping[int, int]) -> float | None:
         """What the last answer's steps cost in plain steps, on average; None where that was not measured here.
@@ -237,9 +221,7 @@ class Session(Closing):
     @property
     def wants_cost(self) -> bool:
         """True if mode auto can be told what steps cost here and has not been; not right after a try that failed."""
-        if not self.copies.here or self._cost:
-            return False
-        return not (self._state and is_put_off(self._state, self.model.path, self.model_settings))
+        return not self._cost and not (self._state and is_put_off(self._state, self.model.path, self.model_settings))
 
     def learn_cost(
         self,
@@ -247,14 +229,11 @@ class Session(Closing):
         state: Path,
         progress: Callable[[str], None],
         opening: AbstractContextManager[None] | None = None,
-    ) -> Cost | None:
-        """Tell mode auto what steps cost, as the file `state` has it or measured now; what is decoded is decoded anew.
+    ) -> Cost:
+        """Tell mode auto what steps cost here, as the file `state` has it or measured now; what is decoded is dropped.
 
-        `progress`, `opening`: as `measure_cost` takes them. Return None where the model is in another process: mode
-        auto learns it then. Raises KeyboardInterrupt after Ctrl-C.
+        `progress`, `opening`: as `measure_cost` takes them. Raises KeyboardInterrupt after Ctrl-C.
         """
-        if not self.copies.here:
-            return None
         cost = cost_beside(self.model, self.model_settings, plan, state, progress, opening)
         if cost.stopped:
             raise KeyboardInterrupt
@@ -274,7 +253,7 @@ class Session(Closing):
         reading = partial(self._reading, threads=0 if self.gives_way else self.threads)
         if isinstance(engine, Mapping):
             # Where no copies were asked for the only one has no name.
-            group = engine[""] if "" in engine else ReplicaGroup(engine)
+            group = engine[""] if "" in engine else ReplicaGroup(engine.values())
             return kind(group, settings, self._verifier(), make_mode=make_mode, reading=reading)
         return kind(engine, settings, self._verifier(), make_mode=make_mode, reading=reading)
 
@@ -316,8 +295,8 @@ class Session(Closing):
 
     @property
     def threads(self) -> int:
-        """Threads of this process that decode; 0 where GPUs, several copies or other processes do."""
-        alone = self.copies.here and len(self.copies.names) == 1
+        """Threads of this process that decode; 0 where GPUs or several copies do."""
+        alone = len(self.copies.names) == 1
         return self.model_settings.threads if alone and not offloads(self.model_settings) else 0
 
     @property

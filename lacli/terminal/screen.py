@@ -264,11 +264,11 @@ def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable
 def end_at_abort(screen: Screen, hint: str) -> None:
     """End the process with one line and a hint, not a core dump, when an assertion of llama.cpp fails from here on."""
     # Commands that load no model need not wait for llama.cpp's library.
-    from lacli.llamacpp.library import on_abort
+    from lacli.llamacpp.library import abort_error, on_abort
 
     def give_up(message: str) -> None:
         put_terminal_back()
-        screen.error(LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint))
+        screen.error(abort_error(message, hint))
         os._exit(LacliError.exit_code)
 
     on_abort(give_up)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import os
 import re
-import signal
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,9 +25,8 @@ from lacli.api.options import told_to_programs
 from lacli.api.request import ENDED, Arrival
 from lacli.api.streams import AsyncStream, Stream
 from lacli.check.judge import PLAIN, plain_logits
-from lacli.errors import ModelLoadError, PromptError, ReplicaLost, SamplingError, UsageError
+from lacli.errors import ModelLoadError, PromptError, SamplingError, UsageError
 from lacli.llamacpp.context import LlamaEngine
-from lacli.replicas.isolated import RemoteEngine
 from lacli.text.stream import Piece
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
@@ -622,23 +619,6 @@ def test_a_context_of_which_no_answer_can_have_all_is_explained() -> None:
 
 def test_every_public_name_is_found() -> None:
     assert all(getattr(lacli, name) for name in lacli.__all__)
-
-
-def test_a_process_that_is_killed_costs_only_the_answer_that_it_decodes() -> None:
-    with lacli.load(STDLIB_7M, threads=1, replicas=ReplicaSettings(isolate=True)) as model:
-        expected = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
-        for is_idle in (True, False, True):
-            engine = model.session.engine
-            assert isinstance(engine, RemoteEngine)
-            stream = iter(()) if is_idle else iter(model.stream(QUESTIONS[1], sampling=ENDLESS))
-            assert is_idle or next(stream)
-            os.kill(engine.process_id, signal.SIGKILL)
-            if is_idle:
-                os.waitid(os.P_PID, engine.process_id, os.WEXITED | os.WNOWAIT)
-            else:
-                with pytest.raises(ReplicaLost, match="killed by SIGKILL"):
-                    list(stream)
-            assert model.generate(QUESTIONS[0], max_tokens=TOKENS).text == expected
 
 
 def test_a_text_has_the_context_of_the_command_line_where_nothing_else_was_chosen(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -24,16 +22,13 @@ from lacli.errors import (
     LacliError,
     ModelLoadError,
     PromptError,
-    ReplicaLost,
     UsageError,
 )
 from lacli.llamacpp.context import Context, LlamaEngine
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ReplicaSettings
 from lacli.modes import common_prefix
 from lacli.replicas.copies import ReplicaPlan
-from lacli.replicas.isolated import RemoteEngine
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.reasoning import answer_of
@@ -457,34 +452,6 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch:
         chat.change(ChatSettings(replace(SMALL, window=30)))
     assert chat.settings.decode_settings == SMALL
     assert said(chat.ask(NEXT))
-
-
-def test_a_context_that_was_lost_is_opened_anew_with_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = ReplicaSettings(isolate=True)
-    with Session(STDLIB_7M, LOADING, SMALL, SamplingSettings(), replicas=alone) as session:
-        chat = chat_on(session)
-        expected = said(chat.ask(QUESTION))
-        assert isinstance(session.engine, RemoteEngine)
-        chat.clear()
-        pieces = chat.ask(QUESTION)
-        next(pieces)
-        os.kill(session.engine.process_id, signal.SIGKILL)
-        with pytest.raises(ReplicaLost):
-            list(pieces)
-        assert chat.undo() == QUESTION
-        make = session.copies._context
-
-        def refused(*_: object) -> Context:
-            raise ModelLoadError("cannot make a context: not enough memory")
-
-        monkeypatch.setattr(session.copies, "_context", refused)
-        with pytest.raises(ModelLoadError):
-            said(chat.ask(QUESTION))
-        monkeypatch.setattr(session.copies, "_context", make)
-        assert said(chat.ask(QUESTION)) == expected
-        assert any("opened anew" in note for note in chat.notes)
-        said(chat.ask(NEXT))
-        assert not any("opened anew" in note for note in chat.notes)
 
 
 def test_a_model_without_a_template_talks_in_chatml() -> None:

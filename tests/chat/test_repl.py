@@ -134,16 +134,6 @@ def test_questions_are_answered_on_stdout_and_words_are_not(streams: Streams) ->
     assert contents(chat)[::2] == ["one", "two", "/help", "//x", "/y"]
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_failure_is_said_at_once_where_that_does_not_break_into_the_answer(
-    shared: bool, streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Screen, "shared", shared)
-    say(FakeChat(lost=["replica A has failed"]), "one", interactive=False)
-    assert ("lacli: replica A has failed" in streams.words) == (not shared)
-    assert streams.answers == "yes\n"
-
-
 @pytest.mark.parametrize("word", ["exit", "Quit ", "bye", ":q", "exit()"])
 def test_a_word_that_ends_other_programs_ends_the_chat_where_a_user_types_it_alone(streams: Streams, word: str) -> None:
     chat = FakeChat()

@@ -36,7 +36,6 @@ def said(*flags: str, **env: str) -> list[str]:
             "--repeat-last-n has no effect without --repeat-penalty, --presence-penalty or --frequency-penalty",
         ),
         (r"--stop \n --stop \t", r"--stop '\n' keeps its backslash; a line break is $'\n' in bash"),
-        ("--replica-timeout 5", "--replica-timeout has no effect without --replicas, --rpc or --isolate"),
         (
             "--show-accepted",
             "--show-accepted has no effect where stdout has no colours; --color on writes them all the same",

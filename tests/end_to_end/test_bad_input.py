@@ -249,7 +249,6 @@ def test_a_model_that_computes_no_numbers_ends_every_mode(numberless: str, mode:
     [
         ["run", "-q", "-p", "hi", "--json"],
         ["run", "-q", "-p", "hi", "--temp", "1", "--verify", "rejection"],
-        ["run", "-q", "-p", "hi", "--isolate"],
         ["check", "-q", "-n", "4", "-c", "256"],
         ["check", "-q", "-n", "4", "-c", "256", "--temp", "1"],
         ["bench", "-q", "-n", "4", "-c", "512", "-r", "1", "--classes", "chat"],
@@ -257,13 +256,6 @@ def test_a_model_that_computes_no_numbers_ends_every_mode(numberless: str, mode:
 )
 def test_no_command_takes_an_answer_without_numbers_for_an_answer(numberless: str, command: list[str]) -> None:
     assert "NaN" in complaint(call(command[0], numberless, *command[1:]))
-
-
-def test_each_replica_without_numbers_is_dropped_until_the_last_one_ends_the_answer(numberless: str) -> None:
-    done = call("run", "-q", numberless, "-p", "hi", "--replicas", "2")
-    dropped, last = done.err.splitlines()
-    assert (done.code, done.out) == (1, "")
-    assert re.search(r"CPU \([12]\) has failed", dropped) and last.startswith("lacli: the model's logits are NaN")
 
 
 def test_the_api_raises_where_a_model_computes_no_numbers(numberless: str) -> None:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
 from lacli.batch import Batch
-from lacli.llamacpp.context import LlamaEngine
-from lacli.replicas.isolated import RemoteEngine
 from tests.fakes.engine import FakeEngine
 
 READERS = ("lacli.bench.rounds", "lacli.decode", "lacli.engine", "lacli.cache", "lacli.schedule")
 """Modules that ask for the time."""
-
-
-class Clock(threading.local):
-    """Plain steps that a thread has spent so far."""
-
-    now = 0.0
-
-    def read(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -55,17 +43,3 @@ class ClockedEngine(FakeEngine):
             self.clock.now += self.cost(len(batch), batch.wanted)
             self.steps += bool(batch.wanted)
         return fits
-
-
-def make_equally_fast(
-    kind: type[FakeEngine] | type[LlamaEngine] | type[RemoteEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Let replicas with such engines read a clock by which none is ever held up, so that each goes on to get parts."""
-    decode, clock = kind.decode, Clock()
-
-    def timed(engine: FakeEngine | LlamaEngine | RemoteEngine, batch: Batch) -> bool:
-        clock.now += 1e-3 + 1e-4 * len(batch)
-        return decode(engine, batch)  # type: ignore[arg-type]  # it is of that kind
-
-    monkeypatch.setattr(kind, "decode", timed)
-    monkeypatch.setattr("lacli.cache.perf_counter", clock.read)

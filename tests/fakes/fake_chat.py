@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import cast
@@ -16,7 +16,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
 from lacli.session.generation import Answer
 from lacli.session.session import Session
-from lacli.stats import Finish, ReplicaWork, RunStatistics, Step
+from lacli.stats import Finish, RunStatistics
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
@@ -44,11 +44,8 @@ class FakeChat(Chat):
     cells: int = 100
     pieces: list[str | type[BaseException] | BaseException] = field(default_factory=lambda: ["ye", "s"])
     notes: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
     dropped: int = 0
-    replicas: int = 2
     ended: Finish = "eog"
-    watch: Callable[[Step, str], None] | None = None
 
     @property
     def as_chat(self) -> Chat:
@@ -64,9 +61,7 @@ class FakeChat(Chat):
             sources=self.settings.decode_settings.sources,
             sampling=self.settings.sampling,
             model_settings=ModelSettings(),
-            decoder=SimpleNamespace(group=SimpleNamespace(work={"": ReplicaWork()}, lost={})),
             copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
-            losses=lambda: [self.lost.pop()] if self.lost else [],
             mean_step_cost=lambda batches: 1.2,
         )
         return cast(Session, session)
@@ -94,8 +89,6 @@ class FakeChat(Chat):
                 if not isinstance(piece, str):
                     raise piece
                 text += piece
-                if self.watch:
-                    self.watch(Step((0,), (Origin.MODEL,), 1, 0, 0.1, 0, 0, 0))
                 yield Piece(piece, Origin.POOL if len(text) > 2 else Origin.MODEL)
         finally:
             if text:

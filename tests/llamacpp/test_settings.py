@@ -68,10 +68,6 @@ def test_what_was_said_is_spelled_as_llama_cpp_takes_it_and_a_program_is_told_al
         (partial(Placement, split_mode="none", main_gpu=-1), "-mg is -1"),
         (partial(ReplicaSettings, count=MOST_REPLICAS + 1), "at most"),
         (partial(ReplicaSettings, groups=(("CPU",),) * (MOST_REPLICAS + 1)), "at most"),
-        *(
-            (partial(ReplicaSettings, limit_s=seconds), "--replica-timeout.*a number above 0")
-            for seconds in (0.0, -1.0, math.nan, math.inf)
-        ),
     ],
 )
 def test_a_placement_or_copies_that_cannot_be_are_refused(make: Callable[[], object], words: str) -> None:

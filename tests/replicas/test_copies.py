@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.errors import ModelLoadError, UsageError
-from lacli.llamacpp.context import Context, LlamaEngine
+from lacli.errors import UsageError
+from lacli.llamacpp.context import LlamaEngine
 from lacli.llamacpp.devices import Device
-from lacli.llamacpp.library import lib
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
 from lacli.replicas import copies as room
@@ -36,34 +35,13 @@ def session_of(decode_settings: DecodeSettings = LOOKAHEAD, wanted: ReplicaSetti
 
 
 def test_nothing_asked_is_one_copy_as_llama_cpp_makes_it() -> None:
-    assert planned(ReplicaSettings(limit_s=3), LOADING) == [ReplicaPlan("", LOADING)]
+    assert planned(ReplicaSettings(), LOADING) == [ReplicaPlan("", LOADING)]
 
 
 def test_copies_on_the_processor_share_its_threads_and_are_numbered() -> None:
     two = planned(TWO, replace(LOADING, threads=5))
     assert [copy.name for copy in two] == ["CPU (1)", "CPU (2)"]
     assert all(copy.model_settings.threads == 2 and copy.model_settings.placement.devices == ("CPU",) for copy in two)
-    assert not any(copy.apart for copy in two)
-
-
-def test_a_child_process_is_told_only_of_the_servers_it_needs_in_the_names_it_will_give_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(["a:1", "a:1", "b:2", "c:3"])]
-    monkeypatch.setattr(room, "devices", lambda: [PROCESSOR])
-    monkeypatch.setattr("lacli.llamacpp.rpc.remote_devices", lambda endpoints, limit_s: remote)
-    with pytest.raises(UsageError, match="a:1, which serves one at a time"):
-        planned(ReplicaSettings(groups=(("RPC0",), ("RPC1",)), rpc=("a:1", "b:2")), LOADING)
-    groups = (("RPC1",), ("RPC3", "RPC2"), ("CPU",))
-    far, split, near = planned(ReplicaSettings(groups=groups, rpc=("a:1", "b:2", "c:3")), LOADING)
-    assert (far.name, far.rpc, far.model_settings.placement.devices) == ("RPC1", ("a:1",), ("RPC1",))
-    assert (split.name, split.rpc, split.model_settings.placement.devices) == (
-        "RPC3+RPC2",
-        ("b:2", "c:3"),
-        ("RPC1", "RPC0"),
-    )
-    assert (near.rpc, near.apart, near.model_settings.placement.devices) == ((), False, ("CPU",))
-    assert far.apart and split.apart
 
 
 def test_copies_on_one_device_share_their_weights() -> None:
@@ -82,67 +60,7 @@ def test_a_mode_without_branches_opens_one_context_and_says_so_and_another_mode_
         assert session.adapt(LOOKAHEAD, SamplingSettings())
         assert list(session.copies.contexts) == ["CPU (1)", "CPU (2)"]
         assert generate(session, QUESTION, max_tokens=40).tokens == plain.tokens
-        # Which one gets how much of the steps is a matter of their speed.
-        work = session.decoder.group.work
-        assert list(work) == ["CPU (1)", "CPU (2)"] and any(done.parts for done in work.values())
-
-
-def test_a_copy_that_decodes_alone_has_all_threads() -> None:
-    with session_of(PLAIN) as session:
-        first = session.copies.contexts["CPU (1)"]
-        assert isinstance(first, LlamaEngine) and lib.llama_n_threads(first._handle) == LOADING.threads == 2
-        assert session.model_settings.threads == 2
-        session.adapt(LOOKAHEAD, SamplingSettings())
-        first = session.copies.contexts["CPU (1)"]
-        assert isinstance(first, LlamaEngine) and lib.llama_n_threads(first._handle) == 1
-        assert session.model_settings.threads == 1
-
-
-def full(copy: ReplicaPlan, *_: object) -> Context:
-    raise ModelLoadError("cannot make a context: not enough memory", "a smaller one may fit")
-
-
-def test_a_copy_that_has_no_memory_is_left_out_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Copies._context
-
-    def second_full(self: Copies, copy: ReplicaPlan, decode_settings: DecodeSettings, greedy: bool | None) -> Context:
-        return full(copy) if copy.name.endswith("(2)") else whole(self, copy, decode_settings, greedy)
-
-    monkeypatch.setattr(Copies, "_context", second_full)
-    with session_of() as session:
-        expected = "replica CPU (2) is left out: cannot make a context: not enough memory (a smaller one may fit)"
-        assert expected in session.notes
-        assert session.copies.names == ["CPU (1)"]
-        assert generate(session, QUESTION, max_tokens=10).tokens
-
-
-def test_with_no_copy_left_the_first_ones_reason_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Copies, "_context", lambda self, *arguments: full(*arguments))
-    with pytest.raises(ModelLoadError, match="not enough memory"):
-        session_of()
-
-
-def test_a_copy_that_fails_in_an_answer_is_said_once_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with session_of() as session:
-        expected = generate(session, QUESTION, max_tokens=40).tokens
-        second = session.copies.contexts["CPU (2)"]
-        monkeypatch.setattr(second, "decode", full)
-        assert generate(session, QUESTION, max_tokens=40).tokens == expected
-        (loss,) = session.losses()
-        assert loss.startswith("replica CPU (2) has failed, CPU (1) went on: cannot make a context")
-        assert session.losses() == [] and list(session.copies.contexts) == ["CPU (1)"]
-        assert not second.suits(PLAIN, raw_logits=True)
-        assert generate(session, QUESTION, max_tokens=40).tokens == expected
-
-
-def test_when_the_first_copy_fails_the_others_speak_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with session_of() as session:
-        expected = generate(session, QUESTION, max_tokens=40).tokens
-        monkeypatch.setattr(session.engine, "decode", full)
-        assert generate(session, QUESTION, max_tokens=40).tokens == expected
-        assert len(session.losses()) == 1
-        assert session.engine is session.copies.contexts["CPU (2)"]
-        assert generate(session, QUESTION, max_tokens=40).tokens == expected
+        assert all(context.calls > 10 for context in session.copies.contexts.values())
 
 
 def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> None:
@@ -178,12 +96,11 @@ def test_a_program_can_load_copies() -> None:
         assert generate(model, QUESTION, max_tokens=10).tokens
 
 
-def test_the_programs_answer_is_one_copys_and_says_who_did_how_much() -> None:
+def test_the_programs_answer_is_one_copys_and_names_them() -> None:
     sizes = ("-W", "5", "-N", "3", "-G", "4", "-n", "40", "-q")
     alone = call("run", "-p", QUESTION, *sizes)
     shared = call("run", "-p", QUESTION, *sizes, "--replicas", "CPU,CPU", "--stats", "full")
-    assert shared.code == 0 and shared.out == alone.out
-    assert "replicas  CPU (1)" in shared.err and "parts of" in shared.err
+    assert shared.code == 0 and shared.out == alone.out and "CPU (1), CPU (2)" in shared.err
     answer = json.loads(call("run", "-p", QUESTION, *sizes, "--replicas", "2", "--json").out)
     assert answer["replicas"] == ["CPU (1)", "CPU (2)"]
     assert json.loads(call("run", "-p", QUESTION, *sizes, "--json").out)["replicas"] == []
@@ -203,52 +120,12 @@ def test_copies_that_cannot_be_are_refused_in_one_line(flags: list[str], words: 
     assert done.code == 2 and words in done.err and done.err.count("\n") == 1
 
 
-def test_one_copy_that_decodes_alone_has_no_block_about_copies() -> None:
-    done = call("run", "-p", QUESTION, "-n", "5", "-q", "--mode", "plain", "--replicas", "CPU,CPU", "--stats=full")
-    assert "CPU (1)" in done.err and "CPU (2)" not in done.err and "replicas" not in done.err
-
-
-def test_work_is_that_of_the_last_answer() -> None:
-    with session_of() as session:
-        generate(session, QUESTION, max_tokens=40)
-        statistics = generate(session, QUESTION, max_tokens=5).statistics
-        steps = statistics.steps
-        assert statistics.threads == 0, "of copies in turns no processor time is expected"
-        parts = [work.parts for work in session.decoder.group.work.values()]
-        assert 0 < max(parts) <= steps
-
-
-SIZES = ("--mode", "lookahead", "-W", "5", "-N", "3", "-G", "4", "-n", "40", "-q", "--replicas", "CPU,CPU")
-
-
-@pytest.fixture
-def second_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second copy fails at once; later it might have no part of a step on a busy machine."""
-    whole = Copies._context
-
-    def failing(self: Copies, copy: ReplicaPlan, decode_settings: DecodeSettings, greedy: bool | None) -> Context:
-        context = whole(self, copy, decode_settings, greedy)
-        if copy.name.endswith("(2)"):
-            monkeypatch.setattr(context, "decode", full)
-        return context
-
-    monkeypatch.setattr(Copies, "_context", failing)
-
-
-@pytest.mark.usefixtures("second_fails")
-def test_the_records_of_an_answer_have_a_copy_that_failed_in_it() -> None:
-    answer = json.loads(call("run", "-p", QUESTION, *SIZES, "--json").out)
-    assert answer["replicas"] == ["CPU (1)", "CPU (2)"]
-    assert any(note.startswith("replica CPU (2) has failed, CPU (1) went on") for note in answer["notes"])
-    lines = call("run", "-p", QUESTION, *SIZES, "--stats", "full").err.splitlines()
-    assert sum(line.endswith("CPU (2) unused, then failed") for line in lines) == 1
-
-
 def servers(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """A machine that has a processor, and servers with a device each."""
     remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(names)]
-    monkeypatch.setattr(room, "devices", lambda: [PROCESSOR])
-    monkeypatch.setattr("lacli.llamacpp.rpc.remote_devices", lambda endpoints, limit_s: remote)
+    monkeypatch.setattr(room, "devices", lambda: [PROCESSOR, *remote])
+    for name in ("remote_devices", "register"):
+        monkeypatch.setattr(f"lacli.llamacpp.rpc.{name}", lambda *_: remote)
 
 
 def notes(wanted: ReplicaSettings, model_settings: ModelSettings) -> list[str]:
@@ -263,6 +140,14 @@ def test_devices_that_gain_nothing_are_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert "nothing goes to --rpc's servers" in notes(ReplicaSettings(rpc=("a:1",)), LOADING)[0]
     assert notes(ReplicaSettings(rpc=("a:1",)), all_layers) == []
     assert notes(ReplicaSettings((("CPU",), ("RPC0",)), rpc=("a:1",)), all_layers) == []
+
+
+def test_two_copies_on_one_server_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers(monkeypatch, "a:1", "a:1", "b:2")
+    with pytest.raises(UsageError, match="a:1, which does one thing at a time"):
+        planned(ReplicaSettings(groups=(("RPC0",), ("RPC1",)), rpc=("a:1", "b:2")), LOADING)
+    far, near = planned(ReplicaSettings(groups=(("RPC2", "RPC1"), ("CPU",)), rpc=("a:1", "b:2")), LOADING)
+    assert (far.name, far.rpc, near.rpc) == ("RPC2+RPC1", ("b:2", "a:1"), ())
 
 
 def test_of_several_devices_the_one_that_computes_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,6 @@ from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.verify import SampleAndMatch
 from tests.end_to_end.test_stdlib_7m import asked
-from tests.fakes.clock import make_equally_fast
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.talking import QUESTION
 from tests.loading import STDLIB_7M
@@ -85,15 +84,15 @@ class Group:
         self._stack.close()
 
     def decoder(self, sampler: LlamaSampler | None = None) -> Decoder:
-        group = ReplicaGroup({f"{place}": engine for place, engine in enumerate(self.engines, start=1)})
-        return fixed_clock_decoder(group, self._chosen, SampleAndMatch(sampler) if sampler else None)
+        verifier = SampleAndMatch(sampler) if sampler else None
+        return fixed_clock_decoder(ReplicaGroup(self.engines), self._chosen, verifier)
 
     def answers(self, prompts: Sequence[list[int]], sampler: LlamaSampler | None = None) -> list[list[int]]:
         found = []
         for prompt in prompts:
             decoder = self.decoder(sampler)
             found.append(tokens_of(list(decoder.generate(prompt, LIMIT))))
-            assert decoder.tokens == prompt + found[-1] and not decoder.group.lost
+            assert decoder.tokens == prompt + found[-1]
             assert all(held(engine) < len(decoder.tokens) for engine in self.engines)
             assert max(held(engine) for engine in self.engines) >= len(decoder.tokens) - self._chosen.max_step_tokens
         return found
@@ -133,9 +132,7 @@ def test_strict_replicas_give_strict_plains_tokens(
     model: LlamaModel,
     prompts: list[list[int]],
     strict_plain: dict[float, list[list[int]]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    make_equally_fast(LlamaEngine, monkeypatch)
     with Group(model, *strict(chosen), count) as group:
         assert group.answers(prompts) == strict_plain[0.0]
         for temp in (0.8, 1.2):
@@ -201,25 +198,3 @@ def test_turns_that_are_closed_early_go_on_as_fresh_strict_runs(
             assert all(held(engine) < len(decoder.tokens) for engine in group.engines)
             prompt = [*decoder.tokens, *more]
         assert tokens_of(list(decoder.generate(prompt, LIMIT, reuse=True))) == one.answers([prompt])[0]
-
-
-@pytest.mark.parametrize("chosen", [LOOKAHEAD, AUTO], ids=lambda each: each.mode)
-@pytest.mark.parametrize("place", [0, 1])
-def test_an_answer_goes_on_without_a_context_that_is_gone(
-    place: int,
-    chosen: DecodeSettings,
-    model: LlamaModel,
-    prompts: list[list[int]],
-    strict_plain: dict[float, list[list[int]]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    make_equally_fast(LlamaEngine, monkeypatch)
-    with Group(model, *strict(chosen), 3) as group:
-        decoder = group.decoder()
-        answer = decoder.generate(prompts[0], LIMIT)
-        steps = [next(answer) for _ in range(3)]
-        group.engines[place].close()
-        assert tokens_of([*steps, *answer]) == strict_plain[0.0][0]
-        (said,) = decoder.group.lost.items()
-        assert said[0] == f"{place + 1}" and said[1].startswith("there is no context")
-        assert len(decoder.tokens) > held(group.engines[2]) > len(prompts[0])

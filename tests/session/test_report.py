@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -17,7 +17,7 @@ from lacli.session.generation import Answer
 from lacli.session.report import as_json, as_lines, busy, describe, verdict
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, Detail, ModeName, SourceName
-from lacli.stats import MIN_CORE_SHARE, ReplicaWork, RunStatistics, Step
+from lacli.stats import MIN_CORE_SHARE, RunStatistics, Step
 from lacli.terminal.screen import wrapped
 from lacli.tree import Origin
 
@@ -30,15 +30,12 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SUFFIX, POOL, MODEL = Origin.SUFFIX, Origin.POOL, Origin.MODEL
 AUTO = DecodeSettings(mode="auto")
-ALONE = {"": ReplicaWork()}
-NOBODY: dict[str, str] = {}
 DETAILS: tuple[Detail, ...] = ("short", "full")
 
 
 def session(
     settings: DecodeSettings = AUTO,
-    work: Mapping[str, ReplicaWork] = ALONE,
-    lost: Mapping[str, str] = NOBODY,
+    copies: Sequence[str] = ("",),
     cost: float | None = None,
 ) -> Session:
     """A session whose steps have cost so many plain ones on average, None for costs that were not measured."""
@@ -53,7 +50,7 @@ def session(
             sampling=SamplingSettings(),
             model_settings=ModelSettings(),
             mean_step_cost=lambda batches: cost,
-            decoder=SimpleNamespace(group=SimpleNamespace(work=dict(work), lost=dict(lost))),
+            copies=SimpleNamespace(names=[*copies]),
         ),
     )
 
@@ -158,10 +155,10 @@ def test_there_is_no_verdict_where_costs_were_not_measured_or_all_is_plain() -> 
 
 def test_the_short_report_has_at_most_12_lines_and_no_chart_whatever_was_guessed() -> None:
     every = (Origin.POOL, Origin.WINDOW, Origin.CHAIN, Origin.SUFFIX, Origin.RECYCLING)
-    work = {"CPU (1)": ReplicaWork(60, 300, 0.3), "CPU (2)": ReplicaWork(1, 4, 0.01)}
+    copies = ("CPU (1)", "CPU (2)")
     run = answer(*plain_step(3), *[guessed(every[:count], every) for count in range(6)])
     for mode in ("auto", "lookahead"):
-        short, full = (as_lines(session(replace(AUTO, mode=mode), work), run, detail=each) for each in DETAILS)
+        short, full = (as_lines(session(replace(AUTO, mode=mode), copies), run, detail=each) for each in DETAILS)
         assert len(short.splitlines()) <= 12 < len(full.splitlines())
         subjects = [line.split()[0] for line in short.splitlines()]
         assert len({*subjects}) == len(subjects) and not {"accepted", "pool", "rows", "replicas"} & {*subjects}
@@ -254,19 +251,7 @@ def test_auto_names_its_sources_where_not_all_are_asked(sources: tuple[SourceNam
     assert describe(replace(AUTO, sources=sources)) == words
 
 
-def test_copies_are_told_with_what_they_did_and_one_that_failed_stays_in_the_records() -> None:
-    work = {"CPU (1)": ReplicaWork(60, 300, 0.3), "CPU (2)": ReplicaWork(1, 4, 0.01), "RPC0": ReplicaWork()}
-    shared = session(work=work, lost={"CPU (2)": "no answer"})
-    lines = as_lines(shared, answer(*plain_step()), detail="full")
-    assert words(lines, "replicas") == "CPU (1) 60 parts of 5.0 rows, 5.00 ms each"
-    told = [" ".join(line.split()) for line in lines.splitlines()]
-    assert "CPU (2) 1 part of 4.0 rows, 10.00 ms each, then failed" in told and "RPC0 unused" in told
-    assert words(lines, "model").endswith(", CPU (1), CPU (2), RPC0")
+def test_copies_are_named() -> None:
+    shared = session(copies=("CPU (1)", "CPU (2)", "RPC0"))
+    assert words(as_lines(shared, answer(*plain_step())), "model").endswith(", CPU (1), CPU (2), RPC0")
     assert as_json(shared, answer(*plain_step()))["replicas"] == ["CPU (1)", "CPU (2)", "RPC0"]
-
-
-def test_one_copy_that_decodes_alone_is_the_only_one_named() -> None:
-    alone = session(DecodeSettings(mode="plain"), {"CPU (1)": ReplicaWork()})
-    lines = as_lines(alone, answer(*plain_step()), detail="full")
-    assert words(lines, "model").endswith(", CPU (1)") and "replicas" not in lines
-    assert as_json(alone, answer(*plain_step()))["replicas"] == []
