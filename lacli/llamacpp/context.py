@@ -6,8 +6,8 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from itertools import islice
 from math import isfinite
+from time import perf_counter, process_time
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from lacli.llamacpp.library import ctrl_c_calls, free_with, late_ctrl_c, lib, li
 from lacli.llamacpp.logits import LogitsView, in_order, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
-from lacli.llamacpp.watch import DecodeWatch
+from lacli.llamacpp.threads import ThreadsInUse
 from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
 
@@ -50,8 +50,8 @@ prompt's 128 rows and a row of each of eight texts of 100, 400 and 1,200 tokens 
 409, 463 and 647 one after the other (docs/measured.md).
 """
 
-ABORTED, REFUSED = 2, -1
-"""llama_decode's status for a batch that its abort callback has broken off, and for one that it does not begin."""
+REFUSED = -1
+"""llama_decode's status for a batch that it does not begin."""
 
 PIECE_ROWS = 64
 """Rows without logits from which a step that has others too can be interrupted: they are a piece of a prompt."""
@@ -109,7 +109,7 @@ class LlamaEngine(Closing):
         parameters = self._parameters(settings, decode)
         self._max_outputs = int(parameters.n_outputs_max)
         gives_way = settings.gives_way and settings.threads > 1 and not model.offloaded
-        self._watch = DecodeWatch(settings.threads, self._log) if gives_way else None
+        self._in_use = ThreadsInUse(settings.threads) if gives_way else None
         self._threads_set = settings.threads
         self._samplers: list[Any] = []
         self._selects_candidates = False
@@ -124,13 +124,13 @@ class LlamaEngine(Closing):
             with late_ctrl_c() as is_stopped, nullcontext() if model.offloaded else bounded_by_free_memory():
                 self._handle = lib.llama_init_from_model(model.handle, parameters)
                 if is_stopped():
-                    _free_context(self._handle, self._samplers, self._watch, model)
+                    _free_context(self._handle, self._samplers, model)
             if self._handle or parameters.n_ctx <= least:
                 break
             # Texts that have less room together wait for each other.
             parameters.n_ctx = max(parameters.n_ctx // 2, least)
         # The model is an argument, so that it outlives the context when both are dropped at once.
-        self._free = free_with(self, _free_context, self._handle, self._samplers, self._watch, model)
+        self._free = free_with(self, _free_context, self._handle, self._samplers, model)
         if not self._handle:
             self.close()
             reason = self._log.last_error()
@@ -154,7 +154,6 @@ class LlamaEngine(Closing):
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
-        self._set_abort_callback()
         self._snapshots = 0
         self._batch: Batch | None = None
         self._logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
@@ -177,12 +176,7 @@ class LlamaEngine(Closing):
             self._batch, self._struct = batch, _struct_over(batch)
         self._struct.n_tokens = rows
         self.calls += 1
-        reads = not batch.wanted or rows - batch.wanted >= PIECE_ROWS
-        status = self._decoded(reads=reads)
-        while status == ABORTED:
-            # Fewer threads decode the same rows again.
-            self._log.forget()
-            status = self._decoded(reads=reads)
+        status = self._decoded(reads=not batch.wanted or rows - batch.wanted >= PIECE_ROWS)
         if status == 0:
             # A state is kept after each row, none from before the first one, and each for one way back.
             self._snapshots = min(self.max_rollback, rows - 1)
@@ -286,53 +280,32 @@ class LlamaEngine(Closing):
             try:
                 yield
             finally:
-                self._set_abort_callback()
+                lib.llama_set_abort_callback(self._handle, lib.ggml_abort_callback(), None)
                 self._log.muted = False
         if self._interrupted:
             raise KeyboardInterrupt
 
-    def _set_abort_callback(self) -> None:
-        """Register the watch's abort callback, or none."""
-        callback = (self._watch.callback, self._watch.flag) if self._watch else (lib.ggml_abort_callback(), None)
-        lib.llama_set_abort_callback(self._handle, *callback)
-
     def _decoded(self, *, reads: bool) -> int:
         """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt, which Ctrl-C aborts."""
-        if self._watch and self._watch.threads != self._threads_set:
-            self._threads_set = self._watch.threads
-            lib.llama_set_n_threads(self._handle, self._threads_set, self._threads_set)
-        # Of more rows than llama.cpp computes at once the first would stay; a recurrent state may be half written.
-        retried = self._struct.n_tokens <= PREFILL_ROWS and self.max_rollback < 0
-        with (
-            self._watch.watching(abortable=retried) if self._watch else nullcontext(),
-            # An abort is logged, and in that callback Ctrl-C would be lost.
-            self._interruptible() if reads else late_ctrl_c() if self._watch else nullcontext(),
-        ):
-            status: int = lib.llama_decode(self._handle, self._struct)
-            if status == ABORTED:
-                self._take_back()
+        in_use = self._in_use
+        if not in_use:
+            with self._interruptible() if reads else nullcontext():
+                return int(lib.llama_decode(self._handle, self._struct))
+        if in_use.count != self._threads_set:
+            self._threads_set = in_use.count
+            lib.llama_set_n_threads(self._handle, in_use.count, in_use.count)
+        begin, core_begin = perf_counter(), process_time()
+        with self._interruptible() if reads else nullcontext():
+            status = int(lib.llama_decode(self._handle, self._struct))
+        end = perf_counter()
+        in_use.note(end - begin, process_time() - core_begin, end)
         return status
-
-    def _take_back(self) -> None:
-        """Remove the rows of a batch that was broken off: llama.cpp has done so in the first sequence of each alone."""
-        assert self._batch is not None, "a batch was broken off"
-        rows, starts, ids = self._batch.rows, dict[int, int](), iter(self._batch.sequence_ids.tolist())
-        counts, positions = self._batch.sequence_counts[:rows].tolist(), self._batch.positions[:rows].tolist()
-        for position, count in zip(positions, counts, strict=True):
-            for sequence in islice(ids, count):
-                starts[sequence] = min(position, starts.get(sequence, position))
-        for sequence, start in starts.items():
-            lib.llama_memory_seq_rm(self._memory, sequence, start, -1)
 
     def _muted_end(self) -> bool:
         """True to end a piece of a prompt; mutes the lines in which llama.cpp's log calls this a failure."""
-        if ends := self._must_end():
+        if self._interrupted:
             self._log.muted = True
-        return ends
-
-    def _must_end(self) -> bool:
-        """True where a piece of a prompt is to end: at Ctrl-C, or for fewer threads to read it."""
-        return self._interrupted or (self._watch is not None and self._watch.aborts)
+        return self._interrupted
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = lib.llama_context_default_params()
@@ -407,13 +380,11 @@ def _padded(cells: int) -> int:
     return -(-cells // CONTEXT_PAD) * CONTEXT_PAD
 
 
-def _free_context(handle: Any, samplers: list[Any], watch: DecodeWatch | None, _: LlamaModel) -> None:
+def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
     if handle:
         lib.llama_free(handle)
     for sampler in samplers:
         lib.llama_sampler_free(sampler)
-    if watch:
-        watch.close()
 
 
 def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:

@@ -111,7 +111,7 @@ class ModelSettings:
     `context`: cells, 0 for the model's own (at most 8,192). `batch`: rows of a llama_decode call, at most.
     `gpu_layers`: -1 for all. `threads`: 0 for one per physical core. `repack`, `tiled`: allow llama.cpp's faster CPU
     kernels for several rows; tiled can be switched off before a process's first decode only. `gives_way`: fewer threads
-    decode while other programs take the cores; `giving_way` of model.py decides it.
+    decode behind steps that other programs have made slow; `giving_way` of model.py decides it.
     `engine`: what decodes; `with_engine` of ik/choice.py decides `auto`.
     """
 

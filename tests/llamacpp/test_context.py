@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain, count, repeat
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
-from lacli.batch import Batch, BatchPart, from_tokens, from_tree
+from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
-from lacli.llamacpp.context import ABORTED, CONTEXT_PAD, LlamaEngine
+from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
-from lacli.llamacpp.watch import OBSERVED_S
+from lacli.llamacpp.threads import OBSERVED_S
 from lacli.settings import MAX_SEQUENCES, DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes import tiny_models
@@ -319,81 +319,13 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         assert len(calls) == operations
 
 
-def test_a_piece_that_fewer_threads_read_again_leaves_no_sequence_of_its_guesses_behind(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = Tree(5)
-    for sequence in (0, 1):
-        tree.add_path([6, 7 + sequence], sequence, Origin.CHAIN)
-    prompt = [*range(3, 103)]
-    with LlamaEngine(model, SETTINGS, LOOKAHEAD) as engine:
-        monkeypatch.setattr(engine, "_must_end", chain([False, False, True], repeat(False)).__next__)
-        assert engine.decode(Batch(200).set_parts([BatchPart(tree, 0, prompt)]))
-        assert engine.calls == 1
-        ends = engine.logits().copy()
-        engine.clear()
-        assert engine.decode(Batch(200).set_parts([BatchPart(tree, 0, prompt)]))
-        assert np.array_equal(engine.logits(), ends)
-
-
-def test_a_step_that_the_watch_aborts_is_retried_with_fewer_threads_and_the_logits_stay_the_same(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decode, statuses = lib.llama_decode, list[int]()
-    tree = Tree(5)
-    for sequence in (0, 1):
-        tree.add_path([6, 7 + sequence], sequence, Origin.CHAIN)
-    with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), LOOKAHEAD) as engine:
-        assert engine._watch
-        watch = engine._watch
-        monkeypatch.setattr(watch._in_use, "observe", lambda *seconds: 2)
-
-        def busy(*arguments: object) -> int:
-            if not statuses:
-                monkeypatch.setattr(watch._in_use, "observe", lambda *seconds: 1)
-                watch._set_abort(True)
-            statuses.append(decode(*arguments))
-            return statuses[-1]
-
-        assert engine.decode(from_tree(tree, 0))
-        ends = engine.logits().copy()
-        engine.clear()
-        monkeypatch.setattr(lib, "llama_decode", busy)
-        assert engine.decode(from_tree(tree, 0))
-        assert statuses == [ABORTED, 0] and lib.llama_n_threads(engine._handle) == 1 and not watch.aborts
-        assert np.array_equal(engine.logits(), ends)
-
-
-def test_ctrl_c_in_a_step_that_the_watch_aborts_is_not_lost(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode, heard = lib.llama_decode, list[str]()
-    with LlamaEngine(model, replace(SETTINGS, threads=2, threads_batch=2, gives_way=True), PLAIN) as engine:
-        assert engine._watch
-        watch = engine._watch
-
-        def aborted(*arguments: object) -> Any:
-            watch._set_abort(not heard)
-            return decode(*arguments)
-
-        def press_once(log: Log, level: int, text: bytes) -> None:
-            if not heard:
-                heard.append("a line")
-                signal.raise_signal(signal.SIGINT)
-
-        monkeypatch.setattr(lib, "llama_decode", aborted)
-        monkeypatch.setattr(Log, "receive", press_once)
-        with pytest.raises(KeyboardInterrupt):
-            engine.decode(input_at(5, 0))
-    assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 @pytest.mark.parametrize("write", [tiny_models.write_llama, tiny_models.write_mamba])
 def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits_stay_the_same(
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "model.gguf")
-    monkeypatch.setattr("lacli.llamacpp.watch._disk_reads", lambda: 0)
-    monkeypatch.setattr("lacli.llamacpp.watch.process_time", lambda: 0.0)
-    monkeypatch.setattr("lacli.llamacpp.watch.perf_counter", count(step=OBSERVED_S).__next__)
+    monkeypatch.setattr("lacli.llamacpp.context.process_time", lambda: 0.0)
+    monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
     decode, threads = lib.llama_decode, list[tuple[object, int]]()
 
