@@ -89,7 +89,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("self._shared = [min(shared, length) for shared in self._shared]", "pass"),
     ),
     ("lacli/cache.py", MANY): (
-        ("copy(lender.first, self.first, 0, length)", "copy(lender.first, self.first, 0, length - 1)"),
+        ("copy(other.first, self.first, 0, length)", "copy(other.first, self.first, 0, length - 1)"),
         ("gone = self._remove_from(end, [0, *others])", "gone = self._remove_from(end, [0])"),
         ("[self.first + each for each in used]", "[*used]"),
         ("        else:\n            self._remove_from(0)\n", ""),
@@ -140,17 +140,12 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("self._budget.record(self._tokens / self._texts, cost)", "self._budget.record(self._tokens, cost)"),
     ),
     ("lacli/schedule.py", MANY): (
-        ("min(text.borrowed, heir.borrowed)", "heir.borrowed"),
-        ("                each.lender = heir\n", "                pass\n"),
-        (
-            "self._find_cells(needed + headroom, lender, shared)",
-            "self._find_cells(0, lender, shared)",
-        ),
+        ("if each is slot or each.source is slot:", "if each is slot:"),
+        ("self._find_cells(len(text.tokens) - shared + headroom)", "self._find_cells(0)"),
         ("            headroom += HEADROOM\n", ""),
-        ("            place.clear()\n", ""),
+        ("self._cut(slot, common[slot] if alike else 0)", "pass"),
         ("min(engine.cells, longest or engine.trained_context)", "engine.cells"),
     ),
-    ("lacli/saved.py", ("tests/test_saved.py",)): (),
     ("lacli/auto/planner.py", ("tests/auto/test_planner.py",)): (
         ("reach * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
         ("plain, rows, tokens = relative[texts], texts + beside", "plain, rows, tokens = relative[texts], texts"),

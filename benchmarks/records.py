@@ -237,7 +237,7 @@ class RecordedEngine:
     trained_context = cells
     sequences = 256
     vocabulary = 151_936
-    can_lend, saver = True, None
+    can_lend = True
 
     def __init__(self, record: Record, off: OffTheWay) -> None:
         self._record, self._off = record, off

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 from lacli.batch import Batch, BatchPart, from_tokens
-from lacli.engine import Engine, EngineGroup, Floats, Read, Saved, Saver, Successors, unread
+from lacli.engine import Engine, EngineGroup, Floats, Read, Successors, unread
 from lacli.tree import ROOT, Branches
 
 ALL = -1
@@ -101,24 +101,10 @@ class Cache:
         """Hold on to the tokens up to `past`, which are decoded."""
         self.past = past
 
-    def borrow(self, lender: Cache, length: int) -> None:
+    def share_with(self, other: Cache, length: int) -> None:
         """Share the cells of the first `length` tokens of another text of the engine; nothing is held before."""
-        self._engine.copy(lender.first, self.first, 0, length)
+        self._engine.copy(other.first, self.first, 0, length)
         self.past = length
-
-    def save(self, saver: Saver) -> Saved:
-        """A copy of the text's own sequence."""
-        return saver.save(self.first)
-
-    def restore(self, saver: Saver, saved: Saved, held: int, length: int) -> int:
-        """Hold the first `length` of the `held` tokens of a saved sequence; nothing is held before.
-
-        Return how many are held then, 0 for want of cells.
-        """
-        if saver.restore(saved, self.first):
-            self.past = held
-            self.truncate(length)
-        return self.past
 
     def unshare(self) -> None:
         """Take everything from the sequences but the first; each gets it again when it is next used."""

@@ -16,9 +16,6 @@ from lacli.tree import Branches
 
 Floats = npt.NDArray[np.floating]
 
-Saved = npt.NDArray[np.uint8]
-"""The keys and values of a sequence, in an engine's own form."""
-
 Read = Callable[[int], None]
 
 
@@ -40,16 +37,6 @@ class Successors(NamedTuple):
 
     tokens: Ints
     logits: Floats
-
-
-class Saver(Protocol):
-    """Keeps sequences outside of the cache, where they make no step longer."""
-
-    def save(self, sequence: int) -> Saved:
-        """Copy what the cache holds of a sequence."""
-
-    def restore(self, saved: Saved, sequence: int) -> bool:
-        """Give an empty sequence what was saved; False, with nothing changed, when the cache has no room for it."""
 
 
 class Engine(Protocol):
@@ -123,10 +110,6 @@ class Engine(Protocol):
     @property
     def can_lend(self) -> bool:
         """Whether `copy` can give a sequence the beginning of another, which a recurrent state does not keep."""
-
-    @property
-    def saver(self) -> Saver | None:
-        """What keeps sequences outside of the cache; None where that would take longer than a step."""
 
     def clear(self) -> None:
         """Empty the cache."""

@@ -1,9 +1,9 @@
 """Many texts in one engine: which of them decode in the next step, and which wait for cells of the cache.
 
 Every step serves all texts that have cells: a row and its guesses for each, and pieces of the prompts that are not
-decoded yet, or one and the other in turns. A text that has ended is saved for prompts that begin like it (saved.py); in
-an engine that cannot save it keeps its cells until they are needed. When cells run short the youngest text is set
-aside: it is saved too, or its tokens stay, and it is decoded again from these when there is room.
+decoded yet, or one and the other in turns. A slot whose text has ended keeps its cells for a prompt that begins like
+it, until they are needed. When cells run out idle slots are emptied, oldest first; then the newest text is cleared, and
+is decoded again from its tokens when there is room.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from lacli.cache import EngineStep, SingleEngine
 from lacli.decode import Decoder, TextState
 from lacli.errors import SamplingError
 from lacli.modes import Mode, common_prefix
-from lacli.saved import SavedText, SavedTexts
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.verify import Verifier
@@ -34,14 +33,45 @@ OLDEST_PART = 4
 Otherwise it is never read where shorter ones keep coming. Chosen: a server has four places by default.
 """
 
-MIN_AWAITED = 32
-"""Tokens of a common beginning that are worth waiting for while another text's prompt is decoded.
+MIN_SHARED = 64
+"""Tokens of a common beginning from which a text shares the cells of one that runs, or waits until that has read them.
 
-As rows they cost 1.3 to 12 plain steps (benchmarks/step_costs.jsonl); waiting costs one or two.
+As rows they cost several plain steps (benchmarks/step_costs.jsonl); waiting costs one or two.
 """
 
-MIN_RESTORED = 8
-"""Tokens for which a saved text is restored, whole: 400 of the 0.5B shape take 5 ms, and decoding one takes 4."""
+MOST_IDLE, IDLE_SHARE_ON_CPU = 4, 1 / 4
+"""Idle slots that keep their cells, and the part of the context that they may have on a CPU beside the newest of them.
+
+There attention passes all cells, those of other sequences too.
+"""
+
+
+class Slot(SingleEngine):
+    """A range of sequence ids, with the cells of one text at a time.
+
+    `tokens`: of the text that has it or had it last; the cache holds a beginning of them. `source`: the slot with which
+    it shares the cells of its first `shared` tokens.
+    """
+
+    def __init__(self, sequences: range, step: EngineStep, cells: int) -> None:
+        super().__init__(step.engine, sequences, step, cells)
+        self.tokens: list[int] = []
+        self.source: Slot | None = None
+        self.shared = 0
+
+    @property
+    def own_cells(self) -> int:
+        """Cells that it has for itself."""
+        return self.past - self.shared
+
+    def common(self, tokens: Sequence[int]) -> int:
+        """Tokens at the beginning of `tokens` that the cache holds."""
+        return min(common_prefix(self.tokens, tokens), self.past)
+
+    def share(self, source: Slot, length: int) -> None:
+        """Share the cells of the first `length` tokens of another slot; nothing is held before."""
+        self.cache.share_with(source.cache, length)
+        self.source, self.shared = source, length
 
 
 @dataclass(eq=False)
@@ -49,24 +79,28 @@ class SharedText(TextState):
     """A text among others.
 
     `has_cells`: False while it waits for them. `is_prefilled`: the cache holds all of it but what the next step
-    decodes. `borrowed`: tokens at its beginning whose cells it shares with the text `lender`. `reused`: tokens of its
-    prompt that it borrowed when it first got cells. `finish`: why it has ended, None while it goes on. `is_held`: True
-    while its reader wants no step of it; its cells go where another text needs them.
+    decodes. `reused`: tokens of its prompt that were decoded already when it first got cells. `finish`: why it has
+    ended, None while it goes on. `is_held`: True while its reader wants no step of it; its cells go where another text
+    needs them.
     """
 
     has_cells: bool = False
     is_prefilled: bool = False
-    borrowed: int = 0
-    lender: SharedText | None = None
     reused: int | None = None
     finish: Finish | None = None
     is_held: bool = False
+
+    @property
+    def slot(self) -> Slot:
+        """Where its cells are."""
+        assert isinstance(self.group, Slot), "every text has a slot"
+        return self.group
 
 
 class News(NamedTuple):
     """What a step brought to a text. `step`: None where the text ended without one. `error`: what ended it, or None.
 
-    `reads`: True where the step has read the last of the text's prompt too, or of what was set aside.
+    `reads`: True where the step has read the last of the text's prompt too, or of what was decoded again.
     """
 
     text: SharedText
@@ -88,16 +122,15 @@ class StepPlan(NamedTuple):
 
 
 class Schedule:
-    """The texts of one engine in the order of their arrival, at most one for each of its `places`.
+    """The texts of one engine in the order of their arrival, at most one for each of its slots.
 
-    A place is a range of sequence ids; further ids of the engine hold a text each that has ended. No call names other
-    ids, so that no text can touch another's cells. `ended`: texts whose cells may serve others, oldest first. `saved`:
-    those that serve them from memory. `cells`: tokens that a text may have. `latest`: the mode of the text that came
-    last, for what it knows of the machine.
+    A slot is a range of sequence ids. No call names other ids, so that no text can touch another's cells. `idle`: slots
+    without a text, the one that was used longest ago first. `cells`: tokens that a text may have. `latest`: the mode of
+    the text that came last, for what it knows of the machine.
     """
 
     def __init__(self, decoder: Decoder, places: int, longest: int = 0, *, reads_first: bool = False) -> None:
-        """`decoder`: takes the steps, and decodes nothing else in the meantime.
+        """`decoder`: takes the steps, and decodes nothing else in the meantime. `places`: the number of slots.
 
         `longest`: tokens of a text among others at most, 0 for as many as the model was trained with.
         `reads_first`: let no text decode before the prompts of all are read, for measurements of steps alone.
@@ -110,26 +143,21 @@ class Schedule:
         self._owed_s = 0.0
         step = EngineStep(engine)
         # Alone a text may go on behind what the model was trained for, if -c says so; among others -c is for all.
-        cells = engine.cells if places == 1 else min(engine.cells, longest or engine.trained_context)
-        ranges = (range(place * size, (place + 1) * size) for place in range(places))
-        self.cells = cells
-        self._free = [SingleEngine(engine, ids, step, cells) for ids in ranges][::-1]
-        # Freed cells between those of others are not in the order of a text.
-        self._lends = engine.can_lend and not decoder.settings.ordered
-        self._saver = engine.saver if self._lends else None
-        # As many tokens as the cache has cells: at most its memory again.
-        self.saved = SavedTexts(engine.cells)
-        rest = range(places * size, engine.sequences if self._lends and not self._saver else 0)
-        self._rests = [SingleEngine(engine, range(each, each + 1), step) for each in rest]
+        self.cells = engine.cells if places == 1 else min(engine.cells, longest or engine.trained_context)
+        self.idle = [Slot(range(place * size, (place + 1) * size), step, self.cells) for place in range(places)]
+        # Cells of one text between those of another are not in the order of a text.
+        self._shares = engine.can_lend and not decoder.settings.ordered
+        # Only a CPU bounds the rows of steps in which texts and pieces of prompts are mixed.
+        on_cpu = engine.mixed_rows < engine.batch_rows
+        self._most_idle_cells = int(engine.cells * (IDLE_SHARE_ON_CPU if on_cpu else 1))
         self.texts: list[SharedText] = []
-        self.ended: list[SharedText] = []
         self.latest: Mode | None = None
         engine.clear()
 
     @property
     def is_full(self) -> bool:
-        """True while every place is taken."""
-        return not self._free
+        """True while every slot has a text."""
+        return not self.idle
 
     def add(
         self,
@@ -154,13 +182,15 @@ class Schedule:
         mode = self.latest
         if own:
             mode = self._decoder.new_mode(sampled=sampled, settings=own)
+        slot = self._take_slot(prompt)
         text = SharedText(
             [*prompt],
             mode.without_guesses() if plain else mode,
-            self._free.pop(),
+            slot,
             verifier,
             max_tokens if max_tokens >= 0 else None,
         )
+        slot.tokens = text.tokens
         if verifier:
             verifier.begin(prompt)
         text.mode.begin(text.tokens)
@@ -172,55 +202,47 @@ class Schedule:
         self._decoder.check_prompt(prompt, self.cells)
 
     def end(self, text: SharedText, finish: Finish = "interrupt") -> None:
-        """End a text, whose cells are free for others at once; nothing happens to one that has ended."""
+        """End a text, whose slot is free for another at once; nothing happens to one that has ended."""
         if text.finish is not None:
             return
         text.finish = finish
-        if self.ended and not self._rests:
-            self._forget(self.ended[0])
         self.texts.remove(text)
-        place = _cells(text)
-        self._free.append(place)
-        self._save(text)
-        if self._rests and place.past and self._lends:
-            text.mode, text.group = Mode(), self._rests.pop()
-            _cells(text).cache.borrow(place.cache, place.past)
-            place.clear()
-            self.ended.append(text)
-        else:
-            self._take_cells(text)
+        self.idle.append(text.slot)
+        holding = [slot for slot in self.idle if slot.past]
+        while len(holding) > MOST_IDLE or (
+            len(holding) > 1 and sum(slot.own_cells for slot in holding) > self._most_idle_cells
+        ):
+            self._cut(holding.pop(0), 0)
 
     def step(self) -> list[News]:
         """Take one step of all texts that have cells; return what it brought, in the order of their arrival."""
         news = [News(text) for text in [*self.texts] if not self._goes_on(text)]
         self._give_cells()
-        if self.ended:
-            # Guesses are worth more than what may be asked again.
-            self._find_cells(min(len(self.texts) * self._decoder.settings.max_rows, self._engine.batch_rows))
+        # Guesses are worth more than what may be asked again.
+        self._find_cells(min(len(self.texts) * self._decoder.settings.max_rows, self._engine.batch_rows))
         while True:
             ready, pieces, makes_wait = self._rows()
             if not ready and not pieces:
                 return news
             begin = perf_counter()
-            taken = self._decoder.step(ready, [_cells(text) for text in pieces])
+            taken = self._decoder.step(ready, [text.slot for text in pieces])
             seconds = perf_counter() - begin
             if taken is not None:
                 self._owed_s = seconds * DECODED_PER_READ_S if makes_wait else self._owed_s - seconds
                 if not any(text.is_prefilled for text in ready):
-                    rows = sum(len(_cells(text).part.again) for text in [*ready, *pieces])
+                    rows = sum(len(text.slot.part.again) for text in [*ready, *pieces])
                     [*ready, *pieces][0].mode.prefilled(rows, seconds)
                 break
-            if self.ended:
-                self._forget(self.ended[0])
+            if self._empty_oldest():
                 continue
-            *others, youngest = sorted((text for text in self.texts if text.has_cells), key=lambda text: text.is_held)
+            *others, newest = sorted((text for text in self.texts if text.has_cells), key=lambda text: text.is_held)
             if not others:
                 # Alone it has every cell there is.
-                self.end(youngest, "length")
-                return [*news, News(youngest)]
-            self._set_aside(youngest)
+                self.end(newest, "length")
+                return [*news, News(newest)]
+            self._clear(newest)
         for text in pieces:
-            _cells(text).commit_prompt()
+            text.slot.commit_prompt()
             text.is_prefilled = text.group.past == len(text.tokens) - 1
         for text, found in zip(ready, taken, strict=True):
             reads, text.is_prefilled = not text.is_prefilled, True
@@ -267,7 +289,7 @@ class Schedule:
                 ready.append(text)
             elif left > kept:
                 read = min(missing, left - kept)
-                _cells(text).prepare_prompt(text.tokens, read)
+                text.slot.prepare_prompt(text.tokens, read)
                 left -= read
                 pieces.append(text)
         if missing_of:
@@ -282,111 +304,90 @@ class Schedule:
         is_short = others_wait or (self.places > 1 and 2 * apart >= whole)
         return min(whole, apart) if is_short and not self._reads_first else whole
 
+    def _take_slot(self, prompt: Sequence[int]) -> Slot:
+        """Take the idle slot of which at least half is the beginning of a prompt, and cut it back to that.
+
+        Else an empty one, else the one that was used longest ago, emptied.
+        """
+        common = {slot: slot.common(prompt[:-1]) for slot in self.idle}
+        alike = [slot for slot in self.idle if slot.past and 2 * common[slot] >= slot.past]
+        empty = [slot for slot in self.idle if not slot.past]
+        slot = max(alike, key=common.__getitem__) if alike else [*empty, *self.idle][0]
+        self.idle.remove(slot)
+        self._cut(slot, common[slot] if alike else 0)
+        return slot
+
     def _give_cells(self) -> None:
         """Give cells to the texts that wait, in the order of their arrival, as far as there are enough."""
         headroom = HEADROOM
         for text in self.texts:
             if text.has_cells or text.is_held:
                 continue
-            lender, shared, coming = self._longest_prefix(text)
-            saved, kept = self.saved.longest(text.tokens[:-1])
-            if coming - max(shared, kept) >= MIN_AWAITED:
+            slot = text.slot
+            source, shared, coming = self._longest_beginning(text)
+            if coming - max(shared, slot.past) >= MIN_SHARED:
                 continue
-            needed = len(text.tokens) - shared
-            if saved and kept >= shared + MIN_RESTORED:
-                lender, shared, needed = None, kept, max(len(text.tokens), len(saved.tokens))
-            else:
-                saved = None
-            fits = self._find_cells(needed + headroom, lender, shared)
+            if shared < max(MIN_SHARED, slot.past + 1):
+                source, shared = None, slot.past
+            fits = self._find_cells(len(text.tokens) - shared + headroom)
             if not fits and (held := next((each for each in self.texts if each.is_held and each.has_cells), None)):
-                self._set_aside(held)
+                self._clear(held)
                 self._give_cells()
                 return
             if not fits and any(each.has_cells for each in self.texts):
                 return
             headroom += HEADROOM
             text.has_cells = True
-            if saved:
-                assert self._saver, "a text was saved"
-                shared = _cells(text).cache.restore(self._saver, saved.cells, len(saved.tokens), shared)
-            if lender:
-                _cells(text).cache.borrow(_cells(lender).cache, shared)
-                text.lender, text.borrowed = lender, shared
-                if lender in self.ended and lender.group.past == shared:
-                    self._forget(lender)
+            if source:
+                self._cut(slot, 0)
+                slot.share(source, shared)
             if text.reused is None:
-                text.reused = shared
-            text.is_prefilled = text.group.past == len(text.tokens) - 1
+                text.reused = slot.past
+            text.is_prefilled = slot.past == len(text.tokens) - 1
 
-    def _find_cells(self, cells: int, lender: SharedText | None = None, shared: int = 0) -> bool:
-        """Forget texts that have ended, oldest first, until `cells` are free; False if there are too few all the same.
-
-        `lender`: is to lend its first `shared` tokens, and so forgets only what is behind them.
-        """
+    def _find_cells(self, cells: int) -> bool:
+        """Empty idle slots, oldest first, until `cells` are free; False if there are too few all the same."""
         while self._used_cells() + cells > self._engine.cells:
-            idle = next((each for each in self.ended if each is not lender), None)
-            if idle:
-                self._forget(idle)
-            elif lender in self.ended and lender.group.past > shared:
-                # A text that shares more of it would be the lender itself.
-                lender.group.cut(shared)
-                lender.borrowed = min(lender.borrowed, shared)
-            else:
+            if not self._empty_oldest():
                 return False
         return True
 
-    def _holding(self) -> list[SharedText]:
-        """The texts that have cells, those that have ended last."""
-        return [*(text for text in self.texts if text.has_cells), *self.ended]
-
     def _used_cells(self) -> int:
-        running = sum(len(text.tokens) - text.borrowed for text in self.texts if text.has_cells)
-        return running + sum(text.group.past - text.borrowed for text in self.ended)
+        """Cells that idle slots have, and that texts with cells have or are about to have."""
+        idle = sum(slot.own_cells for slot in self.idle)
+        return idle + sum(
+            (len(text.tokens) if text.has_cells else text.slot.past) - text.slot.shared for text in self.texts
+        )
 
-    def _forget(self, text: SharedText) -> None:
-        """Take the cells of a text that has ended; those that others share stay."""
-        self.ended.remove(text)
-        self._take_cells(text)
-        self._rests.append(_cells(text))
+    def _longest_beginning(self, text: SharedText) -> tuple[Slot | None, int, int]:
+        """The slot of another text that holds most of the beginning of `text`, and the number of those tokens.
 
-    def _longest_prefix(self, text: SharedText) -> tuple[SharedText | None, int, int]:
-        """The text whose cells hold the most of the beginning of `text`, and the number of those tokens.
-
-        Last the number of tokens that any text will hold once its prompt is decoded.
+        Last the number of them that any other text will hold once its prompt is decoded.
         """
-        lender, shared, coming = None, 0, 0
-        for other in self._holding() if self._lends else ():
-            same = common_prefix(other.tokens, text.tokens[:-1])
-            coming = max(coming, same if other.finish is None else min(same, other.group.past))
-            if min(same, other.group.past) > shared:
-                lender, shared = other, min(same, other.group.past)
-        return lender, shared, coming
+        source, shared, coming = None, 0, 0
+        for other in self.texts if self._shares else ():
+            if other is text or not other.has_cells:
+                continue
+            coming = max(coming, common_prefix(other.tokens, text.tokens[:-1]))
+            if other.slot.common(text.tokens[:-1]) > shared:
+                source, shared = other.slot, other.slot.common(text.tokens[:-1])
+        return source, shared, coming
 
-    def _save(self, text: SharedText) -> None:
-        """Save what a text holds, where that can be, for those that begin like it, and for itself where it goes on."""
-        cache = _cells(text).cache
-        if self._saver and cache.past:
-            self.saved.keep(SavedText(text.tokens[: cache.past], cache.save(self._saver)))
+    def _clear(self, text: SharedText) -> None:
+        """Take the cells of a text, which goes on once there are enough again."""
+        self._cut(text.slot, 0)
+        text.has_cells = text.is_prefilled = False
 
-    def _set_aside(self, text: SharedText) -> None:
-        """Take the cells of a text that goes on once there are enough again."""
-        self._save(text)
-        self._take_cells(text)
+    def _empty_oldest(self) -> bool:
+        """Empty the idle slot with cells that was used longest ago; False if there is none."""
+        slot = next((slot for slot in self.idle if slot.past), None)
+        if slot:
+            self._cut(slot, 0)
+        return slot is not None
 
-    def _take_cells(self, text: SharedText) -> None:
-        """Take a text's cells away; those that it shares stay with the others."""
-        if text.has_cells:
-            heirs = sorted((each for each in self._holding() if each.lender is text), key=lambda each: each.borrowed)
-            if heirs:
-                heir = heirs.pop()
-                heir.lender, heir.borrowed = text.lender, min(text.borrowed, heir.borrowed)
-                for each in heirs:
-                    each.lender = heir
-            text.group.clear()
-            text.lender, text.borrowed = None, 0
-            text.has_cells = text.is_prefilled = False
-
-
-def _cells(text: SharedText) -> SingleEngine:
-    assert isinstance(text.group, SingleEngine), "every text has a place"
-    return text.group
+    def _cut(self, slot: Slot, length: int) -> None:
+        """Cut a slot back to its first `length` tokens; cells that others share stay with them."""
+        slot.cut(length)
+        for each in [slot, *self.idle, *(text.slot for text in self.texts)]:
+            if each is slot or each.source is slot:
+                each.shared = min(each.shared, slot.past)

@@ -54,7 +54,7 @@ def test_each_text_of_a_shared_batch_reads_its_own_rows(
     for part, (tokens, path) in zip(parts, texts, strict=True):
         own = SingleEngine(FakeEngine(256, 256, 1, VOCABULARY))
         own.prepare(tokens, _chain(tokens, path))
-        assert own.run() and part.choices() == own.choices()
+        assert own.step.run([own]) and part.choices() == own.choices()
         for ours, theirs in zip(part.successors(3), own.successors(3), strict=True):
             assert ours.tolist() == theirs.tolist()
         last = len(path)

@@ -18,7 +18,7 @@ from lacli.batch import Batch
 from lacli.decode import Decoder
 from lacli.engine import Floats
 from lacli.errors import PromptError, SamplingError
-from lacli.schedule import Schedule, SharedText
+from lacli.schedule import MOST_IDLE, Schedule, SharedText
 from lacli.settings import DecodeSettings
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.engine import FakeEngine, RuleBroken
@@ -82,12 +82,13 @@ MAX_STEPS = 4000
 """Of a schedule: no mix of a few short texts takes as many unless it goes in circles."""
 
 
-def engine_of(
-    chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256, rests: int = 0
-) -> SharedEngine:
-    """`rests`: sequence ids for texts that have ended; with -1 there are none, and ended texts are saved."""
-    sequences = PLACES * chosen.sequences + max(rests, 0)
-    return SharedEngine(cells, rows, sequences, VOCABULARY, ends, saves=rests < 0)
+@pytest.fixture(autouse=True)
+def short_beginnings_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.schedule.MIN_SHARED", 10)
+
+
+def engine_of(chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256) -> SharedEngine:
+    return SharedEngine(cells, rows, PLACES * chosen.sequences, VOCABULARY, ends)
 
 
 def attend(schedule: Schedule, coming: list[Visit]) -> None:
@@ -124,13 +125,13 @@ def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
     return tokens_of(list(decoder.generate(visit.prompt, visit.limit)))
 
 
-@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(-1, 3))
+@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256))
 @settings(max_examples=200, deadline=None)
 def test_every_text_gets_what_it_gets_alone(
-    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int, rests: int
+    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
 ) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
-    engine = engine_of(chosen, cells, ends, rows, rests)
+    engine = engine_of(chosen, cells, ends, rows)
     schedule = Schedule(Decoder(engine, chosen, make_mode=fixed_clock_modes), PLACES)
     attend(schedule, [*coming])
     for visit in coming:
@@ -139,8 +140,10 @@ def test_every_text_gets_what_it_gets_alone(
             assert visit.tokens == expected
         else:
             assert visit.tokens == expected[: len(visit.tokens)]
-    assert len(schedule.ended) <= max(rests, 0)
-    assert len(engine._cells) == schedule._used_cells(), "all other cells are free again"
+    assert len(engine._cells) <= schedule._used_cells(), "all other cells are free again"
+    assert sum(bool(slot.past) for slot in schedule.idle) <= MOST_IDLE
+    for slot in schedule.idle:
+        assert engine.held(slot.cache.first) == slot.tokens[: slot.past]
 
 
 def fours(rows: int) -> float:
@@ -148,17 +151,17 @@ def fours(rows: int) -> float:
     return 1e-2 * (1 + 0.1 * (rows // 4) + rows % 4)
 
 
-@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256), st.integers(-1, 3))
+@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256))
 @settings(max_examples=100, deadline=None)
 def test_a_row_that_fills_a_step_up_changes_no_text(
-    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int, rests: int
+    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
 ) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "mode": "auto", "auto_rows": max(chosen.auto_rows, 4)})
     points = tuple(Point(size, fours(size), fours(size)) for size in range(1, 65))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixed_clock, "step_seconds", fours)
         patch.setattr(fixed_clock, "COST", Cost((StepCost(0, points),)))
-        test_every_text_gets_what_it_gets_alone.hypothesis.inner_test(chosen, coming, ends, cells, rows, rests)  # type: ignore[attr-defined]
+        test_every_text_gets_what_it_gets_alone.hypothesis.inner_test(chosen, coming, ends, cells, rows)  # type: ignore[attr-defined]
 
 
 PLAIN = DecodeSettings(mode="plain")
@@ -182,37 +185,6 @@ def test_texts_that_begin_alike_share_cells() -> None:
     assert engine.calls == 1 + 5
 
 
-def test_an_ended_text_lends_its_cells_to_the_next_turn() -> None:
-    engine = engine_of(PLAIN, 200, rests=2)
-    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
-    first = schedule.add([*LONG, 1], 10)
-    while schedule.texts:
-        schedule.step()
-    turn = schedule.add([*first.tokens, 2], 10)
-    while schedule.texts:
-        schedule.step()
-    assert turn.reused == len(first.tokens) - 1
-    # What the second turn holds is all of the first one's.
-    assert schedule.ended == [turn] and len(engine._cells) == len(turn.tokens) - 1
-
-
-def test_a_saved_text_is_restored_for_the_next_turn() -> None:
-    engine = engine_of(PLAIN, 200, rests=-1)
-    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
-
-    def ended(prompt: Sequence[int]) -> SharedText:
-        text = schedule.add(prompt, 10)
-        while schedule.texts:
-            schedule.step()
-        assert not engine._cells, "an ended text makes no step longer"
-        return text
-
-    first = ended([*LONG, 1])
-    assert ended([*first.tokens, 2]).reused == len(first.tokens) - 1
-    # Half of a text serves too.
-    assert ended([*LONG[:20], 2]).reused == 20
-
-
 @pytest.mark.parametrize(("places", "prefill", "read"), [(2, 128, 64), (1, 128, 128), (2, 512, 190)])
 def test_a_prompt_is_read_in_short_pieces_where_others_may_come(places: int, prefill: int, read: int) -> None:
     engine = engine_of(PLAIN, 400)
@@ -223,33 +195,112 @@ def test_a_prompt_is_read_in_short_pieces_where_others_may_come(places: int, pre
     assert text.group.past == read
 
 
-def test_a_text_that_is_set_aside_goes_on_from_what_was_saved_of_it() -> None:
-    engine = engine_of(PLAIN, 100, rests=-1)
-    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
-    first, second = schedule.add([1] * 40, 12), schedule.add([2] * 40, 30)
+def answered(schedule: Schedule, prompt: Sequence[int], limit: int = 10) -> SharedText:
+    text = schedule.add(prompt, limit)
     while schedule.texts:
         schedule.step()
-    assert [len(first.tokens), len(second.tokens)] == [52, 70]
-    # Each token but the last ones is decoded once.
-    assert engine.rows_decoded == 51 + 69
+    return text
 
 
-def test_ended_texts_make_room_oldest_first() -> None:
-    engine = engine_of(PLAIN, 150, rests=2)
+def test_a_chat_goes_on_in_its_slot_and_other_prompts_take_empty_ones() -> None:
+    schedule, engine = plain_schedule(400)
+    first = answered(schedule, [*LONG, 1])
+    other = answered(schedule, [7] * 30)
+    assert other.slot is not first.slot and other.reused == 0
+    turn = answered(schedule, [*first.tokens, 2])
+    assert turn.slot is first.slot and turn.reused == len(first.tokens) - 1
+    again = answered(schedule, [*first.tokens, 3])
+    assert again.slot is first.slot and again.reused == len(first.tokens), "it is cut back to what they have in common"
+    assert len(engine._cells) == len(again.tokens) - 1 + len(other.tokens) - 1
+
+
+def test_a_slot_of_which_less_than_half_begins_a_prompt_is_left_alone_while_others_are_empty() -> None:
+    schedule, _ = plain_schedule(800)
+    first = answered(schedule, [*LONG, *[1] * 60])
+    second = answered(schedule, [*LONG, 2])
+    assert second.slot is not first.slot and not second.reused
+    texts = [first, second, *(answered(schedule, [token] * 20) for token in (3, 4))]
+    assert len({text.slot for text in texts}) == PLACES
+    assert answered(schedule, [*LONG, 9]).slot is second.slot
+    assert answered(schedule, [5] * 20).slot is first.slot, "the one that was used longest ago"
+
+
+def test_a_cut_that_a_recurrent_state_cannot_make_empties_the_slot() -> None:
+    engine = SharedEngine(400, 256, PLACES, VOCABULARY, max_rollback=0)
     schedule = Schedule(Decoder(engine, PLAIN), PLACES)
-    first, second, third = ([token] * 40 for token in (1, 2, 3))
-    for prompt in (first, second, third):
-        schedule.add(prompt, 5)
-        while schedule.texts:
-            schedule.step()
-    assert [text.tokens[:40] for text in schedule.ended] == [second, third]
+    first = answered(schedule, [*LONG, 1])
+    turn = answered(schedule, [*first.tokens, 2])
+    assert turn.slot is first.slot and turn.reused == len(first.tokens) - 1
+    again = answered(schedule, [*first.tokens, 3])
+    assert again.slot is first.slot and not again.reused
+    assert again.tokens[-10:] == alone(Visit([*first.tokens, 3], 10, 0, None), 400, frozenset())
+
+
+def test_idle_slots_are_emptied_oldest_first_where_others_need_their_cells() -> None:
+    schedule, _ = plain_schedule(150)
+    ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
     running = schedule.add([4] * 60, 20)
     schedule.step()
-    assert running.has_cells and [text.tokens[:40] for text in schedule.ended] == [third]
+    assert running.has_cells and [bool(text.slot.past) for text in ended] == [False, False, True]
+
+
+def test_on_a_cpu_idle_slots_keep_a_quarter_of_the_cells_and_the_newest_all_of_its_own() -> None:
+    engine = SharedEngine(400, 256, PLACES, VOCABULARY, mixed_rows=63)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
+    assert [bool(text.slot.past) for text in ended] == [False, True, True]
+    long = answered(schedule, [4] * 150, 5)
+    assert [slot.past for slot in schedule.idle if slot.past] == [len(long.tokens) - 1]
+
+
+def test_a_text_whose_cells_are_taken_is_decoded_again_from_all_its_tokens() -> None:
+    engine = engine_of(PLAIN, 100)
+    schedule = Schedule(Decoder(engine, PLAIN), PLACES)
+    first, second = schedule.add([1] * 40, 12), schedule.add([2] * 40, 30)
+    came: list[int] = []
+    while schedule.texts:
+        came += [token for news in schedule.step() if news.text is second and news.step for token in news.step.tokens]
+    assert [len(first.tokens), len(second.tokens)] == [52, 70]
+    assert came == alone(Visit([2] * 40, 30, 0, None), 100, frozenset()), "nothing comes twice"
+    assert engine.rows_decoded > 51 + 69
+
+
+def test_a_text_that_shares_cells_keeps_them_when_the_other_one_is_gone() -> None:
+    schedule, engine = plain_schedule(4 * len(LONG))
+    first = schedule.add([*LONG, 1], 30)
+    schedule.step()
+    second, third = schedule.add([*LONG, 2], 9), schedule.add([*LONG, 3], 9)
+    schedule.step()
+    assert [text.slot.shared for text in schedule.texts] == [0, len(LONG), len(LONG)]
+    assert len(engine._cells) == len(LONG) + 4 == schedule._used_cells() - 3
+    schedule.end(first)
+    schedule._cut(first.slot, 0)
+    assert second.slot.shared == third.slot.shared == 0
+    while schedule.texts:
+        schedule.step()
+    for text in (second, third):
+        assert text.tokens[-9:] == alone(Visit([*LONG, text.tokens[len(LONG)]], 9, 0, None), 180, frozenset())
+
+
+@pytest.mark.parametrize("cells", [300, 110])
+def test_eight_requests_with_one_long_system_prompt_read_it_once_and_all_end_in_a_full_cache(cells: int) -> None:
+    engine = SharedEngine(cells, 256, 8, VOCABULARY)
+    schedule = Schedule(Decoder(engine, PLAIN), 8)
+    visits = [Visit([*LONG, *LONG, number], 12, 0, None) for number in range(8)]
+    for visit in visits:
+        visit.text = schedule.add(visit.prompt, visit.limit)
+    schedule.step()
+    schedule.step()
+    if cells == 300:
+        assert all(text.has_cells for text in schedule.texts) and engine.rows_decoded == 91 + 8
+    while schedule.texts:
+        schedule.step()
+    for visit in visits:
+        assert visit.text and visit.text.tokens[-12:] == alone(visit, cells, frozenset())
 
 
 def test_the_step_that_reads_the_last_of_a_prompt_says_so() -> None:
-    engine = engine_of(PLAIN, 200, rests=-1)
+    engine = engine_of(PLAIN, 200)
     schedule = Schedule(Decoder(engine, PLAIN), PLACES)
     for expected in ([[True], [False], [False]], [[False], [False], [False]]):
         # The second time the prompt is there already.
@@ -291,25 +342,6 @@ def test_a_text_among_others_ends_where_the_models_context_does() -> None:
     assert text.finish == "length" and len(text.tokens) == 31
     with raises(PromptError, match="the model was trained for 30"):
         schedule.add([1] * 31)
-
-
-def test_a_text_that_lent_cells_may_end_first() -> None:
-    schedule, engine = plain_schedule(4 * len(LONG))
-    first = schedule.add([*LONG, 1], 30)
-    schedule.step()
-    second = schedule.add([*LONG, 2, 2, 2, 2], 30)
-    schedule.step()
-    third, heir = (schedule.add([*LONG, 2, 2, 2, end], 30) for end in (3, 4))
-    schedule.step()
-    assert [text.borrowed for text in schedule.texts] == [0, len(LONG), len(LONG) + 3, len(LONG) + 3]
-    schedule.end(second)
-    assert third.lender is heir and third.borrowed == len(LONG) + 3
-    assert heir.lender is first and heir.borrowed == len(LONG)
-    schedule.end(first)
-    assert heir.lender is None and not heir.borrowed
-    while schedule.texts:
-        schedule.step()
-    assert not engine._cells
 
 
 def test_a_long_text_that_waits_is_not_overtaken() -> None:
@@ -398,7 +430,7 @@ def test_a_text_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int
             tokens_found = news.step.tokens if news.step else ()
             (found if news.text is stuck else other.tokens).extend(tokens_found)
     assert len(errors) == 1 and str(errors[0]).startswith("nothing is left")
-    assert found == alone(Visit([1, 2], tokens, 0, None, None), 200, frozenset())
+    assert found == alone(Visit([1, 2], tokens, 0, None), 200, frozenset())
     assert other.tokens == alone(other, 200, frozenset())
 
 

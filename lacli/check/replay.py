@@ -117,10 +117,6 @@ class Recorder:
     def can_lend(self) -> bool:
         return self.engine.can_lend
 
-    @property
-    def saver(self) -> None:
-        """Its texts end with it."""
-
     def clear(self) -> None:
         self.decoded = []
         self.engine.clear()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Engine, Saved, Successors
+from lacli.engine import Engine, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.devices import bounded_by_free_memory
 from lacli.llamacpp.library import ctrl_c_calls, free_with, late_ctrl_c, lib, library
@@ -147,8 +147,6 @@ class LlamaEngine(Closing):
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
         self.mixed_rows = self.batch_rows if model.offloaded else MIXED_ROWS_ON_CPU
         self.can_lend = not model.chain_only
-        # A device would copy each cell by itself; of layers with a window only the last cells are copied.
-        self._can_save = self.can_lend and not model.offloaded and not lib.llama_model_n_swa(model.handle)
         self.max_rollback = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
         self._memory = lib.llama_get_memory(self._handle)
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
@@ -234,23 +232,6 @@ class LlamaEngine(Closing):
                     return False
                 self._snapshots = 0
         return bool(lib.llama_memory_seq_rm(self._memory, sequence, start, end))
-
-    @property
-    def saver(self) -> LlamaEngine | None:
-        return self if self._can_save else None
-
-    def save(self, sequence: int) -> Saved:
-        size = lib.llama_state_seq_get_size(self._handle, sequence)
-        saved = np.empty(size, np.uint8)
-        copied = lib.llama_state_seq_get_data(self._handle, _bytes_of(saved), size, sequence)
-        assert copied == size, "nothing is decoded between the two calls"
-        return saved
-
-    def restore(self, saved: Saved, sequence: int) -> bool:
-        restored = lib.llama_state_seq_set_data(self._handle, _bytes_of(saved), len(saved), sequence)
-        if not restored:
-            self._log.forget()
-        return bool(restored)
 
     def clear(self) -> None:
         lib.llama_memory_clear(self._memory, False)
@@ -370,10 +351,6 @@ class LlamaEngine(Closing):
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
-
-
-def _bytes_of(saved: Saved) -> Any:
-    return saved.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _padded(cells: int) -> int:

@@ -235,15 +235,11 @@ class Capacity:
 
     @classmethod
     def for_texts(cls, settings: DecodeSettings, texts: int, batch: int) -> Capacity:
-        """Enough for `texts` texts that decode in common steps of at most `batch` rows, and as many that have ended.
-
-        With `ordered` cells and recurrent states nothing is kept of those.
-        """
+        """Enough for `texts` texts that decode in common steps of at most `batch` rows."""
         one = cls.of([settings])
-        ended = 0 if settings.ordered or settings.max_rollback >= 0 else texts
         # A step of mode auto has a row of each text and shares the others.
         outputs = max(one.max_outputs, texts) if settings.mode == "auto" else texts * one.max_outputs
-        sequences = min(texts * one.sequences + ended, MAX_SEQUENCES)
+        sequences = min(texts * one.sequences, MAX_SEQUENCES)
         return replace(one, sequences=sequences, max_outputs=min(outputs, batch), texts=texts)
 
 

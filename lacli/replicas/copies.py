@@ -144,8 +144,7 @@ class Copies(Closing):
     ) -> Context:
         """Open a context of each copy in place of the open ones, and return the first.
 
-        `texts`: those that share it, with room for as many that have ended; None for one alone. Without branches only
-        one is opened.
+        `texts`: those that share it; None for one alone. Without branches only one is opened.
         """
         self._close_contexts()
         size: DecodeSettings | Capacity = decode_settings

@@ -9,34 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.session.session import Session
-from lacli.settings import DecodeSettings
 from tests.fakes.rpc_relay import Relay
 from tests.fakes.rpc_servers import rpc_server, with_rpc
 from tests.fakes.tiny_models import write_llama
-from tests.program import run
+from tests.program import Done, run
 
 pytestmark = with_rpc
 
 PROMPT = "the cat sat on the mat. the cat"
 LIMIT = 120
-LOADING = ModelSettings(context=512, threads=1, flash_attention="off")
-"""What llama.cpp takes for a GPU would get flash attention, whose sums round in another way."""
-
-MODES = {
-    "plain": DecodeSettings(mode="plain"),
-    "lookahead": DecodeSettings(mode="lookahead", window=5, ngram=3, guesses=4),
-    "auto": DecodeSettings(),
-}
+MODES = {"plain": ("--mode", "plain"), "lookahead": ("-W", "5", "-N", "3", "-G", "4"), "auto": ()}
 FEW = 8
 """Tokens for a slow network."""
 
 MIDDLE = 10_000
 """Bytes of a server that are in the middle of an answer: loading takes hundreds, each row of a step 1.2 kB."""
-
-EACH = (("RPC0",), ("RPC1",))
 
 
 @pytest.fixture(scope="module")
@@ -58,33 +45,37 @@ def one_device(tiny: Path) -> str:
     return answered(tiny, "plain")
 
 
-def answered(tiny: Path, mode: str, wanted: ReplicaSettings | None = None, *, limit: int = LIMIT) -> str:
-    """The text of an answer."""
-    with Session(tiny, LOADING, MODES[mode], SamplingSettings(), template=None, replicas=wanted) as session:
-        assert not session.notes or mode == "plain", session.notes
-        generation = session.generate(session.prompt(PROMPT), limit)
-        for _ in generation:
-            pass
-        return generation.answer().text
+def asked(tiny: Path, mode: str, *where: str, limit: int = LIMIT) -> Done:
+    """Ask in a process of its own: ggml keeps the servers of a process, and ends it without them.
+
+    What llama.cpp takes for a GPU would get flash attention, whose sums round in another way.
+    """
+    asking = ("run", "-q", str(tiny), "--raw", "-p", PROMPT, "-n", str(limit), "-c", "512", "-t", "1", "-fa", "off")
+    return run(*asking, *MODES[mode], *where, env={"LACLI_N_GPU_LAYERS": "all"})
+
+
+def answered(tiny: Path, mode: str, *where: str, limit: int = LIMIT) -> str:
+    done = asked(tiny, mode, *where, limit=limit)
+    assert (done.code, done.err) == (0, ""), done.err
+    return done.out.removesuffix("\n")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_two_servers_as_replicas_give_the_text_of_one_device(
     mode: str, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
-    assert answered(tiny, mode, ReplicaSettings(EACH, rpc=servers)) == one_device
+    assert answered(tiny, mode, "--rpc", ",".join(servers), "--replicas", "RPC0,RPC1") == one_device
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_layer_split_over_two_servers_gives_the_text_of_one_device(
     mode: str, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
-    assert answered(tiny, mode, ReplicaSettings(rpc=servers)) == one_device
+    assert answered(tiny, mode, "--rpc", ",".join(servers)) == one_device
 
 
 def test_this_processor_and_a_server_answer_together(tiny: Path, servers: tuple[str, str], one_device: str) -> None:
-    wanted = ReplicaSettings((("CPU",), ("RPC0",)), rpc=servers[:1])
-    assert answered(tiny, "lookahead", wanted) == one_device
+    assert answered(tiny, "lookahead", "--rpc", servers[0], "--replicas", "CPU,RPC0") == one_device
 
 
 @pytest.mark.parametrize("mode", ["plain", "lookahead"])
@@ -92,8 +83,7 @@ def test_a_server_that_is_lost_ends_the_program_with_one_line_and_the_text_so_fa
     mode: str, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
     with Relay(servers[0], most=MIDDLE, trouble="broken") as network:
-        where = ("--rpc", network.endpoint, "--mode", mode, "-fa", "off", "-ngl", "all")
-        done = run("run", str(tiny), "--raw", "-p", PROMPT, "-n", str(LIMIT), *where)
+        done = asked(tiny, mode, "--rpc", network.endpoint)
     assert done.code == 1 and done.err.count("\n") == 1 and "an RPC server went away" in done.err, done.err
     so_far = done.out.removesuffix("\n")
     assert so_far and one_device.startswith(so_far) and so_far != one_device
@@ -113,6 +103,6 @@ model.generate({PROMPT!r}, raw=True, max_tokens={LIMIT})
 
 def test_a_slow_network_changes_nothing_about_the_text(tiny: Path, servers: tuple[str, str], one_device: str) -> None:
     with Relay(servers[0], delay_s=0.003) as near, Relay(servers[1], delay_s=0.006) as far:
-        wanted = ReplicaSettings(EACH, rpc=(near.endpoint, far.endpoint))
-        text = answered(tiny, "lookahead", wanted, limit=FEW)
+        where = ("--rpc", f"{near.endpoint},{far.endpoint}", "--replicas", "RPC0,RPC1")
+        text = answered(tiny, "lookahead", *where, limit=FEW)
     assert text and one_device.startswith(text)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Floats, Saved, Successors
+from lacli.engine import Floats, Successors
 from lacli.llamacpp.logits import ranked
 
 SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
@@ -38,7 +38,6 @@ class FakeEngine:
     `ordered`: a row must see its cells in the order of the text, which sums that are the same in every step need.
     `min_outputs`: rows whose logits a step must ask for at least, for the same reason. `max_rollback`: snapshots
     of a recurrent state, kept after the rows of a batch; a removal at the end uses one up. None: no recurrent state.
-    `saves`: sequences can be kept outside of the cache.
     """
 
     cells: int = 256
@@ -56,7 +55,6 @@ class FakeEngine:
     prefill_rows: int = 512
     mixed_rows: int = 512
     trained_context: int = 4096
-    saves: bool = False
     _snapshots: int = 0
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)
@@ -134,26 +132,6 @@ class FakeEngine:
     @property
     def can_lend(self) -> bool:
         return self.max_rollback is None
-
-    @property
-    def saver(self) -> FakeEngine | None:
-        return self if self.saves else None
-
-    def save(self, sequence: int) -> Saved:
-        self._check_sequence(sequence)
-        return np.array(self.held(sequence), np.int32).view(np.uint8)
-
-    def restore(self, saved: Saved, sequence: int) -> bool:
-        if self.held(sequence):
-            raise RuleBroken(f"sequence {sequence} would lose its cells")
-        tokens = saved.view(np.int32).tolist()
-        if len(self._cells) + len(tokens) > self.cells:
-            return False
-        self._cells += [
-            Cell(slot, position, token, {sequence})
-            for slot, (position, token) in zip([*self._free_slots()][: len(tokens)], enumerate(tokens), strict=True)
-        ]
-        return True
 
     def clear(self) -> None:
         self._cells = []

@@ -34,7 +34,6 @@ class ScriptedEngine:
     batch_rows: int = 2048
     sequences: int = 256
     can_lend: bool = True
-    saver: None = None
     prefill_rows: int = 512
     mixed_rows: int = 512
     trained_context: int = 4096

@@ -172,22 +172,6 @@ def test_removed_and_cleared_cells_are_forgotten(engine: LlamaEngine) -> None:
     assert lib.llama_memory_seq_pos_max(engine._memory, 0) == -1
 
 
-def test_a_sequence_that_was_saved_is_restored_to_the_bit(engine: LlamaEngine) -> None:
-    text = [3 + position for position in range(120)]
-    expected = last_row(engine, text)
-    engine.clear()
-    assert engine.decode(from_tokens(text[:-1], 0))
-    assert engine.saver
-    saved = engine.saver.save(0)
-    assert engine.remove(0, 0, -1)
-    assert engine.saver.restore(saved, 3)
-    assert engine.decode(Batch(1).set_tree(Tree(text[-1]), len(text) - 1, (), 3))
-    np.testing.assert_array_equal(engine.logits()[0], expected)
-    assert engine.saver.restore(saved, 4)
-    assert not engine.saver.restore(saved, 5), "two texts fill the cache"
-    assert lib.llama_memory_seq_pos_max(engine._memory, 5) == -1
-
-
 def test_a_decode_that_fails_says_why(engine: LlamaEngine) -> None:
     assert engine.decode(from_tokens([5, 6], 0))
     with pytest.raises(LacliError, match="sequence 0 .*inconsistent sequence positions"):
