@@ -237,7 +237,7 @@ class RecordedEngine:
     trained_context = cells
     sequences = 256
     vocabulary = 151_936
-    can_lend = True
+    can_share, passes_all_cells = True, False
 
     def __init__(self, record: Record, off: OffTheWay) -> None:
         self._record, self._off = record, off

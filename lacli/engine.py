@@ -108,8 +108,12 @@ class Engine(Protocol):
         """Take positions start .. end-1 from a sequence; False, with nothing changed, where the model cannot."""
 
     @property
-    def can_lend(self) -> bool:
+    def can_share(self) -> bool:
         """Whether `copy` can give a sequence the beginning of another, which a recurrent state does not keep."""
+
+    @property
+    def passes_all_cells(self) -> bool:
+        """Whether attention passes all cells, those of other sequences too, as on a CPU: idle ones cost time there."""
 
     def clear(self) -> None:
         """Empty the cache."""

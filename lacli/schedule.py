@@ -39,10 +39,10 @@ MIN_SHARED = 64
 As rows they cost several plain steps (benchmarks/step_costs.jsonl); waiting costs one or two.
 """
 
-MOST_IDLE, IDLE_SHARE_ON_CPU = 4, 1 / 4
-"""Idle slots that keep their cells, and the part of the context that they may have on a CPU beside the newest of them.
+MOST_IDLE, IDLE_SHARE = 4, 1 / 4
+"""Idle slots that keep their cells, and the part of the context that these may have where attention passes all cells.
 
-There attention passes all cells, those of other sequences too.
+The one that was used last keeps its cells in any case: a chat that is longer goes on there.
 """
 
 
@@ -146,10 +146,8 @@ class Schedule:
         self.cells = engine.cells if places == 1 else min(engine.cells, longest or engine.trained_context)
         self.idle = [Slot(range(place * size, (place + 1) * size), step, self.cells) for place in range(places)]
         # Cells of one text between those of another are not in the order of a text.
-        self._shares = engine.can_lend and not decoder.settings.ordered
-        # Only a CPU bounds the rows of steps in which texts and pieces of prompts are mixed.
-        on_cpu = engine.mixed_rows < engine.batch_rows
-        self._most_idle_cells = int(engine.cells * (IDLE_SHARE_ON_CPU if on_cpu else 1))
+        self._shares = engine.can_share and not decoder.settings.ordered
+        self._most_idle_cells = int(engine.cells * (IDLE_SHARE if engine.passes_all_cells else 1))
         self.texts: list[SharedText] = []
         self.latest: Mode | None = None
         engine.clear()

@@ -245,7 +245,7 @@ def test_idle_slots_are_emptied_oldest_first_where_others_need_their_cells() -> 
 
 
 def test_on_a_cpu_idle_slots_keep_a_quarter_of_the_cells_and_the_newest_all_of_its_own() -> None:
-    engine = SharedEngine(400, 256, PLACES, VOCABULARY, mixed_rows=63)
+    engine = SharedEngine(400, 256, PLACES, VOCABULARY, passes_all_cells=True)
     schedule = Schedule(Decoder(engine, PLAIN), PLACES)
     ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
     assert [bool(text.slot.past) for text in ended] == [False, True, True]

@@ -114,8 +114,12 @@ class Recorder:
         return self.engine.remove(sequence, start, end)
 
     @property
-    def can_lend(self) -> bool:
-        return self.engine.can_lend
+    def can_share(self) -> bool:
+        return self.engine.can_share
+
+    @property
+    def passes_all_cells(self) -> bool:
+        return self.engine.passes_all_cells
 
     def clear(self) -> None:
         self.decoded = []

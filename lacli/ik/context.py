@@ -83,7 +83,7 @@ class IkEngine(Closing):
     Its cache is one for all sequences. Raises ModelLoadError when the context does not fit into memory.
     """
 
-    can_lend, can_shift, saver = True, False, None
+    can_share = passes_all_cells = True
     max_rollback = -1
 
     def __init__(self, model: IkModel, settings: ModelSettings, decode: DecodeSettings | Capacity) -> None:
@@ -188,9 +188,6 @@ class IkEngine(Closing):
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return bool(self._ik.llama_kv_cache_seq_rm(self._handle, sequence, start, end))
-
-    def shift(self, sequence: int, start: int, end: int, by: int) -> None:
-        raise NotImplementedError
 
     def clear(self) -> None:
         self._ik.llama_kv_cache_clear(self._handle)

@@ -146,7 +146,8 @@ class LlamaEngine(Closing):
         self.trained_context = model.context
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
         self.mixed_rows = self.batch_rows if model.offloaded else MIXED_ROWS_ON_CPU
-        self.can_lend = not model.chain_only
+        self.can_share = not model.chain_only
+        self.passes_all_cells = not model.offloaded
         self.max_rollback = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
         self._memory = lib.llama_get_memory(self._handle)
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:

@@ -106,7 +106,7 @@ class Session(Closing):
             )
             types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
             self.notes.append(f"--strict decodes with -fa on {types}")
-        whole = replicas is None or replicas == ReplicaSettings(limit_s=replicas.limit_s)
+        whole = replicas is None or replicas == ReplicaSettings()
         if whole:
             model_settings = with_engine(path, model_settings, strict=decode_settings.strict)
         with ExitStack() as stack:

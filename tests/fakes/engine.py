@@ -55,6 +55,7 @@ class FakeEngine:
     prefill_rows: int = 512
     mixed_rows: int = 512
     trained_context: int = 4096
+    passes_all_cells: bool = False
     _snapshots: int = 0
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)
@@ -130,7 +131,7 @@ class FakeEngine:
         return True
 
     @property
-    def can_lend(self) -> bool:
+    def can_share(self) -> bool:
         return self.max_rollback is None
 
     def clear(self) -> None:

@@ -33,7 +33,8 @@ class ScriptedEngine:
     cells: int = 100_000
     batch_rows: int = 2048
     sequences: int = 256
-    can_lend: bool = True
+    can_share: bool = True
+    passes_all_cells: bool = False
     prefill_rows: int = 512
     mixed_rows: int = 512
     trained_context: int = 4096
