@@ -141,7 +141,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("lacli/schedule.py", MANY): (
         ("if each is slot or each.source is slot:", "if each is slot:"),
-        ("self._find_cells(len(text.tokens) - shared + headroom)", "self._find_cells(0)"),
+        ("self._find_cells(len(text.tokens) - shared + headroom, slot)", "self._find_cells(0)"),
         ("            headroom += HEADROOM\n", ""),
         ("self._cut(slot, common[slot] if alike else 0)", "pass"),
         ("min(engine.cells, longest or engine.trained_context)", "engine.cells"),

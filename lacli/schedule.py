@@ -327,7 +327,7 @@ class Schedule:
                 continue
             if shared < max(MIN_SHARED, slot.past + 1):
                 source, shared = None, slot.past
-            fits = self._find_cells(len(text.tokens) - shared + headroom)
+            fits = self._find_cells(len(text.tokens) - shared + headroom, slot)
             if not fits and (held := next((each for each in self.texts if each.is_held and each.has_cells), None)):
                 self._clear(held)
                 self._give_cells()
@@ -343,10 +343,10 @@ class Schedule:
                 text.reused = slot.past
             text.is_prefilled = slot.past == len(text.tokens) - 1
 
-    def _find_cells(self, cells: int) -> bool:
-        """Empty idle slots, oldest first, until `cells` are free; False if there are too few all the same."""
+    def _find_cells(self, cells: int, kept: Slot | None = None) -> bool:
+        """Empty slots as `_empty_oldest` does until `cells` are free; False if there are too few all the same."""
         while self._used_cells() + cells > self._engine.cells:
-            if not self._empty_oldest():
+            if not self._empty_oldest(kept):
                 return False
         return True
 
@@ -376,9 +376,10 @@ class Schedule:
         self._cut(text.slot, 0)
         text.has_cells = text.is_prefilled = False
 
-    def _empty_oldest(self) -> bool:
-        """Empty the idle slot with cells that was used longest ago; False if there is none."""
-        slot = next((slot for slot in self.idle if slot.past), None)
+    def _empty_oldest(self, kept: Slot | None = None) -> bool:
+        """Empty the idle slot that was used longest ago, or one whose text waits, but not `kept`; False without one."""
+        waiting = (text.slot for text in self.texts if not text.has_cells)
+        slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
         if slot:
             self._cut(slot, 0)
         return slot is not None

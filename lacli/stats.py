@@ -20,9 +20,8 @@ class Step(NamedTuple):
     `tokens`: the accepted tokens in order, at least one. `origins`: where each was guessed; the last is the model's
     own choice. `rows`: the batch's size. `drafted`: guesses that the step could have accepted. Times in seconds: decode
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
-    `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `core_s`:
-    processor seconds of all threads, 0 where they are counted elsewhere. `waited_s`: those that the text waited for it,
-    while prompts of others were read for example.
+    `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `waited_s`:
+    seconds that the text waited for it, while prompts of others were read for example.
     """
 
     tokens: tuple[int, ...]
@@ -35,7 +34,6 @@ class Step(NamedTuple):
     python_s: float
     finish: Finish | None = None
     guesses: tuple[Origin, ...] = ()
-    core_s: float = 0.0
     waited_s: float = 0.0
 
     @property
@@ -64,11 +62,9 @@ class RunStatistics:
     """Sums over the steps of one generation.
 
     accept_hist[k]: steps that brought k+1 tokens. `tried`, `accepted_from`: verified and accepted guesses by their
-    origin. `batches`: steps by rows. `reused_tokens`:
-    those of the prompt that were in the cache. `prompt_s`: the prefill of the others, seconds. `first_token_s`: from
-    the call to the first accepted token, seconds. `waited_s`: between its steps, while prompts of others were read for
-    example. `threads`: of this process that decode; 0 where GPUs or other processes do. `core_s`, `core_wanted_s`:
-    processor seconds of the prompt and the steps, and those of threads that never wait for a core.
+    origin. `batches`: steps by rows. `reused_tokens`: those of the prompt that were in the cache. `prompt_s`: the
+    prefill of the others, seconds. `first_token_s`: from the call to the first accepted token, seconds. `waited_s`:
+    between its steps, while prompts of others were read for example.
     """
 
     prompt_tokens: int = 0
@@ -90,9 +86,6 @@ class RunStatistics:
     tried: Counter[Origin] = field(default_factory=Counter)
     accepted_from: Counter[Origin] = field(default_factory=Counter)
     batches: Counter[int] = field(default_factory=Counter)
-    threads: int = 0
-    core_s: float = 0.0
-    core_wanted_s: float = 0.0
 
     def add(self, step: Step, read: int | None = None) -> None:
         """Count one more step; its first `read` tokens (None: all) belong to the answer."""
@@ -113,21 +106,6 @@ class RunStatistics:
         self.python_s += step.python_s
         self.waited_s += step.waited_s
         self.lengths[len(origins)] += 1
-        if step.core_s and self.threads:
-            self.add_core_time(step, step.core_s)
-
-    def add_core_time(self, step: Step, seconds: float, prompt_s: float = 0.0) -> None:
-        """Count a step's processor seconds, beside those of threads that all compute or spin while it decodes.
-
-        `prompt_s`: seconds that a prompt was read before it, with the same threads.
-        """
-        self.core_s += seconds
-        self.core_wanted_s += core_wanted_s(self.threads, step.seconds, step.decode_s, prompt_s)
-
-    @property
-    def core_share(self) -> float:
-        """Part of the time in which the threads had a core; 1 where that is not known."""
-        return min(self.core_s / self.core_wanted_s, 1.0) if self.core_wanted_s else 1.0
 
     @property
     def origins(self) -> list[Origin]:

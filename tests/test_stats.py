@@ -49,16 +49,6 @@ def test_guesses_are_counted_where_they_came_from() -> None:
     assert run.batches == {4: 1, 3: 2}
 
 
-def test_only_the_part_of_a_step_in_the_model_is_for_all_threads() -> None:
-    run = RunStatistics(threads=4)
-    timed = step(Origin.MODEL)._replace(decode_s=0.006, choose_s=0.0, cache_s=0.0, python_s=0.004)
-    run.add_core_time(timed, 0.028)
-    assert run.core_share == pytest.approx(1)
-    run.add_core_time(timed, 0.0)
-    assert run.core_share == pytest.approx(0.5)
-    assert RunStatistics().core_share == 1, "not known"
-
-
 def test_a_run_without_steps_divides_by_nothing() -> None:
     run = RunStatistics()
     assert (run.tokens_per_step, run.tokens_per_second, run.rows_mean, run.accept_hist) == (0, 0, 0, [])

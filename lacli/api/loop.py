@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from math import inf
 from os import getpid
 from threading import Condition, Thread
-from time import perf_counter, process_time
+from time import perf_counter
 
 from lacli.api.request import ENDED, HELD_S, Arrival, Request
 from lacli.decode import Decoder
@@ -173,13 +173,11 @@ class SharedLoop(Closing):
 
     def _step(self) -> None:
         """Take a step, and give its news to the readers."""
-        core_begin = process_time()
         taken = self._schedule.step()
-        core_s = process_time() - core_begin
         for request in self._running.values():
             request.note_progress()
         for news in taken:
-            self._tell(news, core_s)
+            self._tell(news)
         self._wake_readers()
 
     def _change_texts(self) -> bool:
@@ -243,8 +241,8 @@ class SharedLoop(Closing):
         )
         self._running[request.text] = request
 
-    def _tell(self, news: News, core_s: float) -> None:
-        """Give a text's reader what a step of `core_s` processor seconds brought."""
+    def _tell(self, news: News) -> None:
+        """Give a text's reader what a step brought."""
         request, step = self._running[news.text], news.step
         if step and not request.prompt_s:
             request.reused = news.text.reused or 0
@@ -255,7 +253,7 @@ class SharedLoop(Closing):
             else:
                 request.prompt_s -= step.decode_s
         if step:
-            step = request.timed(step, 0.0 if news.reads else core_s)
+            step = request.timed(step)
         arrival = Arrival(step, news.error)
         if news.text.finish:
             self._end(request, arrival)

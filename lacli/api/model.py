@@ -214,14 +214,12 @@ class Model(Closing):
                 own=own,
             )
         found = recorder.found if recorder else ()
-        threads = self.session.threads
         partial = PartialAnswer(
             request,
             prompts.piece,
             tokens,
             stops,
             controls=controls,
-            threads=threads,
             logprobs=found,
             seed=sampling.drawn_seed,
             warnings=warnings,

@@ -127,14 +127,11 @@ class Request:
         if self.watch:
             self.watch(progress)
 
-    def timed(self, step: Step, core_s: float) -> Step:
-        """Note in a step that has just ended its processor seconds and how long the text had waited for it.
-
-        In the loop's thread.
-        """
+    def timed(self, step: Step) -> Step:
+        """Note in a step that has just ended how long the text had waited for it, in the loop's thread."""
         now, before = perf_counter(), self._stepped
         self._stepped = now
-        return step._replace(core_s=core_s, waited_s=max(now - before - step.seconds, 0.0) if before else 0.0)
+        return step._replace(waited_s=max(now - before - step.seconds, 0.0) if before else 0.0)
 
     def tell(self, arrival: Arrival) -> None:
         """Deliver an arrival, in the loop's thread."""

@@ -181,12 +181,6 @@ class StepCostModel:
         self._plain.record_larger()
         return self._record_larger(rows, seconds / self.plain_s) / self._base
 
-    def known(self, rows: int) -> float | None:
-        """Return what a step of `rows` rows costs in plain steps, None if no larger step than a plain one was timed."""
-        if rows == 1:
-            return 1.0
-        return self.relative[rows] if rows <= self._max_rows and (self._observed or self._measured) else None
-
     def refresh(self) -> None:
         """Let new times count in `relative` and `slope`: sizes without any follow the nearest one that has some."""
         if not self._stale:

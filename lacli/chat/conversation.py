@@ -13,7 +13,7 @@ from lacli.chat.talk import Conversation, Message
 from lacli.errors import PromptError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.session.generation import Answer
-from lacli.session.report import as_lines, context_full, describe, verdict
+from lacli.session.report import as_lines, context_full, describe
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish
@@ -167,11 +167,6 @@ class Chat:
     def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
         limit = self.settings.max_tokens
         return as_lines(self.session, answer, detail=detail, width=width, max_tokens=limit)
-
-    def verdicts(self, answer: Answer) -> Sequence[str]:
-        run = answer.statistics
-        cost = self.session.mean_step_cost(run.batches)
-        return [said for short in (False, True) if (said := verdict(run, self.mode, cost, in_short=short))]
 
     def ask(self, question: str) -> Generator[Piece]:
         """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.

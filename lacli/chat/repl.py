@@ -33,7 +33,6 @@ from lacli.llamacpp.model import giving_way
 from lacli.llamacpp.probe import told_once_a_day
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, undone_by_signals, without_ctrl_c
@@ -158,7 +157,7 @@ class Repl:
     `plan`: its `stats` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops an answer
     and not the program, and lines that begin with a slash are commands. `failed`: something went wrong. `leaving`:
     Ctrl-C was the last key at the prompt; `stopped`: it has stopped what the last line asked for. `told`: the note on
-    lines that only look like commands was given. `judged`: an answer, and the verdict on it as `status_line` takes it.
+    lines that only look like commands was given.
     """
 
     chat: Chat
@@ -171,7 +170,6 @@ class Repl:
     leaving: bool = False
     stopped: bool = False
     told: bool = False
-    judged: tuple[Answer | None, Sequence[str]] = (None, ())
 
     def run(self, lines: Lines, first: str = "") -> None:
         """Go on until the lines end or a command ends the chat. `first`: a message to begin with.
@@ -207,9 +205,7 @@ class Repl:
         chat = self.chat
         last = chat.last if chat.conversation.messages else None
         speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
-        judged, verdicts = self.judged
-        told = verdicts if last and judged is last else ()
-        return status_line(speed, gain, chat.used, chat.cells, chat.mode, width, told)
+        return status_line(speed, gain, chat.used, chat.cells, chat.mode, width)
 
     def show_last(self) -> None:
         """Show the last question, without the middle of a long one, and how its answer begins, where there is one."""
@@ -262,11 +258,8 @@ class Repl:
             self._ask(self.commands.message(message_of(line)), lines)
             return Reply()
         # One that waits for a file can be stopped; others are done whole and in the log.
-        mode = self.chat.mode
         with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
             reply = self.commands.run(command)
-        if command.name in ("clear", "load", "undo") or self.chat.mode != mode:
-            self.judged = (None, ())
         if reply.text:
             offered = EMPTIES if reply.edit and lines.edits else ""
             self.screen.say(f"{reply.text}{offered}")
@@ -338,7 +331,6 @@ class Repl:
             if self.interactive and last.finish_reason == "length" and tokens == self.chat.settings.max_tokens:
                 more = '(-n): say "go on", or /set n -1'
                 self.screen.note(f"the answer was cut after {counted(tokens, 'token')} {more}")
-            self.judged = last, self.chat.verdicts(last)
             self.screen.legend(last.statistics.accepted_from)
             if self.plan.stats:
                 self.screen.say(self.commands.report)
@@ -367,12 +359,11 @@ def status_line(
     cells: int,
     mode: str,
     width: int,
-    verdicts: Sequence[str] = (),
 ) -> str:
     """One line of at most `width` columns; where they are few, what matters most stays.
 
     tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells:
-    tokens. `verdicts`: on the last answer, the longest first; one with a number begins with the mode.
+    tokens.
     """
     percent = f"{100 * used // cells}%"
     digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
@@ -381,11 +372,6 @@ def status_line(
     context = f"context {percent}"
     whole = f"context {used:,} of {cells:,} ({percent})"
     forms = (
-        *(
-            [*([] if verdict.startswith(f"{mode}:") else [mode]), verdict, *speed, *others]
-            for verdict in verdicts
-            for others in ([*gain, whole], [*gain, context], [context])
-        ),
         [mode, *speed, *gain, whole],
         [mode, *speed, *gain, context],
         [*speed, *gain, context],

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ from lacli.cli.prompt_rows import PromptRow, read_rows
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
 from lacli.llamacpp.sampling import new_seed
 from lacli.session.generation import Answer
-from lacli.session.report import busy, describe
+from lacli.session.report import describe
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
-from lacli.terminal.screen import BUSY_AFTER_S, Screen
+from lacli.terminal.screen import Screen
 from lacli.text.files import is_file
 from lacli.text.format import MINUTE, counted, listed
 from lacli.text.question import STDIN
@@ -95,8 +95,6 @@ def ask_all(
                     screen.say("\n".join(f"{subject:9} {text}" for subject, text in asked.report()))
                 else:
                     screen.note(asked.words)
-                if asked.seconds > BUSY_AFTER_S and (held_up := busy(asked.cores)):
-                    screen.note(f"the answers took longer than they need: {held_up}")
     if failed := len(rows) - len(lines.answered):
         raise LacliError(f"no answer to {failed:,} of {counted(len(rows), 'prompt')}", '"error" in its line says why')
 
@@ -104,7 +102,7 @@ def ask_all(
 class PromptList:
     """The prompts of a list that have no answer yet, on their way through a model.
 
-    `seconds`: of all of them. `cores`: processor seconds that their threads had, and wanted.
+    `seconds`: of all of them.
     """
 
     def __init__(
@@ -118,9 +116,7 @@ class PromptList:
         self._done = self._failed = 0
         self._sums = Counter[str]()
         self.seconds = 0.0
-        self.cores = RunStatistics(threads=model.session.threads)
         self._model, self._rows, self._left, self._lines = model, rows, left, lines
-        self._adding = Lock()
         self._coming = iter(left)
         self._running: dict[int, RunStatistics] = {}
         self._arrivals: SimpleQueue[Row | BaseException] = SimpleQueue()
@@ -228,9 +224,6 @@ class PromptList:
             answer = stream.answer()
         finally:
             del self._running[index]
-        with self._adding:
-            self.cores.core_s += answer.statistics.core_s
-            self.cores.core_wanted_s += answer.statistics.core_wanted_s
         return answer
 
     def _next(self, say: Say) -> Row:

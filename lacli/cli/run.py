@@ -315,14 +315,13 @@ def _tell_cost(
     screen: Screen,
     max_tokens: int = -1,
 ) -> None:
-    """Print the JSON object and the report if asked; without one, say that a busy machine made the answer slow.
+    """Print the JSON object and the report if asked.
 
     `max_tokens`: the answer's limit.
     """
     from json import dumps
 
-    from lacli.session.report import as_json, as_lines, busy
-    from lacli.terminal.screen import BUSY_AFTER_S
+    from lacli.session.report import as_json, as_lines
 
     if output.json:
         screen.line(dumps(as_json(session, answer), ensure_ascii=False))
@@ -336,7 +335,3 @@ def _tell_cost(
                 max_tokens=max_tokens,
             )
         )
-    elif answer.statistics.prompt_s + answer.statistics.predicted_s > BUSY_AFTER_S and (
-        found := busy(answer.statistics)
-    ):
-        screen.note(f"the answer took longer than it needs: {found}")

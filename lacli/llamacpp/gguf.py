@@ -66,7 +66,6 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
     ("gguf_get_arr_type", [POINTER, NUMBER], ctypes.c_int),
     ("gguf_get_arr_n", [POINTER, NUMBER], SIZE),
     ("gguf_get_arr_data", [POINTER, NUMBER], POINTER),
-    ("gguf_get_arr_str", [POINTER, NUMBER, SIZE], NAME),
     ("gguf_get_data_offset", [POINTER], SIZE),
     ("gguf_get_n_tensors", [POINTER], NUMBER),
     ("gguf_get_tensor_name", [POINTER, NUMBER], NAME),
@@ -243,14 +242,6 @@ class GgufFile(Closing):
         """Values in the array of a key."""
         index, kind = self._find(key)
         return int(self._ggml.gguf_get_arr_n(self._file, index)) if kind == ARRAY else 0
-
-    def texts(self, key: str) -> list[bytes]:
-        """The texts in the array of a key, undecoded."""
-        index, count = self._find(key)[0], self.length(key)
-        if not count or self._ggml.gguf_get_arr_type(self._file, index) != TEXT:
-            return []
-        text_at, file = self._ggml.gguf_get_arr_str, self._file
-        return [text_at(file, index, place) for place in range(count)]
 
     def below(self, prefix: str) -> list[str]:
         """The rest of each key that begins with `prefix`."""

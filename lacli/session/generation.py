@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Protocol
 from weakref import WeakSet
 
@@ -97,15 +97,14 @@ class PartialAnswer:
         *,
         controls: Mapping[int, str] | None = None,
         watch: Callable[[Step], None] | None = None,
-        threads: int = 0,
         logprobs: Sequence[TokenLogprob] = (),
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
         """`bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
 
-        `watch`: gets every step. `threads`: as `RunStatistics` has them.
-        `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has them.
+        `watch`: gets every step. `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has
+        them.
         """
         self._measured = measured
         self._watch, self._logprobs = watch, logprobs
@@ -115,10 +114,7 @@ class PartialAnswer:
         self._tokens: list[int] = []
         self._finish: Finish = "interrupt"
         self._behind_stop = 0
-        self.statistics = RunStatistics(
-            prompt_tokens=len(prompt),
-            threads=threads,
-        )
+        self.statistics = RunStatistics(prompt_tokens=len(prompt))
 
     @property
     def stopped(self) -> bool:
@@ -203,7 +199,6 @@ class Generation(PartialAnswer, Closing):
         controls: Mapping[int, str] | None = None,
         reuse: bool = False,
         watch: Callable[[Step], None] | None = None,
-        threads: int = 0,
         seed: int | None = None,
         alone: Callable[[], AbstractContextManager[Decoder | None]] = nullcontext,
     ) -> None:
@@ -219,7 +214,6 @@ class Generation(PartialAnswer, Closing):
             stops,
             controls=controls,
             watch=watch,
-            threads=threads,
             seed=seed,
         )
         self._decoder, self._alone = decoder, alone
@@ -252,16 +246,11 @@ class Generation(PartialAnswer, Closing):
             self._decoder = self._measured = decoder or self._decoder
             self.begin()
             steps = self._decoder.generate(self._prompt, self._max_tokens, reuse=self._reuse)
-            core_s = process_time()
             try:
                 for step in steps:
-                    if self.statistics.threads:
-                        prompt_s = 0.0 if self.statistics.steps else self._decoder.prompt_s
-                        self.statistics.add_core_time(step, process_time() - core_s, prompt_s)
                     yield from self.take(step)
                     if self.stopped:
                         return
-                    core_s = process_time()
                 yield from self.end()
             finally:
                 steps.close()

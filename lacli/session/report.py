@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from lacli.llamacpp.devices import beyond_cores
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings, Detail
-from lacli.stats import MIN_CORE_SHARE, Finish, RunStatistics
+from lacli.stats import Finish, RunStatistics
 from lacli.terminal.charts import histogram
 from lacli.text.format import counted
 from lacli.tree import Origin
@@ -38,9 +37,6 @@ SOURCE_WORDS = {
 }
 """Where guesses came from, in README's words."""
 
-MIN_CORE_S = 0.1
-"""Processor seconds of a thread from which its share is known: Linux counts running ones by ticks of 1 to 10 ms."""
-
 
 def context_full(cells: int, todo: str) -> str:
     """Say that a full context of `cells` tokens has ended an answer, and what to do."""
@@ -51,13 +47,11 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
     """One flat object; prompt_*, predicted_* and draft_* are named as in llama-server's timings.
 
     *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that brought
-    k+1 tokens. sources: verified and accepted guesses by where they came from. step_cost: what a step cost on average,
-    in plain steps, and times_plain: how many times as fast that makes the answer; None where costs were not measured.
-    verdict: the last line of the report, or None. core_share: part of the time in which the threads had a core.
+    k+1 tokens. sources: verified and accepted guesses by where they came from. times_plain: how many times as
+    fast as plain decoding that makes the answer; None where costs of steps were not measured.
     """
     run, settings, pool = answer.statistics, session.settings, answer.pool
-    names = session.copies.names
-    cost = session.mean_step_cost(run.batches)
+    names, times = session.copies.names, session.times_plain(run)
     return {
         "model": str(session.model.path),
         "replicas": names if len(names) > 1 else [],
@@ -88,10 +82,7 @@ def as_json(session: Session, answer: Answer) -> dict[str, Any]:
         "sources": {
             origin.value: {"tried": run.tried[origin], "accepted": run.accepted_from[origin]} for origin in run.origins
         },
-        "step_cost": round(cost, 3) if cost else None,
-        "times_plain": round(run.tokens_per_step / cost, 2) if cost else None,
-        "verdict": verdict(run, settings.mode, cost) or None,
-        "core_share": round(run.core_share, 2),
+        "times_plain": round(times, 2) if times else None,
         "steps": run.steps,
         "tokens_per_step": round(run.tokens_per_step, 4),
         "accept_hist": run.accept_hist,
@@ -123,8 +114,7 @@ def as_lines(
 
     `detail`: full adds what lies behind the numbers of the short one. `width`: columns of the terminal, for charts.
     """
-    run, mode, full = answer.statistics, session.settings.mode, detail == "full"
-    cost = session.mean_step_cost(run.batches)
+    run, full = answer.statistics, detail == "full"
     lines = [
         ("model", f"{session.model.description}, context of {session.engine.cells:,} tokens, "
                   f"{session.model_settings.thread_words}, {_devices(session)}"),
@@ -137,50 +127,15 @@ def as_lines(
         size = f"S = {run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step"
         lines += [
             ("steps", f"{run.steps:,} for {counted(run.tokens, 'token')}: {size}"),
-            ("a step", _step(run, full) + (f", as long as {cost:.1f} plain steps" if run.drafted and cost else "")),
+            ("a step", _step(run, full)),
         ]
     if run.drafted:
         lines.append(("guesses", f"{run.accepted:,} of {run.drafted:,} came true{'' if full else _origins(run)}"))
     if full:
         lines += _details(session, answer, width)
-    if said := verdict(run, mode, cost):
-        lines.append(("verdict", said))
+    if times := session.times_plain(run) if run.drafted else None:
+        lines.append(("plain", f"{times:.2g} times as fast as plain decoding, by the measured costs of steps"))
     return "\n".join(f"{name:9} {text}" for name, text in lines)
-
-
-def verdict(run: RunStatistics, mode: str, cost: float | None, *, in_short: bool = False) -> str:
-    """Say how fast an answer was beside plain decoding, and what puts its times in doubt; empty if neither is known.
-
-    `cost`: of a step on average, in plain steps; None where costs were not measured. `in_short`: without the reason of
-    a doubt.
-    """
-    said, doubt = "" if mode == "plain" else _beside_plain(run, mode, cost), busy(run)
-    if not (said and doubt):
-        return said or doubt
-    if not run.drafted:
-        return said if in_short else f"{said}; {doubt}"
-    return f"{said} (in doubt)" if in_short else f"{said}, in doubt: {doubt}"
-
-
-def _beside_plain(run: RunStatistics, mode: str, cost: float | None) -> str:
-    if cost is None:
-        return ""
-    if cost == 1 and not run.drafted:
-        return f"{mode}: nothing was guessed"
-    ratio = run.tokens_per_step / cost
-    if round(ratio, 1) == 1:
-        return f"{mode}: as fast as plain here"
-    said = f"{mode}: {ratio:.2g}x plain here"
-    return said if ratio > 1 or mode == "auto" else f"{said}, --mode plain is faster"
-
-
-def busy(run: RunStatistics) -> str:
-    """Say what kept an answer's threads waiting for a core; empty on a calm machine."""
-    if run.core_wanted_s < MIN_CORE_S * run.threads or run.core_share >= MIN_CORE_SHARE:
-        return ""
-    if told := beyond_cores(run.threads):
-        return f"{told}, leave it out"
-    return f"other programs had the cores for {1 - run.core_share:.0%} of the time"
 
 
 def prompt_words(run: RunStatistics) -> str:

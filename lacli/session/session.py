@@ -11,7 +11,7 @@ from threading import Lock
 from weakref import WeakSet
 
 from lacli.auto.measure import MeasurePlan
-from lacli.auto.mode import Auto, AutoModes
+from lacli.auto.mode import AutoModes
 from lacli.auto.model_cost import cost_beside, is_put_off, known_cost, put_off
 from lacli.auto.step_cost import Cost
 from lacli.decode import Decoder
@@ -38,7 +38,7 @@ from lacli.replicas.group import ReplicaGroup
 from lacli.session.generation import Generation, as_stops
 from lacli.session.prompt import PromptWriter
 from lacli.settings import DecodeSettings, SourceName, restrict_to_chain
-from lacli.stats import Step
+from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import VARIABLES, check_variables, choose_template
@@ -167,6 +167,8 @@ class Session(Closing):
         gets every step.
         """
         stops = as_stops(stops)
+        with self.alone():
+            pass  # one that is closed or decodes another answer says so now
         generation = Generation(
             self.decoder,
             self.prompts.piece,
@@ -176,31 +178,24 @@ class Session(Closing):
             controls=self.prompts.control_tokens(stops),
             reuse=reuse,
             watch=watch,
-            threads=self.threads,
             seed=self.sampling.drawn_seed,
             alone=self.alone,
         )
         self._generations.add(generation)
         return generation
 
-    def mean_step_cost(self, batches: Mapping[int, int]) -> float | None:
-        """What the last answer's steps cost in plain steps, on average; None where that was not measured here.
+    def times_plain(self, run: RunStatistics) -> float | None:
+        """How many times as fast as plain decoding the last answer was, by the measured costs of its steps.
 
-        `batches`: those steps by their rows.
+        None where these were not measured.
         """
-        mode, least = self.decoder.mode, self.settings.min_outputs
-        if isinstance(mode, Auto):
-            cost_of: Callable[[int], float | None] = mode.experience.cost_model.known
-        elif self.settings.mode == "plain":
-            return 1.0
-        elif self._cost:
-            cost_of = partial(self._cost.at(len(self.decoder.tokens)).known, outputs=self.settings.max_outputs)
-        else:
+        if not (self._cost and run.steps):
             return None
+        at, least = self._cost.at(len(self.decoder.tokens)), self.settings.min_outputs
         # A plain step of --strict is padded to `least` rows.
-        costs = [(cost_of(rows if rows > least else 1), count) for rows, count in batches.items()]
-        known = [cost * count for cost, count in costs if cost is not None]
-        return sum(known) / sum(batches.values()) if known and len(known) == len(costs) else None
+        return run.tokens / sum(
+            count * (at.relative(rows) if rows > least else 1.0) for rows, count in run.batches.items()
+        )
 
     def use_cost(self, cost: Cost) -> None:
         """Decode from now on with the measured cost of one copy's steps; what is decoded is decoded anew."""

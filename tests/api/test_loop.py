@@ -134,7 +134,7 @@ def test_a_step_tells_how_long_its_text_had_waited_for_it(monkeypatch: pytest.Mo
         request = Request(loop, [1])
         for seconds in (50.0, 2.0, 9.0):
             clock.now += seconds
-            run.add(request.timed(step, 0.0))
+            run.add(request.timed(step))
     assert (run.waited_s, run.predicted_s) == (7.0, 13.0), "the time in front of the first step is the prompt's"
 
 

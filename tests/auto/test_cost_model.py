@@ -193,14 +193,6 @@ def test_a_size_not_seen_is_off_as_the_nearest_seen_one_and_less(rows: int, othe
         assert abs(farther - 1) < abs(share - 1)
 
 
-def test_what_a_larger_step_costs_is_known_once_one_was_timed_or_measured() -> None:
-    model = model_of(None)
-    assert [model.known(rows) for rows in (1, 2, MOST + 1)] == [1.0, None, None]
-    see(model, 3, 1.5, 1)
-    assert model.known(3) == pytest.approx(1.5) and model.known(2) and not model.known(MOST + 1)
-    assert model_of(MEASURED).known(2) == pytest.approx(UNEVEN[2])
-
-
 def test_what_was_seen_behind_another_context_is_forgotten_where_it_was_not_seen_since() -> None:
     model = model_of()
     see(model, 8, 9.0, 40)

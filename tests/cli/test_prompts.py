@@ -143,15 +143,6 @@ def test_each_text_has_the_room_of_one_alone_unless_c_says_what_all_have(
     assert re.search(r"^answers   5 answers, 15 tokens in [\d.]+ s: [\d,.]+ tokens/s together$", done.err, re.M)
 
 
-def test_prompts_that_a_busy_machine_made_slow_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.session.report.MIN_CORE_S", 0)
-    monkeypatch.setattr("lacli.api.loop.process_time", count(1e-9, 1e-9).__next__)
-    busy = "lacli: the answers took longer than they need: other programs had the cores for 100% of the time\n"
-    assert busy not in run(tmp_path).err
-    monkeypatch.setattr("lacli.cli.prompts.BUSY_AFTER_S", 0)
-    assert run(tmp_path).err.endswith(busy)
-
-
 def test_a_line_is_out_when_all_before_it_are(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines(Screen())
     for index, out in ((1, ""), (0, LINES[0] + LINES[1]), (2, LINES[2])):

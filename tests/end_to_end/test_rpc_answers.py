@@ -78,11 +78,11 @@ def test_this_processor_and_a_server_answer_together(tiny: Path, servers: tuple[
     assert answered(tiny, "lookahead", "--rpc", servers[0], "--replicas", "CPU,RPC0") == one_device
 
 
-@pytest.mark.parametrize("mode", ["plain", "lookahead"])
+@pytest.mark.parametrize(("mode", "most"), [("plain", MIDDLE), ("lookahead", 20 * MIDDLE)])
 def test_a_server_that_is_lost_ends_the_program_with_one_line_and_the_text_so_far(
-    mode: str, tiny: Path, servers: tuple[str, str], one_device: str
+    mode: str, most: int, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
-    with Relay(servers[0], most=MIDDLE, trouble="broken") as network:
+    with Relay(servers[0], most=most, trouble="broken") as network:
         done = asked(tiny, mode, "--rpc", network.endpoint)
     assert done.code == 1 and done.err.count("\n") == 1 and "an RPC server went away" in done.err, done.err
     so_far = done.out.removesuffix("\n")

@@ -62,7 +62,7 @@ class FakeChat(Chat):
             sampling=self.settings.sampling,
             model_settings=ModelSettings(),
             copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
-            mean_step_cost=lambda batches: 1.2,
+            times_plain=lambda run: 1.2,
         )
         return cast(Session, session)
 

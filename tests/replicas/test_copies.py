@@ -147,7 +147,7 @@ def test_two_copies_on_one_server_are_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UsageError, match="a:1, which does one thing at a time"):
         planned(ReplicaSettings(groups=(("RPC0",), ("RPC1",)), rpc=("a:1", "b:2")), LOADING)
     far, near = planned(ReplicaSettings(groups=(("RPC2", "RPC1"), ("CPU",)), rpc=("a:1", "b:2")), LOADING)
-    assert (far.name, far.rpc, near.rpc) == ("RPC2+RPC1", ("b:2", "a:1"), ())
+    assert (far.name, far.rpc, near.rpc) == ("RPC2+RPC1", ("a:1", "b:2"), ())
 
 
 def test_of_several_devices_the_one_that_computes_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

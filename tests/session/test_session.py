@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -16,6 +15,7 @@ from lacli.decode import Decoder
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.generation import Answer, Generation
 from lacli.settings import DecodeSettings, ModeName
+from lacli.stats import RunStatistics
 from tests.fakes import tiny_models
 from tests.fakes.decoding import auto_decoder
 from tests.fakes.engine import FakeEngine
@@ -74,21 +74,6 @@ def test_every_mode_gives_plains_answer(
     assert not any(stop in ours.text for stop in stops)
     assert decoder.tokens == prompt + list(ours.tokens)
     assert holds_its_text(decoder, engine)
-
-
-def test_processor_time_is_that_of_the_prompt_and_the_steps_and_not_of_who_reads_them() -> None:
-    engine = FakeEngine(120, 120, PLAIN.sequences, VOCABULARY)
-    clock = count()
-    with patch("lacli.session.generation.process_time", lambda: float(next(clock))):
-        generation = Generation(auto_decoder(engine, PLAIN), bytes_of, [1, 2, 3], 9, threads=2)
-        for _ in generation:
-            next(clock)
-        unknown = Generation(auto_decoder(engine, PLAIN), bytes_of, [1, 2, 3], 9)
-        list(unknown)
-    assert generation.statistics.steps == 9 and generation.statistics.core_s == 9
-    found = generation.statistics
-    assert 2 * found.prompt_s < found.core_wanted_s < 2 * (found.prompt_s + found.predicted_s)
-    assert unknown.statistics.core_wanted_s == 0
 
 
 @given(any_settings, prompts, st.integers(1, 10))
@@ -159,13 +144,13 @@ def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
     assert (whole.answer().text, len(whole.answer().tokens)) == (printed, 20)
 
 
-@pytest.mark.parametrize("mode", ["lookup", "auto"])
-def test_a_steps_mean_cost_is_known_where_costs_were_measured(mode: ModeName, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["lookup", "auto", "plain"])
+def test_an_answer_is_compared_with_plain_decoding_where_costs_were_measured(mode: ModeName, tmp_path: Path) -> None:
     tiny_models.write_llama(path := tmp_path / "tiny.gguf")
     cost = Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(8, 2.4, 2.4))),))
     chosen = DecodeSettings(mode=mode)
+    run = RunStatistics(steps=4, tokens=6, batches=Counter({1: 3, 2: 1}))
     with load(path, model_settings=ModelSettings(context=256, threads=1), decode_settings=chosen) as session:
-        assert session.mean_step_cost({2: 1}) is None and session.mean_step_cost({}) is None
+        assert session.times_plain(run) is None
         session.use_cost(cost)
-        assert session.mean_step_cost({1: 3, 2: 1}) == pytest.approx((3 + 1.2) / 4)
-        assert session.mean_step_cost({1: 3, 99: 1}) is None, "nothing near was measured"
+        assert session.times_plain(run) == pytest.approx(6 / (3 + 1.2)) and session.times_plain(RunStatistics()) is None
