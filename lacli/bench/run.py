@@ -145,7 +145,7 @@ def compared(session: Session, request: Request, screen: Screen, points: Sequenc
                 plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
                 session.learn_cost(plan, request.state, screen.note, ctrl_c_ends_at_once())
             screen.note("warming up")
-            rounds.warm_up(_first(ask, tasks), screen, leave_out=request.leave_out)
+            rounds.warm_up(_shortest(ask, tasks), screen, leave_out=request.leave_out)
         except KeyboardInterrupt:
             raise Interrupted("stopped before anything was compared") from None
         except TimeUp:
@@ -204,11 +204,11 @@ def asking(session: Session) -> Ask:
     return ask
 
 
-def _first(ask: Ask, tasks: Sequence[Task]) -> Exchange:
-    """The first prompt that fits into the context, for a few tokens. Raises LacliError if none does."""
-    asked = (ask(replace(task, max_tokens=WARM_UP_TOKENS), []) for task in tasks)
-    if fits := next(filter(None, asked), None):
-        return fits
+def _shortest(ask: Ask, tasks: Sequence[Task]) -> Exchange:
+    """The first turn with the shortest prompt, for a few tokens. Raises LacliError if none fits into the context."""
+    asked = [ask(replace(task, max_tokens=WARM_UP_TOKENS), []) for task in tasks]
+    if fitting := [exchange for exchange in asked if exchange]:
+        return min(fitting, key=lambda exchange: len(exchange.prompt))
     raise LacliError("no prompt fits into the context", "give it more tokens with -c")
 
 
