@@ -49,9 +49,9 @@ SHOWN = "RTX 3090,7B shape,M2 Ultra,Qwen"
 class Law(Stairs):
     """What steps cost on the machine `name`, in plain steps by rows, as its source gives it."""
 
-    def __init__(self, name: str, relative: dict[int, float], plain_ms: float = 0.0) -> None:
-        """`plain_ms`: milliseconds of a plain step, 0 where the source does not say."""
-        super().__init__(list(relative.items()))
+    def __init__(self, name: str, relative: dict[int, float], plain_ms: float = 0.0, change: float = 0.0) -> None:
+        """`plain_ms`: milliseconds of a plain step, 0 where the source does not say. `change`: as in Stairs."""
+        super().__init__(list(relative.items()), change)
         self.name, self.plain_ms = name, plain_ms
         self.max_rows = max(relative)
 
@@ -61,7 +61,14 @@ def laws(path: Path = FOLDER / "step_costs.jsonl") -> list[Law]:
     found = []
     for row in map(json.loads, path.read_text().splitlines()):
         relative = {int(size): float(cost) for size, cost in row["relative"].items()}
-        found.append(Law(f"{row['machine']}, {row['model']}", relative, float(row.get("plain_ms", 0))))
+        found.append(
+            Law(
+                f"{row['machine']}, {row['model']}",
+                relative,
+                float(row.get("plain_ms", 0)),
+                float(row.get("change", 0)),
+            )
+        )
     return found
 
 
@@ -97,13 +104,17 @@ class RecordedLawEngine(LawEngine):
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer: its class, its tokens, its steps and their rows, and the seconds of its decode phase by the clock."""
+    """One answer: its class, its tokens, its steps and their rows, and the seconds of its decode phase by the clock.
+
+    `changes`: steps behind one of other rows.
+    """
 
     kind: str
     tokens: int
     steps: int
     rows: int
     seconds: float
+    changes: int = 0
 
 
 def answer(
@@ -115,9 +126,9 @@ def answer(
         begin = engine.now
         decoder = Decoder(engine, settings, make_mode=AutoModes(cost))
         steps = list(decoder.generate(record.prompt, len(record.answer)))
-        seconds = engine.now - begin - decoder.prompt_s
+        seconds, changes = engine.now - begin - decoder.prompt_s, engine.changes - 1
     assert [token for step in steps for token in step.tokens] == record.answer, "every mode gives plain decoding's text"
-    return Answer(kind, len(record.answer), len(steps), sum(step.rows for step in steps), seconds)
+    return Answer(kind, len(record.answer), len(steps), sum(step.rows for step in steps), seconds, changes)
 
 
 def settings_of(contender: str, law: Law) -> DecodeSettings:
@@ -228,8 +239,13 @@ def misses(cells: Sequence[Cell], kinds: Sequence[str], contender: str) -> str:
     slow = [f"- {speed:.3f}: {kind}, {cell.name}" for speed, cell, kind in speeds if speed < LEAST]
     means = geometric_mean(speed for speed, _, _ in speeds)
     worst = min(speed for speed, _, _ in speeds)
+    mine = [answer for cell in cells for answer in cell.answers[contender]]
+    changes = f"{sum(each.changes for each in mine) / sum(each.steps for each in mine):.0%} of steps change size"
     return "\n".join(
-        [f"{contender}: mean {means:.3f}, worst {worst:.3f}, below {LEAST}: {len(slow)} of {len(speeds)}", *slow]
+        [
+            f"{contender}: {changes}, mean {means:.3f}, worst {worst:.3f}, below {LEAST}: {len(slow)} of {len(speeds)}",
+            *slow,
+        ]
     )
 
 

@@ -37,10 +37,14 @@ SHAPES = {
 
 
 class Stairs:
-    """Relative costs of steps by rows: straight lines between the points, and behind them the last slope."""
+    """Relative costs of steps by rows: straight lines between the points, and behind them the last slope.
 
-    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+    `change`: what a step costs more behind one of other rows, in plain steps.
+    """
+
+    def __init__(self, points: Sequence[tuple[float, float]], change: float = 0.0) -> None:
         self.rows, self.costs = zip(*points, strict=True)
+        self.change = change
 
     @classmethod
     def named(cls, text: str) -> Stairs:
@@ -59,7 +63,9 @@ class Stairs:
 
     def cost(self, plain_s: float = PLAIN_S, sizes: Sequence[int] = ROWS) -> Cost:
         """The same as if it had been measured."""
-        points = (Point(rows, seconds, seconds) for rows in sizes for seconds in [plain_s * self(rows)])
+        timed = ((rows, plain_s * self(rows)) for rows in sizes)
+        changed = plain_s * self.change
+        points = (Point(rows, seconds, seconds, changed=seconds + changed) for rows, seconds in timed)
         return Cost((StepCost(64, tuple(points)),))
 
 
@@ -76,17 +82,18 @@ def clock_of(now: Callable[[], float]) -> Iterator[None]:
 class SimulatedEngine(Recorder):
     """An engine whose steps move its clock by a staircase, and nothing else does.
 
-    spent_s: seconds that its calls have really kept this thread busy.
+    spent_s: seconds that its calls have really kept this thread busy. changes: steps behind one of other rows.
     """
 
     def __init__(self, engine: Engine, stairs: Stairs, noise: float = 0.0, plain_s: float = PLAIN_S) -> None:
         """noise: how much steps of one size differ on the clock, the standard deviation of their times' logarithm."""
         super().__init__(engine)
         self._stairs, self._plain_s = stairs, plain_s
-        self._noise = noise
+        self._noise, self._last = noise, 0
         self._random = Random(NOISE_SEED)
         self._steps_s = 0.0
         self.spent_s = 0.0
+        self.changes = 0
 
     @property
     def now(self) -> float:
@@ -96,7 +103,10 @@ class SimulatedEngine(Recorder):
     def decode(self, batch: Batch) -> bool:
         with self._spending():
             fits = self.engine.decode(batch)
-        self._steps_s += self._plain_s * self._stairs(len(batch)) * exp(self._random.gauss(0, self._noise))
+        change = self._stairs.change if len(batch) != self._last else 0.0
+        self.changes += len(batch) != self._last
+        self._last = len(batch)
+        self._steps_s += self._plain_s * (self._stairs(len(batch)) + change) * exp(self._random.gauss(0, self._noise))
         return fits
 
     def greedy(self) -> Ints:

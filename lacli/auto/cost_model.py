@@ -46,6 +46,9 @@ two alone no guess would ever pay.
 FIRST_ROWS = 3
 """Rows of the first steps where nothing is known of the machine: a wrong guess costs a plain step or two."""
 
+LEAST_CHANGE = 0.05
+"""Plain steps that a change of rows must cost to be planned with: 1.2 on an H200 (0.5B), 0.02 and less on CPUs."""
+
 MIN_COST = 1e-3
 """Plain steps that a further row costs at least, so that later times can still change its share."""
 
@@ -110,7 +113,8 @@ class StepCostModel:
         self._unmeasured_row = UNKNOWN_ROW
         self._prefill: tuple[int, float] | None = None
         self._texts = 1
-        self._plain = PlainSteps()
+        self._plain = PlainSteps(cost.change_s if cost and self._measured else None)
+        self._last = 1
         # Seconds of a plain step by the steps of another number of texts, 0 where these have been timed beside them.
         self._before_s, self._before_texts = 0.0, 1
         self._knows_single = False
@@ -146,7 +150,7 @@ class StepCostModel:
             if self.plain_s:
                 self._before_s, self._before_texts = self.plain_s, self._texts
             self._plain = self._plain.of_other_texts(self._base, self._without_return[count])
-            self._texts = count
+            self._texts = self._last = count
             self._stale = True
             self.refresh()
 
@@ -174,12 +178,33 @@ class StepCostModel:
 
         A plain step has a row for each text.
         """
+        last, self._last = self._last, rows
         if rows == self._texts:
             return self._record_plain(seconds)
         if not self.plain_s or rows > self._max_rows:
             return 1.0
         self._plain.record_larger()
-        return self._record_larger(rows, seconds / self.plain_s) / self._base
+        change = self._plain.change if rows != last else 0.0
+        return change + self._record_larger(rows, seconds / self.plain_s - change * self._base) / self._base
+
+    def next_costs(self) -> tuple[list[float], list[float]]:
+        """Return `relative` and `slope` for the next step, which a change of rows makes dearer.
+
+        llama.cpp builds its graph anew for a step of other rows or outputs than the one before (llm_graph_result's
+        `can_reuse`). Leaving plain steps costs a change and the way back, shared by the steps that usually follow.
+        """
+        change, back, last = self._plain.change * self._base, self._plain.return_cost * self._base, self._last
+        if change < LEAST_CHANGE * self._base:
+            return self.relative, self.slope
+        plain = self._texts
+        more = back if last == plain else change - back
+        relative = [cost + more if rows > plain else cost for rows, cost in enumerate(self.relative)]
+        slope = self.slope
+        if plain < last <= self._max_rows:
+            relative[last] = self._without_return[last]
+            up = [(relative[last] - relative[rows]) / (last - rows) for rows in range(last)]
+            slope = [*map(min, slope, up), *slope[last:]]
+        return relative, slope
 
     def refresh(self) -> None:
         """Let new times count in `relative` and `slope`: sizes without any follow the nearest one that has some."""

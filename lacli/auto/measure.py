@@ -56,9 +56,9 @@ FILLING = 1 / 3
 """Part of a context's time that its prefill may take."""
 
 WARMING, SINGLES = 2, 3
-"""Single-row steps of one visit, untimed and timed; larger steps are timed once.
+"""Single-row steps of one visit, untimed and timed; the first comes behind another size. Larger ones are timed once.
 
-llama.cpp is faster when a step has the same shape as the one before, as in plain decoding and hardly ever with trees.
+llama.cpp is faster when a step has the same shape as the one before, as in plain decoding.
 """
 
 
@@ -162,17 +162,22 @@ def measure(
 
 @dataclass
 class _Times:
-    """Seconds of one size so far, with every row's logits read and with the first row's only."""
+    """Seconds of one size so far, with every row's logits read and with the first row's only.
+
+    `changed`: of the first step of each visit, which comes behind one of another number of rows.
+    """
 
     every: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
+    changed: list[float] = field(default_factory=list)
 
     def point(self, rows: int) -> Point:
         every = median(self.every)
         low, _, high = quantiles(self.every, n=4, method="inclusive") if len(self.every) > 1 else (every,) * 3
         # Reading fewer choices takes no longer; a few times on a busy machine can look as if it did.
         first = min(median(self.first), every)
-        return Point(rows, every, first, (high - low) / every if every else 0.0, len(self.every))
+        spread = (high - low) / every if every else 0.0
+        return Point(rows, every, first, spread, len(self.every), median(self.changed))
 
 
 class _Bench:
@@ -246,8 +251,9 @@ class _Bench:
         return StepCost(self._context, tuple(points))
 
     def _visit(self, size: int, times: _Times) -> None:
+        times.changed.append(self._step(size, every=True))
         if size == 1:
-            taken = [self._step(1, every=True) for _ in range(WARMING + SINGLES)][WARMING:]
+            taken = [self._step(1, every=True) for _ in range(WARMING - 1 + SINGLES)][WARMING - 1 :]
             times.every += taken
             times.first += taken
             return
@@ -298,7 +304,7 @@ def _doubled(sizes: Iterable[int]) -> Iterator[int]:
 
 
 def _visit_seconds(survey: StepCost, size: int) -> float:
-    return (WARMING + SINGLES if size == 1 else 2) * survey.seconds(size)
+    return (WARMING + SINGLES if size == 1 else 3) * survey.seconds(size)
 
 
 def _chosen(sizes: Sequence[int], survey: StepCost, seconds: float) -> list[int]:

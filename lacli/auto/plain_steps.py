@@ -22,13 +22,16 @@ JUMP = 1.5
 class PlainSteps:
     """Times of single-row steps: the seconds of one, when the next is due, and what going back to one row costs.
 
-    `larger`: steps of more rows since the last plain one. `return_cost`: in plain steps, for each step of more rows;
-    `is_return_known`: False while it is RETURN_S and not a measured one.
+    `larger`: steps of more rows since the last plain one. `change`: plain steps that a step costs more behind one of
+    another number of rows. `return_cost`: those of going back to one row, for each step of more rows.
+    `is_return_known`: False while both are guessed or as measured before the run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, change_s: float | None = None) -> None:
+        """`change_s`: seconds that a change of rows costs, as `lacli cost` has measured it."""
+        self._change_s = RETURN_S if change_s is None else change_s
         self.larger = 0
-        self.return_cost = 0.0
+        self.change = self.return_cost = 0.0
         self.is_return_known = False
         # The return cost in single-row steps, None once it was learned here; what is only handed on stays as it was.
         self._carried: float | None = None
@@ -46,7 +49,8 @@ class PlainSteps:
 
     def of_other_texts(self, own_cost: float, other_cost: float) -> PlainSteps:
         """Return those of another number of texts; `own_cost`, `other_cost`: single-row steps that one costs."""
-        steps = PlainSteps()
+        steps = PlainSteps(self._change_s)
+        steps.change = min(self.change * own_cost / other_cost, MAX_RETURN)
         steps._carried = self.return_cost * own_cost if self._carried is None else self._carried
         steps.return_cost = min(steps._carried / other_cost, MAX_RETURN)
         steps.is_return_known = self.is_return_known
@@ -70,11 +74,13 @@ class PlainSteps:
             self._times.append(seconds)
             if self.is_first_guess:
                 self._carried = None
-                self.return_cost = min(RETURN_S / self.seconds, MAX_RETURN / 2) if self.seconds else 0.0
+                self.return_cost = min(self._change_s / self.seconds, MAX_RETURN / 2) if self.seconds else 0.0
+                self.change = self.return_cost
             return 0.0
         plain = self.seconds
         excess = min(max(seconds / plain - 1, 0.0), MAX_RETURN)
         self._average(excess)
+        self.change += (excess - self.change) / RETURNS
         if self.larger >= self._patience:
             self._patience = min(2 * self._patience, MAX_PATIENCE)
         self.larger = 0

@@ -184,7 +184,7 @@ class SharedStep:
 
     def _limits(self, room: int, columns: int = 0) -> Limits:
         """Return what the step may be, with `columns` rows of a window and at most `room` in all."""
-        relative, slope, texts, beside = self._cost.relative, self._cost.slope, self._texts, self._beside
+        (relative, slope), texts, beside = self._cost.next_costs(), self._texts, self._beside
         if beside:
             # A piece of prompt has to be decoded anyway, so guesses pay for what they add to it.
             plain, more = relative[texts], relative[texts] - relative[texts + beside]

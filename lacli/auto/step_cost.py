@@ -26,7 +26,8 @@ class Point:
     """The time of a step of `rows` rows: medians of `repeats` steps.
 
     `every`: seconds when all rows' logits are read. `first`: seconds when only the first row's are. `spread`: distance
-    of the quartiles of `every` as a part of it.
+    of the quartiles of `every` as a part of it. `changed`: seconds of the same step as `every` behind one of another
+    number of rows, 0 where that was not measured.
     """
 
     rows: int
@@ -34,6 +35,7 @@ class Point:
     first: float
     spread: float = 0.0
     repeats: int = 1
+    changed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,15 @@ class Cost:
         spreads = [point.spread for step_cost in self.staircases for point in step_cost.points]
         return bool(spreads) and median(spreads) >= ROUGH
 
+    @property
+    def change_s(self) -> float | None:
+        """Seconds that a step costs more behind one of another number of rows, 0 within the noise; None if unknown."""
+        points = [point for step_cost in self.staircases for point in step_cost.points if point.changed]
+        if not points:
+            return None
+        change = median(point.changed - point.every for point in points)
+        return change if change > median(point.spread * point.every for point in points) else 0.0
+
     def at(self, context: int) -> StepCost:
         """Return the step cost behind `context` tokens: linear between two measured contexts, else the nearest."""
         assert self.staircases, "ask whether there are any first"
@@ -180,6 +191,7 @@ def _between(below: StepCost, above: StepCost, share: float) -> StepCost:
                 first=near.first + share * (far.first - near.first),
                 spread=max(near.spread, far.spread),
                 repeats=min(near.repeats, far.repeats),
+                changed=near.changed + share * (far.changed - near.changed),
             )
             for near, far in pairs
         ),

@@ -35,6 +35,7 @@ def as_json(path: Path, settings: ModelSettings, cost: Cost, *, is_kept: bool) -
         "measured_at": datetime.fromtimestamp(cost.measured_at, UTC).isoformat(timespec="seconds"),
         "seconds": cost.budget,
         "cached": is_kept,
+        "change_ms": None if cost.change_s is None else round(cost.change_s * 1e3, 4),
         "chain_only": cost.chain_only or None,
         "notes": list(cost.notes),
         "summary": conclusion(cost),
@@ -86,10 +87,15 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
         return [("rough", f"The times are too rough to say what follows: {todo}.")]
     chain = "Lookahead is not for this model, which can go back along a chain of guesses only."
     return [
-        ("rows", _on_rows(wide)),
-        ("lookahead", chain if cost.chain_only else _on_lookahead(wide)),
-        ("auto", _on_auto(wide)),
+        ("rows", " ".join(filter(None, [_on_rows(wide[0]), _on_dips(wide[0]), _on_change(cost)]))),
+        ("fixed", fixed if cost.chain_only else _on_lookahead(wide[0])),
+        ("auto", _on_auto(wide[0])),
+        ("at most", _on_ceiling(wide)),
     ]
+
+
+def _on_change(cost: Cost) -> str:
+    return f"Behind a step of other rows it takes {1e3 * cost.change_s:.2g} ms more." if cost.change_s else ""
 
 
 def _on_rows(step_cost: StepCost) -> str:

@@ -213,13 +213,29 @@ def test_times_of_nothing_break_nothing() -> None:
 def test_what_going_back_to_one_row_costs_is_learned_and_counts_for_every_larger_step() -> None:
     model = model_of(plain_steps=9)
     for _ in range(40):
-        model.record(4, 1.9 * PLAIN_S)
+        # Half a plain step of both is the change of rows.
+        model.record(4, 2.4 * PLAIN_S)
         assert model.record(1, 1.5 * PLAIN_S) == pytest.approx(0.5)
     assert [model.relative[rows] for rows in (4, 8)] == pytest.approx([1.9 + 0.5, 3.4 + 0.5], rel=0.02)
     assert model.plain_s == PLAIN_S
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_steps, "RETURN_S", 0.1 * PLAIN_S)
         assert model_of().relative[4] == pytest.approx(1.9 + 0.1)
+
+
+def test_behind_a_step_of_as_many_rows_the_next_one_is_cheaper_than_behind_others() -> None:
+    model = model_of(plain_steps=9)
+    for _ in range(40):
+        for rows, cost in ((4, 1.9 + 0.5), (4, 1.9), (1, 1.5)):
+            model.record(rows, cost * PLAIN_S)
+    there, back = 0.5, 0.25
+    behind_one, _ = model.next_costs()
+    assert [behind_one[rows] for rows in (1, 4, 8)] == pytest.approx([1, 1.9 + 2 * back, 3.4 + 2 * back], rel=0.05)
+    model.record(4, 2.4 * PLAIN_S)
+    behind_four, slope = model.next_costs()
+    assert [behind_four[rows] for rows in (1, 4, 8)] == pytest.approx([1, 1.9, 3.4 + there], rel=0.05)
+    assert behind_four[3] > behind_four[4] and slope[3] < 0
+    assert model_of().next_costs()[0] == model_of().relative
 
 
 STEEP = {1: 1.0, 2: 1.2, 4: 1.5, 8: 3.0, 16: 4.0}

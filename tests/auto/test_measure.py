@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lacli.auto.measure import MIN_ROUNDS, SINGLES, WARMING, Measurement, MeasurePlan, drift, engine_settings, measure
+from lacli.auto.step_cost import Cost
 from lacli.batch import Batch
 from tests.fakes.engine import FakeEngine
 
@@ -49,7 +50,7 @@ class Timed(FakeEngine):
         return 1 + self.row * (rows - 1) + self.choice * (choices - 1) + self.position * context
 
 
-def measured(engine: Timed, *contexts: int, seconds: float = 500.0, rows: tuple[int, ...] = SIZES) -> Measurement:
+def measured(engine: Timed, *contexts: int, seconds: float = 800.0, rows: tuple[int, ...] = SIZES) -> Measurement:
     return measure(engine, TOKENS, MeasurePlan(contexts or (8,), rows, seconds), clock=engine.clock)
 
 
@@ -66,13 +67,26 @@ def test_the_measured_staircase_is_the_engines() -> None:
             assert point.spread == 0 and point.repeats >= MIN_ROUNDS
 
 
+@pytest.mark.parametrize("change", [0.0, 0.5])
+def test_what_a_change_of_rows_costs_is_measured(change: float) -> None:
+    class Changing(Timed):
+        def seconds(self, rows: int, choices: int, context: int = 0) -> float:
+            return super().seconds(rows, choices) + (change if self.steps and self.steps[-1][0] != rows else 0.0)
+
+    staircase = measured(Changing()).staircases[0]
+    assert Cost((staircase,)).change_s == pytest.approx(change)
+    assert [point.every for point in staircase.points] == [Timed().seconds(size, size) for size in SIZES]
+
+
 def test_all_sizes_are_timed_equally_often_in_rounds_until_the_time_is_up() -> None:
     engine = Timed()
-    staircase = measured(engine, seconds=500).staircases[0]
+    staircase = measured(engine, seconds=800).staircases[0]
     counted = Counter(engine.steps)
-    rounds = counted[3, 3]
+    rounds = counted[3, 1]
     assert rounds > MIN_ROUNDS
-    assert counted[3, 1] == counted[12, 12] == counted[12, 1] == counted[16, 1] == rounds
+    assert counted[12, 1] == counted[16, 1] == rounds
+    # One behind another number of rows, one behind the same.
+    assert counted[3, 3] == counted[12, 12] == 2 * rounds
     singles = [point.repeats for point in staircase.points][0]
     assert singles == SINGLES * rounds and all(point.repeats == rounds for point in staircase.points[1:])
     # One step of the survey and the untimed ones; of two rows one to see whether the cache can forget.
@@ -81,7 +95,7 @@ def test_all_sizes_are_timed_equally_often_in_rounds_until_the_time_is_up() -> N
     # Its larger sizes follow each other: a round is over before the next one begins.
     wide = [rows for rows, choices in engine.steps[1:] if choices == 1 and rows > 1]
     assert wide == list(SIZES[1:]) * rounds
-    assert 500 - 2 * engine.seconds(16, 16) * len(SIZES) < engine.now <= 500
+    assert 800 - 3 * engine.seconds(16, 16) * len(SIZES) < engine.now <= 800
 
 
 def test_a_step_that_was_held_up_does_not_count() -> None:
@@ -166,9 +180,9 @@ LEFT_OUT = "behind 8 tokens only {} of {} sizes, up to {} rows, were measured; -
         (STEADY, MeasurePlan((8,), SPARSE, 2000), [(8, SPARSE)], []),
         (
             STEADY,
-            MeasurePlan((8,), SPARSE, 190),
+            MeasurePlan((8,), SPARSE, 285),
             [(8, (1, 2, 3, 8, 12, 16, 32, 64))],
-            [LEFT_OUT.format(8, 12, 64, 570)],
+            [LEFT_OUT.format(8, 12, 64, 855)],
         ),
         (DEAR, MeasurePlan((8,), SIZES, 260), [(8, (1, 2, 3, 4, 6, 8))], [LEFT_OUT.format(6, 8, 8, 780)]),
         (DEAR, MeasurePlan((8,), SIZES, 3), [(8, (1, 2))], [LEFT_OUT.format(2, 8, 2, 9)]),

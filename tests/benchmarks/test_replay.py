@@ -31,7 +31,7 @@ CHEAP = Law("cheap", {1: 1.0, 64: 1.3})
 
 def test_every_law_names_its_machine_and_begins_with_a_plain_step() -> None:
     known = laws()
-    assert len({law.name for law in known}) == len(known) == 18
+    assert len({law.name for law in known}) == len(known) == 20
     assert all(law(1) == 1 and law.max_rows >= 4 for law in known)
 
 
