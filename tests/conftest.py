@@ -48,6 +48,13 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def llama_cpp_decodes() -> Iterator[None]:
+    """lacli.load too takes llama.cpp in the tests of everything but the second engine, whose folder undoes this."""
+    with patch("lacli.ik.choice.version", lambda: ""):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def other_work_is_no_trouble() -> Iterator[None]:
     """A cost that is measured while other tests run is kept all the same."""
     with patch("lacli.auto.step_cost.MIN_CORE_SHARE", 0.0):

@@ -87,15 +87,14 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
         return [("rough", f"The times are too rough to say what follows: {todo}.")]
     chain = "Lookahead is not for this model, which can go back along a chain of guesses only."
     return [
-        ("rows", " ".join(filter(None, [_on_rows(wide[0]), _on_dips(wide[0]), _on_change(cost)]))),
-        ("fixed", fixed if cost.chain_only else _on_lookahead(wide[0])),
-        ("auto", _on_auto(wide[0])),
-        ("at most", _on_ceiling(wide)),
+        ("rows", _on_rows(wide) + _on_change(cost)),
+        ("lookahead", chain if cost.chain_only else _on_lookahead(wide)),
+        ("auto", _on_auto(wide)),
     ]
 
 
 def _on_change(cost: Cost) -> str:
-    return f"Behind a step of other rows it takes {1e3 * cost.change_s:.2g} ms more." if cost.change_s else ""
+    return f" Behind a step of other rows it takes {1e3 * cost.change_s:.2g} ms more." if cost.change_s else ""
 
 
 def _on_rows(step_cost: StepCost) -> str:

@@ -40,6 +40,7 @@ SAMPLES = {
     "--sources": ("pool", "suffix,window"),
     "--window-init": ("random", "prompt"),
     "--window-shift": ("refill", "once"),
+    "--engine": ("ik", "llama"),
     "--verify": ("rejection", "match"),
     "--color": ("on", "off"),
     "--dry-base": ("1.25", "1.5"),

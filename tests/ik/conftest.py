@@ -1,0 +1,12 @@
+"""ik_llama.cpp is there in the tests of this folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from lacli.ik import choice, library
+
+
+@pytest.fixture(autouse=True)
+def ik_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "version", library.version)
