@@ -21,6 +21,7 @@ TESTS = Path("tools/server/tests")
 ROOT = Path(__file__).parents[2]
 
 NOT_OFFERED = {
+    "test_chat_completion.py::test_chat_completions_token_count": "/v1/chat/completions/input_tokens",
     "test_completion.py::test_n_probs_post_backend_sampling": "backend_sampling",
     "test_security.py::test_cors_options": "CORS by default: --cors-origins names the pages that may ask",
     "test_security.py::test_cors_origins_localhost_reflects": "the router",
