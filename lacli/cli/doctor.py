@@ -11,16 +11,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import get_terminal_size
-from textwrap import wrap
 from typing import Annotated, Literal
 
 import typer
 
 from lacli import __version__
 from lacli.cli import options
-from lacli.cli.environment import known_variables, setting, unknown_variables, without_variable
-from lacli.cli.folders import own_folders
-from lacli.cli.placement_options import MODEL, endpoints
+from lacli.cli.environment import setting
+from lacli.cli.placement_options import endpoints
 from lacli.errors import LacliError, in_one_line
 from lacli.hub.names import SMOLLM2, smollm2_file
 from lacli.llamacpp.build import (
@@ -34,7 +32,7 @@ from lacli.llamacpp.build import (
     rebuild_command,
     sound_kind,
 )
-from lacli.llamacpp.devices import beyond_cores, logical_cores, physical_cores
+from lacli.llamacpp.devices import beyond_cores, physical_cores
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import OURS, THEIRS, DecodeSettings, ModeName, spellings
 from lacli.text.files import free_disk, nearest_folder
@@ -42,19 +40,19 @@ from lacli.text.format import counted, listed, printable, size_in_words
 
 State = Literal["fine", "better", "broken", "unknown"]
 
-MARKS: dict[State, tuple[str, str, str]] = {
-    "fine": ("\N{CHECK MARK}", "ok", "green"),
-    "better": ("!", "! ", "yellow"),
-    "broken": ("\N{BALLOT X}", "X ", "red"),
-    "unknown": ("?", "? ", "bright_black"),
+MARKS: dict[State, tuple[str, str]] = {
+    "fine": ("ok", "32"),
+    "better": ("! ", "33"),
+    "broken": ("X ", "31"),
+    "unknown": ("? ", "90"),
 }
-"""A state's mark, the same in ASCII, and its colour."""
+"""A state's mark, and its colour's code."""
 
 GPU_BACKENDS = {"CUDA", "ROCM", "HIP", "VULKAN", "METAL", "MTL", "SYCL"}
 """ggml's names of backends that compute on GPUs."""
 
-LEAST_COLUMNS, MOST_COLUMNS = 40, 100
-"""Columns that the report takes at least and at most."""
+SMALLEST_MODEL = 98_000_000
+"""Bytes of the smallest model of `lacli list`."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +73,10 @@ Rpc = Annotated[
     setting(*spellings("rpc"), metavar="HOST:PORT,..", show_default=False,
             help="RPC servers to ask for their devices."),
 ]  # fmt: skip
-Threads = Annotated[int, setting(*spellings("threads"), rich_help_panel=MODEL, **options.FIELDS["threads"])]
+Threads = Annotated[int, setting(*spellings("threads"), **options.FIELDS["threads"])]
 
 
 def doctor(
-    context: typer.Context,
     no_test: NoTest = False,
     rpc: Rpc = "",
     threads: Threads = 0,
@@ -92,43 +89,36 @@ def doctor(
     """
     from json import dumps
 
-    from lacli.cli.main import commands, wrong_values
     from lacli.terminal.screen import Screen, console
 
     ModelSettings(threads=threads)
     servers = endpoints(rpc)
-    every = commands()
-    known, bare = known_variables(every), without_variable(every)
     checks: dict[str, Callable[[], Finding]] = {
         "Python": check_python,
         "llama.cpp": check_library,
         "instructions": check_instructions,
         "kernels": lambda: check_kernels(threads or physical_cores()),
         "ik_llama.cpp": check_ik,
-        "GPU": check_gpu,
-        "RPC": lambda: check_rpc(servers),
-        "threads": lambda: check_threads(threads),
+        "devices": check_devices,
+        **({"RPC": lambda: check_rpc(servers)} if servers else {}),
+        "cores": lambda: check_cores(threads),
         "model cache": check_cache,
-        "own folders": lambda: check_folders(own_folders()),
-        "environment": lambda: check_variables(os.environ, known, wrong_values(), bare),
+        "environment": lambda: check_variables(os.environ),
+        **({} if no_test else {"self-test": lambda: check_answers(threads)}),
     }
-    if not no_test:
-        checks["self-test"] = lambda: check_answers(threads)
     screen, findings = Screen(color=color), dict[str, Finding]()
     with screen.waiting() as say:
         for number, (subject, check) in enumerate(checks.items(), start=1):
             say(f"looking at {subject} ({number} of {len(checks)})", subject)
             findings[subject] = guarded(check)
-    usable = all(finding.state != "broken" for finding in findings.values())
+    broken = [subject for subject, finding in findings.items() if finding.state == "broken"]
     if json:
         found = [{"subject": subject, **asdict(finding)} for subject, finding in findings.items()]
-        text = dumps({"version": __version__, "usable": usable, "findings": found}, ensure_ascii=False)
+        screen.line(dumps({"version": __version__, "usable": not broken, "findings": found}, ensure_ascii=False))
     else:
         colored = console(sys.stdout, color).color_system is not None
-        unicode = "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()
-        text = report(findings, get_terminal_size().columns, colored=colored, unicode=unicode)
-    screen.line(text, colored=not json)
-    if not usable:
+        screen.line(report(findings, get_terminal_size().columns, colored=colored), colored=True)
+    if broken:
         raise typer.Exit(1)
 
 
@@ -171,7 +161,7 @@ def check_instructions() -> Finding:
     if unused := [name for name in left if name != "AMX_INT8"]:
         words += f"; llama.cpp was built without {', '.join(unused)}, which this processor has"
         return Finding("better", words, [rebuild_command("native")])
-    return Finding("fine", words + (", all that this processor has" if flags and not left else ""))
+    return Finding("fine", words)
 
 
 def check_kernels(threads: int) -> Finding:
@@ -201,29 +191,22 @@ def check_ik() -> Finding:
     return Finding("fine", f"ik-llama-cpp-python {found} decodes what the processor alone computes (--engine auto)")
 
 
-def check_gpu() -> Finding:
+def check_devices() -> Finding:
     """A GPU that this llama.cpp uses, or could use after another build."""
     build, devices = load_library()
-    cards = [device for device in devices if device.is_gpu]
-    if cards:
-        return Finding("fine", "; ".join(map(device_words, cards)))
+    if any(device.is_gpu for device in devices):
+        return Finding("fine", "; ".join(map(device_words, devices)))
     found, kind = gpu_here()
     if kind is None:
-        return Finding("fine", "none found; the processor computes (device CPU)")
+        return Finding("fine", "no GPU found; the processor computes (device CPU)")
     if {backend.name.upper() for backend in build.backends} & GPU_BACKENDS:
         words = f"{found} is here and llama.cpp was built for a GPU, but it finds none"
-        todo = "update the GPU's driver, or give this container access (docker run --gpus all)"
-        return Finding("better", words, [todo])
-    words = f"{found} is here, but this llama.cpp computes on the processor only"
-    return Finding("better", words, [rebuild_command(kind)])
+        return Finding("better", words, ["update its driver, or give this container access (docker run --gpus all)"])
+    return Finding("better", f"{found} is here, but this llama.cpp does not use it", [rebuild_command(kind)])
 
 
 def check_rpc(servers: Sequence[str]) -> Finding:
-    """Whether devices of other machines can be used, and this machine's lent; what these servers have."""
-    if not servers:
-        if "RPC" in [backend.name for backend in load_library().build.backends]:
-            return Finding("fine", "built in: --rpc and lacli rpc-server work")
-        return Finding("fine", "not built in; only --rpc and lacli rpc-server need it, and say how to build it")
+    """The devices of these servers."""
     from lacli.llamacpp import rpc
 
     try:
@@ -233,24 +216,16 @@ def check_rpc(servers: Sequence[str]) -> Finding:
     return Finding("fine", "; ".join(map(device_words, found)))
 
 
-def check_threads(threads: int) -> Finding:
-    """Threads against cores, a container's limit and what else runs: llama.cpp's threads wait for each other."""
-    cores, logical, limit = physical_cores(), logical_cores(), cpu_limit()
+def check_cores(threads: int) -> Finding:
+    """Threads against cores and a container's limit: llama.cpp's threads wait for each other."""
+    cores, limit = physical_cores(), cpu_limit()
     words = f"{counted(cores, 'physical core')}, -t is {threads or cores}{'' if threads else ' by default'}"
-    given, threads = bool(threads), threads or cores
-    if told := beyond_cores(threads):
+    if told := beyond_cores(threads or cores):
         return Finding("better", f"{told}: its threads wait for each other", ["leave -t out"])
-    if limit is not None and max(1, math.floor(limit)) < threads:
+    if limit is not None and max(1, math.floor(limit)) < (threads or cores):
         words += f"; but this container may use {limit:g} of them, and threads wait for each other"
         return Finding("better", words, [f"export LACLI_THREADS={max(1, math.floor(limit))}"])
-    load = os.getloadavg()[0]
-    free = max(1, logical - math.floor(load))
-    if free < threads:
-        words += f"; in the last minute programs asked for {load:.1f} of {logical} cores"
-        if given:
-            return Finding("better", f"{words}, and one slow thread slows all", [f"-t {free} while they run"])
-        return Finding("fine", f"{words}: run, chat and serve decode with fewer threads meanwhile")
-    return Finding("fine", f"{words}; load {load:.1f}")
+    return Finding("fine", f"{words}; load {os.getloadavg()[0]:.1f}")
 
 
 def cpu_limit(control_group: Path = Path("/sys/fs/cgroup")) -> float | None:
@@ -261,64 +236,25 @@ def cpu_limit(control_group: Path = Path("/sys/fs/cgroup")) -> float | None:
     return None
 
 
-SMALLEST_MODEL = 490_000_000
-"""Bytes of the smallest model of `lacli list`."""
-
-
 def check_cache() -> Finding:
-    """Where models are kept, and the free disk there."""
+    """The folder of models, and the free disk there."""
     from lacli.hub.cache import cache_folder
 
     place = cache_folder()
-    free = free_disk(place)
-    words = f"{place}: {size_in_words(free)} free"
-    another = "or name another folder: export HF_HUB_CACHE=FOLDER"
-    if not writable(place):
+    free, found = free_disk(place), nearest_folder(place)
+    words, another = f"{place}: {size_in_words(free)} free", "or name another folder: export HF_HUB_CACHE=FOLDER"
+    if not (found.is_dir() and os.access(found, os.W_OK | os.X_OK)):
         return Finding("better", f"{words}; it is not writable", [f"make it writable, {another}"])
     if free < SMALLEST_MODEL:
         return Finding("better", f"{words}, too little for a model", [f"make room, {another}"])
     return Finding("fine", words)
 
 
-def check_folders(folders: Mapping[str, Path]) -> Finding:
-    """lacli's own folders can be written, or made."""
-    if closed := [f"{name} ({path})" for name, path in folders.items() if not writable(path)]:
-        words = f"cannot be written: {', '.join(closed)}"
-        return Finding("better", words, ["make them writable; without them nothing is kept"])
-    if full := [f"{name} ({path})" for name, path in folders.items() if not free_disk(path)]:
-        return Finding("better", f"on a full disk: {', '.join(full)}", ["make room; without it nothing is kept"])
-    return Finding("fine", f"can be written: {', '.join(dict.fromkeys(map(str, folders.values())))}")
-
-
-def writable(path: Path) -> bool:
-    """Whether a folder can be written, or can be made; a file in its place is neither."""
-    found = nearest_folder(path)
-    return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
-
-
-def check_variables(
-    environ: Mapping[str, str],
-    known: Mapping[str, str],
-    wrong: Mapping[str, str],
-    bare: Mapping[str, str] | None = None,
-) -> Finding:
-    """What is set and what it changes; a name that lacli does not know is probably a slip.
-
-    `known`: the variables that options read, each with its option; of an option's the first one wins. `wrong`: those
-    with a value that cannot be read, and the reason. `bare`: as `unknown_variables` takes it.
-    """
-    given = {name: environ[name] for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]}
-    unknown = unknown_variables(environ, known, bare)
-    parts = [f"unknown: {', '.join(unknown)}"] if unknown else []
-    for name in [name for name in given if name in known]:
-        winner = next(each for each in known if each in given and known[each] == known[name])
-        sets = f" sets {known[name]}" if known[name] else ""
-        value = "..." if known[name] == "--api-key" else given[name]
-        parts.append(f"{name}={value}{sets}" if name == winner else f"{name} is not used, {winner} wins")
-    todo = [f"{name}: {reason}" for name, reason in wrong.items()]
-    todo += [f"{name}: {meant or 'no option has it'}" for name, meant in unknown.items()]
-    words = "; ".join(parts) or f"no {OURS} or {THEIRS} variable is set"
-    return Finding("broken" if wrong else "better" if unknown else "fine", words, todo)
+def check_variables(environ: Mapping[str, str]) -> Finding:
+    """The variables that set defaults."""
+    given = [name for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]]
+    shown = [f"{name}={'...' if 'KEY' in name else environ[name]}" for name in given]
+    return Finding("fine", ", ".join(shown) or f"no {OURS} or {THEIRS} variable is set")
 
 
 def check_answers(threads: int) -> Finding:
@@ -350,27 +286,19 @@ def answer_tokens(path: Path, mode: ModeName, threads: int) -> Sequence[int]:
         return generation.answer().tokens
 
 
-def report(findings: Mapping[str, Finding], columns: int, *, colored: bool, unicode: bool) -> str:
+def report(findings: Mapping[str, Finding], columns: int, *, colored: bool) -> str:
     """A line for each subject, what to do below it, and a sentence at the end."""
-    from rich.color import ColorSystem
-    from rich.style import Style
+    from lacli.terminal.screen import wrapped
 
     lines = [f"lacli {__version__}", ""]
     for subject, finding in findings.items():
-        sign, ascii_sign, color = MARKS[finding.state]
-        mark = sign if unicode else ascii_sign
-        indent = " " * (len(mark) + 15)
-        width = min(max(columns, LEAST_COLUMNS), MOST_COLUMNS) - len(indent)
+        mark, code = MARKS[finding.state]
         # The value of a variable may hold control codes.
-        words = wrap(printable(finding.words), width, break_long_words=False, break_on_hyphens=False)
-        shown = Style(color=color, bold=True).render(mark, color_system=ColorSystem.STANDARD) if colored else mark
-        lines += [f"{shown} {subject:<13} {words[0]}", *(indent + rest for rest in words[1:])]
+        line = wrapped(f"{mark} {subject:<13} {printable(finding.words)}", columns)
+        lines.append(f"\x1b[1;{code}m{mark}\x1b[0m{line.removeprefix(mark)}" if colored else line)
         # A command stays in one piece, so that it can be copied.
-        arrow = "\N{RIGHTWARDS ARROW}" if unicode else "->"
-        lines += [f"{indent}{arrow} {printable(step)}" for step in finding.todo]
+        lines += [f"   -> {printable(step)}" for step in finding.todo]
     broken = [subject for subject, finding in findings.items() if finding.state == "broken"]
     better = sum(finding.state == "better" for finding in findings.values())
-    conclusion = f"lacli works here; {counted(better, 'thing')} could be better (!)." if better else "lacli works here."
-    if broken:
-        conclusion = f"lacli does not work here: see {listed(broken)}."
-    return "\n".join([*lines, "", conclusion])
+    works = f"lacli works here; {counted(better, 'thing')} could be better (!)." if better else "lacli works here."
+    return "\n".join([*lines, "", f"lacli does not work here: see {listed(broken)}." if broken else works])
