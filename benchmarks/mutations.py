@@ -179,7 +179,9 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/hub/library.py", ("tests/hub/test_download.py",)): (
         ('outside = {"", ".", ".."} & set(name.split("/"))', 'outside = {""} & set(name.split("/"))'),
     ),
-    ("lacli/chat/talk.py", ("tests/chat/test_conversation.py",)): (("del self.messages[:2]", "del self.messages[:1]"),),
+    ("lacli/chat/talk.py", ("tests/chat/test_conversation.py",)): (
+        ("self.messages[2 * self.dropped :]", "self.messages[self.dropped :]"),
+    ),
     ("lacli/session/session.py", ("tests/session/test_lifetime.py", "tests/session/test_session.py")): (
         ("if not self._busy.acquire(blocking=False):", "if False:"),
     ),

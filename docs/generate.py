@@ -15,9 +15,9 @@ WIDTH = "100"
 
 
 def help_text(*command: str) -> str:
-    """What `lacli COMMAND --help-all` prints on a terminal of 100 columns without colours."""
+    """What `lacli COMMAND --help` prints on a terminal of 100 columns without colours."""
     environment = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1", "TERM": "dumb"}
-    program = [sys.executable, "-m", "lacli", *command, "--help-all"]
+    program = [sys.executable, "-m", "lacli", *command, "--help"]
     printed = subprocess.run(program, capture_output=True, text=True, check=True, env=environment).stdout
     return "\n".join(line.rstrip() for line in printed.strip().splitlines())
 

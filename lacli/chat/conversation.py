@@ -1,4 +1,4 @@
-"""A conversation with a model in this process: the tokens of its prompts, and turns that decode only what is new."""
+"""A conversation with a model: the tokens of its prompts, and turns that decode only what is new."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from lacli.chat.setting import shortened
-from lacli.chat.settings import ChatSettings
+from lacli.chat.settings import ChatSettings, shortened
 from lacli.chat.talk import Conversation, Message
 from lacli.errors import PromptError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.session.generation import Answer
-from lacli.session.report import as_lines, context_full, describe
+from lacli.session.report import as_lines, context_full
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish
 from lacli.terminal.interrupts import without_ctrl_c
+from lacli.text.format import counted
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece
 
 ENDED_BY: dict[Finish, str] = {"eog": "an end token", "stop": "a stop text", "length": "the limit"}
 
-FULL, COMPACT = 7 / 8, 1 / 2
-"""Shares of the context: a longer prompt leaves its oldest questions out, until it is no longer than the second."""
-
-SHORT_ANSWERS = 8
-"""Answers that a context has room for at the length that is advised where one has filled it."""
+ANSWER_SHARE = 8
+"""A prompt that leaves less than one part in this many of the context for its answer drops the oldest turns."""
 
 
 class Prompt(NamedTuple):
@@ -40,8 +37,8 @@ class Prompt(NamedTuple):
 class PromptTokens:
     """The tokens of a conversation's prompts: an answer keeps the tokens that it was generated with.
 
-    A text can be cut into tokens in several ways, and a model does not always take the tokenizer's. Read anew, an
-    answer could begin to differ from what is in the cache, and would be decoded again from there.
+    A text can be cut into tokens in several ways, and a model does not always choose the tokenizer's. Cut anew, an
+    answer could differ from what is in the cache, and would be decoded again from there.
     """
 
     def __init__(self, session: Session) -> None:
@@ -71,8 +68,8 @@ class PromptTokens:
         """Remember the tokens that a conversation's answers came with; those of another model say something else."""
         self._answered = []
         messages = conversation.as_messages()
-        first = len(messages) - len(conversation.shown)
-        for place, message in enumerate(conversation.shown, start=first):
+        first = len(messages) - len(conversation.sent)
+        for place, message in enumerate(conversation.sent, start=first):
             known = message.tokens and max(message.tokens) < self._session.model.vocabulary
             # Another model's tokens may be control tokens here: shown with their names they are not the answer.
             if known and self._session.text(self._without_end(message.tokens), special=True) in message.content:
@@ -85,39 +82,20 @@ class PromptTokens:
 class Chat:
     """Turns of a conversation on one session, whose cache holds the last of them.
 
-    `conversation`: what was said. `turns`: the answers so far. `notes`: sentences about the last turn or change.
-    `dropped`: the number of oldest questions that it left out for the first time. `takes_commands`: advice may name
-    slash commands.
+    `turns`: the answers so far. `notes`: sentences about the last turn or change.
     """
 
     def __init__(self, session: Session, settings: ChatSettings, conversation: Conversation) -> None:
-        """Where the user has set no seed, the session's is the one in use."""
+        """If the user has set no seed, the session's is the one in use."""
+        self.session = session
         self.conversation = conversation
-        self._wanted = settings
         self.turns: list[Answer] = []
         self.notes: list[str] = []
-        self.dropped = 0
-        self.takes_commands = True
-        self.session = session
+        self._wanted = settings
         self._used = 0
         self._seed = session.sampling.seed
         self._prompts = PromptTokens(session)
         self.recall()
-
-    @property
-    def last(self) -> Answer | None:
-        """The latest answer."""
-        return self.turns[-1] if self.turns else None
-
-    @property
-    def mode(self) -> str:
-        """How tokens are guessed, in a word."""
-        return self.settings.decode_settings.mode
-
-    @property
-    def guessing(self) -> str:
-        """How tokens are guessed, in a line."""
-        return describe(self.settings.decode_settings)
 
     @property
     def settings(self) -> ChatSettings:
@@ -126,7 +104,7 @@ class Chat:
 
     @property
     def seed(self) -> int:
-        """The seed in use where the user has set none; -1 where he has, or where nothing is drawn."""
+        """The seed in use if the user has set none; -1 if he has, or if nothing is drawn."""
         return -1 if self.session.sampling.greedy or self._wanted.sampling.seed >= 0 else self._seed
 
     @property
@@ -140,66 +118,52 @@ class Chat:
         return self.session.engine.cells
 
     @property
-    def asked_cells(self) -> int:
-        return self.session.model_settings.context
-
-    @property
-    def description(self) -> str:
-        return self.session.model.description
-
-    @property
-    def template(self) -> str:
-        return self.session.prompts.template.name
-
-    @property
-    def in_use(self) -> ChatSettings:
-        """The settings, with those sources alone that can guess anything here."""
-        now = self.settings
-        return replace(now, decode_settings=replace(now.decode_settings, sources=self.session.sources))
-
-    @property
-    def most_cells(self) -> int:
-        return self.session.model.context
+    def last(self) -> Answer | None:
+        """The latest answer."""
+        return self.turns[-1] if self.turns else None
 
     def tokens_of(self, text: str) -> int:
+        """The number of a text's tokens."""
         return len(self.session.model.tokenize(text, add_special=False, special=False))
 
     def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
-        limit = self.settings.max_tokens
-        return as_lines(self.session, answer, detail=detail, width=width, max_tokens=limit)
+        """What an answer cost, a line for each subject. `width`: columns of the terminal."""
+        return as_lines(self.session, answer, detail=detail, width=width, max_tokens=self.settings.max_tokens)
 
     def ask(self, question: str) -> Generator[Piece]:
         """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.
 
-        Raises PromptError where the context has no room for the question, which is taken back then.
+        Raises PromptError if the context has no room for the question, which is taken back then.
         """
         if not question.strip():
             raise PromptError("the message is empty", "write one")
-        before = self.conversation.messages.copy()
+        before, dropped = self.conversation.messages.copy(), self.conversation.dropped
         self.notes = []
-        if self.conversation.is_open and (before_it := self.conversation.messages[-1].content) != question:
+        if self.conversation.is_open and (replaced := before[-1].content) != question:
             # A file may stand before the question.
-            asked = before_it.rpartition("\n\n")[2]
-            self.notes.append(f'"{shortened(asked)}" had no answer and is left out')
+            asked = shortened(replaced.rpartition("\n\n")[2])
+            self.notes.append(f'"{asked}" had no answer and is left out')
         self.conversation.ask(question)
-        return self._turn(before)
+        return self._turn(before, dropped)
 
     def again(self) -> Generator[Piece]:
         """Answer the last question anew; the answer that there is goes when the new one comes."""
-        before, turns = self.conversation.messages.copy(), len(self.turns)
+        before, dropped, turns = self.conversation.messages.copy(), self.conversation.dropped, len(self.turns)
+        self.notes = []
         try:
-            self.notes = []
             self.conversation.take_back_answer()
-            self._draw_anew()
-            yield from self._turn(before)
+            if self._wanted.sampling.seed < 0 and not self.session.sampling.greedy:
+                self._seed = new_seed()
+                self._adapt(self.session.settings, self._wanted.sampling)
+            yield from self._turn(before, dropped)
             if before == self.conversation.messages and self._wanted.max_tokens:
-                self.notes.append(self._why_the_same())
+                self.notes.append("the answer came out the same; /set temp 0.8 and /set seed -1 give others")
         finally:
             if len(self.turns) == turns:
-                self._restore(before)
+                self.conversation.messages[:] = before
 
     def undo(self) -> str | None:
-        """Take the last question and its answer back; the question, or None where nothing was asked."""
+        """Take the last question and its answer back; the question, or None if nothing was asked."""
         question = self.conversation.undo()
         self._cut_back()
         return question
@@ -214,34 +178,14 @@ class Chat:
         self.conversation = conversation
         self.recall()
 
-    def compact(self) -> int:
-        """Drop the oldest questions with their answers until half the context is free; the number of those dropped.
-
-        At least one is, where there is one before the last question.
-        """
-        rest = Conversation(self.conversation.system, self.conversation.messages)
-        if dropped := self._drop_half(rest):
-            self.resume(rest)
-        return dropped
-
-    def _drop_half(self, conversation: Conversation) -> int:
-        """Drop from a conversation what `compact` drops, and return the number of questions."""
-        dropped = 0
-        while not dropped or len(self._prompt(conversation).tokens) > COMPACT * self.cells:
-            if not conversation.drop_oldest():
-                break
-            dropped += 1
-        return dropped
-
     def recall(self) -> None:
         """Take in a conversation that was edited; its answers keep the tokens they were generated with."""
-        self.conversation.left_out = 0
         with suppress(PromptError):  # the next turn says it
             self._prompts.recall(self.conversation)
         self._cut_back()
 
     def change(self, settings: ChatSettings, seed: int = -1) -> str:
-        """Take new settings; what to know about them, empty where there is nothing. `seed`: where they set none.
+        """Take new settings; what to know about them, empty for nothing. `seed`: the one in use if they set none.
 
         Raises UsageError for settings that cannot be, ModelLoadError for a context that does not fit into memory; then
         the old ones stay.
@@ -258,38 +202,15 @@ class Chat:
             sentences.append("the context was made anew: the conversation is decoded again with the next message")
         return "; ".join(sentences)
 
-    def _draw_anew(self) -> None:
-        if self._wanted.sampling.seed < 0 and not self.session.sampling.greedy:
-            self._seed = new_seed()
-            self._adapt(self.session.settings, self._wanted.sampling)
-
-    def _why_the_same(self) -> str:
-        sampling = self._wanted.sampling
-        if not sampling.temp and not sampling.xtc_probability:
-            return "at temperature 0 the answer comes out the same; /set temp 0.8 for another one"
-        if sampling.seed >= 0:
-            return f"with seed {sampling.seed} the answer comes out the same; /set seed -1 for another one each time"
-        return "another seed gave the same answer"
-
-    def _restore(self, messages: list[Message]) -> None:
-        conversation = self.conversation
-        conversation.messages[:] = messages
-        conversation.left_out = min(conversation.left_out, max(conversation.questions - 1, 0))
-        self.dropped = 0
-
-    def _turn(self, before: list[Message]) -> Generator[Piece]:
-        """The answer to the last question; `before`: the messages that come back where it has no room."""
+    def _turn(self, before: list[Message], dropped: int) -> Generator[Piece]:
+        """The answer to the last question. `before`, `dropped`: what comes back if it has no room."""
         try:
             prompt = self._fitting_prompt()
         except PromptError:
-            self._restore(before)
+            self.conversation.messages[:], self.conversation.dropped = before, dropped
             raise
-        generation = self.session.generate(
-            prompt.tokens,
-            self._wanted.max_tokens,
-            (*self._wanted.stops, *self.session.prompts.turn_ends),
-            reuse=True,
-        )
+        stops = (*self._wanted.stops, *self.session.prompts.turn_ends)
+        generation = self.session.generate(prompt.tokens, self._wanted.max_tokens, stops, reuse=True)
         begun = begun_reasoning(prompt.text)
         try:
             yield from mark_reasoning(generation, begun)
@@ -298,94 +219,55 @@ class Chat:
                 if generation.statistics.steps:
                     self._finish(prompt, generation.answer(), begun)
         if not generation.statistics.steps:
-            no_limit = "/set n -1" if self.takes_commands else "-n -1"
-            self.notes.append(f"-n is 0, so nothing was answered; {no_limit} takes the limit away")
+            self.notes.append("-n is 0, so nothing was answered; -n -1, or /set n -1, takes the limit away")
 
     def _finish(self, prompt: Prompt, answer: Answer, begun: str) -> None:
         """Take what came as the answer."""
-        # The answer is read later without the end of its prompt, where its reasoning may have begun.
+        # The answer is read later without the end of its prompt, which may have begun its reasoning.
         self.conversation.answer(closed(begun + answer.text) if begun else answer.text, answer.tokens)
         self._prompts.answered(prompt, answer.tokens)
         self.turns.append(answer)
         self._used = len(prompt.tokens) + len(answer.tokens)
         if answer.filled_context(self._wanted.max_tokens):
-            self.notes.append(context_full(self.cells, self._ways_to_room(self._used)))
+            self.notes.append(context_full(self.cells, self.session.decoder.context_hint(self.cells + 1)))
         if not answer.text and answer.finish_reason != "interrupt":
             self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
 
-    def _prompt(self, conversation: Conversation) -> Prompt:
-        """A conversation as the beginning of the next prompt; some templates want a question at the end."""
-        messages = conversation.as_messages()
-        return self._prompts.prompt(messages if conversation.is_open else [*messages, {"role": "user", "content": "?"}])
+    def _prompt(self) -> Prompt:
+        """The conversation as the beginning of the next prompt; some templates want a question at the end."""
+        messages = self.conversation.as_messages()
+        question = [] if self.conversation.is_open else [{"role": "user", "content": "?"}]
+        return self._prompts.prompt([*messages, *question])
 
     def _fitting_prompt(self) -> Prompt:
-        """The conversation as a prompt with room for an answer behind it, without the oldest questions where needed.
+        """The conversation as a prompt; without room for an answer behind it the oldest turns are dropped from it.
 
-        Raises PromptError where the last question has no room alone.
+        Half of the context is free then, so that the next turns go on in the cache. Raises PromptError if the last
+        question alone has no room.
         """
-        conversation, before = self.conversation, self.conversation.left_out
-        prompt = self._prompt(conversation)
-        if len(prompt.tokens) > FULL * self.cells:
-            # What is left is decoded again, so it should not soon be too long again.
-            while len(prompt.tokens) > COMPACT * self.cells and conversation.left_out < conversation.questions - 1:
-                conversation.left_out += 1
-                self._prompts.recall(conversation)
-                prompt = self._prompt(conversation)
-        if len(prompt.tokens) >= self.cells:
-            conversation.left_out = before
-            self._prompts.recall(conversation)
-            raise self._too_long(len(prompt.tokens))
-        self.dropped = conversation.left_out - before
+        prompt, dropped = self._prompt(), self.conversation.dropped
+        if len(prompt.tokens) > self.cells - self.cells // ANSWER_SHARE:
+            while len(prompt.tokens) > self.cells // 2 and self.conversation.drop_oldest():
+                self._prompts.recall(self.conversation)
+                prompt = self._prompt()
+        if (tokens := len(prompt.tokens)) >= self.cells:
+            hint = f"send a shorter one; {self.session.decoder.context_hint(tokens)}"
+            raise PromptError(f"the message needs {tokens:,} tokens and the context has {self.cells:,}", hint)
+        if dropped := self.conversation.dropped - dropped:
+            oldest = f"the oldest {counted(dropped, 'question')}"
+            self.notes.append(f"the context was full: the model does not see {oldest} any more")
         return prompt
-
-    def _too_long(self, tokens: int) -> PromptError:
-        """The error about a question that makes a prompt of `tokens` alone; it is taken back."""
-        system = self.conversation.system
-        larger, with_system = self._larger(tokens), " with /system" if self.takes_commands else ""
-        ways = [
-            "send a shorter one" if not system or self._tokens([Message("user", "?")]) < self.cells else "",
-            f"shorten the system prompt{with_system}" if system else "",
-            f"start again with {larger}" if larger else "",
-        ]
-        needs = "with the system prompt the message needs" if system else "the message needs"
-        return PromptError(f"{needs} {tokens:,} tokens and the context has {self.cells:,}", _either(ways))
-
-    def _ways_to_room(self, tokens: int) -> str:
-        """What a user can do about an answer that a context has ended, full with `tokens`."""
-        limit = f"/set n {self.cells // SHORT_ANSWERS}" if self.takes_commands else f"-n {self.cells // SHORT_ANSWERS}"
-        larger = self._larger(tokens)
-        return _either([f"{limit} keeps answers short", f"a chat with {larger} has more room" if larger else ""])
-
-    def _tokens(self, messages: list[Message]) -> int:
-        """The tokens of a prompt of these messages; as many as the context has where the template fails."""
-        conversation = Conversation(self.conversation.system, messages)
-        try:
-            return len(self.session.prompts.conversation(conversation.as_messages()))
-        except PromptError:
-            return self.cells
-
-    def _larger(self, tokens: int) -> str:
-        """The flag for a context with room for `tokens` and half of this one, empty where the model cannot have it."""
-        whole = -(-(tokens + self.cells // 2) // self.cells)
-        cells = min(whole * self.cells, self.session.model.context)
-        return f"-c {cells}" if cells > max(tokens, self.cells) else ""
 
     def _cut_back(self) -> None:
         """Forget, in the cache and in what was learned, what the conversation does not have any more."""
         with suppress(PromptError):  # the next turn says it
-            prompt = self._prompt(self.conversation)
+            prompt = self._prompt()
             self.session.decoder.cut_back(prompt.tokens)
             self._used = len(prompt.tokens) if self.conversation.messages else 0
 
     def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
-        """Change the session, with this chat's seed where the user has set none; half changed it could not go on."""
+        """Change the session, with this chat's seed if the user has set none; half changed it could not go on."""
         with without_ctrl_c():
             return self.session.adapt(
                 decode_settings, replace(sampling, seed=self._seed) if sampling.seed < 0 else sampling
             )
-
-
-def _either(ways: list[str]) -> str:
-    """The `ways` that there are, with "or" before the last."""
-    *others, last = filter(None, ways)
-    return f"{', '.join(others)}, or {last}" if others else last

@@ -1,4 +1,4 @@
-"""What a user types: messages of one line or several, slash commands with their help, and where lines come from.
+"""What a user types: messages of one line or several, slash commands with their help, and the source of lines.
 
 A message is one line, several lines between triple quotes, or lines that end with a backslash.
 """
@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, TextIO
 
-from lacli.chat.settings import set_name
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.settings import Switch
 from lacli.terminal.screen import console
 from lacli.text.files import MAX_TEXT, is_terminal
-from lacli.text.format import did_you_mean, offered, size_in_words
+from lacli.text.format import did_you_mean, size_in_words
 from lacli.text.question import decode
 
 PROMPT = "> "
@@ -34,7 +33,7 @@ OPENS_STRING = re.compile(r'(^\s+|[=(\[{,:+]\s*|\b(return|yield|in)\s+)[rbfu]{0,
 CONTINUED = "\\"
 """At a line's end: the message goes on (llama.cpp's way)."""
 
-Argument = Literal["none", "command", "file", "key", "mode", "switch", "text"]
+Argument = Literal["none", "file", "key", "text"]
 
 HELP_COLUMN = 24
 
@@ -69,7 +68,7 @@ class Command:
 
 
 COMMANDS = (
-    Entry(("/help", "/?"), "command", "show the commands, or one", "[COMMAND]"),
+    Entry(("/help", "/?"), "text", "show the commands, or one", "[COMMAND]"),
     Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
     Entry(("/clear",), "none", "forget all questions and answers"),
     Entry(("/regen",), "none", "answer the last question anew"),
@@ -77,15 +76,10 @@ COMMANDS = (
     Entry(("/system",), "text", 'show the system prompt, or set it; "" clears it', "[TEXT]"),
     Entry(("/set",), "key", "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
     Entry(("/show",), "none", "show the model, its mode and the context used"),
-    Entry(("/mode",), "mode", "show how tokens are guessed, or change it", "[MODE]"),
     Entry(("/stats",), "none", "show what the answers cost: tokens/s, S, steps"),
     Entry(("/read",), "file", "put a file before the next question, or ask it now", "FILE [QUESTION]", needed=True),
     Entry(("/save",), "file", "write the chat to a file, or once more to the last one", "[FILE]"),
-    Entry(("/load",), "file", "go on with a chat from a file, or from a log", "FILE", needed=True),
-    Entry(("/copy",), "none", "copy the last answer to the clipboard"),
-    Entry(("/compact",), "none", "drop the oldest questions and answers"),
-    Entry(("/color",), "switch", "show whether guessed tokens are coloured, or change it", "[on|off]"),
-    Entry(("/status",), "switch", "show whether the line of numbers is on, or change it", "[on|off]"),
+    Entry(("/load",), "file", "go on with a chat from a file", "FILE", needed=True),
 )
 """In the order in which help shows them."""
 
@@ -93,26 +87,7 @@ BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
 LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
 
-OTHER_WORDS = {
-    **dict.fromkeys(
-        ("/model", "/models", "/list"),
-        "leave, and name another model at the start; lacli list shows those that are here",
-    ),
-    **dict.fromkeys(("/add", "/glob"), "/read FILE puts a file before the next question"),
-    "/edit": "/undo brings the last question back, to change it",
-    **dict.fromkeys(("/reset", "/new"), "/clear forgets all questions and answers"),
-    **dict.fromkeys(("/retry", "/redo"), "/regen answers the last question anew"),
-    "/h": "write /help",
-}
-"""Commands of other programs, and what does the same here."""
-
-MOST_OFFERED = 3
-"""Commands that a hint names; beyond, /help shows them a line each."""
-
-PLAIN_WORDS = {
-    **dict.fromkeys(("exit", "quit", "bye", ":q", "exit()", "quit()"), "/exit"),
-    **dict.fromkeys(("help", "?"), "/help"),
-}
+PLAIN_WORDS = {**dict.fromkeys(("exit", "quit", "bye"), "/exit"), "help": "/help"}
 """Lines that other programs take for commands, and the command of each."""
 
 
@@ -127,7 +102,7 @@ def parse(line: str) -> Command | None:
     entry = BY_NAME.get(first.lower())
     argument = others[0].strip() if others else ""
     if entry is None:
-        raise UsageError(f"unknown command {first}", _hint(first, argument))
+        raise UsageError(f"unknown command {first}", _hint(first))
     if argument and entry.argument == "none":
         raise UsageError(f"{first} stands alone", "begin with a space to send the line as text")
     if not argument and entry.needed:
@@ -146,25 +121,13 @@ def help_text(name: str = "") -> str:
     exact = BY_NAME.get(begin)
     found = [exact] if exact else [each for each in COMMANDS if any(own.startswith(begin) for own in each.names)]
     if not found:
-        raise UsageError(f"no command begins with {begin}", _hint(begin, ""))
+        raise UsageError(f"no command begins with {begin}", _hint(begin))
     lines = [f"{each.shown:{HELP_COLUMN}}{each.help}" for each in found]
     return "\n".join(lines if name else [*lines, LAST_WORDS])
 
 
-def _hint(first: str, argument: str) -> str:
-    if "/" in first[1:]:
-        return "begin with a space to send it as text"
-    if first == "/":
-        return "/help lists the commands"
-    if first.lower() in OTHER_WORDS:
-        return OTHER_WORDS[first.lower()]
-    name, _, value = first[1:].partition("=")
-    longer = [each for each in BY_NAME if each.startswith(first.lower())]
-    if longer and not (value or argument):
-        return offered(longer) if len(longer) <= MOST_OFFERED else f"/help {first[1:]} lists those that begin so"
-    if setting := set_name(name):
-        return " ".join(f"write /set {setting} {value} {argument}".split())
-    return did_you_mean(first, BY_NAME, "/help lists them; begin with a space to send it as text")
+def _hint(first: str) -> str:
+    return did_you_mean(first, BY_NAME, "/help lists the commands; begin with a space to send the line as text")
 
 
 class Lines(Protocol):
@@ -172,18 +135,17 @@ class Lines(Protocol):
 
     edits: bool
 
-    def read(self, *, held: bool = False) -> str:
+    def read(self) -> str:
         """One whole message or command, never blank.
 
-        One that was quoted never begins with a slash: it is no command, unless its quotes stand behind /system. `held`:
-        what was typed before is not sent but stands in the line, one after the other where there are several, where
-        lines are edited. Raises EOFError at the end,
-        KeyboardInterrupt after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
+        One that was quoted never begins with a slash: it is no command, unless its quotes stand behind /system. Raises
+        EOFError at the end, KeyboardInterrupt after Ctrl-C, and LacliError for a line that cannot be read; the next
+        call goes on after it.
         """
         ...
 
     def edit(self, text: str) -> None:
-        """Offer this text as the beginning of the next line, where lines are edited."""
+        """Offer this text as the beginning of the next line, if lines are edited."""
         ...
 
 
@@ -297,7 +259,7 @@ class PipedLines:
         self._number = 0
         self._room = MAX_TEXT
 
-    def read(self, *, held: bool = False) -> str:
+    def read(self) -> str:
         """The next message or command; see `Lines`."""
         try:
             while not (message := without_quotes(self._message())).strip():

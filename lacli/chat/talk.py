@@ -13,7 +13,7 @@ Role = Literal["user", "assistant"]
 class Message:
     """One message; an answer's content is what was generated, reasoning included.
 
-    `tokens`: the ids that an answer was generated with, where they are known.
+    `tokens`: the ids that an answer was generated with, if they are known.
     """
 
     role: Role
@@ -24,7 +24,7 @@ class Message:
 class Conversation:
     """Questions and answers in turns, beginning with a question; the last question may have no answer yet.
 
-    `left_out`: the number of oldest questions that prompts leave out, with their answers.
+    `dropped`: the number of oldest questions that prompts leave out with their answers, for want of cells.
     """
 
     def __init__(self, system: str = "", messages: Sequence[Message] = ()) -> None:
@@ -32,7 +32,7 @@ class Conversation:
         assert all(role == ("assistant" if index % 2 else "user") for index, role in enumerate(roles)), roles
         self.system = system
         self.messages = [*messages]
-        self.left_out = 0
+        self.dropped = 0
 
     def ask(self, text: str) -> None:
         """Add a question, in the place of one that has no answer: templates want turns."""
@@ -46,13 +46,14 @@ class Conversation:
         self.messages.append(Message("assistant", text, tuple(tokens)))
 
     def undo(self) -> str | None:
-        """Take the last question back, with its answer, and return it; None where nothing was asked."""
+        """Take the last question back, with its answer, and return it; None if nothing was asked."""
         self.take_back_answer()
-        self.left_out = 0
-        return self.messages.pop().content if self.messages else None
+        question = self.messages.pop().content if self.messages else None
+        self.dropped = min(self.dropped, max(self.questions - 1, 0))
+        return question
 
     def take_back_answer(self) -> bool:
-        """Remove the last question's answer; False where it has none."""
+        """Remove the last question's answer; False if it has none."""
         if not self.messages or self.is_open:
             return False
         self.messages.pop()
@@ -61,19 +62,14 @@ class Conversation:
     def clear(self) -> None:
         """Forget all questions and answers; the system prompt stays."""
         self.messages.clear()
-        self.left_out = 0
+        self.dropped = 0
 
     def drop_oldest(self) -> bool:
-        """Remove the oldest question and its answer; False where only the last question is left."""
-        if self.questions < 2:
+        """Leave one more of the oldest questions out of prompts; False if only the last one is left."""
+        if self.questions - self.dropped < 2:
             return False
-        del self.messages[:2]
+        self.dropped += 1
         return True
-
-    @property
-    def shown(self) -> list[Message]:
-        """The messages that prompts have."""
-        return self.messages[2 * self.left_out :]
 
     @property
     def questions(self) -> int:
@@ -86,12 +82,11 @@ class Conversation:
         return len(self.messages) % 2 == 1
 
     @property
-    def last_answer(self) -> str | None:
-        """The latest answer, or None."""
-        answers = [message.content for message in self.messages[-2:] if message.role == "assistant"]
-        return answers[-1] if answers else None
+    def sent(self) -> list[Message]:
+        """The messages that a prompt has."""
+        return self.messages[2 * self.dropped :]
 
     def as_messages(self) -> list[dict[str, str]]:
-        """What a chat template takes: the system prompt, if there is one, and role and content of shown messages."""
+        """What a chat template takes: role and content of each message, after the system prompt if there is one."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, *({"role": message.role, "content": message.content} for message in self.shown)]
+        return [*system, *({"role": message.role, "content": message.content} for message in self.sent)]

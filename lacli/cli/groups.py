@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -27,23 +27,23 @@ class Table(NamedTuple):
 Group = Callable[..., Any] | Table
 
 
-def field_options(settings: Any, panel: str, rows: Mapping[str, str | Mapping[str, Any]]) -> list[Parameter]:
+def field_options(settings: Any, rows: Mapping[str, str | Mapping[str, Any]]) -> list[Parameter]:
     """Options with the names, types and defaults of the fields of `settings`, an instance with its defaults.
 
     `rows`: the help of each field, or all that `setting` is told of it.
     """
     hints = get_type_hints(type(settings))
     return [
-        flag(name, hints[name], getattr(settings, name), panel, **({"help": row} if isinstance(row, str) else row))
+        flag(name, hints[name], getattr(settings, name), **({"help": row} if isinstance(row, str) else row))
         for name, row in rows.items()
     ]
 
 
-def flag(name: str, kind: Any, default: object, panel: str, **more: Any) -> Parameter:
+def flag(name: str, kind: Any, default: object, **more: Any) -> Parameter:
     """An option called like a setting, which the environment can set. `kind`: the type of its value."""
     first, *others = spellings(name)
     first += f"/--no-{first.removeprefix('--')}" if default is True else ""
-    return option(name, kind, default, setting(first, *others, rich_help_panel=panel, **more))
+    return option(name, kind, default, setting(first, *others, **more))
 
 
 def option(name: str, kind: Any, default: object, declared: Any) -> Parameter:
@@ -66,10 +66,6 @@ def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[...
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = {each.name: each for each in _options(command)}
         shared = {name: _options(group) for name, group in groups.items()}
-        hidden = [own[each.name] for group in shared.values() for each in group if each.name in own]
-        assert all(get_origin(each.annotation) is Annotated for each in hidden), (
-            "only an option takes an option's place"
-        )
         parts = {name: [each for each in group if each.name not in own] for name, group in shared.items()}
         shown = [each for parameter in own.values() for each in parts.get(parameter.name, [parameter])]
 

@@ -26,7 +26,6 @@ Mode = Annotated[
         "paper; auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead, whose "
         "many rows a step are slower than plain decoding on most machines.",
         show_default=DECODE.mode,
-        rich_help_panel=GUESSING,
     ),
 ]
 Preset = Annotated[
@@ -36,22 +35,20 @@ Preset = Annotated[
         metavar="NAME",
         help="-W, -N and -G of mode lookahead for a kind of text (code, text, creative) or a size of model (7b, 13b, "
         "34b). Where its rows cost too much, as on most processors, mode auto is faster without it.",
-        rich_help_panel=GUESSING,
     ),
 ]
 Window = Annotated[
     int | None,
     setting(*spellings("window"), help="Columns of the lookahead window. In mode jacobi: guesses of a block.",
-            show_default=str(DECODE.window), rich_help_panel=GUESSING),
+            show_default=str(DECODE.window)),
 ]  # fmt: skip
 Ngram = Annotated[
     int | None,
-    setting(*spellings("ngram"), help="Tokens of an n-gram.", show_default=str(DECODE.ngram), rich_help_panel=GUESSING),
+    setting(*spellings("ngram"), help="Tokens of an n-gram.", show_default=str(DECODE.ngram)),
 ]  # fmt: skip
 Guesses = Annotated[
     int | None,
-    setting(*spellings("guesses"), help="N-grams verified in a step at most.", show_default=str(DECODE.guesses),
-            rich_help_panel=GUESSING),
+    setting(*spellings("guesses"), help="N-grams verified in a step at most.", show_default=str(DECODE.guesses)),
 ]  # fmt: skip
 OF_ONE_MODE = {
     "jacobi_iterations": "Steps after which mode jacobi begins a new block.",
@@ -61,11 +58,6 @@ OF_ONE_MODE = {
 """The help of fields that a preset may set where nothing is typed."""
 
 FIELDS = {
-    "window_init": "Where the first guesses of the window come from.",
-    "window_shift": "How the window moves after accepted tokens. once: by one column; refill: by one for each token.",
-    "pool_prompt": "Add the n-grams of the prompt to the pool of mode lookahead.",
-    "pool_text": "Add the n-grams of the answer to the pool of mode lookahead.",
-    "pool_keys": "First tokens that the pool keeps n-grams for at most.",
     "auto_rows": "Rows of a step of mode auto at most.",
     "strict": "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows "
     "whether it holds for a model.",
@@ -82,19 +74,18 @@ lookahead_group = Table(
     (
         *declared_options({"mode": Mode, "preset": Preset, "window": Window, "ngram": Ngram, "guesses": Guesses}),
         *(
-            flag(name, int | None, None, GUESSING, help=help, show_default=str(getattr(DECODE, name)))
+            flag(name, int | None, None, help=help, show_default=str(getattr(DECODE, name)))
             for name, help in OF_ONE_MODE.items()
         ),
         flag(
             "sources",
             str | None,
             None,
-            GUESSING,
             metavar="NAME,..",
             show_default="all of them",
             help=f"Where mode auto takes its guesses from. Some of {', '.join(DECODE.sources)}; or none.",
         ),
-        *field_options(DECODE, GUESSING, FIELDS),
+        *field_options(DECODE, FIELDS),
     ),
     make_decoding,
 )

@@ -5,11 +5,8 @@ Declarations only; ranges are checked by the settings that the values end up in.
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,8 +14,8 @@ from lacli import settings
 from lacli.cli.environment import SAID, detail, setting, switch, threads, variable_of, yes_or_no
 from lacli.cli.groups import Table, field_options, option
 from lacli.cli.model_names import complete_model
-from lacli.cli.placement_options import MODEL, PLACEMENT, placement_of
-from lacli.errors import LacliError, ModelLoadError, UsageError
+from lacli.cli.placement_options import PLACEMENT, placement_of
+from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings, SplitMode
 
 if TYPE_CHECKING:
@@ -43,7 +40,7 @@ def layers(value: str) -> int:
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
-    """The file of MODEL, fetched where it is a name and not here; without one the installed one. What runs is said."""
+    """The file of MODEL, fetched if it is a name and not here; without one the installed one. What runs is said."""
     from lacli.hub.download import find_model
     from lacli.hub.names import SMOLLM2, own_aliases, smollm2_file
 
@@ -58,36 +55,10 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
 
 
 def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model: str | None) -> str | None:
-    """The model of -m; one of the environment makes room for one that is typed, and is neither fetched nor removed.
-
-    A single argument that names no model and stands where a prompt may, without another one, is that prompt; a word
-    that is nearly a name is a slip.
-    """
-    if not variable_of(context, parameter):
-        return model
-    params = context.params
-    named, alone = params.get("argument"), not any(params.get(name) for name in ("words", "prompt", "first"))
-    error = no_model(named) if named and named != "-" and alone and "words" in params else None
-    if named == "-" or (error and (" " in str(named) or "did you mean" not in error.hint)):
-        named = None
-    typed = named or params.get("hf_repo") or params.get("models")
-    return None if typed or context.info_name in ("pull", "rm") else model
-
-
-def no_model(text: str) -> LacliError | None:
-    """What to say where a text that stands in MODEL's place names no model; None where it may name one."""
-    from lacli.hub.names import SMOLLM2, own_aliases, read_aliases, read_name, shortened
-
-    if text.endswith(".gguf") or os.path.exists(os.path.expanduser(text)):
-        return None
-    as_prompt = f"a prompt goes behind a model: {SMOLLM2} {quote(shortened(text))}"
-    if any(map(str.isspace, text)):
-        return UsageError("there is no MODEL before the prompt", as_prompt)
-    try:
-        read_name(text, read_aliases(own_aliases()))
-    except ModelLoadError as error:
-        return ModelLoadError(error.what, f"{error.hint}; {as_prompt}")
-    return None
+    """The model of -m; one of the environment makes room for one that is typed, and is neither fetched nor removed."""
+    typed = any(context.params.get(name) for name in ("argument", "models", "hf_repo"))
+    is_idle = variable_of(context, parameter) and (typed or context.info_name in ("pull", "rm"))
+    return None if is_idle else model
 
 
 Model = Annotated[
@@ -117,14 +88,14 @@ Words = Annotated[
 
 
 def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str:
-    """MODEL, whichever way it is given. Raises UsageError where none does, or two ways name different models."""
+    """MODEL, whichever way it is given. Raises UsageError if none does, or two ways name different models."""
     if (name := model_if_any(argument, model_file, hf_repo)) is None:
         raise UsageError(NO_MODEL, NAMES)
     return name
 
 
 def model_if_any(argument: str | None, model_file: str | None, hf_repo: str | None = None) -> str | None:
-    """The same where MODEL may be left out."""
+    """The same if MODEL may be left out."""
     from lacli.hub.names import PREFIX
 
     # Without the prefix a folder of the same name would win.
@@ -142,60 +113,19 @@ def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: st
     return [*(arguments or ()), *([] if flagged is None else [flagged])]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the arguments ask for: `model` as MODEL is, a prompt, and whether '-' stands for standard input.
-
-    `model_error`: the error to raise if MODEL has to be on this machine and names nothing here.
-    """
+class Asked(NamedTuple):
+    """The model and the prompt that the arguments give."""
 
     model: str | None
     prompt: str | None
-    stdin: bool
-    model_error: LacliError | None = None
 
 
 def asked(
     argument: Model = None, words: Words = None, model_file: ModelFile = None, hf_repo: HubRepository = None
 ) -> Asked:
-    """The arguments of `lacli run` and `chat`, where '-' may stand in the place of MODEL or of PROMPT.
+    """The arguments of `lacli run` and `chat`."""
+    return Asked(model_if_any(argument, model_file, hf_repo), words)
 
-    Beside -m or -hf a single argument is the prompt, unless it names the same model or a file of one.
-    """
-    stdin = "-" in (argument, words)
-    name, prompt = (None if each == "-" else each for each in (argument, words))
-    flagged = model_file or hf_repo
-    error = None
-    if flagged and name and prompt is None and name != flagged and not name.endswith(".gguf"):
-        name, prompt = None, name
-    elif name and prompt is None:
-        error = no_model(name)
-    elif name and prompt and _is_name(prompt) and no_model(name):
-        from lacli.hub.names import shortened
-
-        error = UsageError("PROMPT stands before MODEL", f"write {quote(prompt)} {quote(shortened(name))}")
-    return Asked(model_if_any(name, model_file, hf_repo), prompt, stdin, error)
-
-
-def _is_name(text: str) -> bool:
-    """True for the name of a file of a model, and for one of 'lacli list'."""
-    from lacli.hub.names import own_aliases, read_aliases
-
-    return text.endswith(".gguf") or text.lower() in read_aliases(own_aliases())
-
-
-def check_path(model: str) -> None:
-    """Raise ModelLoadError where MODEL is the path of no model, before the prompt is found missing."""
-    from lacli.hub.download import check_file
-    from lacli.hub.names import own_aliases, read_aliases, read_name
-
-    path = read_name(model, read_aliases(own_aliases()))
-    if isinstance(path, Path):
-        check_file(path)
-
-
-Conversation = Annotated[bool, typer.Option("-cnv", "--conversation", "-i", "--interactive", hidden=True)]
-"""llama.cpp's flags for a chat."""
 
 FIELDS: dict[str, dict[str, Any]] = {
     "context": {
@@ -217,7 +147,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "batch": {"help": "Rows of one llama_decode call at most."},
     "flash_attention": {
         "parser": switch,
-        "metavar": "[on|off|auto]",
+        "metavar": "on|off|auto",
         "autocompletion": lambda: list(SAID),
         "help": "Flash attention; auto on a CPU: off, but for -np 4 or more.",
     },
@@ -233,7 +163,6 @@ NO_REPACK = setting(
     "--no-repack",
     parser=yes_or_no,
     help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows.",
-    rich_help_panel=MODEL,
 )
 
 
@@ -247,7 +176,7 @@ def make_model_settings(
 
 model_group = Table(
     (
-        *field_options(LOADING, MODEL, FIELDS),
+        *field_options(LOADING, FIELDS),
         option("no_repack", bool, not LOADING.repack, NO_REPACK),
         *PLACEMENT,
     ),
@@ -256,23 +185,21 @@ model_group = Table(
 
 Offline = Annotated[
     bool,
-    setting("--offline", parser=yes_or_no, rich_help_panel=MODEL,
+    setting("--offline", parser=yes_or_no,
             help="Use models on this disk, without the network."),
 ]  # fmt: skip
 ShowAccepted = Annotated[
     bool,
-    setting("--show-accepted", rich_help_panel=OUTPUT,
+    setting("--show-accepted",
             help="Colour tokens that were guessed. By where the guess came from; on a terminal."),
 ]  # fmt: skip
 Stats = Annotated[
     settings.Detail,
     setting("--stats", parser=detail, metavar="[short|full]", autocompletion=lambda: ["short", "full"],
-            show_default=False, rich_help_panel=OUTPUT,
+            show_default=False,
             help="Print what the answer cost, on stderr. full adds histograms and what lies behind the numbers."),
 ]  # fmt: skip
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=OUTPUT)]
-Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.", rich_help_panel=OUTPUT)]
-Verbose = Annotated[bool, setting("-v", "--verbose", help="Print llama.cpp's log.", rich_help_panel=OUTPUT)]
-ColorWhen = Annotated[
-    settings.Switch, setting("--color", help="Use colours. auto: on a terminal.", rich_help_panel=OUTPUT)
-]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]
+Verbose = Annotated[bool, setting("-v", "--verbose", help="Print llama.cpp's log.")]
+ColorWhen = Annotated[settings.Switch, setting("--color", help="Use colours. auto: on a terminal.")]

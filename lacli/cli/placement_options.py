@@ -18,12 +18,12 @@ PLACE = Placement()
 """Where the options' defaults come from."""
 
 PLACEMENT = (
-    flag("devices", str, "", MODEL, metavar="NAME,..", show_default="all GPUs",
+    flag("devices", str, "", metavar="NAME,..", show_default="all GPUs",
          help="Devices that share the model. 'lacli doctor' names them; none: the CPU alone."),
-    *field_options(PLACE, MODEL, {"split_mode": "How several devices share the model. none: one has all of it."}),
-    flag("tensor_split", str, "", MODEL, metavar="N,N,..", show_default="by free memory",
+    *field_options(PLACE, {"split_mode": "How several devices share the model. none: one has all of it."}),
+    flag("tensor_split", str, "", metavar="N,N,..", show_default="by free memory",
          help="Proportions of the model that the devices get, such as 3,1."),
-    flag("main_gpu", int, PLACE.main_gpu, MODEL, metavar="N",
+    flag("main_gpu", int, PLACE.main_gpu, metavar="N",
          help="The device that has all of the model with -sm none, from 0."),
 )  # fmt: skip
 
@@ -41,10 +41,10 @@ def make_replicas(*, replicas: str, rpc: str = "") -> ReplicaSettings:
 
 replica_group = Table(
     (
-        flag("replicas", str, "", REPLICAS, metavar="N|NAME,..", show_default="one copy",
+        flag("replicas", str, "", metavar="N|NAME,..", show_default="one copy",
              help="Decode one answer with several copies of the model. Their number, or the devices of each, such as "
              "CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3."),
-        flag("rpc", str, "", REPLICAS, metavar="HOST:PORT,..", show_default=False,
+        flag("rpc", str, "", metavar="HOST:PORT,..", show_default=False,
              help="RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, "
              "RPC1."),
     ),

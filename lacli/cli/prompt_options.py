@@ -56,50 +56,43 @@ def _unless_in_the_way(context: typer.Context, parameter: typer.CallbackParam, t
     return "" if given and variable_of(context, parameter) else text
 
 
-Prompt = Annotated[
-    str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.", rich_help_panel=TEXT)
-]
+Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 PromptFile = Annotated[
     str | None,
-    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file.", rich_help_panel=TEXT),
+    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file."),
 ]
 NoStdin = Annotated[
     bool,
-    typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop.", rich_help_panel=TEXT),
+    typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop."),
 ]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.", rich_help_panel=TEXT)
-]
+Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")]
 System = Annotated[
     str,
-    setting("-sys", "--system-prompt", callback=_unless_in_the_way, help="The system prompt.", rich_help_panel=TEXT),
+    setting("-sys", "--system-prompt", callback=_unless_in_the_way, help="The system prompt."),
 ]
 SystemFile = Annotated[
     str | None,
-    typer.Option("-sysf", "--system-prompt-file", metavar="FILE", rich_help_panel=TEXT,
+    typer.Option("-sysf", "--system-prompt-file", metavar="FILE",
                  help="Read the system prompt from a file."),
 ]  # fmt: skip
 ChatTemplate = Annotated[
     str,
     setting("--chat-template", metavar="NAME|FILE", callback=_unless_in_the_way, autocompletion=complete_template,
-            show_default=False, rich_help_panel=TEXT,
+            show_default=False,
             help="Chat template in the place of the model's own. A bundled one by name (chatml, llama3, ...), or a "
             "Jinja file."),
 ]  # fmt: skip
 ChatTemplateKwargs = Annotated[
     str,
     setting("--chat-template-kwargs", metavar="JSON", callback=_unless_in_the_way, show_default=False,
-            rich_help_panel=TEXT,
             help="Variables for the chat template. For example '{\"enable_thinking\": false}'."),
 ]  # fmt: skip
 Predict = Annotated[
     int,
-    setting(*spellings("max_tokens"), min=-1, show_default="no limit", rich_help_panel=TEXT,
+    setting(*spellings("max_tokens"), min=-1, show_default="no limit",
             help="Tokens of the answer at most. -1: until the answer or the context ends."),
 ]  # fmt: skip
-Stop = Annotated[
-    list[str] | None, typer.Option("--stop", help="End the answer before this text. Repeatable.", rich_help_panel=TEXT)
-]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="End the answer before this text. Repeatable.")]
 
 
 def prompt_group(

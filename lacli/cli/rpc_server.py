@@ -12,7 +12,6 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.environment import setting
-from lacli.cli.folders import rpc_folder
 from lacli.cli.placement_options import device_names
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.build import device_words
@@ -60,6 +59,8 @@ def rpc_server(
 
     It serves one client at a time until Ctrl-C. Needs a llama.cpp that was built with RPC.
     """
+    from platformdirs import user_cache_path
+
     ModelSettings(threads=threads)
     names = device_names(device)
 
@@ -76,7 +77,7 @@ def rpc_server(
     served = served_devices(devices(), names)
     address = rpc.ipv4(host)
     port = rpc.free_port(address, port)
-    folder = made_folder(rpc_folder()) if cache else None
+    folder = made_folder(user_cache_path("lacli", appauthor=False) / "rpc") if cache else None
     if not ip_address(address).is_loopback:
         screen.error(danger(host))
     threads = threads or physical_cores()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from os.path import isfile
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lacli import PARALLEL
 from lacli.cli import options
-from lacli.cli.chat import ANSWERING, plan_of, start
+from lacli.cli.chat import ANSWERING
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
 from lacli.cli.prompt_options import NoStdin, Prompt, PromptFile, PromptOptions, Raw
@@ -27,43 +25,33 @@ from lacli.settings import DecodeSettings, Detail
 if TYPE_CHECKING:
     from lacli.session.generation import Answer, Generation
     from lacli.session.session import Session
-    from lacli.stats import Step
     from lacli.terminal.screen import Screen
+    from lacli.text.stream import Piece
 
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
 
-History = Annotated[bool, setting("--history/--no-history", hidden=True)]
-"""Of the chat that a run without a prompt is."""
-
-MANY = "Many prompts"
-
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=MANY,
+    typer.Option("--prompts", metavar="FILE", show_default=False,
                  help='Answer the prompts of a file (-: stdin), several at a time. JSON lines: {"prompt": ...}, '
                  '{"turns": [...]}, {"messages": [...]} or OpenAI\'s batch requests, with "system", "max_tokens", '
                  '"raw" and "id" where wanted. Each answer is a line of JSON.'),
 ]  # fmt: skip
 Answers = Annotated[
     str | None,
-    typer.Option("-o", "--output", metavar="FILE", show_default="standard output", rich_help_panel=MANY,
+    typer.Option("-o", "--output", metavar="FILE", show_default="standard output",
                  help="File of the answers to --prompts. Each is written when it is there, and kept through Ctrl-C: "
                  "the same command goes on where it stopped."),
 ]  # fmt: skip
 Parallel = Annotated[
     int | None,
-    setting("-np", "--parallel", min=1, show_default=f"{PARALLEL}, with --strict 1", rich_help_panel=MANY,
+    setting("-np", "--parallel", min=1, show_default=f"{PARALLEL}, with --strict 1",
             help="Answers to --prompts decoded at a time. -c is for all of them together; without -c each has as "
             "many tokens as one alone, where memory has room."),
 ]  # fmt: skip
 
-CLASHES = {
-    "prompt": "-p",
-    "file": "-f",
-    "conversation": "-cnv",
-    "show_accepted": "--show-accepted",
-}
+CLASHES = {"prompt": "-p", "file": "-f", "show_accepted": "--show-accepted"}
 """Flags about a single answer, by their parameters."""
 
 
@@ -82,10 +70,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Loading:
-    """What sessions are made of.
-
-    `model`: as MODEL is; None for smollm2-135m. `replicas`: as Session takes it.
-    """
+    """What sessions are made of. `model`: as MODEL is; None for smollm2-135m. `replicas`: as Session takes it."""
 
     model: str | None
     model_settings: ModelSettings
@@ -133,8 +118,6 @@ def run(
     file: PromptFile = None,
     no_stdin: NoStdin = False,
     raw: Raw = False,
-    history: History = True,
-    conversation: options.Conversation = False,
     prompts: Prompts = None,
     answers: Answers = None,
     at_a_time: Parallel = None,
@@ -157,66 +140,39 @@ def run(
 
     Without MODEL smollm2-135m answers, if it is installed.
 
-    The prompt is PROMPT or -p, a file (-f), or piped input; of several, first the file, then the pipe, then PROMPT.
-    Without one, on a terminal, a chat begins. A note tells what a pipe adds; --no-stdin leaves it alone.
+    The prompt is PROMPT or -p, a file (-f), or piped input; of several, first the file, then the pipe, then PROMPT. A
+    note tells what a pipe adds; --no-stdin leaves it alone.
 
     --prompts answers all prompts of a file.
     """
     from lacli.terminal.screen import Screen
     from lacli.text.format import listed
-    from lacli.text.question import STDIN, file_named, on_terminal, read_question
+    from lacli.text.question import STDIN, read_question
 
-    if asked.model_error:
-        raise asked.model_error
     if asked.prompt is not None and prompt is not None:
-        from lacli.hub.names import shortened
-
-        raise UsageError(f"the prompt is given twice, as {shortened(asked.prompt)!r} and with -p", "drop one of them")
+        raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
     prompt = prompt if asked.prompt is None else asked.prompt
-    model, from_stdin = asked.model, asked.stdin
-    question = replace(prompt_options, raw=raw)
-    if no_stdin and (from_stdin or STDIN in (prompt, file)):
+    if no_stdin and STDIN in (prompt, file):
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
-    if conversation and (raw or json or from_stdin or STDIN in (prompt, file)):
-        raise UsageError("-cnv is a chat, which goes without --raw, --json and '-'", "drop one of them")
-    single = asked.prompt is not None or from_stdin
     if prompts is not None:
-        clashes = [flag for name, flag in CLASHES.items() if name in typed(called)] + ["PROMPT"] * single
+        clashes = [flag for name, flag in CLASHES.items() if name in typed(called)]
+        clashes += ["PROMPT"] * (asked.prompt is not None)
         if clashes:
             raise UsageError(f"--prompts goes without {listed(clashes)}", "drop one of them")
     elif answers is not None:
         raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
-    unasked = prompt is None and file is None and prompts is None and not (from_stdin or raw or json)
-    if conversation or (unasked and on_terminal()):
-        first = "" if prompt is None and file is None else read_question(prompt, file, stdin=False)
-        plan = replace(
-            plan_of(model, prompt_options, decode_settings, sampling, history=history),
-            first=first,
-            color=color,
-            stats=stats,
-            verbose=verbose,
-            replicas=copies,
-        )
-        start(plan, model_settings, offline=offline, quiet=quiet, show_accepted=show_accepted)
-        return
-    if unasked and model:
-        options.check_path(model)
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
+    question = replace(prompt_options, raw=raw)
     # A file may be a pipe: it is read once, and before the model is loaded.
     question = replace(question, typed=question.system, file=None)
-    loading = Loading(model, model_settings, decode_settings, sampling, copies, offline)
+    loading = Loading(asked.model, model_settings, decode_settings, sampling, copies, offline)
     output = Output(json, stats, verbose, bool(sampling.json_schema))
     if prompts is not None:
         from lacli.cli.prompts import ask_all
 
         ask_all(prompts, answers, at_a_time, question, loading, output, screen)
         return
-    if prompt and isfile(prompt):
-        screen.note(f"the prompt is the name of a file; -f {quote(prompt)} reads its text")
-    elif prompt and (name := file_named(prompt)):
-        screen.note(f"@{name} is only text here; -f {quote(name)} puts the file before the prompt")
-    reads = False if no_stdin else from_stdin or None
-    text = read_question(prompt, file, stdin=reads, say=screen.note)
+    text = read_question(prompt, file, stdin=False if no_stdin else None, say=screen.note)
     ask(replace(question, text=text), loading, output, screen)
 
 
@@ -240,20 +196,11 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
     stopped = False
     with ExitStack() as progress:
         count = progress.enter_context(screen.answering(shown=unseen and not output.verbose))
-
-        def watch(step: Step) -> None:
-            if count:
-                count(len(step.tokens))
-
-        generation = session.generate(
-            prompt,
-            question.max_tokens,
-            (*question.stops, *(() if question.raw else session.prompts.turn_ends)),
-            watch=watch if count else None,
-        )
+        stops = (*question.stops, *(() if question.raw else session.prompts.turn_ends))
+        generation = session.generate(prompt, question.max_tokens, stops)
         begun = begun_reasoning(session.text(prompt[-LAST_TOKENS:], special=True))
         try:
-            _stream(generation, output, screen, begun=begun)
+            _stream(generation, output, screen, begun, count)
         except KeyboardInterrupt:
             stopped = True
         finally:
@@ -270,18 +217,27 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
     return generation
 
 
-def _stream(generation: Generation, output: Output, screen: Screen, *, begun: str) -> None:
+def _stream(
+    generation: Generation, output: Output, screen: Screen, begun: str, count: Callable[[int], None] | None
+) -> None:
+    """Print the answer, or only count its tokens for a line about the progress."""
     from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends
     from lacli.text.reasoning import mark_reasoning
 
+    def counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
+        for piece in pieces:
+            if count:
+                count(1)
+            yield piece
+
     with second_ctrl_c_ends():
         if output.json:
-            for _ in generation:
+            for _ in counted(generation):
                 pass
         else:
             # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
             with closing(mark_reasoning(generation, begun)) as pieces, hidden_keys():
-                screen.write(pieces)
+                screen.write(counted(pieces))
 
 
 def _conclude(
@@ -294,31 +250,20 @@ def _conclude(
     answer = generation.answer()
     if not output.json:
         screen.legend(answer.statistics.accepted_from)
+    # Under -q too: a program that reads JSON could not.
+    tell = screen.warn if output.has_schema else screen.note
     if answer.filled_context(question.max_tokens):
         cells = session.engine.cells
-        todo = session.decoder.context_hint(cells + 1)
-        if output.has_schema:
-            screen.warn(context_full(cells, f"its JSON may not be complete; {todo}"))
-        else:
-            screen.note(context_full(cells, todo))
+        incomplete = "its JSON may not be complete; " if output.has_schema else ""
+        tell(context_full(cells, f"{incomplete}{session.decoder.context_hint(cells + 1)}"))
     elif answer.finish_reason == "length" and output.has_schema and not output.json:
-        # Under -q too: a program that reads it could not.
         cut = f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n"
-        screen.warn(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
+        tell(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
     _tell_cost(session, answer, output, screen, question.max_tokens)
 
 
-def _tell_cost(
-    session: Session,
-    answer: Answer,
-    output: Output,
-    screen: Screen,
-    max_tokens: int = -1,
-) -> None:
-    """Print the JSON object and the report if asked.
-
-    `max_tokens`: the answer's limit.
-    """
+def _tell_cost(session: Session, answer: Answer, output: Output, screen: Screen, max_tokens: int = -1) -> None:
+    """Print the JSON object and the report if asked. `max_tokens`: the answer's limit."""
     from json import dumps
 
     from lacli.session.report import as_json, as_lines
@@ -326,12 +271,4 @@ def _tell_cost(
     if output.json:
         screen.line(dumps(as_json(session, answer), ensure_ascii=False))
     if output.stats:
-        screen.say(
-            as_lines(
-                session,
-                answer,
-                detail=output.stats,
-                width=screen.width,
-                max_tokens=max_tokens,
-            )
-        )
+        screen.say(as_lines(session, answer, detail=output.stats, width=screen.width, max_tokens=max_tokens))

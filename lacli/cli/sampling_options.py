@@ -14,7 +14,6 @@ from lacli.llamacpp.sampling import SamplingSettings, token_bias
 from lacli.settings import spellings
 from lacli.text.question import check_text, read_text
 
-SAMPLING = "Sampling"
 DEFAULT = SamplingSettings()
 
 FIELDS = {
@@ -48,12 +47,12 @@ VERIFY = {
     "verify": "How guesses are verified when sampling. match: the same text as plain decoding with this seed; "
     "rejection: the same distribution."
 }
-"""The same of the last flag of the panel."""
+"""The same of the last flag."""
 
 
 def text_option(name: str, kind: Any, **more: Any) -> Parameter:
     """What is for one question, or may hold any character: the environment has no default of it."""
-    return option(name, kind, None, typer.Option(*spellings(name), rich_help_panel=SAMPLING, **more))
+    return option(name, kind, None, typer.Option(*spellings(name), **more))
 
 
 def make_sampling(
@@ -93,7 +92,7 @@ def _one_text(text: str | None, name: str, file: str | None) -> str:
 
 sampling_group = Table(
     (
-        *field_options(DEFAULT, SAMPLING, FIELDS),
+        *field_options(DEFAULT, FIELDS),
         text_option("dry_sequence_breaker", list[str] | None, metavar="TEXT", show_default='newline : " *',
                     help="DRY: a text that ends a passage. Repeatable; 'none': none."),
         text_option("logit_bias", list[str] | None, metavar="ID(+/-)BIAS",
@@ -102,7 +101,7 @@ sampling_group = Table(
         text_option("grammar_file", str | None, metavar="FILE", help="Read the grammar from a file."),
         text_option("json_schema", str | None, metavar="JSON", help="JSON schema of the answer. '{}': any object."),
         text_option("json_schema_file", str | None, metavar="FILE", help="Read the schema from a file."),
-        *field_options(DEFAULT, SAMPLING, VERIFY),
+        *field_options(DEFAULT, VERIFY),
     ),
     make_sampling,
 )  # fmt: skip

@@ -15,7 +15,6 @@ from lacli.cli import options
 from lacli.cli.chat import ANSWERING
 from lacli.cli.environment import setting, variable_of, yes_or_no
 from lacli.cli.groups import typed, with_groups
-from lacli.cli.ignored import KEYS
 from lacli.cli.prompt_options import PromptOptions
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -24,6 +23,9 @@ from lacli.settings import DecodeSettings
 from lacli.text.format import counted
 
 SERVER = "Server"
+
+KEYS = ("api_key", "api_key_file", "no_auth")
+"""Options of a server's keys: one that is typed replaces those of the environment."""
 
 Host = Annotated[
     str,

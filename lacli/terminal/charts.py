@@ -1,4 +1,4 @@
-"""Charts as text, drawn with block and braille characters, or with ASCII's where a stream takes no others."""
+"""Charts as text, drawn with block characters, or with ASCII's if a stream takes no others."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-BRAILLE = 0x2800
-
-DOT = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""The bits of a braille cell's four rows of two dots (Unicode's order)."""
-
-UPPER = 0x1B
-"""The bits of the upper half of a braille cell; the lower half has the others."""
-
-IN_ASCII = str.maketrans(
-    {chr(BRAILLE + dots): " '.:"[bool(dots & UPPER) + 2 * bool(dots & ~UPPER)] for dots in range(256)}
-    | dict(zip("█■·…±", "##.~~", strict=True))
-)
+IN_ASCII = str.maketrans("█■·…±", "##.~~")
 """A character of ASCII for each that charts and tables draw with."""
 
 COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
@@ -36,24 +25,6 @@ def drawable(text: str, encoding: str) -> str:
             text.encode(encoding)
             return text
     return text.translate(IN_ASCII)
-
-
-class Canvas:
-    """`width` x `height` cells of a terminal with 2 x 4 dots each; dot (0, 0) is the upper left one."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self.width = width
-        self.height = height
-        self._dots = [[0] * width for _ in range(height)]
-
-    def dot(self, x: int, y: int) -> None:
-        """Set one dot; nothing happens outside the canvas."""
-        if 0 <= x < 2 * self.width and 0 <= y < 4 * self.height:
-            self._dots[y // 4][x // 2] |= DOT[y % 4][x % 2]
-
-    def lines(self) -> list[str]:
-        """The cells as text, a string a row."""
-        return ["".join(chr(BRAILLE + dots) if dots else " " for dots in cells) for cells in self._dots]
 
 
 def histogram(counts: Sequence[int], *, width: int = 24) -> str:

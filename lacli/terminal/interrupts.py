@@ -22,9 +22,6 @@ if sys.platform != "win32":
 RESET = b"\x1b[0m\x1b[J\x1b[?2004l\x1b[?25h\n"
 """Ends a prompt drawn by prompt_toolkit: no colour, nothing below, no bracketed paste, a cursor, a new line."""
 
-PASTES, NO_PASTES = b"\x1b[?2004h", b"\x1b[?2004l"
-"""Tell a terminal to mark what is pasted, so that its lines stay together, or not to."""
-
 MODES = 3
 """The index of the flags ECHO and ICANON in a terminal's attributes (termios's lflag)."""
 
@@ -169,9 +166,8 @@ def _end(number: int, frame: object) -> None:
 class TypedKeys:
     """Shows and hides typed keys on stdout's terminal."""
 
-    def __init__(self, *, raw: bool) -> None:
-        """`raw`: keep hidden keys for an editor as typed, with Backspace, Ctrl-D and pastes, even through a Ctrl-C."""
-        self._raw = raw
+    def __init__(self, *, edited: bool) -> None:
+        self._edited = edited
         self._found: list[Any] | None = None
 
     def hide(self) -> None:
@@ -180,29 +176,15 @@ class TypedKeys:
             found = termios.tcgetattr(1)
             if found[MODES] & termios.ECHO and _in_front():
                 self._found = found
-                modes = found[MODES] & ~termios.ECHO
-                if self._raw:
-                    modes = modes & ~(termios.ICANON | termios.IEXTEN) | termios.NOFLSH
-                termios.tcsetattr(1, termios.TCSANOW, [*found[:MODES], modes, *found[MODES + 1 :]])
-                self._tell(PASTES)
+                hidden = [*found[:MODES], found[MODES] & ~termios.ECHO, *found[MODES + 1 :]]
+                termios.tcsetattr(1, termios.TCSANOW, hidden)
 
     def show(self) -> None:
         """Restore the terminal as `hide` found it."""
         found, self._found = self._found, None
         with suppress(OSError, termios.error):
-            if _in_front():
-                self._tell(NO_PASTES)
-                if found:
-                    termios.tcsetattr(1, termios.TCSANOW, found)
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Restore the terminal for another program inside this context."""
-        self.show()
-        try:
-            yield
-        finally:
-            self.hide()
+            if found and _in_front():
+                termios.tcsetattr(1, termios.TCSANOW, found)
 
     def stop(self, number: int, frame: object) -> None:
         """Stop the process, as Ctrl-Z asks, and hide the keys again when it continues."""
@@ -218,31 +200,28 @@ class TypedKeys:
         """Show typed keys and end a drawn prompt, before the process ends."""
         self.show()
         with suppress(OSError):
-            self._tell(RESET)
-
-    def _tell(self, codes: bytes) -> None:
-        """Send codes to the terminal of an editor, unless it takes nothing now, which would hold everything up."""
-        if self._raw and select([], [1], [], 0)[1]:
-            os.write(1, codes)
+            # A terminal that takes nothing now would hold everything up.
+            if self._edited and select([], [1], [], 0)[1]:
+                os.write(1, RESET)
 
 
 @contextmanager
-def hidden_keys(*, raw: bool = False) -> Iterator[TypedKeys]:
+def hidden_keys(*, edited: bool = False) -> Iterator[None]:
     """Hide keys typed on stdout's terminal; they wait for the next program that reads.
 
-    `raw`: as for `TypedKeys`. The terminal is restored at every kind of end, and while Ctrl-Z stops the process.
+    The terminal is restored at every kind of end, and while Ctrl-Z stops the process. `edited`: prompt_toolkit may have
+    drawn a prompt on it.
     """
-    keys = TypedKeys(raw=raw)
     if sys.platform == "win32" or not is_terminal(sys.stdout):
-        yield keys
+        yield
         return
-    stops = signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
+    keys, stops = TypedKeys(edited=edited), signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
     with undone_by_signals(keys.put_back):
         try:
             keys.hide()
             if stops:
                 signal.signal(signal.SIGTSTP, keys.stop)
-            yield keys
+            yield
         finally:
             with without_ctrl_c():
                 if stops:

@@ -202,16 +202,6 @@ class Screen:
         """Whether a line may be shown while something takes long."""
         return self._errors.is_interactive and is_terminal(sys.stderr) and not self.quiet
 
-    @property
-    def shared(self) -> bool:
-        """Whether stdout and stderr end in one place: the same pipe or file, or terminals, taken to be the same one."""
-        if is_terminal(sys.stdout) or is_terminal(sys.stderr):
-            return is_terminal(sys.stdout) and is_terminal(sys.stderr)
-        try:
-            return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
-        except (AttributeError, OSError, ValueError):  # one is closed, or is no file
-            return False
-
     def report(self, text: str, style: str | None = None) -> None:
         """Print lines on stderr, quiet or not."""
         text = drawable(printable(text, lines=True), self._errors.encoding)

@@ -125,12 +125,6 @@ def lock(file: IO[bytes]) -> None:
         pass  # this file system has no locks
 
 
-def is_deleted(file: IO[bytes]) -> bool:
-    """True if an open file has no name any more; devices and pipes may never have had one."""
-    found = os.fstat(file.fileno())
-    return stat.S_ISREG(found.st_mode) and not found.st_nlink
-
-
 def replace_file(path: Path, lines: Iterable[bytes], opener: Callable[[str, int], int] | None = None) -> None:
     """Write a file in one go: one of that name is whole before and after, and keeps its mode. Raises OSError.
 

@@ -65,11 +65,6 @@ def check_text(text: str, name: str) -> str:
     return text
 
 
-def file_named(text: str) -> str:
-    """The first file that a text names as other programs do, behind an @; empty where there is none."""
-    return next((word[1:] for word in text.split() if word.startswith("@") and os.path.isfile(word[1:])), "")
-
-
 def read_text(name: str, *, ordinary: bool = False) -> str:
     """A file's text without BOM and last newline. Raises LacliError as `read_raw` does, and for bytes not in UTF-8."""
     return decode(read_raw(name, ordinary=ordinary), name).removeprefix("\ufeff").removesuffix("\n")
@@ -94,11 +89,6 @@ def decode(raw: bytes, name: str) -> str:
         raise LacliError(
             f"{name} is not UTF-8 text: byte {raw[error.start]:#04x} at offset {error.start}", "convert it with iconv"
         ) from error
-
-
-def on_terminal() -> bool:
-    """Whether stdin and stdout are both terminals."""
-    return all(map(is_terminal, (sys.stdin, sys.stdout)))
 
 
 def _is_piped() -> bool:

@@ -184,10 +184,7 @@ def test_closed_input_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> Non
         open_lines(Editing(pytest.fail))
 
 
-WANTED = (
-    "/help /? /exit /bye /quit /q /clear /regen /undo /system /set /show /mode /stats /read /save /load /copy /compact "
-    "/color /status"
-)
+WANTED = "/help /? /exit /bye /quit /q /clear /regen /undo /system /set /show /stats /read /save /load"
 
 
 def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
@@ -200,16 +197,6 @@ def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
         for name in entry.names:
             command = parse(f"{name.upper()} {argument} \n")
             assert command and (command.name, command.argument) == (entry.names[0][1:], argument)
-
-
-def test_help_for_what_is_no_command_names_what_does_it() -> None:
-    for name, words in (
-        ("temp", "write /set temp"),
-        ("model", "another model at the start"),
-        ("sett", "did you mean /set?"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            help_text(name)
 
 
 @pytest.mark.parametrize(
@@ -247,27 +234,10 @@ def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("/etc/hosts", "unknown command /etc/hosts (begin with a space to send it as text)"),
-        ("/etc/hosts what is it", "unknown command /etc/hosts (begin with a space to send it as text)"),
+        ("/etc/hosts", "unknown command /etc/hosts (/help lists the commands; begin with a space to send"),
         ("/sav x", "did you mean /save"),
         ("/hlep", "did you mean /help"),
-        ("/zzz", "/help lists them"),
-        ("/", "unknown command / (/help lists the commands)"),
-        ("/temp 0.2", "unknown command /temp (write /set temp 0.2)"),
-        ("/temp=0.2", "unknown command /temp=0.2 (write /set temp 0.2)"),
-        ("/TOPK 40", "(write /set top-k 40)"),
-        ("/stop", "(write /set stop)"),
-        ("/sta", "(did you mean /stats or /status?)"),
-        ("/s 7", "(write /set seed 7)"),
-        ("/preset small", "(write /set preset small)"),
         ("/clear all", "/clear stands alone (begin with a space"),
-        ("/quit now", "/quit stands alone"),
-        ("/Model llama3", "(leave, and name another model"),
-        ("/models", "lacli list"),
-        ("/edit", "(/undo brings"),
-        ("/reset", "(/clear forgets"),
-        ("/list", "(leave, and name another model"),
-        ("/add a.py", "(/read FILE"),
         ("/read", "write /read FILE [QUESTION]"),
         ("/load", "write /load FILE"),
     ],

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -18,13 +17,8 @@ from lacli.chat.commands import Commands
 from lacli.chat.conversation import Chat
 from lacli.chat.repl import ChatPlan, Repl, status_line
 from lacli.chat.settings import ChatSettings
-from lacli.chat.talk import Conversation, Message
-from lacli.chat.transcript import (
-    SavedChat,
-    Transcript,
-    read_chat,
-    write_chat,
-)
+from lacli.chat.talk import Message
+from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import (
     Interrupted,
     LacliError,
@@ -32,12 +26,9 @@ from lacli.errors import (
     PromptError,
 )
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
 from lacli.stats import Finish
 from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat
-from tests.loading import load
 from tests.program import (
     PROGRAM,
     SECONDS,
@@ -58,11 +49,9 @@ class Typed:
 
     lines: list[Line]
     offered: list[str] = field(default_factory=list)
-    held: int = 0
     edits: bool = True
 
-    def read(self, *, held: bool = False) -> str:
-        self.held += held
+    def read(self) -> str:
         line = self.lines.pop(0) if self.lines else EOFError
         if isinstance(line, str):
             return line
@@ -99,12 +88,11 @@ def streams(capsys: pytest.CaptureFixture[str]) -> Streams:
 
 
 def repl_of(
-    chat: Chat, screen: Screen, log: Transcript | None = None, *, interactive: bool = True,
+    chat: Chat, screen: Screen, log: Log | None = None, *, interactive: bool = True,
     plan: ChatPlan = ChatPlan(commands=True),  # noqa: B008
 ) -> Repl:  # fmt: skip
-    transcript = log or Transcript(None, screen.note)
-    commands = Commands(chat, screen, transcript, show_status=plan.status)
-    return Repl(chat, commands, screen, transcript, plan, interactive=interactive)
+    log = log or Log(None, screen.note)
+    return Repl(chat, Commands(chat, screen, log), screen, log, plan, interactive=interactive)
 
 
 def say(
@@ -113,8 +101,8 @@ def say(
 ) -> Typed:  # fmt: skip
     """Give the loop these lines, and Ctrl-D."""
     typed, screen = Typed([*lines]), screen or Screen()
-    with Transcript(str(log) if log else None, screen.note) as transcript:
-        repl_of(chat.as_chat, screen, transcript, interactive=interactive, plan=plan).run(typed)
+    with Log(str(log) if log else None, screen.note) as opened:
+        repl_of(chat.as_chat, screen, opened, interactive=interactive, plan=plan).run(typed)
     return typed
 
 
@@ -122,30 +110,21 @@ def contents(chat: FakeChat) -> list[str]:
     return [message.content for message in chat.conversation.messages]
 
 
-def events(file: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
 def test_questions_are_answered_on_stdout_and_words_are_not(streams: Streams) -> None:
     chat = FakeChat()
-    say(chat, "one", "/mode", "two", " /help", "//x", "\n/y", interactive=False)
+    say(chat, "one", "/set mode", "two", " /help", "//x", "\n/y", interactive=False)
     assert streams.answers == "yes\n" * 5
-    assert streams.words.startswith("auto, at most 64 rows\nplain ")
+    assert streams.words.startswith("mode is auto (auto is the default)")
     assert contents(chat)[::2] == ["one", "two", "/help", "//x", "/y"]
 
 
-@pytest.mark.parametrize("word", ["exit", "Quit ", "bye", ":q", "exit()"])
+@pytest.mark.parametrize("word", ["exit", "Quit ", "bye"])
 def test_a_word_that_ends_other_programs_ends_the_chat_where_a_user_types_it_alone(streams: Streams, word: str) -> None:
     chat = FakeChat()
-    assert say(chat, f" {word}", f"{word} now", f"{word}\n{word}", "?", word, "left").lines == ["left"]
+    assert say(chat, f" {word}", f"{word} now", f"{word}\n{word}", "help", word, "left").lines == ["left"]
     assert contents(chat)[::2] == [f" {word}", f"{word} now", f"{word}\n{word}"]
     assert streams.words.startswith("/help")
     assert say(FakeChat(), word, "one", interactive=False).lines == []
-
-
-def test_exit_ends_it_and_leaves_the_lines_behind(streams: Streams) -> None:
-    assert say(FakeChat(), "/bye", "one").lines == ["one"]
-    assert streams.answers == ""
 
 
 ERRORS = {
@@ -172,7 +151,7 @@ def test_an_error_is_a_line_and_the_next_question_is_answered(
 
     waiting, typed = mended(), Typed([])
 
-    def read(*, held: bool = False) -> str:
+    def read() -> str:
         typed.lines = [next(waiting, EOFError)]
         return Typed.read(typed)
 
@@ -181,31 +160,13 @@ def test_an_error_is_a_line_and_the_next_question_is_answered(
     begun = "".join(piece for piece in pieces[:-1] if isinstance(piece, str))
     assert streams.answers == (f"{begun}\n" if begun else "") + "fine\n"
     assert streams.words.count("lacli: ") == 1
-    assert chat.conversation.last_answer == "fine"
+    assert contents(chat)[-1] == "fine"
 
 
 def test_stats_are_about_the_last_answer_where_an_error_ended_it(streams: Streams) -> None:
     chat = FakeChat(pieces=["ye", LacliError("no token", "another grammar"), "s"])
     say(chat, "one", "/stats")
     assert "ended early\n" in streams.words
-
-
-def test_a_question_that_is_refused_is_taken_back_in_the_log_and_leaves_the_next_line_empty(
-    streams: Streams, tmp_path: Path
-) -> None:
-    chat = FakeChat(pieces=[PromptError("too long", "shorter")])
-    (tmp_path / "file").write_text("text")
-    assert say(chat, "one", log=tmp_path / "log").offered == []
-    assert [event["event"] for event in events(tmp_path / "log")] == ["message", "undo"]
-    assert streams.words == "lacli: too long (shorter; Up brings the message back)\n"
-    say(chat, f"/read {tmp_path}/file", "one")
-    assert streams.words.endswith(f"{tmp_path}/file goes before the next message; /undo takes that back)\n")
-    waits = streams.words.count("goes before")
-    say(chat, f"/read {tmp_path}/file what?")
-    assert streams.words.count("goes before") == waits, "Up brings the line that reads it"
-    chat = FakeChat(Conversation("", [Message("user", "open")]), pieces=[PromptError("too long", "shorter")])
-    say(chat, "one", log=tmp_path / "again")
-    assert events(tmp_path / "again")[-1]["content"] == "open", "the question that it replaced is there again"
 
 
 def test_nobody_types_and_nothing_can_be_written_so_it_ends(streams: Streams) -> None:
@@ -219,7 +180,7 @@ def test_nobody_types_and_nothing_can_be_written_so_it_ends(streams: Streams) ->
 
 def test_ctrl_c_at_the_prompt_is_a_hint_and_twice_in_a_row_leaves(streams: Streams) -> None:
     ctrl_c, chat = KeyboardInterrupt, FakeChat()
-    say(chat, ctrl_c, "one", ctrl_c, "/mode", ctrl_c, LacliError("bad line"))
+    say(chat, ctrl_c, "one", ctrl_c, "/show", ctrl_c, LacliError("bad line"))
     assert streams.words.count("Ctrl-C again leaves, and so does Ctrl-D") == 3
     with pytest.raises(Interrupted):
         say(chat, "one", ctrl_c, ctrl_c, "never")
@@ -234,44 +195,6 @@ def test_where_nobody_types_ctrl_c_leaves_at_once(streams: Streams) -> None:
     assert streams.answers == "ye\n" and streams.words == ""
 
 
-@pytest.mark.parametrize(
-    ("pieces", "note", "kept"),
-    [
-        (["ye", KeyboardInterrupt, "s"], "lacli: stopped\n", ["one", "ye"]),
-        (
-            [KeyboardInterrupt],
-            "lacli: stopped before the answer began; /regen gives it, another question takes its place\n",
-            ["one"],
-        ),
-    ],
-)
-def test_ctrl_c_in_an_answer_keeps_what_came_and_the_log_says_so(
-    streams: Streams, tmp_path: Path, pieces: list[str | type[BaseException]], note: str, kept: list[str]
-) -> None:
-    chat = FakeChat(pieces=[*pieces])
-    assert say(chat, "one", "/mode", log=tmp_path / "log").held == 1
-    assert contents(chat) == kept
-    assert streams.words.startswith(note) and "auto, at most" in streams.words
-    logged = events(tmp_path / "log")
-    assert [event["content"] for event in logged] == kept
-    assert [event["finish_reason"] for event in logged[1:]] == ["interrupt"] * (len(kept) - 1)
-
-
-def test_regen_that_is_stopped_says_that_an_answer_stays_only_where_there_is_one(streams: Streams) -> None:
-    say(FakeChat(pieces=[KeyboardInterrupt]), "one", "/regen")
-    assert streams.words.count("stopped before the answer began; /regen gives it") == 2
-    assert "stays" not in streams.words
-
-
-def test_a_file_behind_an_at_sign_is_said_to_be_only_text(streams: Streams, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("text")
-    say(FakeChat(), f"@{tmp_path}/file what?", "me@example, @nothing")
-    assert (
-        streams.words
-        == f"lacli: @{tmp_path}/file is only text here; /read {tmp_path}/file puts the file before a question\n"
-    )
-
-
 def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(name: str, *, ordinary: bool) -> str:
         signal.raise_signal(signal.SIGINT)
@@ -284,62 +207,10 @@ def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkey
         say(FakeChat(), "/read file", "never", interactive=False)
 
 
-def test_other_commands_are_done_whole_and_in_the_log(
-    streams: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeChat, "clear", lambda chat: signal.raise_signal(signal.SIGINT))
-    say(FakeChat(), "one", "/clear", log=tmp_path / "log")
-    assert streams.words == "cleared; the system prompt and the settings stay\n"
-    assert events(tmp_path / "log")[-1]["event"] == "clear"
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_undo_offers_the_question_as_the_next_line_and_regen_answers_it_anew(streams: Streams, tmp_path: Path) -> None:
-    chat = FakeChat()
-    assert say(chat, "one", "/regen", "two", "/undo", log=tmp_path / "log").offered == ["two"]
-    assert "Ctrl-C empties the line" in streams.words
-    assert streams.answers == "yes\nyes\nyes\n" and contents(chat) == ["one", "yes"]
-    told = [event["event"] for event in events(tmp_path / "log")]
-    assert told == ["message", "message", "regen", "message", "message", "message", "undo"]
-
-
-def test_a_file_with_a_question_is_asked_at_once(streams: Streams, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("text\n")
-    chat = FakeChat()
-    say(chat, f"/read {tmp_path}/file", "why?", f"/read {tmp_path}/file what?")
-    assert contents(chat)[::2] == ["text\n\nwhy?", "text\n\nwhat?"]
-
-
-def test_color_is_for_answers_from_then_on_and_a_marked_answer_gets_a_legend(streams: Streams) -> None:
-    chat = FakeChat()
-    say(chat, "one", "/color on", "two", "/color off", "three", screen=Screen(color="on"))
-    assert streams.answers == "yes\nye\x1b[36ms\x1b[0m\nyes\n"
-    assert streams.words.count("\x1b[36m1 pool\x1b[0m") == streams.words.count("accepted in parallel") == 1
-    chat.pieces = [LacliError("broken", "mend it")]
-    say(chat, "two", screen=Screen(color="on", show_accepted=True))
-    assert streams.words.count("accepted in parallel") == 1, "an answer that failed has none"
-
-
-def test_the_line_of_numbers_is_there_until_it_is_switched_off(streams: Streams) -> None:
-    chat = FakeChat()
-    repl = repl_of(chat.as_chat, Screen())
-    assert repl.status(80) == "auto · context 10 of 100 (10%)"
-    repl.run(Typed(["one", "/status off"]))
-    assert repl.status(80) is None
-    repl.run(Typed(["/status", "/status on", "/status", "/color"]))
-    assert re.findall("numbers is (on|off)|tokens are (off)", streams.words)[1:] == [
-        ("off", ""), ("on", ""), ("on", ""), ("", "off"),
-    ]  # fmt: skip
-    assert repl.status(100) == "auto · 4.0 tokens/s · 3.0 tokens/step · context 10 of 100 (10%)"
-    assert repl_of(FakeChat().as_chat, Screen(), plan=ChatPlan(status=False)).status(80) is None
-
-
 def test_what_a_turn_has_to_say_and_its_numbers_come_behind_its_answer(streams: Streams) -> None:
     chat = FakeChat(notes=["the context was full"])
     say(chat, "one", screen=Screen(quiet=True), plan=ChatPlan(stats="short"))
-    words = streams.words
-    assert words.index("lacli: the context was full") < words.index("S = 3.00")
+    assert streams.words.index("lacli: the context was full") < streams.words.index("S = 3.00")
 
 
 def test_an_answer_that_n_has_cut_says_so_and_how_to_go_on(streams: Streams) -> None:
@@ -350,41 +221,10 @@ def test_an_answer_that_n_has_cut_says_so_and_how_to_go_on(streams: Streams) -> 
             before = streams.words
             chat = FakeChat(settings=limited, ended=ended)
             say(chat, "one", interactive=interactive)
-            note = 'lacli: the answer was cut after 6 tokens (-n): say "go on", or /set n -1\n'
+            note = "lacli: the answer was cut after 6 tokens (-n); /set n -1 lifts the limit\n"
             assert streams.words.removeprefix(before).count(note) == told
     say(FakeChat(ended="length"), "one")
     assert streams.words.count("was cut") == 1, "a full context is told otherwise"
-
-
-def test_stats_shows_the_settings_that_the_answer_had(streams: Streams) -> None:
-    say(FakeChat(), "one", "/mode plain", "/set temp 0.5", "/stats")
-    assert re.search(r"\nmode +auto, at most 64 rows\nsampling +none", streams.words)
-
-
-def test_a_log_that_ends_is_said_once_and_the_chat_goes_on(streams: Streams) -> None:
-    say(FakeChat(), "one", "two", "/clear", log=Path("/dev/full"))
-    assert streams.words.count("ends here") == 1 and streams.answers == "yes\nyes\n"
-
-
-def test_a_context_is_made_whole_whatever_is_pressed(
-    streams: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decode_settings = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
-    write_chat(tmp_path / "chat", SavedChat(settings=ChatSettings(replace(decode_settings, window=43), max_tokens=5)))
-    with load(model_settings=ModelSettings(context=256, threads=1), decode_settings=decode_settings) as session:
-        made = session._open_contexts
-
-        def pressed(settings: DecodeSettings) -> object:
-            signal.raise_signal(signal.SIGINT)
-            return made(settings)
-
-        monkeypatch.setattr(session, "_open_contexts", pressed)
-        chat = Chat(session, ChatSettings(decode_settings, max_tokens=5), Conversation())
-        lines: list[Line] = ["hello", f"/load {tmp_path}/chat", "hello", "/mode plain", "/regen"]
-        repl_of(chat, Screen()).run(Typed(lines))
-    assert "made anew" in streams.words and "stopped" not in streams.words
-    first, second, third = streams.answers.splitlines()
-    assert first == second == third != ""
 
 
 @pytest.mark.parametrize("numbers", [(212.3, 3.41, 1204, 8192, "lookahead"), (None, None, 5, 10, "plain")])
@@ -446,7 +286,7 @@ def questions(file: Path) -> list[str]:
 
 
 def test_answers_alone_go_to_stdout_and_no_control_codes_anywhere() -> None:
-    lines = f'{QUESTION}\n/mode\n\n"""\nprint(\n\n1)\n"""\n/nothing\n/set n 4\n//hello\n/stats\n'
+    lines = f'{QUESTION}\n/show\n\n"""\nprint(\n\n1)\n"""\n/nothing\n/set n 4\n//hello\n/stats\n'
     done = run("chat", "--commands", *QUICK, "--show-accepted", stdin=lines.encode())
     assert done.code == 1, "a script hears of the unknown command"
     assert done.out.startswith(answer("-p", QUESTION))
@@ -471,9 +311,9 @@ def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Pat
 
 def test_a_message_may_have_several_lines_and_a_slash_at_its_beginning(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
-    quoted = ['"""', "one", "", "/two", '"""', '"""/mode', '"""']
+    quoted = ['"""', "one", "", "/two", '"""', '"""/show', '"""']
     chat("-n", "1", lines=[*quoted, "/ three", " /four", "five\\", "six", f"/save {file}"])
-    assert questions(file) == ["one\n\n/two", "/mode", "/four", "five\nsix"]
+    assert questions(file) == ["one\n\n/two", "/show", "/four", "five\nsix"]
 
 
 def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: Path) -> None:
@@ -482,21 +322,18 @@ def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: P
     assert (done.code, done.out) == (0, chat(*QUICK, lines=[QUESTION, NEXT]).out)
     assert questions(file) == [QUESTION, NEXT]
     file.unlink()
-    chat("-n", "1", "--prompt", "/mode", lines=[f"/save {file}"])
-    assert read_chat(file).messages[0].content == "/mode"
+    chat("-n", "1", "--prompt", "/show", lines=[f"/save {file}"])
+    assert read_chat(file).messages[0].content == "/show"
 
 
 @pytest.mark.parametrize(
     ("command", "code", "sentence"),
     [
         ("lacli chat -q <&-", 1, "standard input is closed"),
-        ("lacli chat -q -n 3 < questions >&-", 1, "cannot write to standard output: it is closed"),
         ("lacli chat -q -n 3 < questions > /dev/full", 1, "cannot write to standard output: No space left on device"),
-        ("lacli chat -q -n 3 --log /dev/full < questions >out", 1, "the log /dev/full ends here: No space left on"),
         ("lacli chat -q -n 3 < questions | head -c 1", 0, ""),
-        ("lacli chat -q -n 3 < /dev/null", 0, ""),
     ],
-    ids=["no stdin", "no stdout", "full disk", "lost log", "nobody reads", "no lines"],
+    ids=["no stdin", "full disk", "nobody reads"],
 )
 def test_streams_that_do_not_work_get_a_line_and_no_traceback(
     command: str, code: int, sentence: str, tmp_path: Path
@@ -526,7 +363,7 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
 def test_ctrl_c_ends_it_where_nobody_types(tmp_path: Path) -> None:
     log = tmp_path / "log"
     # The answer would take a minute, so it goes on however late Ctrl-C comes.
-    flags = ("-n", "20000", "--ignore-eos", "--mode", "plain", "--log", str(log))
+    flags = ("-n", "20000", "--ignore-eos", "-c", "20480", "--mode", "plain", "--log", str(log))
     with start("chat", "-q", *flags, stdin=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
         process.stdin.write(f"{QUESTION}\n{QUESTION}\n".encode())
@@ -538,12 +375,6 @@ def test_ctrl_c_ends_it_where_nobody_types(tmp_path: Path) -> None:
     assert (exit_code(process.returncode), err) == (130, b"")
     assert shown.startswith(b"```python\n") and shown.endswith(b"\n")
     assert len(questions(log)) == 1
-
-
-def test_run_with_a_pipe_asks_it_as_one_question() -> None:
-    text = f"{QUESTION}\n/mode\n"
-    done = call("run", "-q", *QUICK, stdin=text.encode())
-    assert done == Done(0, answer("-p", text.removesuffix("\n")), "")
 
 
 @pytest.mark.parametrize("flags", [("--mode", "lookahead"), ()], ids=["lookahead", "auto"])
@@ -558,12 +389,10 @@ def test_more_sequences_than_before_are_said_and_change_no_answer(flags: tuple[s
     [
         (["/set temp 0.8", "/set seed 7"], ["--temp", "0.8", "-s", "7"]),
         (["/set stop )"], ["--stop", ")"]),
-        (["/set n 5"], ["-n", "5"]),
         (["/set grammar root ::= [a-f]+"], ["--grammar", "root ::= [a-f]+"]),
         (["/set logit-bias 600-inf 601+3"], ["--logit-bias", "600-inf", "--logit-bias", "601+3"]),
-        (["/set repeat-penalty 1.3"], ["--repeat-penalty", "1.3"]),
         (["/system Answer with one word."], ["-sys", "Answer with one word."]),
-        *(([f"/mode {mode}"], ["--mode", "plain"]) for mode in ("plain", "jacobi", "lookahead", "auto")),
+        (["/set mode jacobi"], ["--mode", "plain"]),
     ],
     ids=lambda each: each[0],
 )
@@ -576,7 +405,7 @@ def bad_lines(folder: Path) -> Iterator[str]:
     (folder / "broken").write_text("{")
     (folder / "picture.png").write_bytes(b"\x89PNG\xff")
     write_chat(folder / "dead", SavedChat(settings=ChatSettings(sampling=SamplingSettings(grammar="root ::= ("))))
-    yield from ("/nothing", "/undo now", "/read", "/save", "/color maybe", "/mode turbo", "/set nothing 1")
+    yield from ("/nothing", "/undo now", "/read", "/save", "/set mode turbo", "/set nothing 1")
     yield from ("/set temp hot", "/set W 300", "/set W 255", "/set strict on", "/set grammar root ::= (")
     yield from ("/set json-schema {", "/set logit-bias 999999+1", "/set context 9", "/set preset lade9")
     yield from (f"/read {folder}/nowhere", f"/read {folder}", f"/read {folder}/picture.png", f"/save {folder}")
@@ -621,7 +450,7 @@ def test_a_system_prompt_of_the_environment_is_for_new_chats(tmp_path: Path) -> 
 def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
     file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
     grammar.write_text('root ::= "a"')
-    chat("demo", "-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", "-c", "512", lines=[f"/save {file}"])
+    chat("-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", "-c", "512", lines=[f"/save {file}"])
     assert not chat("--load", str(file), lines=["/show"], env={"LACLI_MODEL": "no/such.gguf"}).code
     asked = ["/system", "/show", "/set G", "/set grammar", "/set json-schema"]
     typed = ["-sys", "", "--preset", "creative", "--grammar-file", str(grammar)]
@@ -661,21 +490,6 @@ def test_a_loaded_chat_goes_on_as_the_saved_one_does(flags: list[str], tmp_path:
     assert again.out.startswith(later.out.removesuffix("\n"))
 
 
-def test_a_chat_whose_last_question_is_open_is_loaded_too(tmp_path: Path) -> None:
-    file = tmp_path / "chat"
-    write_chat(file, SavedChat(messages=(Message("user", QUESTION),)))
-    assert chat("--load", str(file), *QUICK, lines=["/regen"]).out == answer("-p", QUESTION)
-
-
-def test_a_loaded_chat_whose_model_is_gone_says_where_that_name_comes_from(tmp_path: Path) -> None:
-    file, gone = tmp_path / "chat", tmp_path / "gone.gguf"
-    write_chat(file, SavedChat(model=str(gone), messages=(Message("user", QUESTION),)))
-    told = chat("--load", str(file), *QUICK, lines=["/regen"])
-    assert told.code == 1 and f"the model of {file} is gone: {gone} (lacli chat MODEL --load" in told.err
-    unnamed = call("chat", "--load", str(file), "hi", env={"LACLI_MODEL": ""})
-    assert "-p gives its next message" in unnamed.err
-
-
 @pytest.mark.parametrize(
     "saved",
     [
@@ -697,42 +511,70 @@ def test_a_saved_chat_that_cannot_go_on_is_one_line(saved: str | SavedChat, tmp_
     assert re.fullmatch(r"lacli: [^\n]{10,}\n", done.err)
 
 
-def test_the_log_holds_the_conversation_that_is_saved(tmp_path: Path) -> None:
-    log, file = tmp_path / "chat.jsonl", tmp_path / "chat.json"
-    for line in ("one", "two"):
-        lines = [
-            *("/system Be brief.", QUESTION, "second", "/undo", "third", "/regen", "fourth", "/compact", "/nothing"),
-            *(f"/save {file}", f"/load {file}", "/set temp 0.5", line, "x " * 400, f"/save {file}"),
-        ]
-        assert chat("-n", "6", "-c", "256", "--log", str(log), lines=lines).code == 1, "/nothing is no command"
-        saved = read_chat(file)
-        assert read_chat(log) == saved
-        assert saved.messages[-2] == Message("user", line)
-    events = [json.loads(each) for each in log.read_text().splitlines()]
-    assert [each["event"] for each in events].count("session") == 4, "/load begins one too"
-    assert {each.get("tokens", 6) for each in events} == {6}
-
-
 LONG_ANSWERS = ("-c", "256", "-n", "60", "--mode", "lookup", "--ignore-eos")
 
 
-def test_a_full_context_leaves_out_the_oldest_turns_and_saves_them(tmp_path: Path) -> None:
-    asked = [f"{QUESTION} {number}" for number in range(5)]
-    file = tmp_path / "chat.json"
-    done = chat(*LONG_ANSWERS, lines=[*asked, "/set predict 300", NEXT, f"/save {file}", "/stats"], quiet=False)
-    assert done.code == 0 and questions(file) == [*asked, NEXT]
-    assert re.search(r"the context is full: the oldest \d questions and answers are left out from now on", done.err)
-    assert done.err.count("the context of 256 tokens is full and the answer ends here: /set n 32 keeps answers") in (
-        1,
-        2,
-    )
+def test_a_refused_question_stands_in_the_next_line_and_its_files_wait(streams: Streams, tmp_path: Path) -> None:
+    chat = FakeChat(pieces=[PromptError("too long", "shorter")])
+    (tmp_path / "file").write_text("text")
+    assert say(chat, f"/read {tmp_path}/file", "one").offered == ["one"]
+    assert streams.words.endswith("lacli: too long (shorter; its files wait for the next message, /undo drops them)\n")
 
 
-def test_a_message_larger_than_the_context_is_refused_and_costs_nothing_else(tmp_path: Path) -> None:
-    file = tmp_path / "chat.json"
-    long = " ".join(f"x{number}" for number in range(300))
-    done = chat("-c", "256", *QUICK, lines=[QUESTION, "second", long, f"/save {file}", NEXT])
-    refusal = [line for line in done.err.splitlines() if line.startswith("lacli: ")]
-    assert len(refusal) == 1 and "tokens" in refusal[0] and "256" in refusal[0]
-    assert questions(file) == [QUESTION, "second"]
-    assert done.out == chat("-c", "256", *QUICK, lines=[QUESTION, "second", NEXT]).out
+@pytest.mark.parametrize(
+    ("pieces", "note", "kept"),
+    [
+        (["ye", KeyboardInterrupt, "s"], "lacli: stopped\n", ["one", "ye"]),
+        ([KeyboardInterrupt], "lacli: stopped before the answer began; /regen gives it\n", ["one"]),
+    ],
+)
+def test_ctrl_c_in_an_answer_keeps_what_came_in_the_log_too(
+    streams: Streams, tmp_path: Path, pieces: list[str | type[BaseException]], note: str, kept: list[str]
+) -> None:
+    chat = FakeChat(pieces=[*pieces])
+    say(chat, "one", "/show", log=tmp_path / "log")
+    assert contents(chat) == kept == [message.content for message in read_chat(tmp_path / "log").messages]
+    assert streams.words.startswith(note) and "auto, at most" in streams.words
+
+
+def test_other_commands_are_done_whole(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeChat, "clear", lambda chat: signal.raise_signal(signal.SIGINT))
+    say(FakeChat(), "one", "/clear")
+    assert streams.words == "cleared; the system prompt and the settings stay\n"
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_undo_offers_the_question_as_the_next_line_and_regen_answers_it_anew(streams: Streams, tmp_path: Path) -> None:
+    chat = FakeChat()
+    assert say(chat, "one", "/regen", "two", "/undo", log=tmp_path / "log").offered == ["two"]
+    assert streams.answers == "yes\nyes\nyes\n" and contents(chat) == ["one", "yes"]
+    assert [message.content for message in read_chat(tmp_path / "log").messages] == contents(chat)
+
+
+def test_a_marked_answer_gets_a_legend(streams: Streams) -> None:
+    say(FakeChat(), "one", screen=Screen(color="on", show_accepted=True))
+    assert streams.answers == "ye\x1b[36ms\x1b[0m\n" and streams.words.count("\x1b[36m1 pool\x1b[0m") == 1
+    say(FakeChat(pieces=[LacliError("broken", "mend it")]), "two", screen=Screen(color="on", show_accepted=True))
+    assert streams.words.count("accepted in parallel") == 1, "an answer that failed has none"
+
+
+def test_the_line_of_numbers_is_there_unless_it_is_not_wanted(streams: Streams) -> None:
+    repl = repl_of(FakeChat().as_chat, Screen())
+    assert repl.status(80) == "auto · context 10 of 100 (10%)"
+    repl.run(Typed(["one"]))
+    assert repl.status(80) == "auto · 4.0 tokens/s · 3.0 tokens/step · context 10 of 100 (10%)"
+    assert repl_of(FakeChat().as_chat, Screen(), plan=ChatPlan(status=False)).status(80) is None
+
+
+def test_the_log_holds_the_conversation_that_is_saved_and_a_full_context_drops_old_turns(tmp_path: Path) -> None:
+    log, file = tmp_path / "chat.jsonl", tmp_path / "chat.json"
+    lines = [
+        *("/system Be brief.", *(f"{QUESTION} {number}" for number in range(12)), "/undo", "/regen", "/nothing"),
+        *(f"/save {file}", f"/load {file}", "/set temp 0.5", "x " * 400, f"/save {file}"),
+    ]
+    done = chat("-n", "6", "-c", "256", "--log", str(log), lines=lines)
+    assert done.code == 1, "/nothing is no command, and one message is too long"
+    assert read_chat(log) == read_chat(file) and len(read_chat(file).messages) == 22
+    assert done.err.count("lacli: the context was full: the model does not see the oldest") >= 1
+    assert done.err.count("lacli: the message needs") == 1

@@ -13,29 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.chat.setting import OF_THE_MODEL, SETTINGS, WITH_THE_MODEL
 from lacli.chat.settings import (
     KEYS,
+    NOT_SET,
+    SETTINGS,
     ChatSettings,
     adjust,
     all_settings,
-    key_and_value,
+    find_setting,
     one_setting,
     settings_from_json,
     values_of,
 )
+from lacli.cli.main import commands
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import HUGE, RANGES, SamplingSettings
-from lacli.settings import (
-    LOADING,
-    MODES,
-    PLACEMENT,
-    PRESETS,
-    REPLICAS,
-    SOURCES,
-    DecodeSettings,
-    decode_settings,
-)
+from lacli.settings import MODES, PRESETS, SOURCES, DecodeSettings, decode_settings
 
 DEFAULT = ChatSettings()
 WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
@@ -43,8 +36,6 @@ WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
 
 TYPED: dict[str, tuple[str, Any]] = {
     "mode": ("lookup", "lookup"),
-    "window_init": ("random", "random"),
-    "window_shift": ("refill", "refill"),
     "sources": ("suffix,pool", ("suffix", "pool")),
     "verify": ("rejection", "rejection"),
     "dry_sequence_breaker": (r'"\n" ;', ("\n", ";")),
@@ -68,7 +59,7 @@ def typed_for(name: str, default: object) -> tuple[str, Any]:
 @pytest.mark.parametrize("of", [SamplingSettings, DecodeSettings])
 def test_every_setting_can_be_changed_by_its_names_and_put_back(of: type[Any]) -> None:
     for field in fields(of):
-        if field.name in (*WITH_THE_MODEL, *OF_THE_MODEL):
+        if field.name in NOT_SET:
             continue
         text, value = typed_for(field.name, field.default)
         for key in (field.name, "--" + field.name.replace("_", "-"), field.name.upper()):
@@ -87,45 +78,6 @@ def test_the_sentence_says_what_changed_from_what_to_what() -> None:
     after, sentence = adjust(DEFAULT, "preset", "code")
     assert sentence == "W: 15 -> 8, N: 5 -> 6, jacobi-iterations: 16 -> 12"
     assert after.decode_settings == decode_settings("code", mode="auto"), "the mode is as it was"
-
-
-def test_a_setting_that_does_nothing_here_is_called_so() -> None:
-    assert "top-k has no effect at temperature 0" in adjust(DEFAULT, "top-k", "3")[1]
-    assert "no effect" not in adjust(WARM, "top-k", "3")[1]
-    warm = adjust(adjust(WARM, "top-k", "3")[0], "min-p", "0.5")[0]
-    assert "top-k and min-p have no effect" in adjust(warm, "temp", "0")[1]
-    lookup = adjust(DEFAULT, "mode", "lookup")[0]
-    assert "W has no effect in mode lookup, but in jacobi or lookahead or auto" in adjust(lookup, "W", "3")[1]
-    for key, value in (("sources", "pool"), ("auto-rows", "9")):
-        assert f"{key} has no effect in mode lookup, but in auto" in adjust(lookup, key, value)[1]
-        assert "no effect" not in adjust(DEFAULT, key, value)[1]
-
-
-@pytest.mark.parametrize(("value", "texts"), [(True, "on TRUE yes 1"), (False, "off false No 0")])
-def test_switches_are_taken_in_many_words(value: bool, texts: str) -> None:
-    for text in texts.split():
-        assert adjust(DEFAULT, "ignore-eos", text)[0].sampling.ignore_eos is value
-        assert adjust(DEFAULT, "no-pool-prompt", text)[0].decode_settings.pool_prompt is not value
-    assert adjust(DEFAULT, "ignore-eos", "")[0].sampling.ignore_eos
-
-
-@pytest.mark.parametrize(
-    ("argument", "parts"),
-    [
-        *((argument, ("temp", "0.5")) for argument in ("temp 0.5", "temp=0.5", "temp = 0.5", "temp= 0.5")),
-        *((argument, ("temp", "")) for argument in ("temp", "temp=")),
-        ("stop =", ("stop", "=")),
-        ("stop ===", ("stop", "===")),
-        ("stop a=b", ("stop", "a=b")),
-        ('stop="a b"\n"c"', ("stop", '"a b"\n"c"')),
-        ("grammar root ::= x", ("grammar", "root ::= x")),
-        ("=5", ("=5", "")),
-        ("parameter temperature 0.7", ("temperature", "0.7")),
-        ("parameters", ("parameters", "")),
-    ],
-)
-def test_a_key_and_its_value_have_a_space_or_an_equals_sign_between_them(argument: str, parts: tuple[str, str]) -> None:
-    assert key_and_value(argument) == parts
 
 
 @pytest.mark.parametrize(
@@ -162,18 +114,17 @@ def test_default_resets_all_but_what_was_loaded_with_the_model() -> None:
     after, sentence = adjust(now, "default", "")
     assert after == ChatSettings(DecodeSettings(strict=True, ordered=True, min_outputs=2))
     assert all(f"{name}: " in sentence for name in ("mode", "W", "temp", "seed", "n", "stop"))
-    assert adjust(after, "default", "") == (after, "everything is at its default already")
+    assert adjust(after, "default", "") == (after, "nothing changed")
 
 
 WRONG = [
     ("tmep", "1", "did you mean temp"),
     ("zzz", "1", "/set lists them"),
-    ("verbose", "", "/stats shows it"),
-    ("ctx", "4096", "start again with -c"),
-    ("nopoolprompt", "", "did you mean no-pool-prompt"),
+    ("ctx", "4096", "another start with --load"),
+    ("pool-keys", "5", "no setting"),
     ("temp", "warm", "temp is a number"),
-    ("temp", "0.5 top-k 3", "one setting at a time: /set temp 0.5"),
-    ("temp", "", "needs a value"),
+    ("temp", "0.5 top-k 3", "temp is a number"),
+    ("temp", "", "temp is a number"),
     ("temp", "nan", "must be from 0"),
     ("top-k", "1.5", "whole number"),
     ("top-k", "9" * 5000, "whole number"),
@@ -184,34 +135,22 @@ WRONG = [
     ("mode", "plan", "mode cannot be 'plan' (did you mean plain?"),
     ("mode", "turbo", "plain or jacobi or"),
     ("preset", "9b", "no preset"),
-    ("preset", "", "preset needs a name"),
-    ("pool-text", "maybe", "on or off"),
-    ("sources", "suffix,magic", "sources cannot be 'magic' (some of suffix"),
-    ("sources", "recyling", "did you mean recycling"),
+    ("preset", "", "no preset"),
+    ("ignore-eos", "maybe", "on or off"),
+    ("sources", "suffix,magic", "no source 'magic' (some of suffix"),
     ("auto-rows", "0", "--auto-rows must be at least 1"),
     ("max_rollback", "3", "no setting"),
     ("logit-bias", "x", "15043-1"),
     ("logit-bias", "3+inf", "-inf to forbid"),
     ("stop", '"open', "not closed"),
     ("stop", 'a ""', "empty text"),
-    ("stop", "", "stop needs a value"),
     ("stop", "\ud800", "not UTF-8"),
     ("grammar-file", "/nowhere/at/all", "cannot read"),
     ("grammar-file", "a\0b", "cannot read"),
     ("grammar-file", "", "needs a file"),
     ("mirostat", "1", "--temp 0"),
-    ("system", "hello", "/system TEXT"),
-    ("color", "on", "/color on or off"),
-    ("format", "json", "/set json-schema"),
-    ("num_ctx", "4096", "start again with -c"),
-    ("t", "1", "start again with -t"),
-    *((key, "1", "--strict") for key in ("strict", "ordered", "min-outputs")),
+    *((key, "1", "no setting") for key in ("strict", "ordered", "min-outputs", "c", "rpc")),
     ("", "", "no setting"),
-    *(
-        (flag, "1", f"start again with {flags[0]}")
-        for flags in (LOADING | PLACEMENT | REPLICAS).values()
-        for flag in flags
-    ),
 ]
 
 
@@ -222,40 +161,11 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
     assert words in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 200
 
 
-def test_every_key_that_is_offered_is_taken_and_choices_are_known() -> None:
-    assert {"default", "preset", "W", "temp", "stop", "n", "grammar-file"} <= set(KEYS)
-    assert len(KEYS) == len(set(KEYS))
-    assert all(KEYS.values())
-    assert tuple(values_of("mode")) == MODES == tuple(values_of("--mode")) and all(values_of("mode").values())
-    assert tuple(values_of("sources")) == SOURCES and tuple(values_of("preset")) == tuple(PRESETS)
-    assert values_of("preset")["7b"] == "W=15 N=5 G=15"
-    assert tuple(values_of("pool-text")) == ("on", "off") and values_of("temp") == values_of("zzz") == {}
-    for setting in SETTINGS.values():
-        for choice in values_of(setting.name):
-            adjust(WARM, setting.name, choice)
-
-
-@pytest.mark.parametrize("width", [20, 30, 53, 80, 104, 300])
-def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed(width: int) -> None:
-    now = adjust(ChatSettings(stops=("a text longer than a row",)), "temp", "0.5")[0]
-    lines = all_settings(now, width).splitlines()[:-1]
-    assert max(map(len, lines)) <= min(width, 104)
-    words = re.sub(r"\s", "", "".join(lines))
-    assert all(setting.name in words for setting in SETTINGS.values())
-    assert words.count("*") == 3, "the sequence breakers have one of their own"
-    if width >= 53:
-        starts = {line.index(f" {name} ") % 26 for name in ("mode", "G", "top-k", "min-p") for line in lines
-                  if f" {name} " in line}  # fmt: skip
-        assert starts == {0}
-
-
 def test_one_setting_is_shown_with_its_default_and_what_it_may_be() -> None:
     assert one_setting(WARM, SETTINGS["temp"]) == "temp is 0.7 (0 is the default); write a number"
-    assert one_setting(WARM, SETTINGS["max_tokens"]) == "n is -1 (the default); write a whole number, -1 for no limit"
-    assert one_setting(WARM, SETTINGS["ignore_eos"]) == "ignore-eos is off (the default); write on or off"
+    assert one_setting(WARM, SETTINGS["max_tokens"]) == "n is -1 (-1 is the default); write a whole number"
+    assert one_setting(WARM, SETTINGS["ignore_eos"]) == "ignore-eos is off (off is the default); write on or off"
     assert one_setting(WARM, SETTINGS["verify"]).endswith("write match or rejection")
-    few = ChatSettings(DecodeSettings(sources=("pool",)))
-    assert one_setting(DEFAULT, SETTINGS["sources"], few).startswith("sources is pool (the default); write some of ")
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -284,9 +194,6 @@ DECODING = st.builds(
     mode=st.sampled_from(MODES),
     window=st.integers(0, 100),
     ngram=st.integers(2, 9),
-    window_init=st.sampled_from(["prompt", "random", "pool"]),
-    pool_prompt=st.booleans(),
-    pool_keys=st.integers(1, 10**9),
     sources=st.lists(st.sampled_from(SOURCES), unique=True).map(tuple),
     auto_rows=st.integers(1, 256),
     strict=st.booleans(),
@@ -302,7 +209,7 @@ def test_settings_survive_json_that_every_reader_knows(settings: ChatSettings) -
 def test_json_leaves_out_what_the_model_decides_and_may_leave_out_what_is_default() -> None:
     decided = ChatSettings(DecodeSettings(strict=True, ordered=True, min_outputs=2))
     assert settings_from_json(decided.json).decode_settings == DecodeSettings(strict=True)
-    found = settings_from_json({"temp": 1})
+    found = settings_from_json({"temp": 1, "warmth": 3, "window_init": "random"})
     assert found == replace(DEFAULT, sampling=SamplingSettings(temp=1.0)) and type(found.sampling.temp) is float
 
 
@@ -310,7 +217,6 @@ def test_json_leaves_out_what_the_model_decides_and_may_leave_out_what_is_defaul
     ("found", "words"),
     [
         ([], '"settings" is not an object'),
-        ({"warmth": 1, "zeal": 2}, "warmth, zeal"),
         ({"temp": "1"}, '"temp" cannot be "1" (give a number)'),
         ({"temp": True}, '"temp" cannot be true'),
         ({"temp": 10**400}, '"temp" cannot be'),
@@ -329,3 +235,67 @@ def test_json_that_is_no_settings_is_said_in_one_line(found: object, words: str)
     with pytest.raises(UsageError) as caught:
         settings_from_json(found)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_every_key_that_is_offered_is_taken_and_choices_are_known() -> None:
+    assert {"default", "preset", "W", "temp", "stop", "n", "grammar-file"} <= set(KEYS) and all(KEYS.values())
+    assert values_of("mode") == values_of("--mode") == MODES and values_of("sources") == SOURCES
+    assert values_of("preset") == tuple(PRESETS) and values_of("temp") == values_of("zzz") == ()
+    for setting in SETTINGS.values():
+        for choice in values_of(setting.name):
+            adjust(WARM, setting.name, choice)
+
+
+def test_a_setting_that_does_nothing_at_temperature_0_is_called_so() -> None:
+    assert "top-k has no effect at temperature 0" in adjust(DEFAULT, "top-k", "3")[1]
+    assert "no effect" not in adjust(WARM, "top-k", "3")[1]
+    warm = adjust(adjust(WARM, "top-k", "3")[0], "min-p", "0.5")[0]
+    assert "top-k and min-p have no effect" in adjust(warm, "temp", "0")[1]
+
+
+@pytest.mark.parametrize("width", [20, 53, 80, 300])
+def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed(width: int) -> None:
+    now = adjust(ChatSettings(stops=("a text longer than a row",)), "temp", "0.5")[0]
+    lines = all_settings(now, width).splitlines()[:-1]
+    assert max(map(len, lines)) <= width
+    words = re.sub(r"\s", "", "".join(lines))
+    assert all(setting.name in words for setting in SETTINGS.values())
+    assert words.count("*") == 3, "the sequence breakers have one of their own"
+
+
+def test_a_setting_is_known_by_every_flag_that_the_command_line_has_for_it() -> None:
+    options = {option.name: option for option in commands()["run"].params}
+    for field in SETTINGS:
+        option = options[{"max_tokens": "predict", "stops": "stop"}.get(field, field)]
+        for flag in (*option.opts, *option.secondary_opts):
+            assert find_setting(flag).field == field, flag
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        ("W w -W window", "window"),
+        ("-N ngram", "ngram"),
+        ("n -n predict max-tokens", "max_tokens"),
+        ("s seed", "seed"),
+        ("temperature TEMP", "temp"),
+        ("top_k --top-k", "top_k"),
+        ("l", "logit_bias"),
+        ("j", "json_schema"),
+        ("top-n-sigma", "top_nsigma"),
+    ],
+)
+def test_keys_are_taken_as_users_know_them(keys: str, field: str) -> None:
+    for key in keys.split():
+        assert find_setting(key).field == field
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
+def test_what_is_shown_of_texts_can_be_typed_again(stops: list[str]) -> None:
+    shown = SETTINGS["stops"].show(tuple(stops))
+    assert SETTINGS["stops"].read(shown) == tuple(stops)
+
+
+def test_what_is_shown_of_biases_can_be_typed_again() -> None:
+    biases = ((3, -math.inf), (4, 0.125))
+    assert SETTINGS["logit_bias"].read(SETTINGS["logit_bias"].show(biases)) == biases

@@ -1,14 +1,11 @@
-"""Chats in files: what is written comes back whole, a log can be followed, and a broken file gives one clear line."""
+"""Chats in files: what is written comes back whole, and a broken file gives one clear line."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,44 +17,17 @@ from lacli.chat.commands import Commands
 from lacli.chat.input import parse
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Message
-from lacli.chat.transcript import (
-    SavedChat,
-    Transcript,
-    read_chat,
-    write_chat,
-)
+from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
-from tests.fakes.fake_chat import FakeChat, an_answer
+from tests.fakes.fake_chat import FakeChat
 
 SETTINGS = ChatSettings(sampling=SamplingSettings(temp=0.5, logit_bias=((3, float("-inf")),)), stops=("x",))
-CHAT = SavedChat("demo", "", "be brief", (Message("user", "a"), Message("assistant", "b", (5, 6))))
+CHAT = SavedChat("demo", "", "be brief", (Message("user", "a\u2028b"), Message("assistant", "b", (5, 6))), SETTINGS)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-
-
-class Clock:
-    """A second passes with each line."""
-
-    def __init__(self) -> None:
-        self._seconds = count()
-
-    def __call__(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(self._seconds))
-
-
-def opened(path: Path, warn: Callable[[str], None] = pytest.fail) -> Transcript:
-    return Transcript(str(path), warn, Clock())
-
-
-def begun(path: Path, chat: SavedChat = SavedChat("demo", "", "be brief")) -> Transcript:  # noqa: B008
-    transcript = opened(path)
-    transcript.begin(chat)
-    return transcript
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
+DATA = Path(__file__).parent / "data"
 
 
 def line(event: str, **what: Any) -> str:
@@ -66,23 +36,6 @@ def line(event: str, **what: Any) -> str:
 
 def first(**what: Any) -> str:
     return line("saved", **{"format": "lacli chat", "version": 2, "settings": {}} | what)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    """A log of a chat that was loaded and went on; a text has what some take for a line's end."""
-    path = tmp_path / "chat.jsonl"
-    with begun(path, replace(CHAT, template="chatml", settings=ChatSettings(max_tokens=9))) as transcript:
-        transcript.message(Message("user", "c\u2028d"))
-        transcript.message(Message("assistant", "e", (7,)), an_answer())
-        transcript.changed("set", changed="temp: 0 -> 0.5", settings=SETTINGS.json)
-    return path
-
-
-AT_ITS_END = SavedChat(
-    "demo", "chatml", "be brief",
-    (*CHAT.messages, Message("user", "c\u2028d"), Message("assistant", "e")), SETTINGS,
-)  # fmt: skip
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -96,96 +49,29 @@ def test_what_is_saved_is_read_again(
     assert read_chat(tmp_path / "chat") == chat
 
 
+@pytest.mark.parametrize("name", ["saved.jsonl", "log.jsonl"])
+def test_files_of_november_2026_are_read_with_settings_that_went_and_commands_of_logs(name: str) -> None:
+    chat = read_chat(DATA / name)
+    told = [message.content for message in chat.messages]
+    assert told[-6:] == ["third", "Abstract", "fourth", "Abstract", "last", "```python\n"] and "second" not in told
+    assert chat.messages[-1].tokens == (350, 407, 201) and chat.system == "Be brief."
+    assert chat.settings == ChatSettings(DecodeSettings(mode="lookup"), SamplingSettings(temp=0.5), 3)
+    assert not chat.damaged
+
+
 def test_a_models_path_that_is_not_utf_8_does_not_end_the_chat(tmp_path: Path) -> None:
-    chat = replace(CHAT, model="\udcff.gguf")
-    write_chat(tmp_path / "chat", chat)
-    begun(tmp_path / "log", chat).close()
-    assert read_chat(tmp_path / "chat") == read_chat(tmp_path / "log") == replace(CHAT, model="?.gguf")
+    write_chat(tmp_path / "chat", replace(CHAT, model="\udcff.gguf"))
+    assert read_chat(tmp_path / "chat").model == "?.gguf"
 
 
 def test_a_saved_chat_is_json_lines_with_the_tokens_of_its_answers(tmp_path: Path) -> None:
-    write_chat(tmp_path / "chat", replace(CHAT, system="größe", settings=SETTINGS))
+    write_chat(tmp_path / "chat", replace(CHAT, system="größe"))
     assert "größe" in (tmp_path / "chat").read_text("utf-8")
-    head, question, answer = lines(tmp_path / "chat")
+    head, question, answer = map(json.loads, (tmp_path / "chat").read_text("utf-8").split("\n")[:-1])
     assert (head["event"], head["format"], head["version"], head["model"]) == ("saved", "lacli chat", 2, "demo")
     assert head["settings"]["logit_bias"] == ["3-inf"], "JSON has no infinity"
-    assert (question["role"], question["content"], answer["ids"]) == ("user", "a", [5, 6])
+    assert (question["role"], question["content"], answer["ids"]) == ("user", "a\u2028b", [5, 6])
     assert read_chat(tmp_path / "chat").messages[1].tokens == (5, 6)
-
-
-def test_each_line_of_a_log_is_in_the_file_at_once_with_its_time_and_cost(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with begun(path) as transcript:
-        assert [line["event"] for line in lines(path)] == ["session"]
-        transcript.message(Message("user", "a\nb"))
-        transcript.message(Message("assistant", "ü"), an_answer(tokens=6, steps=2, seconds=1.5))
-        session, question, answer = lines(path)
-    assert session["time"] == "2026-01-01T00:00:00.000+00:00" and question["time"].endswith("01.000+00:00")
-    assert session["settings"]["window"] == 15 and question["content"] == "a\nb"
-    assert answer["content"] == "ü" and answer["finish_reason"] == "eog"
-    assert (answer["tokens"], answer["tokens_per_step"], answer["tokens_per_second"]) == (6, 3.0, 4.0)
-
-
-STEPS = ["talk", "talk", "talk", "ask", "undo", "regen", "clear", "compact", "system", "load", "set", "again"]
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.sampled_from(STEPS), max_size=25))
-def test_a_reader_can_follow_a_log_to_the_chat_that_it_tells(tmp_path: Path, steps: list[str]) -> None:
-    path, saved = tmp_path / "log", tmp_path / "saved"
-    path.unlink(missing_ok=True)
-    saved.unlink(missing_ok=True)
-    chat = FakeChat()
-    chat.conversation.system = "be brief"
-    with begun(path) as transcript:
-        commands = Commands(chat.as_chat, Screen(), transcript, "demo")
-        for number, step in enumerate([f"save {saved}", *steps]):
-            follow(commands, chat, transcript, step, f"{step} {number}", saved)
-    expected = commands.as_saved()
-    found = read_chat(path)
-    assert replace(found, seed=expected.seed) == expected or not expected.messages
-    assert (found.system, found.settings) == (expected.system, expected.settings) or not expected.messages
-
-
-def follow(commands: Commands, chat: FakeChat, transcript: Transcript, step: str, text: str, saved: Path) -> None:
-    conversation = chat.conversation
-    match step:
-        case "talk" | "ask":
-            conversation.ask(text)
-            transcript.message(conversation.messages[-1])
-        case "again":
-            if conversation.take_back_answer():
-                transcript.changed("regen")
-        case _:
-            argument = {"load": str(saved), "system": text, "set": f"temp 0.{len(text)}"}.get(step, "")
-            command = parse(f"/{step} {argument}".strip())
-            assert command
-            commands.run(command)
-    if step in ("talk", "again") and conversation.is_open:
-        conversation.answer(text)
-        transcript.message(conversation.messages[-1], an_answer())
-
-
-def test_a_log_is_read_as_the_chat_at_its_end_with_its_tokens(log: Path) -> None:
-    found = read_chat(log)
-    assert found == AT_ITS_END
-    assert [message.tokens for message in found.messages] == [(), (5, 6), (), (7,)]
-
-
-def test_sessions_in_which_nothing_was_said_do_not_hide_the_chat_before_them(log: Path) -> None:
-    with begun(log, SavedChat("other")) as transcript:
-        assert read_chat(log) == AT_ITS_END
-        transcript.message(Message("user", "new"))
-    assert [message.content for message in read_chat(log).messages] == ["new"]
-
-
-def test_the_line_that_a_session_broke_off_in_is_left_out_and_gets_an_end(log: Path) -> None:
-    whole = log.read_bytes()
-    log.write_bytes(whole[:-5])
-    assert read_chat(log) == replace(AT_ITS_END, settings=ChatSettings(max_tokens=9))
-    begun(log).close()
-    assert log.read_bytes().startswith(whole[:-5] + b"\n")
-    assert read_chat(log).left_out == (6,)
 
 
 @pytest.mark.parametrize(
@@ -208,22 +94,16 @@ def test_the_line_that_a_session_broke_off_in_is_left_out_and_gets_an_end(log: P
                 line("message", role="system", content="x"),
                 line("message", role="assistant", content="x", ids=["x"]),
                 line("system"),
-                line("compact", dropped="all"),
             )
         ),
     ],
 )
-def test_a_damaged_line_is_named_and_the_rest_is_read(log: Path, wrong: bytes) -> None:
-    raw = log.read_bytes().split(b"\n")
-    log.write_bytes(b"\n".join([*raw[:5], wrong, *raw[5:]]))
-    assert read_chat(log) == replace(AT_ITS_END, left_out=(6,))
-
-
-def test_a_huge_number_of_dropped_questions_is_soon_at_its_end(tmp_path: Path) -> None:
-    with begun(tmp_path / "log") as transcript:
-        transcript.message(Message("user", "a"))
-        transcript.changed("compact", dropped=10**18)
-    assert read_chat(tmp_path / "log").messages == (Message("user", "a"),)
+def test_a_damaged_line_is_named_and_the_rest_is_read(tmp_path: Path, wrong: bytes) -> None:
+    file = tmp_path / "chat"
+    write_chat(file, replace(CHAT, messages=CHAT.messages * 2))
+    raw = file.read_bytes().split(b"\n")
+    file.write_bytes(b"\n".join([*raw[:3], wrong, *raw[3:]]))
+    assert read_chat(file) == replace(CHAT, messages=CHAT.messages * 2, damaged=(4,))
 
 
 BROKEN = {
@@ -231,19 +111,18 @@ BROKEN = {
     "words": ("hello", "line 1"),
     "torn": (first()[:-5], "line 1"),
     "a list": ("[]", "line 1"),
-    "another kind": ('{"answer": 42}', "event"),
-    "no chat": (line("clear"), "it begins with 'clear'"),
+    "another kind": ('{"answer": 42}', "line 1"),
+    "no chat": (line("clear"), "line 1"),
     "another format": (first(format="tar"), '"format" is not "lacli chat"'),
     "deep": ("[" * 100_000, "no saved chat"),
     "a newer format": (first(version=3), "use a newer lacli"),
-    "no version": (first(version="1"), "version"),
-    "a true version": (first(version=True), "version"),
+    "no version": (first(version="1"), "begins no chat"),
     "a number as system": (first(system=3), '"system" is not a text'),
-    "half a character": (first(system="\ud800"), "surrogates"),
+    "half a character": (first(system="\ud800"), "line 1"),
     "no seed": (first(seed=-2), '"seed"'),
     "no context": (first(context=-1), '"context"'),
     "a setting out of range": (first(settings={"top_p": 7}), "must be from 0 to 1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("text", "words"), BROKEN.values(), ids=BROKEN)
@@ -291,83 +170,95 @@ def test_a_chat_is_replaced_at_once_and_keeps_its_permissions(tmp_path: Path, mo
     assert path.stat().st_mode & 0o777 == 0o640 and read_chat("~/chat").system == "new"
 
 
-def test_nothing_but_a_saved_chat_is_written_over(tmp_path: Path, log: Path) -> None:
+def test_nothing_but_a_chat_is_written_over_or_added_to(tmp_path: Path) -> None:
     notes, empty, link = tmp_path / "notes.txt", tmp_path / "empty", tmp_path / "link"
     notes.write_text("dear diary")
     empty.touch()
     link.symlink_to(tmp_path / "made")
-    write_chat(empty, CHAT)
-    refused = [
-        (notes, "exists and is no saved chat"),
-        (log, "is a log, which --log adds to and /save does not replace"),
-        (link, "is a link"),
-        (tmp_path, "is a folder"),
-        (tmp_path / "none" / "chat", "a folder that is there"),
-        (notes / "chat", "a folder that is there"),
-        (Path("/dev/null"), "exists and is no saved chat"),
-        (Path("a\0b"), "cannot write"),
-    ]
-    for path, words in refused:
-        with pytest.raises(LacliError, match=words):
+    for path in (notes, link, tmp_path, tmp_path / "none" / "chat", notes / "chat", Path("/dev/null"), Path("a\0b")):
+        with pytest.raises(LacliError) as caught:
             write_chat(path, CHAT)
-    assert notes.read_text() == "dear diary" and read_chat(log) == AT_ITS_END
-    assert sorted(os.listdir(tmp_path)) == ["chat.jsonl", "empty", "link", "notes.txt"]
+        with pytest.raises(LacliError) as of_log:
+            Log(str(path), pytest.fail)
+        assert "\n" not in f"{caught.value}{of_log.value}"
+    write_chat(empty, CHAT)
+    assert notes.read_text() == "dear diary" and sorted(os.listdir(tmp_path)) == ["empty", "link", "notes.txt"]
 
 
-def test_a_log_refuses_a_file_that_save_wrote_and_says_what_to_do(tmp_path: Path) -> None:
-    write_chat(tmp_path / "chat", CHAT)
-    with pytest.raises(LacliError, match=r"/chat was written by /save.*--load .*/chat --log OTHER"):
-        begun(tmp_path / "chat")
-    assert read_chat(tmp_path / "chat") == CHAT
+STEPS = ["talk", "talk", "talk", "ask", "undo", "regen", "clear", "system", "load", "set"]
 
 
-@pytest.mark.parametrize("text", ["def main():\n    pass\n", "\n", line("clear") + "\n", "x" * 300])
-def test_nothing_but_a_log_is_added_to(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "main.py"
-    path.write_text(text)
-    with pytest.raises(LacliError, match=r"main.py exists and is no log.*give another file to --log"):
-        begun(path)
-    assert path.read_text() == text
-    path.write_text("")
-    begun(path).close()
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(STEPS), max_size=20))
+def test_a_log_has_the_chat_as_it_is_behind_what_it_had(tmp_path: Path, steps: list[str]) -> None:
+    path, saved = tmp_path / "log", tmp_path / "saved"
+    before = replace(CHAT, messages=(Message("user", "earlier"),))
+    write_chat(path, before)
+    earlier = path.read_bytes()
+    write_chat(saved, CHAT)
+    chat = FakeChat()
+    with Log(str(path), pytest.fail) as log:
+        commands = Commands(chat.as_chat, Screen(), log, "demo")
+        for step in steps:
+            follow(commands, chat, step, saved)
+            log.update(commands.as_saved)
+            expected = commands.as_saved
+            found = read_chat(path)
+            assert path.read_bytes().startswith(earlier)
+            assert found == (expected if expected.messages else found)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_log_is_its_owners_alone_and_no_link_is_followed(tmp_path: Path, log: Path) -> None:
-    (tmp_path / "link").symlink_to(log)
-    assert log.stat().st_mode & 0o777 == 0o600
-    for name in (str(tmp_path / "link"), str(tmp_path), str(tmp_path / "none" / "log"), "a\0b"):
-        with pytest.raises(LacliError, match="cannot write the log") as caught:
-            Transcript(name, pytest.fail)
-        assert "\n" not in str(caught.value)
+def follow(commands: Commands, chat: FakeChat, step: str, saved: Path) -> None:
+    conversation = chat.conversation
+    match step:
+        case "talk" | "ask":
+            conversation.ask(f"{step} {len(conversation.messages)}")
+            if step == "talk":
+                conversation.answer("yes", (7, 8))
+        case "regen":
+            if conversation.take_back_answer():
+                conversation.answer("no")
+        case _:
+            argument = {"load": str(saved), "system": "be long", "set": f"n {len(conversation.messages)}"}.get(step, "")
+            command = parse(f"/{step} {argument}".strip())
+            assert command
+            commands.run(command)
+
+
+def test_a_chat_that_is_cleared_or_left_for_another_stays_in_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with Log(str(path), pytest.fail) as log:
+        log.update(CHAT)
+        log.begin()
+        assert read_chat(path) == CHAT
+        log.update(replace(CHAT, system="another"))
+    assert read_chat(path).system == "another" and path.read_text("utf-8").count('"saved"') == 2
+    torn = path.read_bytes()[:-5]
+    path.write_bytes(torn)
+    with Log(str(path), pytest.fail) as log:
+        log.update(CHAT)
+    assert path.read_bytes().startswith(torn + b"\n") and read_chat(path).damaged
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")
 def test_a_log_that_another_chat_writes_is_refused_until_that_ends(tmp_path: Path) -> None:
-    with begun(tmp_path / "log", CHAT), pytest.raises(LacliError, match="another chat is writing the log .*/log"):
-        begun(tmp_path / "log")
-    begun(tmp_path / "log").close()
-    assert read_chat(tmp_path / "log").messages == CHAT.messages
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
-def test_a_log_that_is_deleted_is_told_once_and_one_that_is_moved_goes_on(tmp_path: Path) -> None:
-    said: list[str] = []
-    with opened(tmp_path / "log", said.append) as transcript:
-        transcript.begin(CHAT)
-        (tmp_path / "log").rename(tmp_path / "moved")
-        transcript.changed("undo")
-        assert not said and '"undo"' in (tmp_path / "moved").read_text("utf-8")
-        (tmp_path / "moved").unlink()
-        for _ in range(2):
-            transcript.changed("undo")
-        assert said == [f"the log {tmp_path / 'log'} ends here: it was deleted"] and transcript.is_lost
+    with Log(str(tmp_path / "log"), pytest.fail) as log:
+        log.update(CHAT)
+        with pytest.raises(LacliError, match="another chat is writing the log .*/log"):
+            Log(str(tmp_path / "log"), pytest.fail)
+    Log(str(tmp_path / "log"), pytest.fail).close()
+    assert read_chat(tmp_path / "log") == CHAT
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_said_once_and_the_chat_goes_on() -> None:
+def test_a_full_disk_is_said_once_and_the_chat_goes_on(tmp_path: Path) -> None:
     said: list[str] = []
-    with opened(Path("/dev/full"), said.append) as transcript:
-        transcript.begin(CHAT)
-        transcript.changed("undo")
-    assert said == ["the log /dev/full ends here: No space left on device"]
-    Transcript(None, pytest.fail).begin(CHAT)
+    with Log(str(tmp_path / "log"), said.append) as log:
+        log.update(CHAT)
+        assert log._file
+        log._file.close()
+        log._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115  # the log closes it
+        for _ in range(2):
+            log.update(replace(CHAT, system="new"))
+    assert log.is_lost and len(said) == 1 and said[0].startswith(f"the log {tmp_path / 'log'} ends here: ")

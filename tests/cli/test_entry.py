@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import shellingham
 
 from lacli import __main__
 from tests.program import IN_BASH, PROGRAM, ROOT, Done, call, run, start
@@ -116,31 +115,6 @@ def test_a_home_that_cannot_be_written_is_one_line() -> None:
     done = run("--install-completion", env={"HOME": "/dev/null/home"}, program=IN_BASH)
     assert (done.code, done.out) == (1, "") and done.err.startswith("lacli: /dev/null")
     assert done.err.count("\n") == 1 and "Not a directory" in done.err
-
-
-@pytest.mark.parametrize(
-    ("shell", "wanted", "what"),
-    [
-        ("", [], "--show-completion: lacli was not started from a shell"),
-        ("sh", ["bash"], "--show-completion: no script completes in sh"),
-        (
-            "fish",
-            ["zsh"],
-            "--show-completion is for the shell it is called in, which is fish (call it at a prompt of zsh)",
-        ),
-    ],
-)
-def test_completion_in_no_shell_or_another_one_is_refused(
-    shell: str, wanted: list[str], what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def detect() -> tuple[str, str]:
-        if not shell:
-            raise shellingham.ShellDetectionFailure
-        return shell, f"/bin/{shell}"
-
-    monkeypatch.setattr(shellingham, "detect_shell", detect)
-    done = call("--show-completion", *wanted)
-    assert (done.code, done.out) == (2, "") and done.err.startswith(f"lacli: {what}")
 
 
 def test_what_the_system_refuses_is_one_line_and_a_traceback_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:

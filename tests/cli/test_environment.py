@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from lacli.cli.environment import LLAMA_CPP, known_variables, unknown_variables, variables
+from lacli.cli.environment import LLAMA_CPP, variables
 from lacli.cli.main import commands
 from lacli.cli.prompt_options import PromptOptions
 from lacli.settings import DecodeSettings
@@ -31,6 +31,7 @@ PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) fo
 
 SAMPLES = {
     "--chat-template-kwargs": ('{"a": 1}', '{"a": 2}'),
+    "--engine": ("ik", "llama"),
     "--flash-attn": ("on", "off"),
     "--stats": ("full", "short"),
     "--cache-type-k": ("q8_0", "q4_0"),
@@ -38,9 +39,6 @@ SAMPLES = {
     "--preset": ("code", "13b"),
     "--mode": ("lookup", "jacobi"),
     "--sources": ("pool", "suffix,window"),
-    "--window-init": ("random", "prompt"),
-    "--window-shift": ("refill", "once"),
-    "--engine": ("ik", "llama"),
     "--verify": ("rejection", "match"),
     "--color": ("on", "off"),
     "--dry-base": ("1.25", "1.5"),
@@ -53,7 +51,7 @@ SAMPLES = {
 }
 """Values of options that are neither numbers of any size nor switches: two that differ."""
 
-CLEAN = {name: value for name, value in os.environ.items() if name not in known_variables(COMMANDS)}
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("LACLI_", "LLAMA_"))}
 """The environment without defaults of options."""
 
 ONE_RUN = {"--prompt", "--file", "--system-prompt-file", "--raw", "--stop", "--json"}
@@ -126,15 +124,9 @@ LEFT_OUT = [
     (["--stats=full", "m.gguf"], "stats", "full"),
     (["--stats=off"], "stats", ""),
     (["-p", "--stats"], "stats", ""),
-    (["-fa"], "flash_attention", "on"),
-    (["-fa", "-t", "1"], "flash_attention", "on"),
-    (["-fa", "m.gguf"], "flash_attention", "on"),
-    (["--flash-attn", "--stats"], "flash_attention", "on"),
     (["-fa", "off", "m.gguf"], "flash_attention", "off"),
     (["-fa", "auto"], "flash_attention", "auto"),
-    (["-fa=off"], "flash_attention", "off"),
     (["-fa", "-1"], "flash_attention", "auto"),
-    (["--color", "-t", "1"], "color", "on"),
     (["--color", "off", "m.gguf"], "color", "off"),
 ]
 """Arguments of `lacli run`, a parameter and its value."""
@@ -154,7 +146,7 @@ def test_a_value_that_may_be_left_out_is_the_next_word_only_where_that_can_be_on
 def test_the_variable_of_stats_takes_yes_and_no_beside_its_words(said: str, value: str) -> None:
     stats = next(each for each in COMMANDS["chat"].params if each.name == "stats")
     assert parsed("chat", stats, [], {"LACLI_STATS": said}) == value
-    assert "--stats: 'most' is neither 'short' nor 'full'" in refused("run", "-p", "hi", "--stats=most")
+    assert "'most' is not one of 'on', 'off'" in refused("run", "-p", "hi", "--stats=most")
 
 
 THEIR_WORDS = {
@@ -165,6 +157,7 @@ THEIR_WORDS = {
         **dict.fromkeys(("auto", "-1"), "auto"),
     },
     "OFFLINE": {**dict.fromkeys(("on", "enabled", "true"), "1"), **dict.fromkeys(("off", "disabled", "false"), "0")},
+    "CONTEXT_SHIFT": {"enabled": "1", "disabled": "0"},
     "UI": {"enabled": "1", "disabled": "0"},
 }
 """What llama.cpp's variables may say, and what our options call it. Source: common/arg.cpp."""
@@ -179,17 +172,6 @@ def test_a_variable_of_llama_cpps_is_read_in_its_words(name: str) -> None:
         assert parsed(command, parameter, [], {theirs: word}) == expected, word
 
 
-@pytest.mark.parametrize("command", ["run", "bench", "check", "cost"])
-def test_every_option_of_the_model_and_of_sampling_has_a_variable_and_no_question_has_one(command: str) -> None:
-    for parameter in COMMANDS[command].params:
-        panel = getattr(parameter, "rich_help_panel", None)
-        texts = {"--grammar", "--grammar-file", "--json-schema", "--json-schema-file", "--logit-bias"}
-        if panel in ("Model", "Sampling") and not texts.union({"--dry-sequence-breaker"}).intersection(parameter.opts):
-            assert parameter.envvar, parameter.opts
-        if ONE_RUN.union(texts).intersection(parameter.opts):
-            assert not parameter.envvar, parameter.opts
-
-
 def test_every_long_spelling_makes_a_variable_which_means_the_same_option_in_every_command() -> None:
     found: dict[str, str] = {}
     for name, parameter in EVERY:
@@ -198,35 +180,7 @@ def test_every_long_spelling_makes_a_variable_which_means_the_same_option_in_eve
         assert len(parameter.envvar) == len({*parameter.envvar}), (name, parameter.opts)
         for variable in parameter.envvar:
             assert found.setdefault(variable, long_name(parameter)) == long_name(parameter)
-    known = known_variables(COMMANDS)
-    assert {*found} | {"LACLI_DEBUG"} == {*known} and known["LACLI_WINDOW"] == "-W" and known["LACLI_DEBUG"] == ""
-
-
-LLAMA_CPPS_OWN = (
-    *("UBATCH", "REPACK", "NO_CONTEXT_SHIFT", "NO_OFFLINE", "N_GPU_LAYERS_DRAFT", "CTX_SIZE_DRAFT", "THREADS_HTTP"),
-    *("CACHE_TYPE_K_DRAFT", "CHAT_TEMPLATE_FILE", "MODEL_URL", "MODEL_DRAFT", "MODELS_DIR", "N_PARALLEL", "FIT_CTX"),
-    *("SPEC_DRAFT_CACHE_TYPE_V", "HF_REPO", "CACHE_RAM", "CACHE_REUSE", "N_CPU_MOE", "CPU_MOE", "TOOLS", "API_PREFIX"),
-)
-"""Variables that llama.cpp reads and lacli does not, those that resemble one that it reads among them."""
-
-
-def test_of_llama_cpps_variables_only_slips_in_those_that_lacli_reads_are_unknown() -> None:
-    slips = {"MODLE": "MODEL", "CTX_SIZ": "CTX_SIZE", "THREAD": "THREADS", "N_GPU_LAYER": "N_GPU_LAYERS"}
-    environ = {f"LLAMA_ARG_{name}": "1" for name in (*slips, *LLAMA_CPPS_OWN)}
-    meant = {f"LLAMA_ARG_{slip}": f"did you mean LLAMA_ARG_{name}?" for slip, name in slips.items()}
-    assert unknown_variables(environ, known_variables(COMMANDS)) == meant
-    assert unknown_variables({"LACLI_NO_MEASURE": "1"}, known_variables(COMMANDS)) == {
-        "LACLI_NO_MEASURE": "write LACLI_MEASURE=0"
-    }
-
-
-def test_a_variable_with_a_short_flags_name_is_told_the_long_one() -> None:
-    said = unknown_variables({"LACLI_N": "1", "LACLI_C": "1", "LACLI_Y": "1"}, known_variables(COMMANDS))
-    assert {*said["LACLI_N"].removeprefix("did you mean ").rstrip("?").split(" or ")} == {
-        "LACLI_PREDICT",
-        "LACLI_NGRAM",
-    }
-    assert said["LACLI_C"] == "did you mean LACLI_CTX_SIZE?" and said["LACLI_Y"] == ""
+    assert found["LACLI_WINDOW"] == "--window"
 
 
 def test_names_are_made_from_the_long_name_or_taken_from_llama_cpp() -> None:
@@ -251,12 +205,6 @@ def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_wit
     ]
 
 
-def test_help_shows_llama_cpps_names_and_the_rule_for_ours() -> None:
-    out = " ".join(call("run", "--help-all").out.split())
-    assert "(LLAMA_ARG_TOP_K)" in out and "LACLI_TOP_K" not in out
-    assert "LACLI_WINDOW=10 for --window" in out
-
-
 UNSEEN = {"--quiet", "--color", "--show-accepted", "--history", "--parallel"}
 """What a run has used up before it asks, and what is for the chat that it may become or for --prompts."""
 
@@ -268,7 +216,7 @@ def test_every_flag_changes_the_settings_of_a_run(parameter: Any) -> None:
     # Mirostat draws nothing at temperature 0, and one device of several is chosen where the model is not split.
     base = [*([] if "--temp" in parameter.opts else ["--temp", "0.7"])]
     base += ["-sm", "none"] if "--main-gpu" in parameter.opts else []
-    env = {"LACLI_NO_REPACK": "0", "LACLI_MEASURE": "1"}  # the tests of a faulty build set the one, all set the other
+    env = {"LACLI_NO_REPACK": "0", "LACLI_LEARN": "1"}  # the tests of a faulty build set the one, all set the other
     plain = settings_of_run(*base, **env)
     assert settings_of_run(*base, *as_flag(parameter, samples(parameter)[0])) != plain
 
@@ -284,67 +232,8 @@ def refused(*arguments: str, **env: str) -> str:
     return done.err
 
 
-@pytest.mark.parametrize(
-    ("command", "variable", "value", "words"),
-    [
-        ("run -q -p hi", "LACLI_THREADS", "many", "-t"),
-        ("run -q -p hi", "LLAMA_ARG_THREADS", "many", "-t"),
-        ("run -q -p hi", "LACLI_WINDOW", "-3", "-W"),
-        ("run -q -p hi", "LACLI_WINDOW", "300", "-W"),
-        ("run -q -p hi", "LACLI_WINDOW", "foo", "-W is 'foo', which is no whole number (LACLI_WINDOW sets"),
-        ("run -q -p hi", "LACLI_TEMP", "hot", "--temp is 'hot', which is no number (LACLI_TEMP sets"),
-        ("run -q -p hi", "LACLI_TOP_K", "-9", "--top-k"),
-        (
-            "run -q -p hi",
-            "LACLI_STRICT",
-            "maybe",
-            "--strict is 'maybe', which is neither yes nor no",
-        ),
-        ("run -q -p hi", "LACLI_MODE", "jacoby", "--mode"),
-        ("run -q -p hi", "LACLI_N_GPU_LAYERS", "most", "-ngl"),
-        ("run -q -p hi", "LACLI_CACHE_TYPE_K", "q9", "-ctk"),
-        ("run -q -p hi", "LACLI_COLOR", "blue", "--color"),
-        ("run -q -p hi", "LLAMA_ARG_FLASH_ATTN", "2", "-fa"),
-        ("run -q -p hi", "LLAMA_ARG_OFFLINE", "perhaps", "--offline"),
-        ("run -q -p hi", "LLAMA_ARG_CHAT_TEMPLATE", "nonesuch", "--chat-template"),
-        ("mask", "LACLI_WINDOW", "-3", "-W"),
-        ("bench", "LACLI_WINDOW", "3-", "-W"),
-        ("cost", "LACLI_BATCH", "-3", "-b"),
-        ("check", "LACLI_NGRAM", "1", "-N"),
-        ("doctor", "LACLI_THREADS", "-2", "-t"),
-        ("rpc-server", "LLAMA_ARG_THREADS", "-2", "-t"),
-    ],
-)
-def test_an_error_names_the_variable_that_the_value_comes_from(
-    command: str, variable: str, value: str, words: str
-) -> None:
-    line = refused(*command.split(), **{"LACLI_THREADS": "", variable: value})
-    assert f"{variable} sets" in line and words in line
-
-
 def test_raw_wins_over_a_template_of_the_environment_and_not_over_one_of_the_command_line() -> None:
     for name in ("LACLI_CHAT_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE"):
         assert call("run", "-q", "-n", "1", "-p", "hi", "--raw", env={name: "nonesuch"}).code == 0
     flags = ("--raw", "--chat-template", "chatml")
     assert "drop one" in refused("run", "-p", "hi", *flags, LACLI_CHAT_TEMPLATE="nonesuch")
-
-
-def test_a_flags_own_error_names_no_variable() -> None:
-    assert "LACLI" not in refused("run", "-p", "hi", "-W", "-3", LACLI_WINDOW="-4")
-    assert "LACLI" not in refused("run", "-p", "hi", "-N", "1", LACLI_WINDOW="5")
-
-
-@pytest.mark.parametrize(("typed", "named"), [([], True), (["none-here.gguf"], False)])
-@pytest.mark.parametrize("model", ["nonesuch", "nonesuch.gguf"])
-def test_a_model_of_the_environment_is_named_as_the_culprit_where_no_other_is_typed(
-    typed: list[str], named: bool, model: str
-) -> None:
-    done = call("run", *typed, "-p", "hi", env={"LACLI_MODEL": model})
-    assert done.code == 1 and "no such" in done.err and ("LACLI_MODEL sets -m" in done.err) is named
-
-
-@pytest.mark.parametrize("env", [{}, {"LACLI_MODEL": ""}])
-@pytest.mark.parametrize("path", ["nonesuch.gguf", "./nonesuch"])
-def test_a_mistyped_path_is_the_error_and_not_the_prompt_that_is_missing_too(path: str, env: dict[str, str]) -> None:
-    done = call("run", path, env=env)
-    assert (done.code, "no such file: nonesuch" in done.err) == (1, True), done.err

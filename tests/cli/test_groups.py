@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import pytest
 import typer
 
 from lacli.cli.groups import with_groups
@@ -25,11 +24,3 @@ def test_an_option_of_the_command_leaves_the_groups_at_its_default() -> None:
     app.command()(command)
     typer.main.get_command(app)(["-b", "2", "-c", "3"], standalone_mode=False)
     assert got == [(2, 38)]
-
-
-def test_a_parameter_that_is_no_option_hides_none() -> None:
-    with pytest.raises(AssertionError, match="only an option"):
-
-        @with_groups(total=sizes)
-        def command(context: typer.Context, *, total: int) -> None:
-            pass

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from lacli.cli.main import commands
 from lacli.cli.model_names import complete_model
 from lacli.settings import MODES
 from tests.fakes import hub_cache
@@ -58,7 +57,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("lacli ru", ["run"]),
         ("lacli run --mod", ["--model", "--mode"]),
-        ("lacli chat --help-", ["--help-all"]),
         ("lacli run --mode ", list(MODES)),
         ("lacli bench --color o", ["on", "off"]),
         ("lacli doctor --no-", ["--no-test"]),
@@ -67,14 +65,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_commands_options_choices_and_files_are_completed(line: str, offered: list[str], folder: Path) -> None:
     assert completed(line) == offered
-
-
-@pytest.mark.parametrize("command", ["run", "chat", "bench"])
-def test_every_flag_is_completed_also_those_that_only_the_whole_help_shows(command: str) -> None:
-    offered = {*completed(f"lacli {command} -")}
-    for parameter in commands()[command].params:
-        if parameter.param_type_name == "option" and not parameter.hidden:
-            assert {*parameter.opts, *parameter.secondary_opts} <= offered
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

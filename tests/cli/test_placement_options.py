@@ -109,12 +109,6 @@ def test_servers_are_handed_on() -> None:
     assert wanted == ReplicaSettings(rpc=("127.0.0.1:50052", "127.0.0.1:50053"))
 
 
-def test_a_variable_that_sets_a_wrong_name_is_named() -> None:
-    done = call("run", "-p", "hi", env={"LLAMA_ARG_DEVICE": "nowhere"})
-    assert done.code == 2 and len(done.err.splitlines()) == 1
-    assert "there is no device 'nowhere'" in done.err and "LLAMA_ARG_DEVICE sets --device" in done.err
-
-
 def test_a_run_on_the_processor_alone_says_what_a_run_says() -> None:
     flags = ("run", "-q", "-p", "hi", "-n", "8", "-t", "1")
     plain, alone = call(*flags), call(*flags, "--device", "none", "-ngl", "99")

@@ -69,11 +69,6 @@ ASKED = ("run", "-q", "-p", "hi")
 
 SLIPS = [
     (FAILED, ("run", "-q", "nosuch.gguf", "-p", "hi"), "no such file: nosuch.gguf"),
-    (
-        USAGE,
-        ("run", "-q", "What is a tree?", "-p", "hi"),
-        "(a prompt goes behind a model: smollm2-135m 'What is a tree?')",
-    ),
     *((USAGE, ("run", "-q", "-p", prompt), "the prompt is empty") for prompt in ("", " ", "\n")),
     (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
     (FAILED, (*ASKED, "-sysf", "nosuch.txt"), "cannot read nosuch.txt"),
@@ -89,61 +84,52 @@ SLIPS = [
         (USAGE, (*ASKED, flag, str(least - 1)), f"{flag} is {least - 1} ({flag} must be at least {least})")
         for least, flags in (
             (0, ("-W", "-G")),
-            (1, ("--pool-keys", "--lookup-match", "--lookup-draft", "-b")),
+            (1, ("--lookup-match", "--lookup-draft", "-b")),
             (2, ("-N",)),
         )
         for flag in flags
     ),
-    *((USAGE, (*ASKED, flag, "-2"), f"lacli: {flag}") for flag in ("-c", "-t", "-tb", "-n")),
+    *((USAGE, (*ASKED, flag, "-2"), f"lacli: {flag}") for flag in ("-c", "-t", "-tb")),
     (USAGE, (*ASKED, "-c", "5000000000"), "-c can be at most"),
     *((USAGE, (*ASKED, flag, "100000"), f"{flag} is 100000 (llama.cpp runs at most") for flag in ("-t", "-tb")),
     *((USAGE, (*ASKED, flag, "f17"), f"{flag} f17") for flag in ("-ctk", "-ctv")),
     (USAGE, (*ASKED, "-ctk", "f17"), "did you mean f16?"),
     (USAGE, (*ASKED, "-ctk", "x"), "f16, bf16, q8_0"),
     (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
-    (USAGE, (*ASKED, "-n", "many"), "-n is 'many', which is no whole number"),
-    (USAGE, (*ASKED, "-ng", "3"), "no such option: -ng (did you mean -ngl?)"),
-    (USAGE, (*ASKED, "-n", "-5"), "-n is '-5', which is below -1, the least (lacli run"),
-    (USAGE, (*ASKED, "-W", "1.5"), "-W is '1.5', which is no whole number"),
+    (USAGE, (*ASKED, "-n", "many"), "invalid value for '-n'"),
+    (USAGE, (*ASKED, "-n", "-5"), "greater than or equal to -1 (lacli run -h lists"),
+    (USAGE, (*ASKED, "-W", "1.5"), "invalid value for '-W'"),
     (USAGE, (*ASKED, "-ngl", "most"), "neither a number nor 'auto' nor 'all'"),
     (USAGE, (*ASKED, "--flash-attn=perhaps"), "'on', 'off', 'auto'"),
     (USAGE, (*ASKED, "--mode", "magic"), "'lookahead'"),
-    (USAGE, (*ASKED, "--mode", "lookahed"), "did you mean lookahead?"),
     (USAGE, (*ASKED, "--chat-template", "chatlm"), "did you mean chatml?"),
     (USAGE, ("bench", "--modes", "plan"), "did you mean plain?"),
     (USAGE, ("bench", "--classes", "edits"), "did you mean edit?"),
     (USAGE, (*ASKED, "--preset", "poem"), "'creative'"),
-    (USAGE, (*ASKED, "--colour", "on"), "did you mean --color?"),
+    (USAGE, (*ASKED, "--colour", "on"), "Possible options: --color"),
     (USAGE, ("run", "--frobnicate"), "no such option: --frobnicate"),
-    (USAGE, ("run", "--gpu", "9"), "did you mean --gpu-layers?"),
-    (USAGE, ("run", "-pHello"), "no such option: -pHello (did you mean -p Hello?)"),
-    (USAGE, ("run", "-p"), "'-p' requires an argument (lacli run --help-all"),
-    (USAGE, ("chat", "-n"), "'-n' requires an argument (lacli chat --help-all"),
-    (USAGE, ("--version", "-n"), "no such option: -n (lacli run, chat and others have it)"),
+    (USAGE, ("run", "-p"), "'-p' requires an argument"),
     (USAGE, ("--frob", "-n"), "no such option: --frob (lacli -h"),
-    (USAGE, ("qwen2.5-0.5b",), "lacli run qwen2.5-0.5b"),
+    (USAGE, ("qwen2.5-0.5b",), "no such command 'qwen2.5-0.5b'"),
     (FAILED, ("run", "-q", "nosuch.gguf", "hello"), "no such file: nosuch.gguf"),
     (USAGE, ("run", "model.gguf", "hello", "-p", "hi"), "the prompt is given twice"),
     (USAGE, ("run", "model.gguf", "-m", "other.gguf"), "MODEL is model.gguf and -m is other.gguf"),
     (USAGE, ("show", "-m", "model.gguf", "-hf", "owner/repo"), "-m is model.gguf and -hf is hf:owner/repo"),
-    (USAGE, (*ASKED, "-cnv", "--json"), "-cnv is a chat"),
-    (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "words behind the prompt: is it? (put the prompt into quotes)"),
-    (USAGE, ("run", "Why?", "phi-4"), "PROMPT stands before MODEL (write phi-4 'Why?')"),
-    (USAGE, ("run", str(STDLIB_7M), "-5 plus 3"), "no such option: -5 (a text that begins with - needs -p)"),
+    (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "unexpected extra argument(s) (is it?)"),
+    (USAGE, ("run", str(STDLIB_7M), "-5 plus 3"), "no such option: -5"),
     (USAGE, (*ASKED, "-j", __file__), "names a file (--json-schema-file reads it)"),
-    (USAGE, ("-v",), "did you mean -V? lacli run, chat and others have -v"),
-    (USAGE, ("check", "--modes", "plain"), "did you mean --mode or --model? lacli bench has --modes"),
+    (USAGE, ("-v",), "no such option: -v"),
+    (USAGE, ("check", "--modes", "plain"), "Possible options: --mode"),
     (USAGE, (*ASKED, "--stop", ""), "--stop is empty"),
-    (USAGE, (*ASKED, "-e"), "-e: texts are taken as they stand, backslashes too ($'a\\nb' has a line break in bash)"),
+    (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
     (USAGE, ("walk",), "no such command 'walk'"),
-    (USAGE, ("bensh",), "no such command 'bensh' (did you mean bench?)"),
+    (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
     (USAGE, ("delete",), "no such command 'delete'"),
-    (USAGE, ("./model.gguf",), "lacli run ./model.gguf"),
     (USAGE, ("--frobnicate",), "no such option: --frobnicate"),
-    (USAGE, ("check", "--replicas", "2"), "no such option: --replicas (lacli run, chat and others have it)"),
-    (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor --help-all lists what there is"),
-    (USAGE, ("run", "--no-test"), "no such option: --no-test (lacli doctor has it)"),
-    *((USAGE, ("run", "--no-stdin", *dash), "--no-stdin") for dash in (["-"], ["-p", "-"], ["-f", "-"])),
+    (USAGE, ("check", "--replicas", "2"), "no such option: --replicas"),
+    (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor -h lists what there is"),
+    (USAGE, (*ASKED, "--lora", "x"), "llama-export-lora"),
+    *((USAGE, ("run", "--no-stdin", *dash), "--no-stdin") for dash in (["-p", "-"], ["-f", "-"])),
 ]
 """Each: the exit code, what was typed, and words of the line."""
 
@@ -159,7 +145,6 @@ def test_a_slip_on_the_command_line_is_one_line_with_a_hint(code: int, arguments
 def test_a_path_that_is_no_model_says_what_it_is(tiny: Path, tmp_path: Path) -> None:
     assert f"{tiny.parent} is a directory (name a file in it: {tiny})" in refused(str(tiny.parent), "-p", "hi")
     assert "is a directory" in refused(str(tmp_path), "-p", "hi")
-    assert len(refused("What is a tree? " * 500, "-p", "hi", code=USAGE)) < 200
     path = tmp_path / "model.gguf"
     for content, words in ((b"", "is empty"), (b"Hello, world.\n", "is not a GGUF"), (b"GG", "is not a GGUF file")):
         path.write_bytes(content)
@@ -187,7 +172,7 @@ def test_a_prompt_that_is_empty_or_not_utf8_wherever_it_comes_from(tmp_path: Pat
     "flags",
     [
         *("-W 255 -G 0 -N 2", "-W 0 -G 255 -N 2", "-W 0 -G 0 -N 2", "-W 100 -G 155 -N 8", "-b 4294967296"),
-        *("-N 99999 -b 2999940", "--pool-keys 99999999999", "-ngl 99999999999", "-c 1", "-ctk q8_0 -ctv q8_0"),
+        *("-N 99999 -b 2999940", "-ngl 99999999999", "-c 1", "-ctk q8_0 -ctv q8_0"),
     ],
 )
 def test_the_largest_sizes_run_and_absurd_ones_are_only_cut(flags: str, tiny: Path) -> None:
@@ -331,8 +316,8 @@ def test_a_name_that_is_no_text_is_a_name_like_another(tiny: Path, tmp_path: Pat
     assert found["predicted_n"] == 2
 
 
-def test_no_prompt_on_a_terminal_is_wrong_usage_where_it_cannot_be_a_chat() -> None:
-    done = finish(on_terminal("run", "--json", env={"NO_COLOR": "1"}))
+def test_no_prompt_on_a_terminal_is_wrong_usage() -> None:
+    done = finish(on_terminal("run", env={"NO_COLOR": "1"}))
     assert "there is no prompt" in complaint(Done(done.code, "", done.out), USAGE)
     assert "-p" in done.out and "-f FILE" in done.out
 
@@ -348,7 +333,7 @@ def test_a_prompt_longer_than_the_context_and_the_context_that_fits() -> None:
 def test_a_closed_standard_input() -> None:
     shell = ("sh", "-c", 'exec "$@" <&-', "sh", *PROGRAM)
     assert "there is no prompt" in complaint(run("run", "-q", program=shell), USAGE)
-    assert "standard input is closed" in complaint(run("run", "-q", "-", program=shell))
+    assert "standard input is closed" in complaint(run("run", "-q", "-p", "-", program=shell))
     assert run("run", "-q", "-p", "hi", "-n", "1", program=shell).code == 0
 
 

@@ -152,14 +152,6 @@ def test_typed_keys_are_not_shown_and_the_next_reader_gets_them(usual: list[Any]
     assert attributes(terminal) == usual
 
 
-def test_for_an_editor_they_wait_as_they_were_typed_whatever_ctrl_c_stops() -> None:
-    body = INTERRUPTED + "print(os.read(0, 9))"
-    terminal = program(body, context="interrupts.hidden_keys(raw=True)")
-    terminal.expect_exact("WAITING")
-    terminal.send("a\x7f\x04\x03")
-    terminal.expect_exact(r"b'a\x7f\x04'")
-
-
 @pytest.fixture
 def shell() -> Iterator[pexpect.spawn]:
     """A shell with job control and without an editor of its own."""

@@ -32,7 +32,7 @@ MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", context=100, to
 class FakeChat(Chat):
     """Its tokens are words, and its answers `pieces`; what is no piece is raised among them, and what came is kept.
 
-    refuses: settings that it does not take; anew: what it says of those that it takes; lost: sentences about replicas.
+    refuses: settings that it does not take; anew: what it says of those that it takes.
     """
 
     conversation: Conversation = field(default_factory=Conversation)
@@ -44,7 +44,6 @@ class FakeChat(Chat):
     cells: int = 100
     pieces: list[str | type[BaseException] | BaseException] = field(default_factory=lambda: ["ye", "s"])
     notes: list[str] = field(default_factory=list)
-    dropped: int = 0
     ended: Finish = "eog"
 
     @property
@@ -61,6 +60,7 @@ class FakeChat(Chat):
             sources=self.settings.decode_settings.sources,
             sampling=self.settings.sampling,
             model_settings=ModelSettings(),
+            decoder=SimpleNamespace(context_hint=lambda tokens: f"-c {tokens} has room"),
             copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
             times_plain=lambda run: 1.2,
         )
@@ -102,12 +102,6 @@ class FakeChat(Chat):
 
     def clear(self) -> None:
         self.conversation.clear()
-
-    def compact(self) -> int:
-        dropped = 0
-        while self.conversation.drop_oldest():
-            dropped += 1
-        return dropped
 
     def recall(self) -> None:
         pass

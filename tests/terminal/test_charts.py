@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.terminal.charts import Canvas, drawable, histogram
+from lacli.terminal.charts import drawable, histogram
 
 
 def test_a_histogram_counts_tokens_from_1() -> None:
@@ -41,13 +41,3 @@ def test_drawings_are_ascii_where_the_stream_or_the_locale_takes_no_others(
 
 def test_words_that_the_stream_takes_stay_as_they_are() -> None:
     assert drawable("naïve", "latin-1") == "naïve"
-
-
-def test_a_canvas_has_eight_dots_a_cell() -> None:
-    canvas = Canvas(1, 1)
-    for x in range(2):
-        for y in range(4):
-            canvas.dot(x, y)
-    canvas.dot(2, 0)
-    canvas.dot(0, -1)
-    assert canvas.lines() == ["⣿"]

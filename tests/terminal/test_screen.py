@@ -6,8 +6,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
-from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,16 +89,6 @@ def test_there_is_no_legend_where_nothing_was_marked(streams: Streams, screen: d
     Screen(**{"show_accepted": True, **screen}).legend({POOL: 1})
     Screen(color="on", show_accepted=True).legend({})
     assert streams.err() == ""
-
-
-def test_streams_that_end_in_one_file_are_shared_and_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (tmp_path / "one").open("w") as one, (tmp_path / "one").open("a") as same, (tmp_path / "two").open("w") as two:
-        monkeypatch.setattr(sys, "stdout", one)
-        for stderr, shared in ((same, True), (two, False), (None, False), (StringIO(), False)):
-            monkeypatch.setattr(sys, "stderr", stderr)
-            assert Screen().shared is shared
 
 
 def test_text_is_out_before_the_next_token_comes(streams: Streams) -> None:

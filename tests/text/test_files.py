@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lacli.chat.terminal import KeptHistory
 from lacli.chat.transcript import read_chat
 from lacli.errors import LacliError
 from lacli.hub.cache import newest_snapshot
@@ -51,13 +50,7 @@ def chat(path: Path) -> object:
     return None
 
 
-def history(path: Path) -> object:
-    said: list[str] = []
-    found = KeptHistory(path, said)
-    return None if len(said) == 1 and not found.get_strings() else said
-
-
-@pytest.mark.parametrize("reader", [aliases, commit, chat, history])
+@pytest.mark.parametrize("reader", [aliases, commit, chat])
 @pytest.mark.parametrize("spoil", [fifo, zeros, deep, endless, Path.mkdir])
 def test_what_is_no_file_of_ours_is_set_aside(
     reader: Callable[[Path], object], spoil: Callable[[Path], None], tmp_path: Path
