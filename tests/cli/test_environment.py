@@ -157,7 +157,6 @@ THEIR_WORDS = {
         **dict.fromkeys(("auto", "-1"), "auto"),
     },
     "OFFLINE": {**dict.fromkeys(("on", "enabled", "true"), "1"), **dict.fromkeys(("off", "disabled", "false"), "0")},
-    "CONTEXT_SHIFT": {"enabled": "1", "disabled": "0"},
     "UI": {"enabled": "1", "disabled": "0"},
 }
 """What llama.cpp's variables may say, and what our options call it. Source: common/arg.cpp."""
