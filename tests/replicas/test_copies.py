@@ -80,7 +80,6 @@ def test_a_benchmark_is_refused_where_a_server_would_serve_only_one_of_its_conte
     done = call("bench", "-q", "--rpc", "192.0.2.1:50052")
     assert done.code == 2 and "an RPC server serves one" in done.err and done.err.count("\n") == 1
     assert "--rpc" not in call("bench", "--help").out
-    assert "(lacli run, chat and others have it)" in call("check", "--rpc", "192.0.2.1:50052").err
 
 
 def test_what_was_measured_of_one_copy_is_known_of_several() -> None:
