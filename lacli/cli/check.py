@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lacli.bench.tasks import Task
     from lacli.check.compare import Result
     from lacli.check.report import Setup
+    from lacli.ik.context import IkEngine
     from lacli.llamacpp.context import LlamaEngine
     from lacli.llamacpp.model import LlamaModel
     from lacli.session.session import Session
@@ -212,10 +213,10 @@ def _checked(
     return setup, result
 
 
-def _open(model: LlamaModel, model_settings: ModelSettings, decode: DecodeSettings) -> LlamaEngine:
+def _open(model: LlamaModel, model_settings: ModelSettings, decode: DecodeSettings) -> LlamaEngine | IkEngine:
     """A context for a mode, whose logits can be compared and drawn from: the backend does not choose."""
-    from lacli.llamacpp.context import LlamaEngine
+    from lacli.ik.choice import open_context
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
 
     with ctrl_c_ends_at_once():
-        return LlamaEngine(model, model_settings, decode, backend_greedy=False)
+        return open_context(model, model_settings, decode, backend_greedy=False)

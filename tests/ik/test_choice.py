@@ -73,3 +73,9 @@ def test_the_command_line_takes_ik_by_itself_and_says_so() -> None:
     refused = call(*run, "--engine", "ik", "--strict")
     assert (refused.code, refused.out) == (2, "")
     assert len(refused.err.splitlines()) == 1
+
+
+def test_check_opens_its_contexts_with_the_engine_of_the_model() -> None:
+    done = call("check", str(STDLIB_7M), "--engine", "ik", "--each", "1", "-n", "6", "--json")
+    assert done.code == 0, done.err
+    assert "ik_llama.cpp" in done.out
