@@ -13,7 +13,7 @@ from lacli.ik.choice import with_engine
 from lacli.llamacpp.build import Processor
 from lacli.llamacpp.settings import ModelSettings
 from tests.fakes import tiny_models
-from tests.loading import STDLIB_7M
+from tests.loading import STDLIB_7M, smollm2
 from tests.program import call
 
 AUTO, IK = ModelSettings(engine="auto"), ModelSettings(engine="ik")
@@ -62,6 +62,13 @@ def test_an_architecture_that_was_not_tried_keeps_llama(tmp_path: Path) -> None:
     assert with_engine(path, AUTO).engine == "llama"
     with pytest.raises(UsageError, match="was not tried with the architecture mamba"):
         with_engine(path, IK)
+
+
+def test_weights_of_a_type_that_fails_or_was_not_tried_keep_llama() -> None:
+    """Steps of 32 rows and more of Q4_1 give other logits altogether in the wheel."""
+    assert with_engine(smollm2(), AUTO).engine == "llama"
+    with pytest.raises(UsageError, match="weights of the type q4_1"):
+        with_engine(smollm2(), IK)
 
 
 def test_the_command_line_takes_ik_by_itself_and_says_so() -> None:
