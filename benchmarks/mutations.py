@@ -169,7 +169,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "left = self._candidates[: _apply(samplers.sampler_chain, array).size]",
         ),
     ),
-    ("lacli/llamacpp/context.py", ("tests/end_to_end/test_bad_input.py",)): (
+    ("lacli/llamacpp/decoding.py", ("tests/end_to_end/test_bad_input.py",)): (
         ("if not all(map(isfinite, found)):", "if False:"),
     ),
     ("lacli/text/template.py", ("tests/text/test_template.py", "tests/session/test_template_sessions.py")): (

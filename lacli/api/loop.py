@@ -14,8 +14,7 @@ from time import perf_counter
 from lacli.api.request import ENDED, HELD_S, Arrival, Request
 from lacli.decode import Decoder
 from lacli.errors import LacliError, Unavailable
-from lacli.ik.context import IkEngine
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.decoding import DecodingContext
 from lacli.modes import Mode
 from lacli.schedule import News, Schedule, SharedText
 from lacli.text.files import Closing
@@ -154,7 +153,7 @@ class SharedLoop(Closing):
 
     def _interrupt_reading(self) -> None:
         """End the piece of a prompt that is decoded, which may take seconds."""
-        if isinstance(engine := self.decoder.group.engine, LlamaEngine | IkEngine):
+        if isinstance(engine := self.decoder.group.engine, DecodingContext):
             engine.interrupt()
 
     def _run(self) -> None:

@@ -19,6 +19,7 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
     ("llama_get_logits", [POINTER], ctypes.POINTER(ctypes.c_float)),
     ("llama_kv_cache_seq_cp", [POINTER, SEQUENCE, SEQUENCE, POSITION, POSITION], None),
     ("llama_kv_cache_seq_rm", [POINTER, SEQUENCE, POSITION, POSITION], ctypes.c_bool),
+    ("llama_set_n_threads", [POINTER, ctypes.c_uint32, ctypes.c_uint32], None),
     ("llama_set_abort_callback", [POINTER, ctypes.CFUNCTYPE(ctypes.c_bool, POINTER), POINTER], None),
     ("llama_log_set", [LOG_CALLBACK, POINTER], None),
     ("llama_n_batch", [POINTER], ctypes.c_uint32),

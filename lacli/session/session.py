@@ -18,7 +18,8 @@ from lacli.decode import Decoder
 from lacli.engine import Engine, Read, unseen
 from lacli.errors import LacliError, UsageError
 from lacli.ik.choice import with_engine
-from lacli.llamacpp.context import CONTEXT_PAD, Context, max_rollback
+from lacli.llamacpp.context import Context, max_rollback
+from lacli.llamacpp.decoding import CONTEXT_PAD
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven

@@ -18,7 +18,8 @@ from lacli.check.replay import Recorder, accepted_rows, replay
 from lacli.decode import Decoder
 from lacli.engine import Engine
 from lacli.errors import UsageError
-from lacli.llamacpp.context import PREFILL_ROWS_ON_CPU, LlamaEngine
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.decoding import PREFILL_ROWS_ON_CPU
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session

@@ -19,7 +19,8 @@ import pytest
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
-from lacli.llamacpp.context import CONTEXT_PAD, LlamaEngine
+from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.decoding import CONTEXT_PAD
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -308,8 +309,8 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "model.gguf")
-    monkeypatch.setattr("lacli.llamacpp.context.process_time", lambda: 0.0)
-    monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=OBSERVED_S).__next__)
+    monkeypatch.setattr("lacli.llamacpp.decoding.process_time", lambda: 0.0)
+    monkeypatch.setattr("lacli.llamacpp.decoding.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
     decode, threads = lib.llama_decode, list[tuple[object, int]]()
 
