@@ -80,6 +80,7 @@ def cost(
     from lacli.auto.measure import ROWS, MeasurePlan
     from lacli.auto.model_cost import cost_key, cost_of
     from lacli.bench.cost_report import as_json, as_lines
+    from lacli.ik.choice import with_engine
     from lacli.llamacpp.probe import proven
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
@@ -95,6 +96,7 @@ def cost(
     settings, fault = proven(model_settings)
     if fault:
         screen.note(fault)
+    settings = with_engine(path, settings)
     found, is_kept = cost_of(
         cost_key(path, settings, plan),
         plan,

@@ -28,14 +28,15 @@ TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
 INSTALL = "pip install 'lacli[ik]'"
 
 
-def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:
+def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False, copies: bool = False) -> ModelSettings:
     """The settings with the engine decided: ik_llama.cpp's where it is installed and can do what is asked.
 
-    `strict`: one row and many must have the same bits. Raises UsageError where `ik` was asked for and cannot be.
+    `strict`: one row and many must have the same bits. `copies`: several copies, or other machines, decode. Raises
+    UsageError where `ik` was asked for and cannot be.
     """
     if settings.engine == "llama":
         return settings
-    hindrance = _hindrance(path, settings, strict=strict)
+    hindrance = _hindrance(path, settings, strict=strict, copies=copies)
     if hindrance and settings.engine == "ik":
         raise UsageError(f"--engine ik {hindrance[0]}", hindrance[1])
     return replace(settings, engine="llama" if hindrance else "ik")
@@ -50,12 +51,14 @@ def machine_hindrance() -> tuple[str, str] | None:
     return None
 
 
-def _hindrance(path: Path, settings: ModelSettings, *, strict: bool) -> tuple[str, str] | None:
+def _hindrance(path: Path, settings: ModelSettings, *, strict: bool, copies: bool) -> tuple[str, str] | None:
     """Why ik_llama.cpp cannot be used, and what to do; None where it can."""
     if hindrance := machine_hindrance():
         return hindrance
     if strict:
         return "computes several rows with other bits than one, which --strict rules out", OTHERWISE
+    if copies:
+        return "decodes with one copy of a model, on this machine", OTHERWISE
     if offloads(settings):
         return "computes on the processor only", "-ngl 0, or --engine llama"
     if settings.flash_attention == "on" or settings.cache_type_v not in PLAIN_CACHE_TYPES:

@@ -107,9 +107,8 @@ class Session(Closing):
             )
             types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
             self.notes.append(f"--strict decodes with -fa on {types}")
-        whole = replicas is None or replicas == ReplicaSettings()
-        if whole:
-            model_settings = with_engine(path, model_settings, strict=decode_settings.strict)
+        copies = replicas is not None and replicas != ReplicaSettings()
+        model_settings = with_engine(path, model_settings, strict=decode_settings.strict, copies=copies)
         with ExitStack() as stack:
             self.copies = stack.enter_context(Copies(path, model_settings, replicas, verbose=verbose, loading=loading))
             self.model = self.copies.model

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from lacli.auto.measure import measure
+from lacli.auto.model_cost import known_cost
 from lacli.errors import UsageError
 from lacli.ik import choice
 from lacli.ik.choice import with_engine
 from lacli.llamacpp.build import Processor
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.text.records import NAME
 from tests.fakes import tiny_models
-from tests.loading import STDLIB_7M, smollm2
+from tests.loading import STDLIB_7M, load, smollm2
 from tests.program import call
 
 AUTO, IK = ModelSettings(engine="auto"), ModelSettings(engine="ik")
@@ -80,6 +85,26 @@ def test_the_command_line_takes_ik_by_itself_and_says_so() -> None:
     refused = call(*run, "--engine", "ik", "--strict")
     assert (refused.code, refused.out) == (2, "")
     assert len(refused.err.splitlines()) == 1
+
+
+def test_several_copies_keep_llama_or_refuse_ik() -> None:
+    assert with_engine(STDLIB_7M, AUTO, copies=True).engine == "llama"
+    with pytest.raises(UsageError, match="one copy of a model"):
+        load(model_settings=IK, replicas=ReplicaSettings(count=2))
+
+
+def test_what_lacli_cost_measures_is_known_to_a_run_with_the_engine_that_auto_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = count()
+    monkeypatch.setattr("lacli.auto.model_cost.measure", partial(measure, clock=lambda: next(ticks) / 1000))
+    sizes = ("--rows", "1,2", "--contexts", "16", "--seconds", "0.2")
+    done = call("cost", str(STDLIB_7M), *sizes, env={"LACLI_ENGINE": "auto", "XDG_CACHE_HOME": str(tmp_path)})
+    assert done.code == 0, done.err
+    settings = replace(AUTO, threads=1, gpu_layers=0)
+    state = tmp_path / "lacli" / NAME
+    assert known_cost(state, STDLIB_7M, with_engine(STDLIB_7M, settings))
+    assert not known_cost(state, STDLIB_7M, replace(settings, engine="llama"))
 
 
 def test_check_opens_its_contexts_with_the_engine_of_the_model() -> None:
