@@ -11,7 +11,7 @@ from lacli.ik.context import OTHERWISE, IkEngine, IkModel
 from lacli.ik.library import version
 from lacli.llamacpp.build import processor
 from lacli.llamacpp.context import LlamaEngine
-from lacli.llamacpp.gguf import GgufFile, weight_types
+from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
@@ -63,11 +63,10 @@ def _hindrance(path: Path, settings: ModelSettings, *, strict: bool, copies: boo
         return "computes on the processor only", "-ngl 0, or --engine llama"
     if settings.flash_attention == "on" or settings.cache_type_v not in PLAIN_CACHE_TYPES:
         return "computes without flash attention, and so without quantised values in the cache", OTHERWISE
-    with GgufFile(path) as file:
-        architecture = file.text("general.architecture")
+    architecture, types = architecture_and_types(path)
     if architecture not in ARCHITECTURES:
         return f"was not tried with the architecture {architecture}", OTHERWISE
-    if untried := weight_types(path) - TYPES:
+    if untried := types - TYPES:
         return f"was not tried with weights of the type {min(untried)}, or fails with it", OTHERWISE
     return None
 

@@ -279,14 +279,21 @@ def test_a_text_that_ends_elsewhere_is_called_a_bug(
             assert found and found.bug and found.at == len(expected) - 1
 
 
+NARROW = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)
+
+
+@pytest.fixture
+def coarse(model: LlamaModel) -> Iterator[Recorder]:
+    """A context whose cells are rounded so much that texts part."""
+    settings = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
+    with LlamaEngine(model, settings, NARROW) as engine:
+        yield Recorder(engine)
+
+
 def test_what_a_coarse_cache_rounds_away_is_no_bug(
-    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+    coarse: Recorder, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
-    chosen = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)
-    coarse = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
-    with LlamaEngine(model, coarse, chosen) as opened:
-        engine = Recorder(opened)
-        runs = [comparison.one(auto_decoder(engine, chosen), engine, prompt) for prompt in prompts[::3]]
+    runs = [comparison.one(auto_decoder(coarse, NARROW), coarse, prompt) for prompt in prompts[::3]]
     assert [run for run in runs if run.difference], "the texts are equal: the test has lost its point"
     assert bugs(runs) == []
 
@@ -301,14 +308,10 @@ class WrongFarToken(Recorder):
 
 
 def test_a_mistake_is_a_bug_where_rounding_is_larger(
-    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+    coarse: Recorder, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
-    chosen = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)
-    coarse = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
-    with LlamaEngine(model, coarse, chosen) as opened:
-        engine = Recorder(opened)
-        wrong = WrongFarToken(engine)
-        runs = [comparison.one(auto_decoder(wrong, chosen), engine, prompt) for prompt in prompts[:6]]
+    wrong = WrongFarToken(coarse)
+    runs = [comparison.one(auto_decoder(wrong, NARROW), coarse, prompt) for prompt in prompts[:6]]
     found = [run.difference for run in runs if run.bug and run.difference]
     assert any(within(each.margin, each.rounding) for each in found), found
 
