@@ -185,10 +185,10 @@ def check_ik() -> Finding:
     from lacli.ik.library import version
 
     if not (found := version()):
-        return Finding("fine", f"not installed; models on the processor are faster with it: {INSTALL}")
+        return Finding("fine", f"not installed; most models on the processor are faster with it: {INSTALL}")
     if hindrance := machine_hindrance():
         return Finding("fine", f"ik-llama-cpp-python {found} {hindrance[0]}")
-    return Finding("fine", f"ik-llama-cpp-python {found} decodes what the processor alone computes (--engine auto)")
+    return Finding("fine", f"ik-llama-cpp-python {found} decodes tried kinds of models on the processor (--engine auto)")
 
 
 def check_devices() -> Finding:
