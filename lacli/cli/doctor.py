@@ -188,7 +188,7 @@ def check_ik() -> Finding:
         return Finding("fine", f"not installed; most models on the processor are faster with it: {INSTALL}")
     if hindrance := machine_hindrance():
         return Finding("fine", f"ik-llama-cpp-python {found} {hindrance[0]}")
-    return Finding("fine", f"ik-llama-cpp-python {found} decodes tried kinds of models on the processor (--engine auto)")
+    return Finding("fine", f"ik-llama-cpp-python {found} decodes models of tried kinds here (--engine auto)")
 
 
 def check_devices() -> Finding:
