@@ -27,7 +27,7 @@ from lacli import batch
 from lacli.auto.mode import AutoModes
 from lacli.batch import BatchPart
 from lacli.decode import Decoder
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import physical_cores
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -54,8 +54,8 @@ class Bench:
             self.questions.setdefault(row["class"], []).append(row["prompt"])
         self.questions = {name: texts[: arguments.each] for name, texts in self.questions.items()}
 
-    def engine(self, decode: DecodeSettings) -> LlamaEngine:
-        return LlamaEngine(self.model, self.settings, decode)
+    def engine(self, decode: DecodeSettings) -> LlamaContext:
+        return LlamaContext(self.model, self.settings, decode)
 
     def prompt(self, question: str) -> list[int]:
         return self.model.tokenize(TURN.format(question))
@@ -69,7 +69,7 @@ class Bench:
         return b"".join(map(self.model.piece, ids[:tokens])).decode("utf-8", "ignore")
 
 
-def run(engine: LlamaEngine, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
+def run(engine: LlamaContext, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
     """What the steps of one answer say."""
     statistics = RunStatistics(prompt_tokens=len(prompt))
     for step in Decoder(engine, settings, make_mode=AutoModes()).generate(prompt, limit):
@@ -77,7 +77,7 @@ def run(engine: LlamaEngine, settings: DecodeSettings, prompt: list[int], limit:
     return statistics
 
 
-def bare_loop(engine: LlamaEngine, prompt: list[int], limit: int) -> list[float]:
+def bare_loop(engine: LlamaContext, prompt: list[int], limit: int) -> list[float]:
     """When each token came from llama_decode and argmax with nothing around them but a reused one-row batch."""
     context = engine._handle
     row = lib.llama_batch_init(1, 0, 1)
@@ -146,7 +146,7 @@ def choose(bench: Bench) -> Iterator[list[str]]:
         tree.add_path([1000 + sequence], sequence, Origin.WINDOW)
     assert len(tree) == settings.max_outputs
     ways = {"argmax": False, "backend": True}
-    engines = {way: LlamaEngine(bench.model, bench.settings, settings, backend_greedy=on) for way, on in ways.items()}
+    engines = {way: LlamaContext(bench.model, bench.settings, settings, backend_greedy=on) for way, on in ways.items()}
     times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     for _ in range(bench.repeats * 3):
         for way, engine in engines.items():
@@ -183,14 +183,14 @@ def company(bench: Bench) -> Iterator[list[str]]:
                 flash_attention=attention,
                 context=(tokens + 4) * count + 128,
             )
-            with LlamaEngine(bench.model, settings, Capacity(count + 1, 4 * count, ordered=False)) as engine:
+            with LlamaContext(bench.model, settings, Capacity(count + 1, 4 * count, ordered=False)) as engine:
                 for place in range(count):
                     engine.decode(batch.from_tokens(text[:tokens], 0, place))
                 columns.append([_took(bench, engine, parts) for parts in (ones, fours, [read], [read, *ones])])
         yield [str(count), str(tokens), *(f"{ms(on):.0f} / {ms(off):.0f}" for on, off in zip(*columns, strict=True))]
 
 
-def _took(bench: Bench, engine: LlamaEngine, parts: Sequence[BatchPart]) -> float:
+def _took(bench: Bench, engine: LlamaContext, parts: Sequence[BatchPart]) -> float:
     """Processor seconds of a step with these parts, the median of some; it leaves nothing in the cache."""
     rows = sum(len(part.again) + (len(part.tree.tokens) if part.tree else 0) for part in parts)
     times = []

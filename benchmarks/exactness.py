@@ -31,9 +31,9 @@ from lacli.cache import Cache
 from lacli.check.compare import Comparison
 from lacli.check.judge import PLAIN, largest_difference
 from lacli.check.replay import Recorder
+from lacli.context import Context, Floats
 from lacli.decode import Decoder
-from lacli.engine import Engine, Floats
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings, strict_settings
@@ -77,7 +77,7 @@ def chosen_questions(path: Path) -> Iterator[str]:
         yield from filter(None, group)
 
 
-def moved(engine: Engine, prompt: Sequence[int], tokens: Sequence[int], plain: Sequence[Floats]) -> float:
+def moved(engine: Context, prompt: Sequence[int], tokens: Sequence[int], plain: Sequence[Floats]) -> float:
     """How far logits move at most if the answer is decoded ROWS tokens at a time and not one by one."""
     cache, inputs = Cache(engine), [prompt[-1], *tokens[:-1]]
     cache.clear()
@@ -104,7 +104,7 @@ def work(arguments: argparse.Namespace) -> None:
         modes = {name: strict_settings(loose, mode, types, on_gpu=False)[1] for name, mode in modes.items()}
     with ExitStack() as stack:
         model = stack.enter_context(LlamaModel(arguments.model, model_settings))
-        open_engine = partial(LlamaEngine, model, model_settings, backend_greedy=False)
+        open_engine = partial(LlamaContext, model, model_settings, backend_greedy=False)
         # A base model goes on with the question.
         template = choose_template("", model)[0] if model.chat_template else None
         comparison = stack.enter_context(Comparison(open_engine, arguments.tokens, plain))

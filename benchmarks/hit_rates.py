@@ -22,7 +22,7 @@ from lacli.auto.pool_source import PoolSource
 from lacli.auto.recycling import RecyclingSource
 from lacli.auto.rewriting import RewritingSource
 from lacli.auto.suffix import SuffixSource
-from lacli.engine import Successors
+from lacli.context import Successors
 from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import DecodeSettings
 from lacli.text.format import markdown

@@ -1,10 +1,11 @@
 """Real answers, recorded once and decoded again on any machine's clock: what `benchmarks.replay` answers from.
 
 A record is one prompt's greedy answer by plain decoding, with the most probable successors of each of its rows, or the
-steps that lookahead 15/5/15 took to it. `RecordedEngine` stands in for the model: a row on the recorded way is followed
-by the recorded token, and a row off it, behind a wrong guess, by what the other records of the model have behind the
-same token. So a mode accepts exactly what it would accept of the real model; only what it learns from rows that were
-rejected is approximate, and less fitting than the model's own. No test lives here.
+steps that lookahead 15/5/15 took to it.
+`RecordedContext` stands in for the model: a row on the recorded way is followed by the recorded token, and a row off it,
+behind a wrong guess, by what the other records of the model have behind the same token. So a mode accepts exactly what
+it would accept of the real model; only what it learns from rows that were rejected is approximate, and less fitting
+than the model's own. No test lives here.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import numpy as np
 from lacli.batch import Batch, Ints
 from lacli.bench.tasks import Task, read_tasks
 from lacli.check.replay import Recorder, Rows
+from lacli.context import Context, Floats, Successors
 from lacli.decode import Decoder
-from lacli.engine import Engine, Floats, Successors
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
@@ -191,7 +192,7 @@ class Records:
 class Watched(Recorder):
     """An engine that keeps the successors of each row that chose a token. `rows`: those of each step."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Context) -> None:
         super().__init__(engine)
         self.rows: list[Successors] = []
 
@@ -228,8 +229,8 @@ class OffTheWay:
         return self._after.get((before, token)) or self._after.get((token,)) or self._unknown
 
 
-class RecordedEngine:
-    """An Engine that answers one prompt as its record says."""
+class RecordedContext:
+    """A context that answers one prompt as its record says."""
 
     cells = 1 << 16
     batch_rows = 2048

@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import geometric_mean
 from time import thread_time
 
-from benchmarks.records import OWN_PROMPTS, OffTheWay, Question, Record, RecordedEngine, Records, questions
-from benchmarks.simulated import SimulatedEngine, Stairs
+from benchmarks.records import OWN_PROMPTS, OffTheWay, Question, Record, RecordedContext, Records, questions
+from benchmarks.simulated import SimulatedContext, Stairs
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost
+from lacli.context import Context, Successors
 from lacli.decode import Decoder
-from lacli.engine import Engine, Successors
 from lacli.settings import DecodeSettings
 from lacli.text.format import markdown
 
@@ -72,10 +72,10 @@ def laws(path: Path = FOLDER / "step_costs.jsonl") -> list[Law]:
     return found
 
 
-class LawEngine(SimulatedEngine):
+class LawContext(SimulatedContext):
     """An engine on the clock of a law, which this thread's own work between the engine's calls moves too."""
 
-    def __init__(self, engine: Engine, law: Law, plain_s: float) -> None:
+    def __init__(self, engine: Context, law: Law, plain_s: float) -> None:
         super().__init__(engine, law, plain_s=plain_s)
         self._max_rows = law.max_rows
 
@@ -92,7 +92,7 @@ class LawEngine(SimulatedEngine):
         return self.engine.successors(count)
 
 
-class RecordedLawEngine(LawEngine):
+class RecordedLawContext(LawContext):
     """The same of recorded answers, where finding the best tokens of a row takes SUCCESSORS_S."""
 
     def successors(self, count: int) -> Successors:
@@ -121,7 +121,7 @@ def answer(
     kind: str, record: Record, off: OffTheWay, settings: DecodeSettings, law: Law, plain_s: float, cost: Cost | None
 ) -> Answer:
     """Decode a recorded answer on a law's clock. `cost`: of steps, where mode auto knows it."""
-    engine = RecordedLawEngine(RecordedEngine(record, off), law, plain_s)
+    engine = RecordedLawContext(RecordedContext(record, off), law, plain_s)
     with engine.clock():
         begin = engine.now
         decoder = Decoder(engine, settings, make_mode=AutoModes(cost))

@@ -20,7 +20,7 @@ from lacli.auto.measure import ROWS
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch, Ints
 from lacli.check.replay import Recorder
-from lacli.engine import Engine, Floats, Successors
+from lacli.context import Context, Floats, Successors
 from lacli.errors import UsageError
 
 PLAIN_S = 0.01
@@ -79,13 +79,13 @@ def clock_of(now: Callable[[], float]) -> Iterator[None]:
         yield
 
 
-class SimulatedEngine(Recorder):
+class SimulatedContext(Recorder):
     """An engine whose steps move its clock by a staircase, and nothing else does.
 
     spent_s: seconds that its calls have really kept this thread busy. changes: steps behind one of other rows.
     """
 
-    def __init__(self, engine: Engine, stairs: Stairs, noise: float = 0.0, plain_s: float = PLAIN_S) -> None:
+    def __init__(self, engine: Context, stairs: Stairs, noise: float = 0.0, plain_s: float = PLAIN_S) -> None:
         """noise: how much steps of one size differ on the clock, the standard deviation of their times' logarithm."""
         super().__init__(engine)
         self._stairs, self._plain_s = stairs, plain_s

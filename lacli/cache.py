@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 
 from lacli.batch import Batch, BatchPart, from_tokens
-from lacli.engine import Engine, EngineGroup, Floats, Read, Successors, unread
+from lacli.context import Context, EngineGroup, Floats, Read, Successors, unread
 from lacli.tree import ROOT, Branches
 
 ALL = -1
@@ -25,7 +25,7 @@ class Cache:
     date when a tree next uses it, not before: idle ones cost nothing.
     """
 
-    def __init__(self, engine: Engine, sequences: range | None = None, cells: int | None = None) -> None:
+    def __init__(self, engine: Context, sequences: range | None = None, cells: int | None = None) -> None:
         """`sequences`: the ids that belong to the text, its own first; all of the engine's by default.
 
         Trees count them from 0, and only the calls of the engine know where they begin. `cells`: tokens that the text
@@ -145,7 +145,7 @@ class EngineStep:
     `decode_s`, `choose_s`: seconds that decoding the last batch and reading its choices took.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Context) -> None:
         self.engine = engine
         self.batch = Batch(engine.batch_rows)
         self.decode_s = self.choose_s = 0.0
@@ -187,7 +187,7 @@ class SingleEngine(EngineGroup):
     """
 
     def __init__(
-        self, engine: Engine, sequences: range | None = None, step: EngineStep | None = None, cells: int | None = None
+        self, engine: Context, sequences: range | None = None, step: EngineStep | None = None, cells: int | None = None
     ) -> None:
         """`sequences`, `cells`: as `Cache` takes them. `step`: shared by the texts of one engine, or one of its own."""
         self._engine = engine
@@ -198,7 +198,7 @@ class SingleEngine(EngineGroup):
         self.output_choices: list[int] = []
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Context:
         return self._engine
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from lacli.cache import SingleEngine
-from lacli.engine import Engine, EngineGroup, Reading, StepClock, unseen
+from lacli.context import Context, EngineGroup, Reading, StepClock, unseen
 from lacli.errors import PromptError, SamplingError
 from lacli.modes import Growing, MakeMode, Mode, Outcome, common_prefix, new_mode
 from lacli.pool import NgramPool
@@ -59,7 +59,7 @@ class Decoder:
 
     def __init__(
         self,
-        engine: Engine | EngineGroup,
+        engine: Context | EngineGroup,
         settings: DecodeSettings,
         verifier: Verifier | None = None,
         *,

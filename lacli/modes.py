@@ -8,7 +8,7 @@ from random import Random
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
-from lacli.engine import Engine, Successors
+from lacli.context import Context, Successors
 from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
@@ -255,7 +255,7 @@ class MakeMode(Protocol):
         self,
         settings: DecodeSettings,
         pool: NgramPool,
-        engine: Engine,
+        engine: Context,
         *,
         sampled: bool = False,
         before: Mode | None = None,
@@ -264,7 +264,7 @@ class MakeMode(Protocol):
 
 
 def new_mode(
-    settings: DecodeSettings, pool: NgramPool, engine: Engine, *, sampled: bool = False, before: Mode | None = None
+    settings: DecodeSettings, pool: NgramPool, engine: Context, *, sampled: bool = False, before: Mode | None = None
 ) -> Mode:
     """Make the mode that the settings ask for, of those that live here."""
     match settings.mode:

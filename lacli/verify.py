@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lacli.engine import Distribution, Floats, Sampler
+from lacli.context import Distribution, Floats, Sampler
 from lacli.errors import SamplingError
 from lacli.stats import Finish
 from lacli.tree import ROOT, Tree

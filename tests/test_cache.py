@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from lacli.cache import EngineStep, SingleEngine
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
-from tests.fakes.engine import FakeEngine
 from tests.test_decode import VOCABULARY, any_settings, plain_tokens, prompts, tokens_of
 
 few = st.lists(st.integers(0, VOCABULARY - 1), max_size=4)
@@ -22,7 +22,7 @@ few = st.lists(st.integers(0, VOCABULARY - 1), max_size=4)
 def test_two_texts_in_one_engine_are_those_of_two_engines(
     chosen: DecodeSettings, first: list[int], second: list[int], kept: int, more: list[int]
 ) -> None:
-    engine = FakeEngine(512, 256, 2 * chosen.sequences, VOCABULARY, ordered=False, min_outputs=chosen.min_outputs)
+    engine = FakeContext(512, 256, 2 * chosen.sequences, VOCABULARY, ordered=False, min_outputs=chosen.min_outputs)
     ids = range(chosen.sequences), range(chosen.sequences, 2 * chosen.sequences)
     one, other = (fixed_clock_decoder(SingleEngine(engine, each), chosen) for each in ids)
     taken = zip_longest(one.generate(first, 30), other.generate(second, 20))
@@ -45,14 +45,14 @@ def test_each_text_of_a_shared_batch_reads_its_own_rows(
     first: list[int], second: list[int], guesses: list[int], more: list[int]
 ) -> None:
     texts = ((first, guesses), (second, more))
-    shared = FakeEngine(256, 256, 2, VOCABULARY)
+    shared = FakeContext(256, 256, 2, VOCABULARY)
     step = EngineStep(shared)
     parts = [SingleEngine(shared, range(place, place + 1), step) for place in range(2)]
     for part, (tokens, path) in zip(parts, texts, strict=True):
         part.prepare(tokens, _chain(tokens, path))
     assert step.run(parts)
     for part, (tokens, path) in zip(parts, texts, strict=True):
-        own = SingleEngine(FakeEngine(256, 256, 1, VOCABULARY))
+        own = SingleEngine(FakeContext(256, 256, 1, VOCABULARY))
         own.prepare(tokens, _chain(tokens, path))
         assert own.step.run([own]) and part.choices() == own.choices()
         for ours, theirs in zip(part.successors(3), own.successors(3), strict=True):

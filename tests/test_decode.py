@@ -19,8 +19,8 @@ from lacli.replicas.group import ReplicaGroup
 from lacli.settings import MODES, SOURCES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.tree import Origin
+from tests.fakes.context import FakeContext, RuleBroken
 from tests.fakes.decoding import fixed_clock_decoder
-from tests.fakes.engine import FakeEngine, RuleBroken
 
 VOCABULARY = 12
 Result = TypeVar("Result")
@@ -50,9 +50,9 @@ ends = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)
 
 def engine_for(
     chosen: DecodeSettings, cells: int = 256, rows: int = 256, ends: frozenset[int] = frozenset()
-) -> FakeEngine:
+) -> FakeContext:
     max_outputs = max(chosen.sequences, chosen.max_outputs)
-    return FakeEngine(
+    return FakeContext(
         cells,
         rows,
         chosen.sequences,
@@ -68,7 +68,7 @@ def tokens_of(steps: list[Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
-def holds_its_text(decoder: decode.Decoder, engine: FakeEngine) -> bool:
+def holds_its_text(decoder: decode.Decoder, engine: FakeContext) -> bool:
     """The cache holds all of the text but its last token, and in order of the text perhaps a step's tokens less."""
     held, text = engine.held(), decoder.tokens
     least = len(text) - (decoder.settings.max_step_tokens if decoder.settings.ordered else 1)
@@ -182,7 +182,7 @@ def test_an_end_token_inside_an_accepted_run_ends_it() -> None:
 
 def test_lookahead_accepts_several_tokens_a_step_on_text_that_repeats() -> None:
     chosen = DecodeSettings(mode="lookahead")
-    engine = FakeEngine(256, 256, chosen.sequences, VOCABULARY, surprise=40)
+    engine = FakeContext(256, 256, chosen.sequences, VOCABULARY, surprise=40)
     steps = list(fixed_clock_decoder(engine, chosen).generate([1, 2, 3, 4], 100))
     assert len(tokens_of(steps)) / len(steps) > 2
     assert sum(origin is Origin.POOL for step in steps for origin in step.origins) > 30
@@ -221,9 +221,9 @@ def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> N
         yield told.append
         told.append("over")
 
-    engine = FakeEngine(prefill_rows=8)
+    engine = FakeContext(prefill_rows=8)
     prompt = [*range(1, 11)] * 2
-    for engines in (engine, ReplicaGroup([engine, FakeEngine(prefill_rows=64)])):
+    for engines in (engine, ReplicaGroup([engine, FakeContext(prefill_rows=64)])):
         decoder = Decoder(engines, DecodeSettings(mode="plain"), reading=reading)
         list(decoder.generate(prompt, 1))
         list(decoder.generate([*prompt, 3, 4], 1, reuse=True))
@@ -232,7 +232,7 @@ def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> N
         engine.clear()
 
 
-class Interrupting(FakeEngine):
+class Interrupting(FakeContext):
     """A fake engine in whose n-th call the user presses Ctrl-C, before or after the call has done its work."""
 
     calls_left = 0
@@ -248,16 +248,16 @@ class Interrupting(FakeEngine):
         return result
 
     def decode(self, batch: Batch) -> bool:
-        return self._call(lambda: FakeEngine.decode(self, batch))
+        return self._call(lambda: FakeContext.decode(self, batch))
 
     def greedy(self) -> Ints:
-        return self._call(lambda: FakeEngine.greedy(self))
+        return self._call(lambda: FakeContext.greedy(self))
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        self._call(lambda: FakeEngine.copy(self, source, target, start, end))
+        self._call(lambda: FakeContext.copy(self, source, target, start, end))
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        return self._call(lambda: FakeEngine.remove(self, sequence, start, end))
+        return self._call(lambda: FakeContext.remove(self, sequence, start, end))
 
 
 @given(any_settings, prompts, st.integers(1, 150), st.booleans())
@@ -278,7 +278,7 @@ def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
     assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
 
 
-class Mutant(FakeEngine):
+class Mutant(FakeContext):
     """A fake engine whose `broken` cache call does something else."""
 
     broken = ""
@@ -380,7 +380,7 @@ def test_no_step_is_larger_than_the_settings_say(chosen: DecodeSettings) -> None
 
 def test_a_jacobi_block_loses_only_the_guesses_that_were_accepted() -> None:
     settings = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=1000)
-    steps = list(fixed_clock_decoder(FakeEngine(400, 400, 31, 7), settings).generate([1, 2, 3, 4], 120))
+    steps = list(fixed_clock_decoder(FakeContext(400, 400, 31, 7), settings).generate([1, 2, 3, 4], 120))
     assert max(len(step.tokens) for step in steps) > 1
     for before, step in pairwise(steps):
         left = before.rows - len(before.tokens)

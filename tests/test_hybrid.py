@@ -15,8 +15,8 @@ from lacli.llamacpp.settings import Capacity
 from lacli.modes import Mode
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
-from tests.fakes.engine import FakeEngine
 from tests.test_decode import VOCABULARY, ends, plain_tokens, prompts, tokens_of
 
 CHAINS = ("jacobi", "lookup", "auto")
@@ -50,11 +50,11 @@ class Prophet(Mode):
         return tree
 
 
-def toy(back: int, ends: frozenset[int] = frozenset(), cells: int = 400) -> FakeEngine:
-    return FakeEngine(cells, 256, 1, VOCABULARY, ends, max_rollback=back)
+def toy(back: int, ends: frozenset[int] = frozenset(), cells: int = 400) -> FakeContext:
+    return FakeContext(cells, 256, 1, VOCABULARY, ends, max_rollback=back)
 
 
-def holds_a_part(decoder: Decoder, engine: FakeEngine) -> bool:
+def holds_a_part(decoder: Decoder, engine: FakeContext) -> bool:
     """The cache holds what the decoder believes it does: tokens of the text up to its last one, or none."""
     held = engine.held()
     return held in (decoder.tokens[: len(decoder.tokens) - 1], []) and len(held) == decoder.group.past

@@ -15,19 +15,19 @@ from lacli.auto import fixed_clock
 from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch
+from lacli.context import Floats
 from lacli.decode import Decoder
-from lacli.engine import Floats
 from lacli.errors import PromptError, SamplingError
 from lacli.schedule import MOST_IDLE, Schedule, SharedText
 from lacli.settings import DecodeSettings
+from tests.fakes.context import FakeContext, RuleBroken
 from tests.fakes.decoding import fixed_clock_decoder
-from tests.fakes.engine import FakeEngine, RuleBroken
 from tests.test_decode import VOCABULARY, any_settings, ends, tokens_of
 
 PLACES = 4
 
 
-class SharedEngine(FakeEngine):
+class SharedContext(FakeContext):
     """Refuses calls that name all sequences: they would cut every text. `rows_decoded`: of all batches."""
 
     rows_decoded = 0
@@ -87,8 +87,8 @@ def short_beginnings_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.schedule.MIN_SHARED", 10)
 
 
-def engine_of(chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256) -> SharedEngine:
-    return SharedEngine(cells, rows, PLACES * chosen.sequences, VOCABULARY, ends)
+def engine_of(chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256) -> SharedContext:
+    return SharedContext(cells, rows, PLACES * chosen.sequences, VOCABULARY, ends)
 
 
 def attend(schedule: Schedule, coming: list[Visit]) -> None:
@@ -121,7 +121,7 @@ def attend(schedule: Schedule, coming: list[Visit]) -> None:
 def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
     """What plain decoding gives the text with the whole cache for itself."""
     plain = DecodeSettings(mode="plain")
-    decoder = fixed_clock_decoder(FakeEngine(cells, 256, 1, VOCABULARY, ends), plain)
+    decoder = fixed_clock_decoder(FakeContext(cells, 256, 1, VOCABULARY, ends), plain)
     return tokens_of(list(decoder.generate(visit.prompt, visit.limit)))
 
 
@@ -169,7 +169,7 @@ LONG = [*SYSTEM, *SYSTEM, *SYSTEM]
 """A beginning that is worth waiting for."""
 
 
-def plain_schedule(cells: int, rows: int = 256) -> tuple[Schedule, SharedEngine]:
+def plain_schedule(cells: int, rows: int = 256) -> tuple[Schedule, SharedContext]:
     engine = engine_of(PLAIN, cells, rows=rows)
     return Schedule(Decoder(engine, PLAIN), PLACES), engine
 
@@ -226,7 +226,7 @@ def test_a_slot_of_which_less_than_half_begins_a_prompt_is_left_alone_while_othe
 
 
 def test_a_cut_that_a_recurrent_state_cannot_make_empties_the_slot() -> None:
-    engine = SharedEngine(400, 256, PLACES, VOCABULARY, max_rollback=0)
+    engine = SharedContext(400, 256, PLACES, VOCABULARY, max_rollback=0)
     schedule = Schedule(Decoder(engine, PLAIN), PLACES)
     first = answered(schedule, [*LONG, 1])
     turn = answered(schedule, [*first.tokens, 2])
@@ -245,7 +245,7 @@ def test_idle_slots_are_emptied_oldest_first_where_others_need_their_cells() -> 
 
 
 def test_on_a_cpu_idle_slots_keep_a_quarter_of_the_cells_and_the_newest_all_of_its_own() -> None:
-    engine = SharedEngine(400, 256, PLACES, VOCABULARY, passes_all_cells=True)
+    engine = SharedContext(400, 256, PLACES, VOCABULARY, passes_all_cells=True)
     schedule = Schedule(Decoder(engine, PLAIN), PLACES)
     ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
     assert [bool(text.slot.past) for text in ended] == [False, True, True]
@@ -284,7 +284,7 @@ def test_a_text_that_shares_cells_keeps_them_when_the_other_one_is_gone() -> Non
 
 @pytest.mark.parametrize("cells", [300, 110])
 def test_eight_requests_with_one_long_system_prompt_read_it_once_and_all_end_in_a_full_cache(cells: int) -> None:
-    engine = SharedEngine(cells, 256, 8, VOCABULARY)
+    engine = SharedContext(cells, 256, 8, VOCABULARY)
     schedule = Schedule(Decoder(engine, PLAIN), 8)
     visits = [Visit([*LONG, *LONG, number], 12, 0, None) for number in range(8)]
     for visit in visits:
@@ -372,7 +372,7 @@ def test_running_texts_decode_a_quarter_of_the_time_while_a_long_prompt_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step for both would have more rows than an engine takes together without loss; a row takes a second here."""
-    engine = SharedEngine(sequences=2, prefill_rows=16, mixed_rows=11)
+    engine = SharedContext(sequences=2, prefill_rows=16, mixed_rows=11)
     monkeypatch.setattr("lacli.schedule.perf_counter", lambda: float(engine.rows_decoded))
     schedule = Schedule(Decoder(engine, PLAIN), 2)
     schedule.add([1], 30)
@@ -388,7 +388,7 @@ def test_running_texts_decode_a_quarter_of_the_time_while_a_long_prompt_is_read(
 
 def test_all_prompts_can_be_read_before_any_text_decodes() -> None:
     """So each step with tokens has one of every text, though the longest prompt takes ten pieces."""
-    engine = FakeEngine(sequences=4, prefill_rows=4, mixed_rows=3)
+    engine = FakeContext(sequences=4, prefill_rows=4, mixed_rows=3)
     schedule = Schedule(Decoder(engine, PLAIN), 3, reads_first=True)
     for length in (2, 40, 5):
         schedule.add([each % 7 for each in range(length)], 6)
@@ -472,5 +472,5 @@ def test_a_fixed_mode_takes_the_rows_for_each_text_that_it_takes_for_one(chosen:
             tree = text.group.part.tree  # type: ignore[attr-defined]
             rows[text] += [len(tree)] if step else []
     for text, prompt in zip(texts, prompts, strict=True):
-        steps = Decoder(FakeEngine(800, 600, chosen.sequences, VOCABULARY), chosen).generate(prompt, 12)
+        steps = Decoder(FakeContext(800, 600, chosen.sequences, VOCABULARY), chosen).generate(prompt, 12)
         assert rows[text] == [step.rows for step in steps] and max(rows[text]) > 6

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.engine import Distribution, Floats
+from lacli.context import Distribution, Floats
 from lacli.settings import DecodeSettings, ModeName
 from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier, verify_tree
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
-from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
 from tests.test_decode import any_settings, engine_for, prompts, tokens_of
 
@@ -183,7 +183,7 @@ def test_a_seed_gives_the_same_text_in_every_mode(
 def test_rejection_in_the_loop_keeps_the_distribution(mode: ModeName) -> None:
     chosen = DecodeSettings(mode=mode, window=2, ngram=3, guesses=3, lookup_draft=3)
     prompt = [1, 2, 3, 1, 2, 0, 1, 2]
-    engine = FakeEngine(64, 64, chosen.sequences, VOCABULARY)
+    engine = FakeContext(64, 64, chosen.sequences, VOCABULARY)
     draws = 600
 
     def drawn(seed: int) -> Text:

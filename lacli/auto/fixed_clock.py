@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.engine import Engine
+from lacli.context import Context
 from lacli.modes import Growing, Mode, Outcome
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
@@ -55,7 +55,7 @@ class FixedClockMode(Mode):
 
 
 def fixed_clock_modes(
-    settings: DecodeSettings, pool: NgramPool, engine: Engine, *, sampled: bool = False, before: Mode | None = None
+    settings: DecodeSettings, pool: NgramPool, engine: Context, *, sampled: bool = False, before: Mode | None = None
 ) -> Mode:
     """Make the mode that the settings ask for, on the fixed clock."""
     known = before.mode if isinstance(before, FixedClockMode) else None

@@ -16,7 +16,7 @@ from time import perf_counter
 from lacli.auto.step_cost import Point, StepCost
 from lacli.batch import Batch
 from lacli.cache import Cache
-from lacli.engine import Engine
+from lacli.context import Context
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 
@@ -109,7 +109,7 @@ def drift(context: int) -> int:
 
 
 def measure(
-    engine: Engine,
+    engine: Context,
     tokens: Sequence[int],
     plan: MeasurePlan | None = None,
     *,
@@ -187,7 +187,7 @@ class _Bench:
     """
 
     def __init__(
-        self, engine: Engine, tokens: Sequence[int], clock: Callable[[], float], worthwhile: Callable[[], bool]
+        self, engine: Context, tokens: Sequence[int], clock: Callable[[], float], worthwhile: Callable[[], bool]
     ) -> None:
         self._engine = engine
         self._worthwhile = worthwhile
@@ -341,7 +341,7 @@ def _affordable(found: Sequence[StepCost], context: int, seconds: float) -> int:
     return possible if possible >= 2 * last.context else last.context
 
 
-def _fitting(plan: MeasurePlan, engine: Engine) -> tuple[list[int], list[int], list[str], str]:
+def _fitting(plan: MeasurePlan, engine: Context) -> tuple[list[int], list[int], list[str], str]:
     """Return the sizes and contexts that the engine has room for, sentences about other sizes and one about contexts.
 
     If not all of both fits, half of the cells are for the steps.

@@ -9,7 +9,7 @@ from lacli.auto.experience import Experience
 from lacli.auto.shared_step import SharedStep
 from lacli.auto.step_cost import Cost
 from lacli.auto.text_guesses import TextGuesses
-from lacli.engine import Engine
+from lacli.context import Context
 from lacli.modes import Growing, Mode, Outcome, new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
@@ -114,7 +114,7 @@ class AutoModes:
         self,
         settings: DecodeSettings,
         pool: NgramPool,
-        engine: Engine,
+        engine: Context,
         *,
         sampled: bool = False,
         before: Mode | None = None,

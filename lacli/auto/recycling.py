@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Guess, Source
-from lacli.engine import Successors
+from lacli.context import Successors
 from lacli.tree import Origin
 
 Key = TypeVar("Key", int, tuple[int, int])

@@ -13,7 +13,7 @@ from lacli.auto.pool_source import PoolSource
 from lacli.auto.recycling import MAX_SUCCESSORS
 from lacli.auto.rewriting import RewritingSource
 from lacli.auto.suffix import MatchSource, SuffixSource
-from lacli.engine import Successors
+from lacli.context import Successors
 from lacli.modes import Outcome
 from lacli.pool import NgramPool, TextNgrams
 from lacli.settings import DecodeSettings

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lacli.bench.rounds import Contender, Exchange, Trial, timed
 from lacli.bench.sweep import Axes, Point, points
 from lacli.errors import UsageError
-from lacli.llamacpp.context import Context
+from lacli.llamacpp.decoding import DecodingContext
 from lacli.llamacpp.settings import Capacity
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings, ModeName
@@ -61,7 +61,7 @@ class Contexts(Closing):
     def __init__(self, session: Session, points: Sequence[Point]) -> None:
         self._session = session
         on_backend = False if session.sampler else session.model.chooses
-        self._engines: dict[str, Mapping[str, Context]] = {"plain": session.copies.contexts}
+        self._engines: dict[str, Mapping[str, DecodingContext]] = {"plain": session.copies.contexts}
         families: dict[str, list[DecodeSettings]] = {}
         for point in points:
             families.setdefault(FAMILY[point.settings.mode], []).append(point.settings)
@@ -74,7 +74,7 @@ class Contexts(Closing):
                         stack.callback(context.close)
             self._closing = stack.pop_all()
 
-    def engine(self, point: Point) -> Context:
+    def engine(self, point: Point) -> DecodingContext:
         """The context that a point decodes in, of several copies of the model the first one's."""
         return next(iter(self._engines[FAMILY[point.settings.mode]].values()))
 

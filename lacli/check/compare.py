@@ -10,8 +10,8 @@ from time import perf_counter
 from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.check.judge import PLAIN, Difference, Verdict, first_difference
 from lacli.check.replay import Recorder
+from lacli.context import Context, Sampler
 from lacli.decode import Decoder
-from lacli.engine import Engine, Sampler
 from lacli.errors import BatchRefused, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import Mode
@@ -21,7 +21,7 @@ from lacli.text.files import Closing
 from lacli.text.format import counted
 from lacli.verify import SampleAndMatch
 
-OpenEngine = Callable[[DecodeSettings], AbstractContextManager[Engine]]
+OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 """Opens a context of the model for a mode; its logits can be read."""
 
 Bar = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
@@ -89,7 +89,7 @@ class Comparison(Closing):
 
     def __init__(
         self,
-        open_engine: OpenEngine,
+        open_engine: OpenContext,
         max_tokens: int,
         plain: DecodeSettings = PLAIN,
         sampler: Sampler | None = None,
@@ -105,7 +105,7 @@ class Comparison(Closing):
         self._closing = ExitStack()
         self.plain_engine = self._closing.enter_context(open_engine(plain))
 
-    def decoder(self, engine: Engine, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
+    def decoder(self, engine: Context, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
         """A decoder that draws as this comparison does. `mode`: makes a mode that is none of the settings'."""
         verifier = SampleAndMatch(self._sampler) if self._sampler else None
         make_mode = (lambda *_, **__: mode()) if mode else fixed_clock_modes
@@ -216,7 +216,7 @@ class Result:
 
 
 def check(
-    open_engine: OpenEngine,
+    open_engine: OpenContext,
     prompts: Sequence[Sequence[int]],
     modes: Sequence[DecodeSettings],
     max_tokens: int,

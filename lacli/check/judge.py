@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from lacli.check.replay import Mismatch, Recorder, replay
+from lacli.context import Context, Floats, Sampler
 from lacli.decode import Decoder
-from lacli.engine import Engine, Floats, Sampler
 from lacli.errors import LacliError
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
@@ -54,7 +54,7 @@ def within(margin: float, rounding: float) -> bool:
 
 def first_difference(
     engine: Recorder,
-    plain_engine: Engine,
+    plain_engine: Context,
     prompt: Sequence[int],
     expected: Sequence[int],
     steps: Sequence[Sequence[int]],
@@ -115,7 +115,7 @@ def largest_difference(logits: Floats, others: Floats) -> float:
 
 
 def plain_logits(
-    engine: Engine, prompt: Sequence[int], tokens: Sequence[int], settings: DecodeSettings = PLAIN
+    engine: Context, prompt: Sequence[int], tokens: Sequence[int], settings: DecodeSettings = PLAIN
 ) -> Floats:
     """Plain's logits, (vocabulary,), after the prompt and tokens that it has generated before; clears the engine."""
     given = _Given(tokens)

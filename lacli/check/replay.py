@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Engine, Floats, Successors
+from lacli.context import Context, Floats, Successors
 
 
 class Mismatch(Exception):
@@ -54,9 +54,9 @@ class Rows:
 
 
 class Recorder:
-    """An Engine that passes everything on to another one and records the batches since its last clear."""
+    """A context that passes everything on to another one and records the batches since its last clear."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Context) -> None:
         self.engine = engine
         self.decoded: list[Rows] = []
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lacli.bench.tasks import Task
     from lacli.check.compare import Result
     from lacli.check.report import Setup
-    from lacli.ik.context import IkEngine
-    from lacli.llamacpp.context import LlamaEngine
+    from lacli.ik.context import IkContext
+    from lacli.llamacpp.context import LlamaContext
     from lacli.llamacpp.model import LlamaModel
     from lacli.session.session import Session
     from lacli.terminal.screen import Screen
@@ -213,7 +213,7 @@ def _checked(
     return setup, result
 
 
-def _open(model: LlamaModel, model_settings: ModelSettings, decode: DecodeSettings) -> LlamaEngine | IkEngine:
+def _open(model: LlamaModel, model_settings: ModelSettings, decode: DecodeSettings) -> LlamaContext | IkContext:
     """A context for a mode, whose logits can be compared and drawn from: the backend does not choose."""
     from lacli.ik.choice import open_context
     from lacli.terminal.interrupts import ctrl_c_ends_at_once

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lacli.errors import LacliError, ModelLoadError
-from lacli.llamacpp.context import LlamaEngine, max_rollback
+from lacli.llamacpp.context import LlamaContext, max_rollback
 from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.gguf import Header, read_header
 from lacli.llamacpp.library import library
@@ -111,7 +111,7 @@ def _buffers(
     model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings
 ) -> tuple[int, float, float]:
     """Cells of a context, and MiB of its cache and of its other buffers."""
-    with LlamaEngine(model, model_settings, decode_settings) as engine:
+    with LlamaContext(model, model_settings, decode_settings) as engine:
         kinds = library().taken
         cache = sum(kinds.get(kind, 0.0) for kind in CACHES)
         return engine.cells, cache, sum(kinds.values()) - cache

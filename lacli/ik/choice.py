@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from lacli.errors import UsageError
-from lacli.ik.context import OTHERWISE, IkEngine, IkModel
+from lacli.ik.context import OTHERWISE, IkContext, IkModel
 from lacli.ik.library import version
 from lacli.llamacpp.build import processor
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
@@ -90,8 +90,8 @@ def open_context(
     decode: DecodeSettings | Capacity,
     *,
     backend_greedy: bool | None = None,
-) -> LlamaEngine | IkEngine:
-    """Open a context with the engine that has loaded the model; `backend_greedy` is as LlamaEngine takes it."""
+) -> LlamaContext | IkContext:
+    """Open a context with the engine that has loaded the model; `backend_greedy` is as LlamaContext takes it."""
     if isinstance(model, IkModel):
-        return IkEngine(model, settings, decode)
-    return LlamaEngine(model, settings, decode, backend_greedy=backend_greedy)
+        return IkContext(model, settings, decode)
+    return LlamaContext(model, settings, decode, backend_greedy=backend_greedy)

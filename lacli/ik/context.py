@@ -68,7 +68,7 @@ class IkModel(LlamaModel):
         super().close()
 
 
-class IkEngine(DecodingContext):
+class IkContext(DecodingContext):
     """One context of ik_llama.cpp as a Context; close it before its model, or use it in `with`.
 
     Its cache is one for all sequences. Raises ModelLoadError when the context does not fit into memory.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Ints
-from lacli.engine import Engine, Successors
+from lacli.context import Successors
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext, cache_type, padded
 from lacli.llamacpp.devices import bounded_by_free_memory
@@ -42,25 +42,7 @@ FLASH_ATTENTION = {
 }
 
 
-class Context(Engine, Protocol):
-    """An open context of llama.cpp, in this process or in another.
-
-    `memory`: MiB of its buffers. `calls`: batches decoded so far. `max_rollback`: guesses that can be taken back
-    after a step, -1 for any number and trees.
-    """
-
-    memory: float
-    calls: int
-    max_rollback: int
-
-    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """True if `decode` fits into this context. `raw_logits`: it samples from all logits of a row."""
-
-    def close(self) -> None:
-        """Free the context."""
-
-
-class LlamaEngine(DecodingContext):
+class LlamaContext(DecodingContext):
     """One llama_context as a Context; close it before its model, or use it in `with`.
 
     `backend_greedy`: choose greedy tokens where the logits are; None: only on a GPU, where it saves the logits' way to
@@ -235,5 +217,5 @@ def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
         return 0
     # Only a context knows whether llama.cpp can do it with this architecture.
     smallest = replace(model_settings, context=CONTEXT_PAD, batch=min(model_settings.batch, CONTEXT_PAD))
-    with LlamaEngine(model, smallest, DecodeSettings(mode="lookup", max_rollback=1), backend_greedy=False) as engine:
+    with LlamaContext(model, smallest, DecodeSettings(mode="lookup", max_rollback=1), backend_greedy=False) as engine:
         return most if engine.max_rollback else 0

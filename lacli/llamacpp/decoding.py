@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Successors
+from lacli.context import Successors
 from lacli.errors import BatchRefused, LacliError
 from lacli.llamacpp.library import Log, ctrl_c_calls, lib
 from lacli.llamacpp.logits import LogitsView, ranked
@@ -51,6 +51,9 @@ class DecodingContext(Closing):
     """
 
     max_rollback = -1
+    mixed_rows: int
+    can_share: bool
+    passes_all_cells: bool
 
     def __init__(
         self,
@@ -135,6 +138,15 @@ class DecodingContext(Closing):
     def successors(self, count: int) -> Successors:
         selected = self._candidates(count)
         return ranked(self.logits(), count) if selected is None else selected
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        raise NotImplementedError
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        raise NotImplementedError
 
     def is_end(self, token: int) -> bool:
         return self._model.is_end(token)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Ints
-from lacli.engine import Floats, Successors
+from lacli.context import Floats, Successors
 
 
 class LogitsView:

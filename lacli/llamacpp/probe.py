@@ -230,7 +230,7 @@ def main(place: Path, threads: int, threads_batch: int, *, repack: bool) -> None
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lacli.batch import Batch
-    from lacli.llamacpp.context import LlamaEngine
+    from lacli.llamacpp.context import LlamaContext
     from lacli.llamacpp.library import quantize
     from lacli.llamacpp.model import LlamaModel
     from lacli.settings import DecodeSettings
@@ -246,7 +246,7 @@ def main(place: Path, threads: int, threads_batch: int, *, repack: bool) -> None
         if weights != REFERENCE:
             quantize(original, path, kind)
         linear_draft = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
-        with LlamaModel(path, settings) as model, LlamaEngine(model, settings, linear_draft) as engine:
+        with LlamaModel(path, settings) as model, LlamaContext(model, settings, linear_draft) as engine:
             for rows in ROWS:
                 engine.clear()
                 batch = Batch(rows).set_rows(range(rows), range(rows), [(0,)] * rows, [True] * rows)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lacli.engine import Distribution, Floats
+from lacli.context import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
 from lacli.llamacpp.grammar import CANDIDATE, Grammar, array_over, open_grammar
 from lacli.llamacpp.library import free_with, lib

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lacli.errors import UsageError
 from lacli.ik.choice import open_context, open_model
-from lacli.llamacpp.context import Context
+from lacli.llamacpp.decoding import DecodingContext
 from lacli.llamacpp.devices import CPU, RPC, Device, offloading, placements, shared_threads
 from lacli.llamacpp.library import devices
 from lacli.llamacpp.model import LlamaModel
@@ -121,7 +121,7 @@ class Copies(Closing):
         self._models: dict[Placement, LlamaModel] = {}
         self._verbose, self._loading = verbose, loading
         self._notes = [*_idle(self._copies, wanted)]
-        self.contexts: dict[str, Context] = {}
+        self.contexts: dict[str, DecodingContext] = {}
         self.model = self._model(self._copies[0].model_settings)
 
     @property
@@ -141,7 +141,7 @@ class Copies(Closing):
 
     def open(
         self, decode_settings: DecodeSettings, *, backend_greedy: bool | None, texts: int | None = None
-    ) -> Context:
+    ) -> DecodingContext:
         """Open a context of each copy in place of the open ones, and return the first.
 
         `texts`: those that share it; None for one alone. Without branches only one is opened.
@@ -156,10 +156,10 @@ class Copies(Closing):
             self._notes.append(f"mode {decode_settings.mode} {ALONE}: {first} decodes alone")
         return context
 
-    def more(self, size: DecodeSettings | Capacity, *, backend_greedy: bool | None) -> dict[str, Context]:
+    def more(self, size: DecodeSettings | Capacity, *, backend_greedy: bool | None) -> dict[str, DecodingContext]:
         """Open further contexts: one of each copy, or only one without branches to share. The caller closes them."""
         with ExitStack() as stack:
-            opened: dict[str, Context] = {}
+            opened: dict[str, DecodingContext] = {}
             for copy in self._copies if size.sequences > 1 else self._copies[:1]:
                 opened[copy.name] = self._context(copy, size, backend_greedy)
                 stack.callback(opened[copy.name].close)
@@ -188,7 +188,9 @@ class Copies(Closing):
         for model in self._models.values():
             model.close()
 
-    def _context(self, copy: ReplicaPlan, size: DecodeSettings | Capacity, backend_greedy: bool | None) -> Context:
+    def _context(
+        self, copy: ReplicaPlan, size: DecodeSettings | Capacity, backend_greedy: bool | None
+    ) -> DecodingContext:
         if copy.rpc and not (size.recycles and self.model.vocabulary > FETCHED_WHOLE):
             # llama.cpp fetches choices from a server row by row, but all rows' logits at once.
             backend_greedy = False

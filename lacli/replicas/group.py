@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lacli.cache import SingleEngine
-from lacli.engine import Engine, EngineGroup, Floats, Read, Successors, unread
+from lacli.context import Context, EngineGroup, Floats, Read, Successors, unread
 from lacli.replicas.partition import dealt
 from lacli.tree import ROOT, Branches, Tree
 
@@ -42,7 +42,7 @@ class Share(NamedTuple):
 class ReplicaGroup(EngineGroup):
     """The replicas of one text; the first one decodes in the caller's thread, each other one in a thread of its own."""
 
-    def __init__(self, engines: Iterable[Engine]) -> None:
+    def __init__(self, engines: Iterable[Context]) -> None:
         self._replicas = [SingleEngine(engine) for engine in engines]
         # llama.cpp's own threads belong to the one that calls it, so each replica keeps to one.
         self._threads = [ThreadPoolExecutor(1) for _ in self._replicas[1:]]
@@ -50,7 +50,7 @@ class ReplicaGroup(EngineGroup):
         self._took = 0.0
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Context:
         return self._replicas[0].engine
 
     @property

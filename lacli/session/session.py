@@ -14,12 +14,12 @@ from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes
 from lacli.auto.model_cost import cost_beside, is_put_off, known_cost, put_off
 from lacli.auto.step_cost import Cost
+from lacli.context import Context, Read, unseen
 from lacli.decode import Decoder
-from lacli.engine import Engine, Read, unseen
 from lacli.errors import LacliError, UsageError
 from lacli.ik.choice import with_engine
-from lacli.llamacpp.context import Context, max_rollback
-from lacli.llamacpp.decoding import CONTEXT_PAD
+from lacli.llamacpp.context import max_rollback
+from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
@@ -240,7 +240,7 @@ class Session(Closing):
         return cost
 
     def decoder_in(
-        self, engine: Engine | Mapping[str, Engine], settings: DecodeSettings, kind: type[Decoder] = Decoder
+        self, engine: Context | Mapping[str, Context], settings: DecodeSettings, kind: type[Decoder] = Decoder
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
         make_mode = AutoModes(self._cost)
@@ -384,13 +384,13 @@ class Session(Closing):
         sampler = self._new_sampler(sampling)
         return (verifier(sampler, sampling) if sampler else None), sampler
 
-    def _open_copies(self, settings: DecodeSettings) -> Context:
+    def _open_copies(self, settings: DecodeSettings) -> DecodingContext:
         # A sampler reads raw logits, which are not there where the backend chooses; any text of a Model may have one.
         raw = self.sampler is not None or self._is_shared
         texts = self.texts if self._is_shared else None
         return self.copies.open(settings, backend_greedy=False if raw else None, texts=texts)
 
-    def _open_contexts(self, settings: DecodeSettings) -> Context:
+    def _open_contexts(self, settings: DecodeSettings) -> DecodingContext:
         try:
             return self._open_copies(settings)
         finally:

@@ -15,7 +15,7 @@ import pytest
 from lacli.api.loop import SharedLoop
 from lacli.api.request import Arrival, Request
 from lacli.batch import Batch
-from lacli.engine import Floats
+from lacli.context import Floats
 from lacli.errors import LacliError, PromptError, SamplingError, Unavailable
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
@@ -23,17 +23,17 @@ from lacli.stats import RunStatistics, Step
 from lacli.tree import Origin
 from lacli.verify import Verifier
 from tests.fakes.clock import FakeClock
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
-from tests.fakes.engine import FakeEngine
 from tests.test_decode import VOCABULARY, tokens_of
-from tests.test_schedule import SharedEngine, Stuck
+from tests.test_schedule import SharedContext, Stuck
 
 PLAIN = DecodeSettings(mode="plain")
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=3)
 CELLS = 300
 
 
-class SteppedEngine(SharedEngine):
+class SteppedContext(SharedContext):
     """Takes a step only where `step` lets it, until `run` lets it take them all. `fails`: raises in the next one."""
 
     fails = False
@@ -109,9 +109,9 @@ class Reader:
 
 
 @contextmanager
-def stepped(places: int) -> Iterator[tuple[SharedLoop, SteppedEngine]]:
+def stepped(places: int) -> Iterator[tuple[SharedLoop, SteppedContext]]:
     """A loop that decodes plainly, step by step."""
-    engine = SteppedEngine(places)
+    engine = SteppedContext(places)
     with SharedLoop(nullcontext(fixed_clock_decoder(engine, PLAIN)), places) as loop:
         try:
             yield loop, engine
@@ -121,7 +121,7 @@ def stepped(places: int) -> Iterator[tuple[SharedLoop, SteppedEngine]]:
 
 def alone(prompt: Sequence[int], limit: int = 10) -> list[int]:
     """What plain decoding gives a text by itself."""
-    engine = FakeEngine(CELLS, 256, 1, VOCABULARY)
+    engine = FakeContext(CELLS, 256, 1, VOCABULARY)
     return tokens_of(list(fixed_clock_decoder(engine, PLAIN).generate(prompt, limit)))
 
 
@@ -140,7 +140,7 @@ def test_a_step_tells_how_long_its_text_had_waited_for_it(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])
 def test_many_threads_at_once_each_get_what_they_get_alone(settings: DecodeSettings) -> None:
-    engine = SharedEngine(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
+    engine = SharedContext(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
     prompts = [[one, two, one] for one in range(6) for two in range(4)]
     with (
         SharedLoop(nullcontext(fixed_clock_decoder(engine, settings)), 3) as loop,
@@ -179,7 +179,7 @@ def test_a_text_that_was_left_counts_no_more_before_the_step_that_it_is_in_has_e
         engine.run()
 
 
-def leave_while_waiting(loop: SharedLoop, engine: SteppedEngine) -> Reader:
+def leave_while_waiting(loop: SharedLoop, engine: SteppedContext) -> Reader:
     first = Reader(loop, [1], 30)
     engine.wait()
     leaving = Reader(loop, [2], 30)
@@ -192,7 +192,7 @@ def leave_while_waiting(loop: SharedLoop, engine: SteppedEngine) -> Reader:
     return leaving
 
 
-def leave_in_the_prompt(loop: SharedLoop, engine: SteppedEngine) -> Reader:
+def leave_in_the_prompt(loop: SharedLoop, engine: SteppedContext) -> Reader:
     leaving = Reader(loop, [2] * 60, 30)
     engine.wait()
     engine.step()
@@ -201,7 +201,7 @@ def leave_in_the_prompt(loop: SharedLoop, engine: SteppedEngine) -> Reader:
     return leaving
 
 
-def leave_while_decoding(loop: SharedLoop, engine: SteppedEngine) -> Reader:
+def leave_while_decoding(loop: SharedLoop, engine: SteppedContext) -> Reader:
     leaving = Reader(loop, [2], 30)
     engine.wait()
     engine.step()
@@ -212,7 +212,7 @@ def leave_while_decoding(loop: SharedLoop, engine: SteppedEngine) -> Reader:
 
 @pytest.mark.parametrize("leave", [leave_while_waiting, leave_in_the_prompt, leave_while_decoding])
 def test_a_text_that_is_left_frees_its_place_before_the_next_step(
-    leave: Callable[[SharedLoop, SteppedEngine], Reader],
+    leave: Callable[[SharedLoop, SteppedContext], Reader],
 ) -> None:
     with stepped(1) as (loop, engine):
         leaving = leave(loop, engine)

@@ -26,7 +26,7 @@ from lacli.api.request import ENDED, Arrival
 from lacli.api.streams import AsyncStream, Stream
 from lacli.check.judge import PLAIN, plain_logits
 from lacli.errors import ModelLoadError, PromptError, SamplingError, UsageError
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.text.stream import Piece
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
@@ -302,7 +302,7 @@ def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArra
     """Log probabilities behind a prompt, and behind each of these tokens, as plain decoding computes them."""
     prompt = model.session.prompt(QUESTIONS[0], raw=True)
     settings = ModelSettings(threads=1, gpu_layers=0, context=256)
-    with LlamaEngine(model.session.model, settings, PLAIN, backend_greedy=False) as engine:
+    with LlamaContext(model.session.model, settings, PLAIN, backend_greedy=False) as engine:
         for place in range(len(tokens)):
             logits = plain_logits(engine, prompt, tokens[:place]).astype(np.float64)
             yield logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
@@ -522,9 +522,9 @@ def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
 def test_a_model_that_is_stopped_breaks_the_reading_of_a_prompt_off(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[LlamaEngine] = []
+    told: list[LlamaContext] = []
     with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=1) as model:
-        monkeypatch.setattr(LlamaEngine, "interrupt", lambda engine: told.append(engine))
+        monkeypatch.setattr(LlamaContext, "interrupt", lambda engine: told.append(engine))
         model.stop("it ends")
         assert told == [model.session.engine]
 

@@ -11,14 +11,14 @@ import pytest
 from lacli.auto.measure import MIN_ROUNDS, SINGLES, WARMING, Measurement, MeasurePlan, drift, engine_settings, measure
 from lacli.auto.step_cost import Cost
 from lacli.batch import Batch
-from tests.fakes.engine import FakeEngine
+from tests.fakes.context import FakeContext
 
 TOKENS = [1, 2, 3, 5, 8, 4, 1, 6]
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass
-class Timed(FakeEngine):
+class Timed(FakeContext):
     """Each row takes time, more behind a longer context, and each choice too; a call with no choices is a prefill."""
 
     now: float = 0.0

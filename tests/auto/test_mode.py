@@ -17,15 +17,15 @@ from lacli.auto.cost_model import FIRST_ROWS
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch
+from lacli.context import Successors
 from lacli.decode import Decoder
-from lacli.engine import Successors
 from lacli.settings import SOURCES, DecodeSettings, SourceName
 from lacli.stats import Step
 from lacli.tree import Origin
 from lacli.verify import SampleAndMatch
-from tests.fakes.clock import ClockedEngine, FakeClock
+from tests.fakes.clock import ClockedContext, FakeClock
 from tests.fakes.sampler import FakeSampler
-from tests.fakes.scripted_engine import ScriptedEngine
+from tests.fakes.scripted_context import ScriptedContext
 from tests.test_decode import VOCABULARY, ends, engine_for, holds_its_text, plain_tokens, prompts, tokens_of
 
 PLAIN_S = 0.01
@@ -84,9 +84,9 @@ def clocked(clock: FakeClock, first_trial: int = acceptance.FIRST_TRIAL) -> Iter
 
 def toy(
     chosen: DecodeSettings, stairs: Stairs, clock: FakeClock, cells: int, ends: frozenset[int], batch_rows: int = 256
-) -> ClockedEngine:
+) -> ClockedContext:
     alike = engine_for(chosen, cells, batch_rows, ends=ends)
-    return ClockedEngine(
+    return ClockedContext(
         cells,
         alike.batch_rows,
         alike.sequences,
@@ -275,7 +275,7 @@ def run(
 ) -> tuple[float, list[Step]]:
     """How much longer the answer took than its tokens would have one by one, and its steps."""
     clock = FakeClock()
-    engine = ScriptedEngine(writer, seconds, clock)
+    engine = ScriptedContext(writer, seconds, clock)
     with clocked(clock):
         steps = list(Decoder(engine, chosen, make_mode=AutoModes(cost)).generate(list(writer.text), length))
     plain = sum(seconds(1, PROMPT - 1 + token) for token in range(length))
@@ -339,7 +339,7 @@ def test_first_steps_that_were_slow_deceive_no_one(shape: str, passage: int, slo
 
 
 @dataclass
-class Watching(ScriptedEngine):
+class Watching(ScriptedContext):
     """Remembers the sequences of each step's rows, and whether it was asked for anything beside its choices.
 
     learned: steps whose most probable tokens were asked for. looking_s: seconds that each of them takes for that.

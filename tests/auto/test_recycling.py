@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lacli.auto import recycling
 from lacli.auto.recycling import BOUNDS, EXPECTED, EXPECTED_AFTER_PAIR, EXPECTED_AFTER_TOKEN, RecyclingSource
-from lacli.engine import Successors
+from lacli.context import Successors
 from tests.fakes.recorded_acceptance import RecordedAcceptance
 
 PAIR_KINDS = len(EXPECTED_AFTER_PAIR)

@@ -17,22 +17,22 @@ from lacli.auto.planner import MAX_OVERDRAFT
 from lacli.auto.shared_step import MAX_DELAY
 from lacli.auto.step_cost import Cost
 from lacli.batch import Batch
+from lacli.context import Floats
 from lacli.decode import Decoder
-from lacli.engine import Floats
 from lacli.modes import Growing
 from lacli.pool import NgramPool
 from lacli.schedule import Schedule
 from lacli.settings import DecodeSettings
 from tests.auto.test_mode import STAIRS, Stairs, Writer, clocked
 from tests.fakes.clock import FakeClock
-from tests.fakes.engine import FakeEngine
-from tests.fakes.scripted_engine import ScriptedEngine
+from tests.fakes.context import FakeContext
+from tests.fakes.scripted_context import ScriptedContext
 
 LENGTH = 400
 
 
 @dataclass
-class ManyWriters(ScriptedEngine):
+class ManyWriters(ScriptedContext):
     """A model that writes several texts, each by the writer of its place; `size`: sequence ids of a place.
 
     `rows`: of the steps of which all rows were read, `mixed`: of those beside pieces of prompt. `took`: seconds of the
@@ -65,7 +65,7 @@ class ManyWriters(ScriptedEngine):
             part.outputs = batch.outputs[rows]
             part.rows, part.wanted = len(rows), int(part.outputs.sum())
             if part.wanted:
-                writer = ScriptedEngine(self.writers[place], lambda rows, first: 0.0, self.clock)
+                writer = ScriptedContext(self.writers[place], lambda rows, first: 0.0, self.clock)
                 writer.decode(part)
                 choices += writer.greedy().tolist()
         self._choices = choices
@@ -175,7 +175,7 @@ CLIFF = Stairs(((1, 1.0), (8, 1.05), (9, 3.0), (64, 3.2)))
 @pytest.mark.parametrize(("beside", "least", "most"), [(0, 8, 8), (4, 4, 4), (8, 20, 56), (40, 9, 24), (64, 1, 1)])
 def test_beside_a_piece_of_prompt_guesses_pay_for_what_they_add_to_it(beside: int, least: int, most: int) -> None:
     chosen = DecodeSettings(mode="auto", sources=("suffix",), auto_rows=64)
-    mode = AutoModes(CLIFF.measured)(chosen, NgramPool(3, 3), FakeEngine())
+    mode = AutoModes(CLIFF.measured)(chosen, NgramPool(3, 3), FakeContext())
     assert isinstance(mode, Auto)
     mode.begin(text := list(range(30)) * 2)
     for _ in range(3):
@@ -238,8 +238,8 @@ def test_a_step_without_guesses_is_filled_up_where_more_rows_take_less_time(coun
 )
 def test_no_row_is_filled_in_that_has_no_place(most: int, room: int, beside: int, back: int, rows: int) -> None:
     chosen = DecodeSettings(mode="auto", auto_rows=most, max_rollback=back)
-    first = AutoModes(FOURS.measured)(chosen, NgramPool(3, 3), FakeEngine())
-    modes = [first, *(AutoModes()(chosen, NgramPool(3, 3), FakeEngine(), before=first) for _ in range(2))]
+    first = AutoModes(FOURS.measured)(chosen, NgramPool(3, 3), FakeContext())
+    modes = [first, *(AutoModes()(chosen, NgramPool(3, 3), FakeContext(), before=first) for _ in range(2))]
     texts = [Growing(mode, list(range(10 * place, 10 * place + 9)), 2) for place, mode in enumerate(modes)]
     for mode, text, _ in texts:
         mode.begin(text)

@@ -7,14 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from benchmarks.records import COUNT, OWN_PROMPTS, OffTheWay, Record, RecordedEngine, questions
+from benchmarks.records import COUNT, OWN_PROMPTS, OffTheWay, Record, RecordedContext, questions
 from benchmarks.replay import (
     KNOWS,
     LEARNS,
     Answer,
     Cell,
     Law,
-    LawEngine,
+    LawContext,
     answer,
     laws,
     misses,
@@ -47,11 +47,11 @@ def test_no_contender_is_asked_for_steps_that_a_law_does_not_give(law: Law) -> N
     for name in ("plain", "lookup", LEARNS, KNOWS):
         settings = settings_of(name, law)
         assert settings.max_rows <= law.max_rows and settings.mode in MODES
-    assert LawEngine(engine_for(DecodeSettings(mode="plain")), law, 0.01).batch_rows <= law.max_rows
+    assert LawContext(engine_for(DecodeSettings(mode="plain")), law, 0.01).batch_rows <= law.max_rows
 
 
 def test_the_clock_moves_by_the_law_and_by_the_work_between_the_steps() -> None:
-    engine = LawEngine(engine_for(DecodeSettings(mode="plain")), CLIFF, 1000.0)
+    engine = LawContext(engine_for(DecodeSettings(mode="plain")), CLIFF, 1000.0)
     begin = engine.now
     engine.decode(from_tokens([1, 2], 0))
     engine.decode(from_tokens([3], 2))
@@ -76,7 +76,7 @@ def test_a_recorded_answer_is_the_same_in_every_mode_and_takes_fewer_steps_where
 
 
 def test_rows_behind_a_wrong_guess_are_followed_by_what_other_records_have() -> None:
-    engine = RecordedEngine(record([4, 5, 6, 7]), OffTheWay([record([9, 6, 20])]))
+    engine = RecordedContext(record([4, 5, 6, 7]), OffTheWay([record([9, 6, 20])]))
     # The input, a wrong guess with the text's token behind it, and the right one in a branch.
     sequences = [[0, 1], [0], [0], [1]]
     engine.decode(Batch(4).set_rows([3, 9, 5, 4], [2, 3, 4, 3], sequences, [True] * 4))

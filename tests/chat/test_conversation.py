@@ -23,7 +23,8 @@ from lacli.errors import (
     PromptError,
     UsageError,
 )
-from lacli.llamacpp.context import Context, LlamaEngine
+from lacli.llamacpp.context import LlamaContext
+from lacli.llamacpp.decoding import DecodingContext
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import common_prefix
@@ -391,7 +392,7 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch:
     said(chat.ask(QUESTION))
     make, left = chat.session.copies._context, [1]
 
-    def full(copy: ReplicaPlan, settings: DecodeSettings, greedy: bool | None) -> Context:
+    def full(copy: ReplicaPlan, settings: DecodeSettings, greedy: bool | None) -> DecodingContext:
         if left:
             left.pop()
             raise ModelLoadError("cannot make a context: not enough memory")
@@ -449,7 +450,7 @@ def test_a_thought_that_the_prompt_opened_and_ctrl_c_cut_off_leaves_the_history(
     "decode_settings", [SMALL, DecodeSettings(mode="lookup"), JACOBI, PLAIN], ids=lambda each: each.mode
 )
 def test_each_turn_is_a_fresh_run_of_the_same_tokens(decode_settings: DecodeSettings) -> None:
-    with opened(decode_settings) as session, LlamaEngine(session.model, LOADING, PLAIN) as plain_engine:
+    with opened(decode_settings) as session, LlamaContext(session.model, LOADING, PLAIN) as plain_engine:
         watched, chat = Watched(session), chat_on(session)
         fresh = Decoder(plain_engine, PLAIN)
         differences = []
@@ -473,7 +474,7 @@ def test_with_strict_turns_are_fresh_runs_to_the_last_bit(temp: float) -> None:
     with opened(replace(SMALL, strict=True), sampling) as session, LlamaSampler(session.model, sampling) as sampler:
         watched, chat = Watched(session), chat_on(session, sampling=sampling)
         plain = replace(session.settings, mode="plain")
-        with LlamaEngine(session.model, session.model_settings, plain) as engine:
+        with LlamaContext(session.model, session.model_settings, plain) as engine:
             fresh = Decoder(engine, plain, SampleAndMatch(sampler) if temp else None)
             for question in TURNS[::2]:
                 said(chat.ask(question))
@@ -487,7 +488,7 @@ def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], N
     write(tmp_path / "model.gguf")
     with Session(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
         watched, chat = Watched(session), chat_on(session, 10)
-        with LlamaEngine(session.model, LOADING, PLAIN) as engine:
+        with LlamaContext(session.model, LOADING, PLAIN) as engine:
             for question in ("one two", "three", "", "four", "five"):
                 if question:
                     said(chat.ask(question))

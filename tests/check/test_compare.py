@@ -12,13 +12,13 @@ import pytest
 from lacli.batch import Batch
 from lacli.check.compare import Result, check, checked_modes, fixed_seed, refuse_other_draws
 from lacli.check.judge import within
-from lacli.engine import Engine, Sampler
+from lacli.context import Context, Sampler
 from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import DecodeSettings
-from tests.fakes.engine import FakeEngine
+from tests.fakes.context import FakeContext
 from tests.fakes.sampler import FakeSampler
-from tests.fakes.wrong_engines import WRONG, FaintMask, LateCopy, Rounding, Tied, WrongCopy, WrongMask
+from tests.fakes.wrong_contexts import WRONG, FaintMask, LateCopy, Rounding, Tied, WrongCopy, WrongMask
 
 PROMPTS = [
     [1, 2, 3, 4, 5, 1, 2, 3, 4, 6, 1, 2, 3, 7, 1, 2, 3, 4, 5, 1, 2, 3, 9, 8, 1, 2],
@@ -30,19 +30,19 @@ CELLS = 96
 DECODING = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 
 
-def run_check(kind: type[FakeEngine], sampler: Sampler | None = None, **more: Any) -> Result:
+def run_check(kind: type[FakeContext], sampler: Sampler | None = None, **more: Any) -> Result:
     """A check on engines of a kind. modes: as `check` takes them; the four that guess otherwise."""
 
     @contextmanager
-    def opened(settings: DecodeSettings) -> Iterator[Engine]:
+    def opened(settings: DecodeSettings) -> Iterator[Context]:
         yield kind(CELLS, CELLS, settings.sequences, max_outputs=max(settings.sequences, settings.max_outputs))
 
     return check(opened, PROMPTS, more.pop("modes", checked_modes(DECODING)), LIMIT, sampler=sampler, **more)
 
 
-@pytest.mark.parametrize("kind", [FakeEngine, Tied])
+@pytest.mark.parametrize("kind", [FakeContext, Tied])
 @pytest.mark.parametrize("sampler", [None, FakeSampler(7), FakeSampler(7, 0.5, 0.3)])
-def test_an_exact_engine_gives_identical_texts(kind: type[FakeEngine], sampler: FakeSampler | None) -> None:
+def test_an_exact_engine_gives_identical_texts(kind: type[FakeContext], sampler: FakeSampler | None) -> None:
     parts: dict[str, list[int]] = {}
 
     @contextmanager
@@ -64,14 +64,14 @@ def test_an_exact_engine_gives_identical_texts(kind: type[FakeEngine], sampler: 
 
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("sampler", [None, FakeSampler(3)])
-def test_a_planted_mistake_is_a_bug(kind: type[FakeEngine], sampler: FakeSampler | None) -> None:
+def test_a_planted_mistake_is_a_bug(kind: type[FakeContext], sampler: FakeSampler | None) -> None:
     found = run_check(kind, sampler)
     assert found.counts.bugs
     assert (found.verdict, found.exit_code()) == ("bug", 3)
 
 
 @pytest.mark.parametrize("kind", [WrongMask, WrongCopy])
-def test_a_mistake_that_changes_texts_is_found_by_the_margin(kind: type[FakeEngine]) -> None:
+def test_a_mistake_that_changes_texts_is_found_by_the_margin(kind: type[FakeContext]) -> None:
     """Not only because some later step was refused."""
     runs = [run for mode in run_check(kind).modes for run in mode.runs if run.bug]
     parted = [run.difference for run in runs if run.difference]
@@ -107,7 +107,7 @@ def test_what_a_batch_rounds_is_no_bug_when_tokens_are_drawn(temperature: float)
 
 
 def test_a_text_that_is_plains_up_to_a_refused_step_has_no_other_difference() -> None:
-    class Refusing(FakeEngine):
+    class Refusing(FakeContext):
         def decode(self, batch: Batch) -> bool:
             if self.sequences > 1 and batch.wanted and len(self._cells) > 40:
                 raise BatchRefused("llama_decode failed (-1)")
@@ -123,7 +123,7 @@ def test_a_text_that_is_plains_up_to_a_refused_step_has_no_other_difference() ->
 
 @pytest.mark.parametrize("several", [False, True])
 def test_an_error_that_is_no_refusal_is_no_finding(several: bool) -> None:
-    class Out(FakeEngine):
+    class Out(FakeContext):
         def decode(self, batch: Batch) -> bool:
             if (self.sequences > 1) is several and batch.wanted:
                 raise LacliError("the device is gone")

@@ -6,7 +6,7 @@ import numpy as np
 
 from lacli.check.judge import PLAIN, largest_difference, plain_logits, within
 from lacli.decode import Decoder
-from tests.fakes.engine import FakeEngine
+from tests.fakes.context import FakeContext
 
 
 def test_rounding_closes_a_margin_of_at_most_twice_its_size() -> None:
@@ -21,6 +21,6 @@ def test_equal_infinities_are_no_difference() -> None:
 
 def test_plain_logits_are_those_that_plain_decoding_chose_from() -> None:
     prompt = [1, 2, 3, 1, 2]
-    tokens = [token for step in Decoder(FakeEngine(), PLAIN).generate(prompt, 20) for token in step.tokens]
+    tokens = [token for step in Decoder(FakeContext(), PLAIN).generate(prompt, 20) for token in step.tokens]
     for count, token in enumerate(tokens):
-        assert plain_logits(FakeEngine(), prompt, tokens[:count]).argmax() == token
+        assert plain_logits(FakeContext(), prompt, tokens[:count]).argmax() == token

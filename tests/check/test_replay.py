@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from lacli.batch import Batch
 from lacli.check.judge import plain_logits
 from lacli.check.replay import Mismatch, Recorder, Rows, accepted_rows, replay
-from lacli.engine import Floats
+from lacli.context import Floats
 from lacli.settings import DecodeSettings, ModeName
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import auto_decoder
-from tests.fakes.engine import FakeEngine
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
 LIMIT = 40
@@ -24,7 +24,7 @@ LIMIT = 40
 class Watched(Recorder):
     """Remembers the sequence calls too, and the logits of every step."""
 
-    def __init__(self, engine: FakeEngine) -> None:
+    def __init__(self, engine: FakeContext) -> None:
         super().__init__(engine)
         self.copies = 0
         self.steps: list[Floats] = []
@@ -46,7 +46,7 @@ def chosen(mode: ModeName) -> DecodeSettings:
 
 def engine_for(mode: ModeName) -> Watched:
     settings = chosen(mode)
-    return Watched(FakeEngine(sequences=settings.sequences))
+    return Watched(FakeContext(sequences=settings.sequences))
 
 
 def answer(engine: Recorder, mode: ModeName) -> list[tuple[int, ...]]:
@@ -60,7 +60,7 @@ def test_a_replay_of_an_exact_run_gives_the_logits_of_plain(mode: ModeName, cut:
     steps = answer(engine, mode)
     text = [token for step in steps for token in step][:cut]
     *_, last = replay(engine, PROMPT, steps, text)
-    np.testing.assert_array_equal(last, plain_logits(FakeEngine(), PROMPT, text))
+    np.testing.assert_array_equal(last, plain_logits(FakeContext(), PROMPT, text))
 
 
 @pytest.mark.parametrize("mode", ["plain", "jacobi", "lookup", "lookahead"])
@@ -94,7 +94,7 @@ def test_a_recorder_forgets_what_was_before_a_clear() -> None:
 
 
 def test_a_batch_that_found_no_room_is_not_recorded() -> None:
-    engine = Recorder(FakeEngine(refuse_above=5))
+    engine = Recorder(FakeContext(refuse_above=5))
     assert not engine.decode(Rows([1] * 6, list(range(6)), [[0]] * 6, [True] * 6).batch())
     assert engine.decode(Rows([1] * 5, list(range(5)), [[0]] * 5, [True] * 5).batch())
     assert [len(rows.tokens) for rows in engine.decoded] == [5]
@@ -131,13 +131,13 @@ def test_rows_before_the_input_are_decoded_again_with_it() -> None:
     rows = Rows([4, 5, 6, 7], [8, 9, 10, 10], [[0, 1, 2], [0, 1, 2], [1], [2]], [False, True, True, True])
     assert rows.input == 1
     assert accepted_rows(rows, [7]) == [1, 3]
-    engine = Recorder(FakeEngine(sequences=3))
+    engine = Recorder(FakeContext(sequences=3))
     prefill = Rows([1] * 8, list(range(8)), [[0]] * 8, [False] * 8)
     engine.decoded = [prefill, Rows([4, 5], [8, 9], [[0, 1, 2], [1]], [True, True]), rows]
     text = [5, 7, 3]
     prompt = [*[1] * 8, 4]
     *_, last = replay(engine, prompt, [[5], text[1:]], text[:2])
-    np.testing.assert_array_equal(last, plain_logits(FakeEngine(), prompt, text[:2]))
+    np.testing.assert_array_equal(last, plain_logits(FakeContext(), prompt, text[:2]))
 
 
 def test_a_replay_takes_the_prompts_tokens_and_not_those_of_the_run() -> None:
@@ -146,7 +146,7 @@ def test_a_replay_takes_the_prompts_tokens_and_not_those_of_the_run() -> None:
     steps = answer(engine, "lookup")
     first, *others = engine.decoded
     engine.decoded = [replace(first, tokens=[9, *first.tokens[1:]]), *others]
-    np.testing.assert_array_equal(next(replay(engine, PROMPT, steps, [])), plain_logits(FakeEngine(), PROMPT, []))
+    np.testing.assert_array_equal(next(replay(engine, PROMPT, steps, [])), plain_logits(FakeContext(), PROMPT, []))
     engine.decoded = [replace(first, positions=[each + 1 for each in first.positions]), *others]
     with pytest.raises(Mismatch, match="begins at position 1, and 0 tokens are held"):
         next(replay(engine, PROMPT, steps, []))

@@ -13,9 +13,9 @@ from lacli.check.report import Setup, as_json, as_lines, conclusion
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from tests.check.test_compare import CELLS, DECODING, LIMIT, PROMPTS, run_check
-from tests.fakes.engine import FakeEngine
+from tests.fakes.context import FakeContext
 from tests.fakes.sampler import FakeSampler
-from tests.fakes.wrong_engines import FaintMask, LateCopy, LateRemove, Rounding, WrongMask
+from tests.fakes.wrong_contexts import FaintMask, LateCopy, LateRemove, Rounding, WrongMask
 
 SETUP = Setup(
     model="toy.gguf",
@@ -38,7 +38,7 @@ def test_strict_is_advised_where_it_could_help() -> None:
     assert "lacli check --strict" in conclusion(SETUP, found)
     for setup in (replace(SETUP, on_gpu=True), replace(SETUP, decode_settings=replace(DECODING, strict=True))):
         assert "--strict" not in conclusion(setup, found)
-    assert conclusion(SETUP, run_check(FakeEngine)) == "All 12 texts are plain decoding's."
+    assert conclusion(SETUP, run_check(FakeContext)) == "All 12 texts are plain decoding's."
 
 
 def test_what_may_be_a_bug_on_a_gpu_is_said() -> None:
@@ -47,7 +47,7 @@ def test_what_may_be_a_bug_on_a_gpu_is_said() -> None:
 
 
 def test_without_modes_there_are_no_texts_to_compare() -> None:
-    found = run_check(FakeEngine, modes=[])
+    found = run_check(FakeContext, modes=[])
     assert found.exit_code(fail_on_difference=True) == 0
     assert "no texts to compare" in conclusion(SETUP, found)
     assert "Modes beside" not in as_lines(SETUP, found)
@@ -74,7 +74,7 @@ def test_a_difference_in_json_has_both_tokens_and_what_they_are_apart() -> None:
 @pytest.mark.parametrize("sampler", [None, FakeSampler(1)])
 @pytest.mark.parametrize("kind", [Rounding, WrongMask])
 def test_the_verdict_comes_first_and_the_table_gives_each_parting_its_numbers(
-    kind: type[FakeEngine], sampler: FakeSampler | None
+    kind: type[FakeContext], sampler: FakeSampler | None
 ) -> None:
     found = run_check(kind, sampler)
     setup = replace(SETUP, sampling=SamplingSettings(temp=1, seed=1)) if sampler else SETUP
@@ -101,11 +101,11 @@ def test_a_check_that_was_stopped_says_so_and_has_what_was_finished() -> None:
         if sentence.startswith("lookahead"):
             raise KeyboardInterrupt
 
-    found = run_check(FakeEngine, progress=pressed)
+    found = run_check(FakeContext, progress=pressed)
     assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup"]
     assert conclusion(SETUP, found).startswith("Stopped early") and as_json(SETUP, found)["stopped"]
     with pytest.raises(KeyboardInterrupt):
-        run_check(FakeEngine, modes=checked_modes(DECODING, "lookahead"), progress=pressed)
+        run_check(FakeContext, modes=checked_modes(DECODING, "lookahead"), progress=pressed)
 
 
 def test_why_steps_were_refused_is_said_once_below_the_table() -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from lacli.batch import Ints
 from lacli.check.compare import Comparison, Run
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from tests.check.test_compare import run_check
 from tests.fakes.tiny_models import write_lfm2, write_mamba
-from tests.fakes.wrong_engines import Rounding
+from tests.fakes.wrong_contexts import Rounding
 from tests.program import Done, call, exit_code, start
 
 
@@ -50,13 +50,13 @@ def test_rounding_fails_a_check_only_where_that_is_asked_for(
 
 
 def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    class WrongRows(LlamaEngine):
+    class WrongRows(LlamaContext):
         """Reads each row's choice from the row before it."""
 
         def greedy(self) -> Ints:
             return np.roll(super().greedy(), 1)
 
-    monkeypatch.setattr("lacli.ik.choice.LlamaEngine", WrongRows)
+    monkeypatch.setattr("lacli.ik.choice.LlamaContext", WrongRows)
     done = check("--mode", "lookahead", "-W", "3", "-G", "3")
     assert done.code == 3
     assert "BUG: rounding does not explain" in done.out

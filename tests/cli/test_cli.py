@@ -15,7 +15,7 @@ import pytest
 from lacli import __version__
 from lacli.batch import Batch
 from lacli.cli.main import COMMANDS
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES, PRESETS
@@ -397,14 +397,14 @@ def test_ctrl_c_on_a_terminal_keeps_the_text_so_far_and_typed_keys_are_no_part_o
 def test_ctrl_c_leaves_the_object_and_the_report_of_the_part_that_was_answered(
     calls: int, tokens: int, reference: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode, left = LlamaEngine.decode, iter(range(calls))
+    decode, left = LlamaContext.decode, iter(range(calls))
 
-    def interrupted(engine: LlamaEngine, batch: Batch) -> bool:
+    def interrupted(engine: LlamaContext, batch: Batch) -> bool:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return decode(engine, batch)
 
-    monkeypatch.setattr(LlamaEngine, "decode", interrupted)
+    monkeypatch.setattr(LlamaContext, "decode", interrupted)
     done = call("run", "-q", "--json", "--stats", "--mode", "plain", "-p", QUESTION)
     found = json.loads(done.out)
     assert (done.code, found["finish_reason"]) == (130, "interrupt")

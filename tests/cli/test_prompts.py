@@ -19,7 +19,7 @@ import pytest
 from lacli import DecodeSettings, ModelSettings
 from lacli.cli.prompts import Answers
 from lacli.errors import LacliError, OutputError
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.terminal.screen import Screen
 from tests.loading import generate, load
 from tests.program import Done, call, exit_code, start
@@ -252,7 +252,7 @@ def test_what_ends_the_model_ends_the_run_and_the_answers_before_it_stay(
     def last(lines: Answers, row: Row) -> None:
         add(lines, row)
         answered.append(row["index"])
-        monkeypatch.setattr(LlamaEngine, "decode", failing)
+        monkeypatch.setattr(LlamaContext, "decode", failing)
 
     monkeypatch.setattr(Answers, "add", last)
     out = tmp_path / "out.jsonl"

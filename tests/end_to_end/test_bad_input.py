@@ -16,7 +16,7 @@ import pytest
 
 from lacli import DecodeSettings, LacliError, ModelSettings
 from lacli.batch import from_tokens, from_tree
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.settings import MAX_SEQUENCES, ModeName
 from lacli.tree import Tree
@@ -263,7 +263,7 @@ def test_choices_made_where_the_logits_are_are_looked_at_too(
     model_settings = ModelSettings(context=256, threads=1, gpu_layers=0)
     with (
         LlamaModel(path, model_settings) as model,
-        LlamaEngine(model, model_settings, DecodeSettings(mode=mode), backend_greedy=True) as engine,
+        LlamaContext(model, model_settings, DecodeSettings(mode=mode), backend_greedy=True) as engine,
     ):
         assert engine.decode(from_tokens([5], 0)) and engine.decode(from_tree(Tree(5), 1))
         with pytest.raises(LacliError, match="NaN or infinite"):

@@ -163,22 +163,22 @@ def waiting(rows: str, over: str, instead: str = "time.sleep(0.01)") -> tuple[st
     text = f"""
 import hashlib, os, time
 from lacli.__main__ import main
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.terminal import waiting
 
 waiting.SHOWN_AFTER_S = 0
 
-decode = LlamaEngine.decode
+decode = LlamaContext.decode
 
 def waiting(engine, batch):
     if {rows}:
-        LlamaEngine.decode = decode
+        LlamaContext.decode = decode
         print("WAITING", flush=True)
         while not {over}:
             {instead}
     return decode(engine, batch)
 
-LlamaEngine.decode = waiting
+LlamaContext.decode = waiting
 main()
 """
     return (sys.executable, "-c", text)

@@ -12,7 +12,7 @@ from openai import OpenAI
 import lacli
 from lacli import DecodeSettings, ModelSettings, SamplingSettings
 from lacli.check.compare import Comparison
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import Access
@@ -80,7 +80,7 @@ def test_gemma_behind_more_tokens_than_its_window_decodes_as_plain_does() -> Non
     with LlamaModel(other_model("gemma-3-270m"), model_settings) as model:
         prompt = model.tokenize(text)
         assert len(prompt) > 600
-        with Comparison(partial(LlamaEngine, model, model_settings), 40) as comparison:
+        with Comparison(partial(LlamaContext, model, model_settings), 40) as comparison:
             for settings in (DecodeSettings(mode="lookup"), DecodeSettings(window=5, ngram=3, guesses=5)):
                 (run,) = comparison.run(settings, [prompt])
                 assert not run.bug

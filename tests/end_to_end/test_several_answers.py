@@ -7,8 +7,8 @@ import pytest
 
 from lacli import ModelSettings, load
 from lacli.check.judge import Difference, parting, plain_logits, within
-from lacli.engine import Floats
-from lacli.llamacpp.context import LlamaEngine
+from lacli.context import Floats
+from lacli.llamacpp.context import LlamaContext
 from lacli.session.generation import Answer
 from lacli.settings import ModeName
 from tests.end_to_end.test_stdlib_7m import QUESTIONS
@@ -26,7 +26,7 @@ def log_probabilities(logits: Floats) -> Floats:
     return found
 
 
-def difference(engine: LlamaEngine, prompt: list[int], expected: list[int], answer: Answer) -> Difference | None:
+def difference(engine: LlamaContext, prompt: list[int], expected: list[int], answer: Answer) -> Difference | None:
     """Where an answer parts from plain's, held against what rounding moved the probabilities of both tokens by."""
     if (at := parting(expected, answer.tokens)) is None:
         return None
@@ -45,7 +45,7 @@ def test_eight_answers_at_once_are_plains_but_for_rounding(mode: ModeName) -> No
         steps = [answer.statistics.steps for answer in answers]
         assert max(steps) <= model.session.engine.calls < sum(steps) / 2, "they share steps"
         session = model.session
-        with LlamaEngine(session.model, SETTINGS, PLAIN, backend_greedy=False) as engine:
+        with LlamaContext(session.model, SETTINGS, PLAIN, backend_greedy=False) as engine:
             for question, answer in zip(questions, answers, strict=True):
                 prompt = session.prompt(question)
                 taken = auto_decoder(engine, PLAIN).generate(prompt, LIMIT)

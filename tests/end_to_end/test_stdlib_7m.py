@@ -15,10 +15,10 @@ from lacli.batch import Batch, Ints
 from lacli.check.compare import Comparison, Run
 from lacli.check.judge import first_difference, within
 from lacli.check.replay import Recorder, accepted_rows, replay
+from lacli.context import Context
 from lacli.decode import Decoder
-from lacli.engine import Engine
 from lacli.errors import UsageError
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.decoding import PREFILL_ROWS_ON_CPU
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
@@ -117,7 +117,7 @@ def lookahead_runs(comparison: Comparison, prompts: list[list[int]]) -> list[Run
     return comparison.run(LOOKAHEAD, prompts)
 
 
-def last_position(engine: LlamaEngine, sequence: int) -> int:
+def last_position(engine: LlamaContext, sequence: int) -> int:
     return int(lib.llama_memory_seq_pos_max(engine._memory, sequence))
 
 
@@ -125,7 +125,7 @@ def tokens_of(steps: list[Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
-def continue_plainly(engine: Engine, text: list[int], count: int) -> list[Step]:
+def continue_plainly(engine: Context, text: list[int], count: int) -> list[Step]:
     """Decode one row after another behind what the cache holds of the text, all but its last token."""
     steps = []
     past = len(text) - 1
@@ -194,7 +194,7 @@ def test_a_pool_kept_from_other_prompts_changes_no_text(
     model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=6)
-    with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
+    with LlamaContext(model, ON_ONE_THREAD, chosen) as opened:
         engine = Recorder(opened)
         decoder = auto_decoder(engine, chosen)
         runs = [comparison.one(decoder, engine, prompt) for prompt in (*prompts[3:6], prompts[3])]
@@ -206,20 +206,20 @@ def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaMod
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
     texts = []
     for backend_greedy in (False, True):
-        with LlamaEngine(model, ON_ONE_THREAD, chosen, backend_greedy=backend_greedy) as engine:
+        with LlamaContext(model, ON_ONE_THREAD, chosen, backend_greedy=backend_greedy) as engine:
             decoders = [(auto_decoder(engine, chosen), prompt) for prompt in prompts[4:6]]
             texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
     assert texts[0] == texts[1]
 
 
-class WrongRows(LlamaEngine):
+class WrongRows(LlamaContext):
     """Reads each row's choice from the row before it."""
 
     def greedy(self) -> Ints:
         return np.roll(super().greedy(), 1)
 
 
-class WrongCopy(LlamaEngine):
+class WrongCopy(LlamaContext):
     """Keeps the tokens of another sequence than the accepted one, where it has as many."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
@@ -229,7 +229,7 @@ class WrongCopy(LlamaEngine):
         super().copy(source, target, start, end)
 
 
-class WrongTokens(LlamaEngine):
+class WrongTokens(LlamaContext):
     """Sends the guesses of a tree one row too late; llama.cpp itself refuses most mistakes in the mask."""
 
     def decode(self, batch: Batch) -> bool:
@@ -240,7 +240,7 @@ class WrongTokens(LlamaEngine):
 
 @pytest.mark.parametrize("kind", [WrongRows, WrongCopy, WrongTokens])
 def test_a_mistake_in_the_engine_is_called_a_bug(
-    kind: type[LlamaEngine], model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+    kind: type[LlamaContext], model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen = DecodeSettings(mode="lookahead", window=3, ngram=5, guesses=2)
     with kind(model, ON_ONE_THREAD, chosen) as broken:
@@ -253,7 +253,7 @@ def test_a_wrong_token_is_called_a_bug(model: LlamaModel, comparison: Comparison
     prompt, expected = equal_run(lookahead_runs)
     at = LIMIT // 2
     least_likely = int(logits_of_last(comparison.plain_engine, prompt, expected[: at + 1]).argmin())
-    with LlamaEngine(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
+    with LlamaContext(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
         engine = Recorder(opened)
         steps = [list(step.tokens) for step in auto_decoder(engine, LOOKAHEAD).generate(prompt, LIMIT)]
         assert first_difference(engine, comparison.plain_engine, prompt, expected, steps) is None
@@ -272,7 +272,7 @@ def test_a_text_that_ends_elsewhere_is_called_a_bug(
     model: LlamaModel, comparison: Comparison, lookahead_runs: list[Run]
 ) -> None:
     prompt, expected = equal_run(lookahead_runs)
-    with LlamaEngine(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
+    with LlamaContext(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
         engine = Recorder(opened)
         for steps, text in (([expected[:-1]], expected), ([expected], expected[:-1])):
             found = first_difference(engine, comparison.plain_engine, prompt, text, steps)
@@ -286,7 +286,7 @@ NARROW = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)
 def coarse(model: LlamaModel) -> Iterator[Recorder]:
     """A context whose cells are rounded so much that texts part."""
     settings = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
-    with LlamaEngine(model, settings, NARROW) as engine:
+    with LlamaContext(model, settings, NARROW) as engine:
         yield Recorder(engine)
 
 
@@ -336,7 +336,7 @@ def test_a_replay_gives_the_logits_of_the_tree_it_replays(
 ) -> None:
     """The accepted tokens in the same rows and cells but a sequence of their own: neither masks nor copies needed."""
     chosen = MODES[name]
-    with LlamaEngine(model, ON_ONE_THREAD, chosen) as opened:
+    with LlamaContext(model, ON_ONE_THREAD, chosen) as opened:
         engine = WithLogits(opened)
         steps = [step.tokens for step in auto_decoder(engine, chosen).generate(prompts[LONG], LIMIT)]
         decoded, logits = engine.decoded, engine.outputs
@@ -357,12 +357,12 @@ def test_every_decode_call_is_a_step_or_a_piece_of_the_prompt(
 ) -> None:
     prompt = prompts[SHORT] + prompts[LONG]
     assert len(prompt) > 129
-    with LlamaEngine(model, replace(ON_ONE_THREAD, batch=rows), MODES[name]) as engine:
+    with LlamaContext(model, replace(ON_ONE_THREAD, batch=rows), MODES[name]) as engine:
         steps = list(auto_decoder(engine, MODES[name]).generate(prompt, 12))
         assert engine.calls == len(steps) + ceil((len(prompt) - 1) / min(rows, PREFILL_ROWS_ON_CPU))
 
 
-class Endless(LlamaEngine):
+class Endless(LlamaContext):
     """A model that never ends its text by itself."""
 
     def is_end(self, token: int) -> bool:
@@ -378,7 +378,7 @@ def test_exactly_the_tokens_asked_for_are_made(name: str, model: LlamaModel, pro
             assert not steps or steps[-1].finish == "length"
 
 
-class Interrupted(LlamaEngine):
+class Interrupted(LlamaContext):
     """The user presses Ctrl-C when a step has been decoded and nothing of it is kept yet."""
 
     steps_left = 3
@@ -390,7 +390,7 @@ class Interrupted(LlamaEngine):
         return super().greedy()
 
 
-def holds_exactly_its_text(decoder: Decoder, engine: LlamaEngine) -> bool:
+def holds_exactly_its_text(decoder: Decoder, engine: LlamaContext) -> bool:
     """Whether the cache holds the accepted tokens but the last, in sequence 0 alone."""
     held = [last_position(engine, sequence) + 1 for sequence in range(engine.sequences)]
     return held[0] == max(held) == len(decoder.tokens) - 1
@@ -402,7 +402,7 @@ def test_an_answer_that_ends_early_leaves_exactly_the_accepted_tokens_in_the_cac
     interrupted: bool, name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen, prompt = MODES[name], prompts[LONG]
-    with (Interrupted if interrupted else LlamaEngine)(model, ON_ONE_THREAD, chosen) as opened:
+    with (Interrupted if interrupted else LlamaContext)(model, ON_ONE_THREAD, chosen) as opened:
         engine = Recorder(opened)
         decoder = auto_decoder(engine, chosen)
         steps = decoder.generate(prompt, LIMIT)
@@ -478,7 +478,7 @@ def test_a_stop_string_inside_an_accepted_run_leaves_nothing_behind_it(
             assert answer.finish_reason == "stop"
             assert list(answer.tokens) == run.tokens[:token]
             assert session.decoder.tokens == [*run.prompt, *run.tokens[:token]]
-            assert isinstance(session.engine, LlamaEngine)
+            assert isinstance(session.engine, LlamaContext)
             assert last_position(session.engine, 0) == len(session.decoder.tokens) - 2
 
 

@@ -20,7 +20,7 @@ from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.decode import Decoder
 from lacli.settings import DecodeSettings
-from tests.fakes.clock import ClockedEngine, FakeClock
+from tests.fakes.clock import ClockedContext, FakeClock
 
 PLAIN = DecodeSettings(mode="plain")
 LOOKUP = DecodeSettings(mode="lookup")
@@ -46,9 +46,9 @@ def contender(
     settings: DecodeSettings,
     clock: FakeClock,
     cost: Callable[[int, int], float] = lambda rows, outputs: 1.0,
-) -> tuple[Contender, ClockedEngine]:
+) -> tuple[Contender, ClockedContext]:
     """A contender with an engine of its own, whose calls take `cost(rows, outputs)` seconds."""
-    engine = ClockedEngine(sequences=settings.sequences, clock=clock, cost=cost)
+    engine = ClockedContext(sequences=settings.sequences, clock=clock, cost=cost)
 
     def answer(exchange: Exchange) -> Trial:
         return timed(Decoder(engine, settings), exchange, words)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from lacli.batch import Batch
-from tests.fakes.engine import FakeEngine
+from tests.fakes.context import FakeContext
 
-READERS = ("lacli.bench.rounds", "lacli.decode", "lacli.engine", "lacli.cache", "lacli.schedule")
+READERS = ("lacli.bench.rounds", "lacli.decode", "lacli.context", "lacli.cache", "lacli.schedule")
 """Modules that ask for the time."""
 
 
@@ -30,7 +30,7 @@ class FakeClock:
 
 
 @dataclass
-class ClockedEngine(FakeEngine):
+class ClockedContext(FakeContext):
     """A toy engine whose decode calls take `cost(rows, outputs)` seconds; `steps` counts those with outputs."""
 
     clock: FakeClock = field(default_factory=FakeClock)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lacli.engine import Distribution, Floats
+from lacli.context import Distribution, Floats
 
 
 class FakeSampler:

@@ -19,8 +19,8 @@ from lacli.check.judge import (
     within,
 )
 from lacli.check.replay import Recorder, Rows, accepted_rows
-from lacli.engine import Engine, Floats
-from lacli.llamacpp.context import LlamaEngine
+from lacli.context import Context, Floats
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.session.session import Session
@@ -54,7 +54,7 @@ def said(pieces: Generator[object]) -> str:
 class Tracked(Recorder):
     """Knows which token lies at which position of each sequence, by what was called."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Context) -> None:
         super().__init__(engine)
         self.held: dict[int, dict[int, int]] = defaultdict(dict)
 
@@ -120,7 +120,7 @@ class Watched:
         return logits
 
 
-def judged(watched: Watched, plain_engine: LlamaEngine, expected: Sequence[int]) -> Difference | None:
+def judged(watched: Watched, plain_engine: LlamaContext, expected: Sequence[int]) -> Difference | None:
     """Where the turn parts from a fresh plain run of the same prompt, by the rule of `lacli check`."""
     at = parting(expected, watched.tokens)
     if at is None:

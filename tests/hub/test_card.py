@@ -13,7 +13,7 @@ import pytest
 from lacli.errors import UsageError
 from lacli.hub.card import Card, card_json, card_text, make_card
 from lacli.hub.listing import running_memory
-from lacli.llamacpp.context import MAX_ROLLBACK, LlamaEngine
+from lacli.llamacpp.context import MAX_ROLLBACK, LlamaContext
 from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.gguf import read_header
 from lacli.llamacpp.model import LlamaModel
@@ -59,12 +59,12 @@ def test_the_memory_is_what_contexts_take_when_they_are_made(
     small = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
     (memory,) = make_card(path, model_settings, small).memory
     with LlamaModel(path, model_settings) as model:
-        with LlamaEngine(model, model_settings, DecodeSettings(mode="plain")) as engine:
+        with LlamaContext(model, model_settings, DecodeSettings(mode="plain")) as engine:
             assert memory.tokens == engine.cells
             assert memory.cache + memory.plain == pytest.approx(engine.memory, abs=0.02)
         assert (memory.lookahead is None) is bool(model.chain_only)
         if memory.lookahead is not None:
-            with LlamaEngine(model, model_settings, small) as engine:
+            with LlamaContext(model, model_settings, small) as engine:
                 assert memory.cache + memory.lookahead == pytest.approx(engine.memory, abs=0.02)
 
 

@@ -14,8 +14,8 @@ from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
 from lacli.errors import LacliError, ModelLoadError
 from lacli.ik.choice import ARCHITECTURES
-from lacli.ik.context import IkEngine, IkModel
-from lacli.llamacpp.context import LlamaEngine
+from lacli.ik.context import IkContext, IkModel
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
@@ -37,7 +37,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 """Random models of the architectures that are tried."""
 
 
-class Endless(IkEngine):
+class Endless(IkContext):
     """Has no end tokens."""
 
     def is_end(self, token: int) -> bool:
@@ -51,12 +51,12 @@ def model() -> Iterator[IkModel]:
 
 
 @pytest.fixture
-def engine(model: IkModel) -> Iterator[IkEngine]:
-    with IkEngine(model, ONE_THREAD, CHAIN) as engine:
+def engine(model: IkModel) -> Iterator[IkContext]:
+    with IkContext(model, ONE_THREAD, CHAIN) as engine:
         yield engine
 
 
-def plain_tokens(engine: IkEngine | LlamaEngine, prompt: Sequence[int], count: int) -> list[int]:
+def plain_tokens(engine: IkContext | LlamaContext, prompt: Sequence[int], count: int) -> list[int]:
     steps = auto_decoder(engine, PLAIN).generate(prompt, count)
     return [token for step in steps for token in step.tokens]
 
@@ -68,7 +68,7 @@ def test_both_libraries_in_one_process_compute_the_same_but_for_rounding(archite
     with LlamaModel(path, ONE_THREAD) as theirs, IkModel(path, ONE_THREAD) as ours:
         text = theirs.tokenize("the thing and the rest of the section " * 3)[:32]
         rows = Batch(32).set_rows(text, range(len(text)), [[0]] * len(text), [True] * len(text))
-        with LlamaEngine(theirs, ONE_THREAD, wide) as llama, IkEngine(ours, ONE_THREAD, wide) as ik:
+        with LlamaContext(theirs, ONE_THREAD, wide) as llama, IkContext(ours, ONE_THREAD, wide) as ik:
             assert llama.decode(rows) and ik.decode(rows)
             assert np.abs(ik.logits() - llama.logits()).max() < 0.01 * np.ptp(llama.logits())
 
@@ -89,7 +89,7 @@ def test_every_mode_gives_plain_decodings_text_but_for_rounding(model: IkModel) 
 def test_a_right_and_a_wrong_guess_in_two_sequences_leave_plain_decodings_text(model: IkModel) -> None:
     """Steps of three rows: the input, the right guess in sequence 0, and a wrong one in 1, cut and copied by range."""
     prompt, settings = model.tokenize(QUESTION), DecodeSettings(window=2, ngram=2, guesses=2)
-    with IkEngine(model, ONE_THREAD, settings) as engine:
+    with IkContext(model, ONE_THREAD, settings) as engine:
         text = prompt + plain_tokens(engine, prompt, 24)
         engine.clear()
         assert engine.decode(from_tokens(prompt[:-1], 0))
@@ -110,7 +110,7 @@ def test_a_right_and_a_wrong_guess_in_two_sequences_leave_plain_decodings_text(m
 
 def test_rows_have_the_same_logits_beside_any_number_of_others(model: IkModel) -> None:
     prompt, wide = [*model.tokenize(QUESTION) * 4][:64], DecodeSettings(mode="lookup", lookup_draft=63)
-    with IkEngine(model, ONE_THREAD, wide) as engine:
+    with IkContext(model, ONE_THREAD, wide) as engine:
         found = []
         for count in (1, 2, 8, 31, 32, 33, 48):
             engine.clear()
@@ -120,7 +120,7 @@ def test_rows_have_the_same_logits_beside_any_number_of_others(model: IkModel) -
         assert max(np.abs(each - found[0]).max() for each in found) < 0.5
 
 
-def test_a_batch_without_cells_changes_nothing(engine: IkEngine, model: IkModel) -> None:
+def test_a_batch_without_cells_changes_nothing(engine: IkContext, model: IkModel) -> None:
     prompt = model.tokenize(QUESTION)
     text = plain_tokens(engine, prompt, 2)
     engine.clear()
@@ -131,7 +131,7 @@ def test_a_batch_without_cells_changes_nothing(engine: IkEngine, model: IkModel)
     assert plain_tokens(engine, prompt, 2) == text
 
 
-def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(engine: IkEngine, model: IkModel) -> None:
+def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(engine: IkContext, model: IkModel) -> None:
     prompt = model.tokenize(QUESTION)
     text = plain_tokens(engine, prompt, 4)
     engine.clear()
@@ -155,14 +155,14 @@ def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(eng
 
 
 def test_a_closed_context_says_so(model: IkModel) -> None:
-    engine = IkEngine(model, ONE_THREAD, PLAIN)
+    engine = IkContext(model, ONE_THREAD, PLAIN)
     engine.close()
     engine.close()
     with pytest.raises(LacliError, match="there is no context"):
         engine.decode(from_tokens([1], 0))
 
 
-def test_logits_that_are_no_numbers_are_an_error(engine: IkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_that_are_no_numbers_are_an_error(engine: IkContext, monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine.decode(from_tokens([1], 0))
     monkeypatch.setattr(engine, "logits", lambda: np.full((1, engine.vocabulary), np.nan, np.float32))
     with pytest.raises(LacliError, match="NaN or infinite"):

@@ -15,10 +15,10 @@ import pytest
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
+from lacli.context import Floats
 from lacli.decode import Decoder
-from lacli.engine import Floats
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.context import MAX_ROLLBACK, LlamaEngine, max_rollback
+from lacli.llamacpp.context import MAX_ROLLBACK, LlamaContext, max_rollback
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -73,7 +73,7 @@ def prompts(model: LlamaModel) -> list[list[int]]:
     return prompts
 
 
-class Endless(LlamaEngine):
+class Endless(LlamaContext):
     """Has no end tokens."""
 
     def is_end(self, token: int) -> bool:
@@ -94,7 +94,7 @@ def test_every_mode_equals_plain_but_for_rounding(
 
 
 def test_a_long_prompt_takes_as_many_calls_as_it_has_batches(model: LlamaModel, prompts: list[list[int]]) -> None:
-    with LlamaEngine(model, replace(ON_ONE_THREAD, batch=32), PLAIN) as engine:
+    with LlamaContext(model, replace(ON_ONE_THREAD, batch=32), PLAIN) as engine:
         next(auto_decoder(engine, PLAIN).generate(prompts[3], 1))
         assert engine.calls == -(-(len(prompts[3]) - 1) // 32) + 1
 
@@ -209,7 +209,7 @@ def beside(lfm2: LlamaModel) -> Iterator[Comparison]:
 def sampled(lfm2: LlamaModel) -> Iterator[Comparison]:
     with (
         LlamaSampler(lfm2, WARM) as sampler,
-        Comparison(lambda decode: LlamaEngine(lfm2, ON_ONE_THREAD, decode), LIMIT, sampler=sampler) as comparison,
+        Comparison(lambda decode: LlamaContext(lfm2, ON_ONE_THREAD, decode), LIMIT, sampler=sampler) as comparison,
     ):
         yield comparison
 
@@ -232,7 +232,7 @@ def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
 ) -> None:
     chosen = DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK)
     other = sampled if drawn else beside
-    with LlamaEngine(lfm2, ON_ONE_THREAD, chosen) as opened:
+    with LlamaContext(lfm2, ON_ONE_THREAD, chosen) as opened:
         assert opened.max_rollback == MAX_ROLLBACK
         for seed, prompt in product(range(3), asked):
             engine = Recorder(opened)
@@ -259,7 +259,7 @@ def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(lfm2: LlamaMod
     assert len(texts[0]) == 256 - len(asked[1]) + 1
 
 
-def fed(engine: LlamaEngine, tokens: Sequence[int], past: int) -> Floats:
+def fed(engine: LlamaContext, tokens: Sequence[int], past: int) -> Floats:
     """The last row's logits, (vocabulary,), of tokens decoded in one batch."""
     rows = len(tokens)
     wanted = [*[False] * (rows - 1), True]
@@ -274,7 +274,7 @@ def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
 ) -> None:
     text = asked[2]
     chosen = DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK)
-    with LlamaEngine(lfm2, ON_ONE_THREAD, chosen) as engine, LlamaEngine(lfm2, ON_ONE_THREAD, PLAIN) as fresh:
+    with LlamaContext(lfm2, ON_ONE_THREAD, chosen) as engine, LlamaContext(lfm2, ON_ONE_THREAD, PLAIN) as fresh:
         for back in range(1, MAX_ROLLBACK + 2):
             assert engine.decode(from_tokens(text[:20], 0))
             past = 20

@@ -19,7 +19,7 @@ import pytest
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.decoding import CONTEXT_PAD
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
@@ -40,8 +40,8 @@ def model(tiny: LlamaModel) -> LlamaModel:
 
 
 @pytest.fixture
-def engine(model: LlamaModel) -> Iterator[LlamaEngine]:
-    with LlamaEngine(model, SETTINGS, LOOKAHEAD) as engine:
+def engine(model: LlamaModel) -> Iterator[LlamaContext]:
+    with LlamaContext(model, SETTINGS, LOOKAHEAD) as engine:
         yield engine
 
 
@@ -49,7 +49,7 @@ def input_at(token: int, past: int) -> Batch:
     return from_tree(Tree(token), past)
 
 
-def last_row(engine: LlamaEngine, tokens: list[int]) -> Logits:
+def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
     """The logits after a text in an emptied cache."""
     engine.clear()
     assert engine.decode(from_tokens(tokens[:-1], 0))
@@ -64,7 +64,7 @@ def refuse_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (0, tiny_models.CONTEXT_LENGTH)])
 def test_cells_are_what_llama_cpp_made_of_the_context(asked: int, cells: int, model: LlamaModel) -> None:
-    with LlamaEngine(model, replace(SETTINGS, context=asked), PLAIN) as engine:
+    with LlamaContext(model, replace(SETTINGS, context=asked), PLAIN) as engine:
         assert engine.cells == cells == lib.llama_n_ctx(engine._handle)
         assert engine.cells % CONTEXT_PAD == 0
 
@@ -83,12 +83,12 @@ def test_texts_have_the_cells_of_one_each_or_where_memory_is_short_as_many_as_th
     capacity = Capacity.for_texts(PLAIN, 3, SETTINGS.batch)
     for cells in (one, 3 * one // 2, 3 * one):
         room = cells
-        with LlamaEngine(model, replace(SETTINGS, context=0), capacity) as engine:
+        with LlamaContext(model, replace(SETTINGS, context=0), capacity) as engine:
             assert engine.cells == cells
     room = 0
     asked.clear()
     with pytest.raises(ModelLoadError):
-        LlamaEngine(model, replace(SETTINGS, context=3 * one), capacity)
+        LlamaContext(model, replace(SETTINGS, context=3 * one), capacity)
     assert asked == [3 * one]
 
 
@@ -96,12 +96,12 @@ def test_texts_have_the_cells_of_one_each_or_where_memory_is_short_as_many_as_th
     ("batch", "context", "rows"), [(1, 256, 1), (100, 256, 100), (4096, 256, 256), (4096, 300, 512)]
 )
 def test_batch_rows_are_the_smaller_of_batch_and_cells(batch: int, context: int, rows: int, model: LlamaModel) -> None:
-    with LlamaEngine(model, replace(SETTINGS, batch=batch, context=context), PLAIN) as engine:
+    with LlamaContext(model, replace(SETTINGS, batch=batch, context=context), PLAIN) as engine:
         assert engine.batch_rows == rows == lib.llama_n_batch(engine._handle)
 
 
 def test_a_batch_above_the_limit_never_reaches_llama_cpp(model: LlamaModel) -> None:
-    with LlamaEngine(model, replace(SETTINGS, batch=8), PLAIN) as engine:
+    with LlamaContext(model, replace(SETTINGS, batch=8), PLAIN) as engine:
         with pytest.raises(AssertionError, match="9 rows"):
             engine.decode(from_tokens([5] * 9, 0))
         assert engine.calls == 0
@@ -116,13 +116,13 @@ def test_all_sequences_of_the_library_can_be_used_at_once(model: LlamaModel) -> 
     tree = Tree(5)
     for sequence in range(1, 200):
         tree.add_path([sequence + 10], sequence, Origin.POOL)
-    with LlamaEngine(model, SETTINGS, chosen) as engine:
+    with LlamaContext(model, SETTINGS, chosen) as engine:
         assert engine.sequences == MAX_SEQUENCES
         assert engine.decode(from_tree(tree, 0))
         assert engine.logits().shape == (200, model.vocabulary)
 
 
-def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: LlamaEngine) -> None:
+def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: LlamaContext) -> None:
     tree = Tree(20)
     tree.add_path([21, 22], 1, Origin.POOL)
     tree.add_path([21, 23], 2, Origin.POOL, verify=False)
@@ -132,7 +132,7 @@ def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: Llam
     assert engine.greedy().tolist() == logits.argmax(axis=1).tolist()
 
 
-def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaEngine) -> None:
+def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext) -> None:
     prefix = [30, 31, 32, 33]
     cache = Cache(engine)
     cache.prefill(prefix)
@@ -147,7 +147,7 @@ def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaEngine) 
         np.testing.assert_allclose(rows[row], last_row(engine, prefix + path), atol=1e-2)
 
 
-def test_a_batch_without_free_cells_is_refused_and_changes_nothing(engine: LlamaEngine) -> None:
+def test_a_batch_without_free_cells_is_refused_and_changes_nothing(engine: LlamaContext) -> None:
     text = [3 + position % 250 for position in range(engine.cells)]
     expected = last_row(engine, text)
     engine.clear()
@@ -161,7 +161,7 @@ def test_a_batch_without_free_cells_is_refused_and_changes_nothing(engine: Llama
     assert not engine.decode(input_at(7, len(text)))
 
 
-def test_removed_and_cleared_cells_are_forgotten(engine: LlamaEngine) -> None:
+def test_removed_and_cleared_cells_are_forgotten(engine: LlamaContext) -> None:
     text = [40, 41, 42, 43]
     expected = last_row(engine, text)
     engine.clear()
@@ -173,7 +173,7 @@ def test_removed_and_cleared_cells_are_forgotten(engine: LlamaEngine) -> None:
     assert lib.llama_memory_seq_pos_max(engine._memory, 0) == -1
 
 
-def test_a_decode_that_fails_says_why(engine: LlamaEngine) -> None:
+def test_a_decode_that_fails_says_why(engine: LlamaContext) -> None:
     assert engine.decode(from_tokens([5, 6], 0))
     with pytest.raises(LacliError, match="sequence 0 .*inconsistent sequence positions"):
         engine.decode(from_tokens([7], 9))
@@ -182,7 +182,7 @@ def test_a_decode_that_fails_says_why(engine: LlamaEngine) -> None:
 
 
 def test_a_failure_without_a_reason_is_not_given_an_earlier_one(
-    model: LlamaModel, engine: LlamaEngine, monkeypatch: pytest.MonkeyPatch
+    model: LlamaModel, engine: LlamaContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.decode(input_at(5, 0))
     with pytest.raises(LacliError, match="inconsistent"):
@@ -195,7 +195,7 @@ def test_a_failure_without_a_reason_is_not_given_an_earlier_one(
         engine.decode(input_at(5, 9))
     refuse_contexts(monkeypatch)
     with pytest.raises(ModelLoadError, match="cannot make a context: llama.cpp gives no reason"):
-        LlamaEngine(model, SETTINGS, PLAIN)
+        LlamaContext(model, SETTINGS, PLAIN)
 
 
 def test_samplers_of_a_context_that_fails_are_freed(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_samplers_of_a_context_that_fails_are_freed(model: LlamaModel, monkeypat
     monkeypatch.setattr(lib, "llama_sampler_free", freeing)
     refuse_contexts(monkeypatch)
     with pytest.raises(ModelLoadError, match="cannot make a context"):
-        LlamaEngine(model, SETTINGS, LOOKAHEAD, backend_greedy=True)
+        LlamaContext(model, SETTINGS, LOOKAHEAD, backend_greedy=True)
     assert len(made) == LOOKAHEAD.sequences
     assert freed == made
 
@@ -230,11 +230,11 @@ def test_a_context_that_does_not_fit_into_memory_is_refused_and_says_how_much_it
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (128 << 20), hard))
     try:
         with pytest.raises(ModelLoadError, match="cannot make a context: .*failed to allocate") as refusal:
-            LlamaEngine(model, replace(SETTINGS, context=1 << 21), PLAIN)
+            LlamaContext(model, replace(SETTINGS, context=1 << 21), PLAIN)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert "-c" in refusal.value.hint
-    with LlamaEngine(model, SETTINGS, PLAIN) as engine:
+    with LlamaContext(model, SETTINGS, PLAIN) as engine:
         assert engine.decode(input_at(5, 0))
 
 
@@ -256,7 +256,7 @@ def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) 
 def test_a_piece_of_prompt_in_another_thread_is_ended_too(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with LlamaEngine(model, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
+    with LlamaContext(model, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(library(), "verbose", True)
         with monkeypatch.context() as patched:
             before_each_operation(patched, engine.interrupt)
@@ -276,7 +276,7 @@ def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(model: LlamaModel, m
 
     monkeypatch.setattr(Log, "receive", press_once)
     with pytest.raises(KeyboardInterrupt):
-        LlamaEngine(model, SETTINGS, PLAIN)
+        LlamaContext(model, SETTINGS, PLAIN)
     assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -291,7 +291,7 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         calls.append(1)
 
     before_each_operation(monkeypatch, press_once)
-    with LlamaEngine(model, SETTINGS, PLAIN) as engine:
+    with LlamaContext(model, SETTINGS, PLAIN) as engine:
         with pytest.raises(KeyboardInterrupt):
             engine.decode(from_tokens([*range(3, 103)], 0))
         assert len(calls) == 1
@@ -320,8 +320,8 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
 
     with (
         LlamaModel(tmp_path / "model.gguf", SETTINGS) as model,
-        LlamaEngine(model, busy, PLAIN) as easy,
-        LlamaEngine(model, replace(busy, gives_way=False), PLAIN) as fixed,
+        LlamaContext(model, busy, PLAIN) as easy,
+        LlamaContext(model, replace(busy, gives_way=False), PLAIN) as fixed,
     ):
         monkeypatch.setattr(lib, "llama_decode", recorded)
         logits = [last_row(each, [5, 6, 7]) for each in (easy, easy, fixed, fixed)]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from lacli.batch import Batch, from_tokens
-from lacli.engine import Floats
-from lacli.llamacpp.context import CANDIDATES, LlamaEngine
+from lacli.context import Floats
+from lacli.llamacpp.context import CANDIDATES, LlamaContext
 from lacli.llamacpp.library import lib
 from lacli.llamacpp.logits import LARGE, PART, ranked
 from lacli.llamacpp.model import LlamaModel
@@ -100,7 +100,7 @@ def batches(model: LlamaModel) -> list[Batch]:
     ]
 
 
-def decoded(engine: LlamaEngine, model: LlamaModel) -> Iterator[Batch]:
+def decoded(engine: LlamaContext, model: LlamaModel) -> Iterator[Batch]:
     """Each batch after it was decoded; all sequences own the prompt, and a tree's guesses are gone after it."""
     for before, batch in pairwise([None, *batches(model)]):
         assert batch
@@ -120,8 +120,8 @@ def test_a_backend_keeps_the_candidates_that_raw_logits_have(
     chosen: DecodeSettings | Capacity, model: LlamaModel
 ) -> None:
     with (
-        LlamaEngine(model, LOADING, chosen, backend_greedy=True) as kept,
-        LlamaEngine(model, LOADING, chosen, backend_greedy=False) as raw,
+        LlamaContext(model, LOADING, chosen, backend_greedy=True) as kept,
+        LlamaContext(model, LOADING, chosen, backend_greedy=False) as raw,
     ):
         for batch, _ in zip(decoded(kept, model), decoded(raw, model), strict=True):
             assert lib.llama_get_sampled_candidates_count_ith(kept._handle, 0) == CANDIDATES
@@ -141,9 +141,9 @@ def test_a_backend_that_keeps_no_candidates_has_whole_rows_to_rank(
     # Llama.cpp has no form of this sampler for a backend at all.
     monkeypatch.setattr(lib, "llama_sampler_init_top_k", lambda count: lib.llama_sampler_init_typical(0.5, 1))
     several = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=2)
-    with LlamaEngine(model, LOADING, AUTO, backend_greedy=False) as raw:
+    with LlamaContext(model, LOADING, AUTO, backend_greedy=False) as raw:
         for chosen in (AUTO, several):
-            with LlamaEngine(model, LOADING, chosen, backend_greedy=True) as unable:
+            with LlamaContext(model, LOADING, chosen, backend_greedy=True) as unable:
                 raw.clear()
                 for batch, _ in zip(decoded(unable, model), decoded(raw, model), strict=True):
                     np.testing.assert_array_equal(unable.greedy(), raw.logits().argmax(axis=1))
@@ -154,7 +154,7 @@ def test_a_backend_that_keeps_no_candidates_has_whole_rows_to_rank(
 
 def test_without_recycling_a_backend_only_chooses(model: LlamaModel) -> None:
     chosen = DecodeSettings(mode="auto", sources=("suffix", "pool"))
-    with LlamaEngine(model, LOADING, chosen, backend_greedy=True) as engine:
+    with LlamaContext(model, LOADING, chosen, backend_greedy=True) as engine:
         for _ in decoded(engine, model):
             assert lib.llama_get_sampled_candidates_count_ith(engine._handle, 0) == 0
 
@@ -163,6 +163,6 @@ def test_mode_auto_gives_the_same_text_wherever_its_tokens_are_chosen(model: Lla
     prompt = model.tokenize("import os\n\ndef names(path):\n    return os.listdir(path)\n\ndef names(")
     texts = []
     for backend_greedy in (False, True):
-        with LlamaEngine(model, LOADING, AUTO, backend_greedy=backend_greedy) as engine:
+        with LlamaContext(model, LOADING, AUTO, backend_greedy=backend_greedy) as engine:
             texts.append([token for step in auto_decoder(engine, AUTO).generate(prompt, 60) for token in step.tokens])
     assert texts[0] == texts[1]

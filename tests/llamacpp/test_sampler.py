@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from lacli.batch import from_tree
-from lacli.engine import Floats
+from lacli.context import Floats
 from lacli.errors import SamplingError, UsageError
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -46,7 +46,7 @@ def logits(model: LlamaModel) -> Floats:
 def context(model: LlamaModel) -> Iterator[Any]:
     """A llama_context with one output row, whose logits are there to be overwritten."""
     settings = ModelSettings(gpu_layers=0, threads=1, context=256)
-    with LlamaEngine(model, settings, DecodeSettings(mode="plain"), backend_greedy=False) as engine:
+    with LlamaContext(model, settings, DecodeSettings(mode="plain"), backend_greedy=False) as engine:
         assert engine.decode(from_tree(Tree(1), 0))
         yield engine._handle
 

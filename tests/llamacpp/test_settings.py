@@ -17,10 +17,10 @@ import llama_cpp as lib
 import pytest
 
 from lacli.batch import from_tokens, from_tree
+from lacli.context import Floats
 from lacli.decode import Decoder
-from lacli.engine import Floats
 from lacli.errors import LacliError, UsageError
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import TILED_SWITCH
 from lacli.llamacpp.model import LlamaModel
@@ -155,7 +155,7 @@ def test_texts_that_take_turns_in_one_context_have_the_logits_of_plain_decoding_
     with LlamaModel(STDLIB_7M, model_settings) as model:
         texts = [f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n" for each in strict_answers.QUESTIONS]
         prompts = [model.tokenize(text) for text in texts]
-        with LlamaEngine(model, model_settings, guessing) as engine:
+        with LlamaContext(model, model_settings, guessing) as engine:
             schedule = Schedule(Decoder(engine, guessing), places=1)
             for prompt in prompts:
                 together.append(Recorder())
@@ -164,7 +164,7 @@ def test_texts_that_take_turns_in_one_context_have_the_logits_of_plain_decoding_
                     schedule.step()
         for prompt in prompts:
             alone.append(Recorder())
-            with LlamaEngine(model, model_settings, plain) as engine:
+            with LlamaContext(model, model_settings, plain) as engine:
                 assert [*Decoder(engine, plain, alone[-1]).generate(prompt, 40)]
     assert [each.rows for each in together] == [each.rows for each in alone]
 
@@ -177,12 +177,12 @@ def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: boo
     model_settings = replace(model_settings, cache_type_k=cells, cache_type_v=cells)
     chain = DecodeSettings(mode="lookup", lookup_draft=63)
     tokens, sizes = range(300, 748), (1, 2, 8, 32, 64)
-    with LlamaModel(STDLIB_7M, model_settings) as model, LlamaEngine(model, model_settings, chain) as engine:
+    with LlamaModel(STDLIB_7M, model_settings) as model, LlamaContext(model, model_settings, chain) as engine:
         found = [logits_in_batches(engine, tokens[:-64], tokens[-64:], size) for size in sizes]
     assert all(each == found[0] for each in found) is agree
 
 
-def logits_in_batches(engine: LlamaEngine, before: Sequence[int], tokens: Sequence[int], size: int) -> list[bytes]:
+def logits_in_batches(engine: LlamaContext, before: Sequence[int], tokens: Sequence[int], size: int) -> list[bytes]:
     """Bits of the logits behind each of `tokens`, decoded `size` at a time behind the tokens `before`."""
     engine.clear()
     assert engine.decode(from_tokens(before, 0, 0))

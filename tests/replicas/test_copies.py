@@ -10,7 +10,7 @@ import pytest
 
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.errors import UsageError
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
@@ -48,7 +48,7 @@ def test_copies_on_one_device_share_their_weights() -> None:
     with Copies(STDLIB_7M, LOADING, TWO) as copies:
         copies.open(LOOKAHEAD, backend_greedy=None)
         first, second = copies.contexts.values()
-        assert isinstance(first, LlamaEngine) and isinstance(second, LlamaEngine)
+        assert isinstance(first, LlamaContext) and isinstance(second, LlamaContext)
         assert first._model is second._model is copies.model
 
 

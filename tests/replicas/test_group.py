@@ -24,8 +24,8 @@ from lacli.replicas import group as group_module
 from lacli.replicas.group import ReplicaGroup
 from lacli.settings import DecodeSettings
 from lacli.verify import Rejection, SampleAndMatch, Verifier
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
-from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
 from tests.session.test_reuse import ctrl_c_at_line, few
 from tests.test_decode import (
@@ -49,7 +49,7 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
-Engines = Sequence[FakeEngine]
+Engines = Sequence[FakeContext]
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 SHORT = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
 
@@ -75,7 +75,7 @@ def all_hold(decoder: Decoder, engines: Engines) -> bool:
     return not decoder.tokens or any(holds_its_text(decoder, engine) for engine in engines)
 
 
-def alike(kind: type[FakeEngine], count: int, chosen: DecodeSettings) -> list[Any]:
+def alike(kind: type[FakeContext], count: int, chosen: DecodeSettings) -> list[Any]:
     return [
         kind(256, 256, chosen.sequences, VOCABULARY, ordered=chosen.ordered, min_outputs=chosen.min_outputs)
         for _ in range(count)
@@ -112,7 +112,7 @@ def test_all_replicas_decode_branches_of_the_same_steps() -> None:
     assert all(engine.steps > 10 for engine in engines)
 
 
-class Watched(FakeEngine):
+class Watched(FakeContext):
     """Counts the calls of `decode` that want a choice."""
 
     steps = 0
@@ -210,7 +210,7 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
         assert all_hold(decoder, engines) if steps else hold_beginnings(decoder, engines)
 
 
-class Refusing(FakeEngine):
+class Refusing(FakeContext):
     """Finds no cells for a step with more rows than its limit."""
 
     max_rows = 1000
@@ -248,7 +248,7 @@ def test_of_a_step_that_was_refused_somewhere_nothing_stays() -> None:
     assert engines[1].refused > 5
 
 
-class Sluggish(FakeEngine):
+class Sluggish(FakeContext):
     """Copies for a millisecond when the `other` one decodes; that one decodes no step before this one does."""
 
     other: Sluggish | None = None
@@ -284,7 +284,7 @@ def test_no_time_of_a_step_is_counted_twice() -> None:
     answer.close()
 
 
-class Guarded(FakeEngine):
+class Guarded(FakeContext):
     """Notices when two threads are in it at once.
 
     raised: what its next step ends with. waits_for: what it waits for before it decodes its next step. presses: Ctrl-C
@@ -364,10 +364,10 @@ class Pressed(Interrupting):
     """Ctrl-C is pressed in its n-th sequence call: all of those are made by the caller's thread."""
 
     def decode(self, batch: Batch) -> bool:
-        return FakeEngine.decode(self, batch)
+        return FakeContext.decode(self, batch)
 
     def greedy(self) -> Ints:
-        return FakeEngine.greedy(self)
+        return FakeContext.greedy(self)
 
 
 @given(any_settings, prompts, st.integers(0, 1), st.integers(1, 40), st.booleans())
@@ -401,7 +401,7 @@ def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt() -> None:
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == plain_tokens(prompt, 20)
 
 
-class Leaving(FakeEngine):
+class Leaving(FakeContext):
     """Its calls can be left in the middle; one of two `rows` rows never ends otherwise."""
 
     rows = 0

@@ -11,7 +11,7 @@ import pytest
 
 from lacli.check.judge import PLAIN, plain_logits
 from lacli.decode import Decoder
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
@@ -73,7 +73,7 @@ class Group:
         self._stack = ExitStack()
         self._chosen = chosen
         self.engines = [
-            self._stack.enter_context(LlamaEngine(model, model_settings, chosen, backend_greedy=False))
+            self._stack.enter_context(LlamaContext(model, model_settings, chosen, backend_greedy=False))
             for _ in range(count)
         ]
 
@@ -98,7 +98,7 @@ class Group:
         return found
 
 
-def held(engine: LlamaEngine) -> int:
+def held(engine: LlamaContext) -> int:
     """Tokens in the cache of a context, of which no sequence may have more than the text's."""
     ends = [int(lib.llama_memory_seq_pos_max(engine._memory, sequence)) + 1 for sequence in range(engine.sequences)]
     assert ends[0] == max(ends)
@@ -161,7 +161,7 @@ def clear_beginnings(model: LlamaModel, prompts: list[list[int]]) -> list[list[i
         return beginnings
 
 
-def lead_of(engine: LlamaEngine, prompt: Sequence[int], tokens: Sequence[int]) -> float:
+def lead_of(engine: LlamaContext, prompt: Sequence[int], tokens: Sequence[int]) -> float:
     """By how much the most probable token leads after these."""
     second, first = np.sort(plain_logits(engine, prompt, tokens))[-2:]
     return float(first - second)

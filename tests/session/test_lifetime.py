@@ -16,7 +16,7 @@ import pytest
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import from_tokens
 from lacli.errors import LacliError, ModelLoadError, PromptError
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -66,7 +66,7 @@ def test_a_session_whose_context_fails_frees_its_model(path: Path, monkeypatch: 
         raise ModelLoadError("no context")
 
     monkeypatch.setattr(LlamaModel, "close", closing)
-    monkeypatch.setattr(LlamaEngine, "__init__", lambda _, model, *rest, **more: refusing(model, *rest))
+    monkeypatch.setattr(LlamaContext, "__init__", lambda _, model, *rest, **more: refusing(model, *rest))
     with pytest.raises(ModelLoadError, match="no context"):
         Session(path, SETTINGS, PLAIN, SamplingSettings())
     assert len(freed) == 1
@@ -76,7 +76,7 @@ def test_a_session_whose_context_fails_frees_its_model(path: Path, monkeypatch: 
 
 def test_closing_twice_is_harmless(path: Path) -> None:
     with LlamaModel(path, SETTINGS) as model:
-        with LlamaEngine(model, SETTINGS, LOOKAHEAD, backend_greedy=True) as engine:
+        with LlamaContext(model, SETTINGS, LOOKAHEAD, backend_greedy=True) as engine:
             assert engine.decode(from_tokens([5], 0))
             engine.close()
             engine.close()
@@ -108,7 +108,7 @@ ON_A_CLOSED_SESSION: dict[str, Callable[[Session], object]] = {
     "chat_template": lambda session: session.model.chat_template,
     "suppressed": lambda session: session.model.suppressed,
     "vocabulary": lambda session: session.model.vocabulary,
-    "context": lambda session: LlamaEngine(session.model, SETTINGS, PLAIN),
+    "context": lambda session: LlamaContext(session.model, SETTINGS, PLAIN),
     "sampler": lambda session: LlamaSampler(session.model, SamplingSettings(seed=1, temp=1)),
 }
 

@@ -20,8 +20,8 @@ from lacli.check.judge import PLAIN
 from lacli.decode import Decoder
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
-from tests.fakes.engine import FakeEngine
 from tests.fakes.sampler import FakeSampler
 from tests.test_decode import (
     VOCABULARY,
@@ -39,7 +39,7 @@ turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12), st.boole
 """Each: tokens of the text that are kept, tokens behind them, the answer's limit, and whether to truncate first."""
 
 
-class Counting(FakeEngine):
+class Counting(FakeContext):
     """Counts the rows that it decodes without being asked for a choice: the prefill's."""
 
     prefilled = 0
@@ -137,7 +137,7 @@ def test_another_mode_goes_on_with_the_same_cache(
 ) -> None:
     second = replace(second, ordered=first.ordered, min_outputs=first.min_outputs)
     largest = max(first, second, key=lambda each: each.sequences)
-    engine = FakeEngine(256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, min_outputs=first.min_outputs)
+    engine = FakeContext(256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, min_outputs=first.min_outputs)
     decoder = fixed_clock_decoder(engine, first)
     list(decoder.generate(prompt, 15))
     held = engine.held()
@@ -157,7 +157,7 @@ def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
     assert tokens_of(list(decoder.generate(prompt, 20, reuse=True))) == tokens_of(list(fresh.generate(prompt, 20)))
 
 
-class Recurrent(FakeEngine):
+class Recurrent(FakeContext):
     """A model with one state: it cannot forget a part of its text."""
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
@@ -214,7 +214,7 @@ def first_and_last(ran: Sequence[tuple[str, int]]) -> list[int]:
 TINY = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
 
 
-def spoiled(new: Callable[[], tuple[Decoder, FakeEngine]], line: int) -> list[tuple[str, int]]:
+def spoiled(new: Callable[[], tuple[Decoder, FakeContext]], line: int) -> list[tuple[str, int]]:
     """Interrupt the second of three turns at a line, and see that the third is a fresh run's; the lines that ran."""
     decoder, engine = new()
     list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
@@ -232,8 +232,8 @@ def spoiled(new: Callable[[], tuple[Decoder, FakeEngine]], line: int) -> list[tu
     ids=lambda each: each.mode,
 )
 def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings) -> None:
-    def new() -> tuple[Decoder, FakeEngine]:
-        engine = FakeEngine(24, 24, chosen.sequences, VOCABULARY)
+    def new() -> tuple[Decoder, FakeContext]:
+        engine = FakeContext(24, 24, chosen.sequences, VOCABULARY)
         return fixed_clock_decoder(engine, chosen), engine
 
     # Every fourth line of auto, whose sources have tests of their own.
@@ -242,7 +242,7 @@ def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings) -> 
 
 
 def test_an_interrupt_spoils_no_model_that_cannot_forget_a_part() -> None:
-    def new() -> tuple[Decoder, FakeEngine]:
+    def new() -> tuple[Decoder, FakeContext]:
         engine = Recurrent(60, 60, 1, VOCABULARY)
         return fixed_clock_decoder(engine, PLAIN), engine
 
@@ -268,6 +268,6 @@ def test_a_model_that_cannot_forget_a_part_decodes_the_whole_prompt_again(
 
 
 def test_a_full_context_ends_the_text() -> None:
-    decoder = fixed_clock_decoder(FakeEngine(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    decoder = fixed_clock_decoder(FakeContext(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
     steps = list(decoder.generate([1, 2, 3], 120))
     assert steps[-1].finish == "length" and len(decoder.tokens) == 51

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lacli.check.compare import Comparison
-from lacli.llamacpp.context import LlamaEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -76,8 +76,8 @@ def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None
     template, _ = choose_template("", model)
     prompts = [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
 
-    def opened(decode: DecodeSettings) -> LlamaEngine:
-        return LlamaEngine(model, ON_ONE_THREAD, decode, backend_greedy=False)
+    def opened(decode: DecodeSettings) -> LlamaContext:
+        return LlamaContext(model, ON_ONE_THREAD, decode, backend_greedy=False)
 
     with LlamaSampler(model, sampling) as sampler, Comparison(opened, LIMIT, sampler=sampler) as comparison:
         for mode in MODES:

@@ -17,8 +17,8 @@ from lacli.session.generation import Answer, Generation
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import RunStatistics
 from tests.fakes import tiny_models
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import auto_decoder
-from tests.fakes.engine import FakeEngine
 from tests.loading import load
 from tests.test_decode import (
     VOCABULARY,
@@ -47,9 +47,9 @@ def bytes_of(token: int) -> bytes:
 
 def answer(
     chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
-) -> tuple[Answer, Decoder, FakeEngine, str]:
+) -> tuple[Answer, Decoder, FakeContext, str]:
     """A finished answer, with what was printed on the way."""
-    engine = FakeEngine(120, 120, chosen.sequences, VOCABULARY, ends)
+    engine = FakeContext(120, 120, chosen.sequences, VOCABULARY, ends)
     decoder = auto_decoder(engine, chosen)
     generation = Generation(decoder, bytes_of, prompt, limit, stops, controls=CONTROLS)
     printed = "".join(piece.text for piece in generation)
@@ -81,7 +81,7 @@ def test_every_mode_gives_plains_answer(
 def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     chosen: DecodeSettings, prompt: list[int], pieces: int
 ) -> None:
-    engine = FakeEngine(200, 200, chosen.sequences, VOCABULARY)
+    engine = FakeContext(200, 200, chosen.sequences, VOCABULARY)
     decoder = auto_decoder(engine, chosen)
     generation = Generation(decoder, lambda token: b"x", prompt, 60)
     for _, _ in zip(range(pieces), iterator := iter(generation), strict=False):
@@ -114,7 +114,7 @@ def test_a_stop_that_is_a_control_token_ends_every_mode_just_before_it(
 
 
 def test_a_second_answer_leaves_the_first_one_alone() -> None:
-    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    decoder = Decoder(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
     first = Generation(decoder, bytes_of, [1, 2, 3], 20)
     list(first)
     before = first.answer().tokens
@@ -123,7 +123,7 @@ def test_a_second_answer_leaves_the_first_one_alone() -> None:
 
 
 def test_of_two_iterators_of_an_answer_one_gives_it_and_the_other_nothing() -> None:
-    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    decoder = Decoder(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
     generation = Generation(decoder, bytes_of, [1, 2, 3], 20)
     one, other = iter(generation), iter(generation)
     printed = "".join(piece.text for piece in other)
@@ -132,7 +132,7 @@ def test_of_two_iterators_of_an_answer_one_gives_it_and_the_other_nothing() -> N
 
 
 def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
-    decoder = Decoder(FakeEngine(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    decoder = Decoder(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
     generation = Generation(decoder, bytes_of, [1, 2, 3], 20)
     for _ in generation:
         break

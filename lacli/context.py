@@ -39,7 +39,7 @@ class Successors(NamedTuple):
     logits: Floats
 
 
-class Engine(Protocol):
+class Context(Protocol):
     """A model with a cache of `cells` cells, in which a token of several sequences is one cell.
 
     Positions of a sequence have no gaps. Ends are exclusive, and -1 as an end or a sequence means all, as in
@@ -130,7 +130,7 @@ class EngineGroup(ABC):
 
     @property
     @abstractmethod
-    def engine(self) -> Engine:
+    def engine(self) -> Context:
         """One that speaks for all, which are of one model and size."""
 
     @property

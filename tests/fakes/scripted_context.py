@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Floats, Successors
+from lacli.context import Floats, Successors
 from tests.fakes.clock import FakeClock
 
 Script = Callable[[int, Set[int]], int]
@@ -23,7 +23,7 @@ Cost = Callable[[int, int], float]
 
 
 @dataclass
-class ScriptedEngine:
+class ScriptedContext:
     """successors: what it holds probable after any row, its own choice first."""
 
     script: Script

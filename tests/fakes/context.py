@@ -1,4 +1,4 @@
-"""A toy language model behind the Engine protocol that enforces llama.cpp's rules.
+"""A toy language model behind the Context protocol that enforces llama.cpp's rules.
 
 Its next token is a function of exactly those (position, token) pairs that a row's sequence ids make visible, so a
 mistake in a mask or a cache call changes the text or breaks a rule. No test lives here.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.engine import Floats, Successors
+from lacli.context import Floats, Successors
 from lacli.llamacpp.logits import ranked
 
 SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
@@ -32,7 +32,7 @@ class Cell:
 
 
 @dataclass
-class FakeEngine:
+class FakeContext:
     """A toy model of `vocabulary` tokens. `ends`: end tokens. One token in `surprise` ignores the last two.
 
     `ordered`: a row must see its cells in the order of the text, which sums that are the same in every step need.

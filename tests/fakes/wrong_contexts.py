@@ -8,12 +8,12 @@ from contextlib import suppress
 import numpy as np
 
 from lacli.batch import Batch
-from lacli.engine import Floats
+from lacli.context import Floats
 from lacli.errors import BatchRefused
-from tests.fakes.engine import FakeEngine, RuleBroken
+from tests.fakes.context import FakeContext, RuleBroken
 
 
-class LikeLlama(FakeEngine):
+class LikeLlama(FakeContext):
     """Refuses a broken rule as llama.cpp's context does."""
 
     def decode(self, batch: Batch) -> bool:
