@@ -2,7 +2,7 @@
 
 A record is one prompt's greedy answer by plain decoding, with the most probable successors of each of its rows, or the
 steps that lookahead 15/5/15 took to it.
-`RecordedContext` stands in for the model: a row on the recorded way is followed by the recorded token, and a row off it,
+`RecordedContext` stands in for the model: a row on the recorded way is followed by the recorded token, a row off it,
 behind a wrong guess, by what the other records of the model have behind the same token. So a mode accepts exactly what
 it would accept of the real model; only what it learns from rows that were rejected is approximate, and less fitting
 than the model's own. No test lives here.
