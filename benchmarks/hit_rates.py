@@ -23,7 +23,7 @@ from lacli.auto.recycling import RecyclingSource
 from lacli.auto.rewriting import RewritingSource
 from lacli.auto.suffix import SuffixSource
 from lacli.context import Successors
-from lacli.pool import NgramPool, TextNgrams
+from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.text.format import markdown
 from lacli.tree import Origin
@@ -56,7 +56,7 @@ def follow(record: Record) -> dict[str, Count]:
     ends = frozenset(record.ends)
     matches = SuffixSource(counts["suffix"], ends.__contains__)
     recycler = RecyclingSource(counts["recycling"])
-    grams = PoolSource(pool, Origin.POOL, TextNgrams(pool), counts["pool"])
+    grams = PoolSource(pool, Origin.POOL, counts["pool"], teaches=True)
     sources: list[Source] = [matches, RewritingSource(matches, counts["rewriting"]), recycler, grams]
     seen: Successors | None = None
     text, begin, best = record.text, len(record.prompt), recycling.MAX_SUCCESSORS

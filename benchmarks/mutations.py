@@ -53,8 +53,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("del bucket[next(iter(bucket))]", "del bucket[next(reversed(bucket))]"),
         ("if len(bucket) >= self.guesses:", "if len(bucket) > self.guesses:"),
         ("        return reversed(bucket)\n", "        return iter(bucket)\n"),
-        ("len(tokens) - self.ngram + 1):\n            key", "len(tokens) - self.ngram):\n            key"),
-        ("self._next = min(self._next, max(length - ngram + 1, 0))", "self._next = min(self._next, max(length, 0))"),
+        ("len(tokens) - self.ngram + 1, start)", "len(tokens) - self.ngram, start)"),
     ),
     ("lacli/window.py", ("tests/test_window.py", *LOOP)): (("first[1 : column + 1]", "first[:column]"),),
     ("lacli/window.py", ("tests/test_window.py",)): (
@@ -128,8 +127,8 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("lacli/modes.py", ("tests/test_modes.py",)): (
         (
-            "replaced.append((run, self._end.get(run)))\n                self._end[run] = end",
-            "replaced.append((run, self._end.get(run)))\n                self._end.setdefault(run, end)",
+            "self._end[tuple(tokens[end - length : end])] = end",
+            "self._end.setdefault(tuple(tokens[end - length : end]), end)",
         ),
     ),
     ("lacli/auto/experience.py", ("tests/auto/test_shared_step.py",)): (
@@ -150,7 +149,6 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("reach * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
         ("plain, rows, tokens = relative[texts], texts + beside", "plain, rows, tokens = relative[texts], texts"),
     ),
-    ("lacli/auto/suffix.py", ("tests/auto/test_suffix.py",)): (("self._latest[pair] = before\n", "pass\n"),),
     ("lacli/auto/acceptance.py", ("tests/auto/test_acceptance.py",)): (
         ("if self._credit < 0:", "if False:"),
         ("self.trust = min(self._hits / self._promised, 1.0)", "self.trust = 1.0"),

@@ -43,12 +43,6 @@ class TextState:
         """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
         return self.group.room(self.tokens) - (min_outputs - 1)
 
-    def truncate(self, length: int) -> None:
-        """Forget the tokens after the first `length`, and what the mode learned of them."""
-        if length < len(self.tokens):
-            self.mode.truncate(self.tokens, length)
-            del self.tokens[length:]
-
 
 class Decoder:
     """Decodes one text after another; the pool and what the mode learned of the machine live as long as its settings.
@@ -103,8 +97,7 @@ class Decoder:
     def generate(self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False) -> Generator[Step]:
         """Decode what follows a prompt: at most `max_tokens` (-1: no limit), to an end token or a full context.
 
-        `reuse`: do not decode again what the prompt has in common with the text so far, and still know what was learned
-        of it.
+        `reuse`: do not decode again what the prompt has in common with the text so far.
         Closing the iterator early leaves exactly the accepted tokens in `tokens` and in the cache. Raises PromptError
         when the prompt is empty or has more tokens than the context has cells, SamplingError when a sampler has
         nothing left to choose from.
@@ -130,14 +123,14 @@ class Decoder:
             self.group.cut(max(len(self.tokens) - 1, 0))
 
     def truncate(self, length: int) -> None:
-        """Forget the text after its first `length` tokens: in the cache, and what was learned of it."""
-        self._text.truncate(length)
+        """Cut the text and its cells back to the first `length` tokens."""
+        del self.tokens[length:]
         self.group.cut(max(length - 1, 0))
 
     def cut_back(self, prompt: Sequence[int]) -> None:
         """Keep of the text what it has in common with a prompt, whose last token is still to be decoded."""
         same = common_prefix(self.tokens, prompt)
-        self._text.truncate(same)
+        del self.tokens[same:]
         self.group.cut(min(same, len(prompt) - 1))
 
     def check_prompt(self, prompt: Sequence[int], cells: int | None = None) -> None:
@@ -184,7 +177,7 @@ class Decoder:
             self.cut_back(prompt)
         else:
             self.group.clear()
-            text.mode = self._new_mode(text.mode)
+        text.mode = self._new_mode(text.mode)
         self.reused = self.group.past
         text.tokens = list(prompt)
         with self._reading(len(prompt) - 1 - self.reused) as read:

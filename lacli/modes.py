@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from lacli.context import Context, Successors
-from lacli.pool import NgramPool, TextNgrams
+from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from lacli.window import WINDOW_SEED, WindowBranch
@@ -58,16 +58,13 @@ class Growing(NamedTuple):
 
 
 class Mode:
-    """Guesses for a text, which may go on from the one before it."""
+    """Drafts the next tokens of one sequence."""
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """A generation begins behind a prompt; what is known of its beginning is known still."""
+        """Take in the prompt, before the first step."""
 
     def prefilled(self, rows: int, seconds: float) -> None:
         """Record the prefill of `rows` rows of the prompt."""
-
-    def truncate(self, tokens: Sequence[int], length: int) -> None:
-        """The text, still whole here, is cut back to its first `length` tokens."""
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         """Grow a tree below the text's last token with at most `room` (1 or more) nodes.
@@ -97,8 +94,7 @@ Run = tuple[int, ...]
 class SuffixIndex:
     """The end of the most recent occurrence of each run of at most `longest` tokens before the text's last token.
 
-    The last token's own runs stay out: they would match themselves. Cutting the text back gives the very index that
-    the shorter text has, since what each entry replaced is kept.
+    The last token's own runs stay out: they would match themselves.
 
     >>> index = SuffixIndex(longest=2)
     >>> index.extend([7, 1, 2, 7, 1])
@@ -109,28 +105,14 @@ class SuffixIndex:
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._end: dict[Run, int] = {}
-        # What the entries of the runs that end at 1, 2, .. were before.
-        self._replaced: list[list[tuple[Run, int | None]]] = []
+        self._indexed = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Take in the tokens that came since the last call."""
-        for end in range(len(self._replaced) + 1, len(tokens)):
-            replaced: list[tuple[Run, int | None]] = []
-            self._replaced.append(replaced)
+        for end in range(self._indexed + 1, len(tokens)):
             for length in range(1, min(self._longest, end) + 1):
-                run = tuple(tokens[end - length : end])
-                replaced.append((run, self._end.get(run)))
-                self._end[run] = end
-
-    def truncate(self, length: int) -> None:
-        """Forget the tokens of the text after its first `length`."""
-        while len(self._replaced) >= max(length, 1):
-            for run, end in self._replaced.pop():
-                if end is None:
-                    # An interrupt may have come before it was entered.
-                    self._end.pop(run, None)
-                else:
-                    self._end[run] = end
+                self._end[tuple(tokens[end - length : end])] = end
+            self._indexed = end
 
     def continuation(self, tokens: Sequence[int]) -> int | None:
         """The index in the text just after the most recent occurrence of its longest known end, None without one."""
@@ -157,9 +139,6 @@ class Lookup(Mode):
 
     def begin(self, tokens: Sequence[int]) -> None:
         self._index.extend(tokens)
-
-    def truncate(self, tokens: Sequence[int], length: int) -> None:
-        self._index.truncate(length)
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         self._index.extend(tokens)
@@ -211,23 +190,17 @@ class Lookahead(Mode):
     ) -> None:
         self._settings = settings
         self._pool = pool
-        self._text_ngrams = TextNgrams(pool)
+        # Where the next n-gram begins that the pool has not learned.
+        self._unlearned = 0
         self._branch = WindowBranch(settings, pool, vocabulary, is_end)
 
     def begin(self, tokens: Sequence[int]) -> None:
-        if self._settings.pool_prompt:
-            self._text_ngrams.refresh(tokens)
-            self._text_ngrams.learn(tokens)
-        else:
-            self._text_ngrams.skip(tokens)
+        self._unlearned = self._pool.learn(tokens) if self._settings.pool_prompt else len(tokens)
         self._branch.open(tokens, self._settings.window)
-
-    def truncate(self, tokens: Sequence[int], length: int) -> None:
-        self._text_ngrams.truncate(tokens, length)
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         if self._settings.pool_text:
-            self._text_ngrams.learn(tokens)
+            self._unlearned = self._pool.learn(tokens, self._unlearned)
         self._branch.narrow(room - 1)
         tree = Tree(tokens[-1])
         room -= self._branch.rows

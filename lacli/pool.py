@@ -1,4 +1,4 @@
-"""The n-gram pool: n-grams by first token, and those that texts bring to it."""
+"""The n-gram pool: n-grams by their first token."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class PoolStatistics:
 class NgramPool:
     """N-grams by their first token: at most `guesses` a key and `keys` keys, least recently used out first.
 
-    `found`: True if the last lookup found a continuation, None before the first one. What was learned of a text can be
-    forgotten again when that text is taken back; what else was inserted stays.
+    `found`: True if the last lookup found a continuation, None before the first one.
 
     Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
 
     >>> pool = NgramPool(ngram=3, guesses=2)
     >>> pool.learn([7, 1, 2, 7, 1, 3, 7, 4, 4])
+    7
     >>> list(pool.lookup(7))
     [(4, 4), (1, 3)]
     """
@@ -46,13 +46,13 @@ class NgramPool:
         self.max_keys = keys
         self.found: bool | None = None
         # A dict keeps insertion order, so its first entry is the least recently used one.
-        # An n-gram's number: how often the text that was learned has it, 0 where it came from elsewhere.
+        # An n-gram's number: how often sequences that were learned have it, 0 where it came from elsewhere.
         self._by_key: dict[int, dict[Continuation, int]] = {}
         self._lookups = 0
         self._hits = 0
 
     def insert(self, key: int, continuation: Continuation, occurrences: int = 0) -> None:
-        """Add one n-gram, or make it the most recent one of its key. `occurrences`: in the text being learned."""
+        """Add one n-gram, or make it the most recent one of its key. `occurrences`: in the sequence being learned."""
         if not self.guesses:
             return
         bucket = self._by_key.pop(key, None)
@@ -67,27 +67,12 @@ class NgramPool:
             del bucket[next(iter(bucket))]
         bucket[continuation] = occurrences
 
-    def learn(self, tokens: Sequence[int], start: int = 0, *, again: bool = False) -> None:
-        """Insert every n-gram of a text that begins at index `start` or later.
-
-        `again`: they were learned before and are fresh now; only those that were pushed out since are counted anew.
-        """
-        for first in range(start, len(tokens) - self.ngram + 1):
-            key, continuation = tokens[first], tuple(tokens[first + 1 : first + self.ngram])
-            counted = again and continuation in self._by_key.get(key, ())
-            self.insert(key, continuation, 0 if counted else 1)
-
-    def forget(self, tokens: Sequence[int], start: int = 0) -> None:
-        """Take back what `learn` did with the same text from the same index on, as far as it is still here."""
-        for first in range(start, len(tokens) - self.ngram + 1):
-            bucket, continuation = self._by_key.get(tokens[first], {}), tuple(tokens[first + 1 : first + self.ngram])
-            occurrences = bucket.get(continuation, 0)
-            if occurrences > 1:
-                bucket[continuation] = occurrences - 1
-            elif occurrences:
-                del bucket[continuation]
-                if not bucket:
-                    del self._by_key[tokens[first]]
+    def learn(self, tokens: Sequence[int], start: int = 0) -> int:
+        """Insert every n-gram of a sequence from index `start` on; return where the next one will begin."""
+        end = max(len(tokens) - self.ngram + 1, start)
+        for first in range(start, end):
+            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]), 1)
+        return end
 
     def lookup(self, key: int) -> Iterator[Continuation]:
         """The continuations of a token, N-1 tokens each, most recent first; counted for the hit rate."""
@@ -101,7 +86,7 @@ class NgramPool:
         return reversed(bucket)
 
     def entries(self, key: int) -> list[tuple[Continuation, int]]:
-        """The continuations of a token, most recent first, each with its occurrences in the text, 0 for a find."""
+        """The continuations of a token, most recent first, each with its occurrences in sequences, 0 for a find."""
         return list(reversed(self._by_key.get(key, {}).items()))
 
     def draft(self, token: int, length: int) -> list[int]:
@@ -126,41 +111,3 @@ class NgramPool:
             lookups=self._lookups,
             hit_rate=self._hits / self._lookups if self._lookups else 0.0,
         )
-
-
-class TextNgrams:
-    """The n-grams of one text in a pool: learned as the text grows, forgotten as it is cut back."""
-
-    def __init__(self, pool: NgramPool) -> None:
-        self._pool = pool
-        # Where on the text the n-grams begin that the pool has learned, and where the next one will.
-        self._spans: list[tuple[int, int]] = []
-        self._next = 0
-
-    def skip(self, tokens: Sequence[int]) -> None:
-        """Learn none of what the text is so far."""
-        self._next = max(self._next, len(tokens))
-
-    def refresh(self, tokens: Sequence[int]) -> None:
-        """Make the text's n-grams the most recent ones: what was found since would push them out where G is small."""
-        for begin, end in self._spans:
-            self._pool.learn(tokens[: end + self._pool.ngram - 1], begin, again=True)
-
-    def learn(self, tokens: Sequence[int]) -> None:
-        """Put the n-grams that the text has completed since the last call into the pool."""
-        complete = len(tokens) - self._pool.ngram + 1
-        if complete > self._next:
-            self._pool.learn(tokens, self._next)
-            begin = self._spans.pop()[0] if self._spans and self._spans[-1][1] == self._next else self._next
-            self._spans.append((begin, complete))
-            self._next = complete
-
-    def truncate(self, tokens: Sequence[int], length: int) -> None:
-        """Forget what is not complete in the first `length` tokens of the text, which is still whole here."""
-        ngram = self._pool.ngram
-        self._next = min(self._next, max(length - ngram + 1, 0))
-        while self._spans and self._spans[-1][1] > self._next:
-            begin, end = self._spans.pop()
-            self._pool.forget(tokens[: end + ngram - 1], max(begin, self._next))
-            if begin < self._next:
-                self._spans.append((begin, self._next))

@@ -1,4 +1,4 @@
-"""The index of what has occurred before: the most recent end of the longest run, and the same after a cut."""
+"""The index of what has occurred before: the most recent end of the longest run."""
 
 from __future__ import annotations
 
@@ -24,20 +24,6 @@ def test_it_finds_what_a_scan_of_the_text_finds(text: list[int], longest: int) -
     for end in range(1, len(text) + 1):
         index.extend(text[:end])
         assert index.continuation(text[:end]) == by_scanning(text[:end], longest)
-
-
-@given(texts, st.integers(0, 40), texts, st.integers(1, 4))
-def test_a_text_that_was_cut_back_and_went_on_otherwise_has_the_index_of_a_new_one(
-    text: list[int], length: int, more: list[int], longest: int
-) -> None:
-    index = SuffixIndex(longest)
-    index.extend(text)
-    index.truncate(length)
-    now = text[:length] + more
-    index.extend(now)
-    fresh = SuffixIndex(longest)
-    fresh.extend(now)
-    assert vars(index) == vars(fresh)
 
 
 def test_the_last_token_does_not_match_itself() -> None:

@@ -1,15 +1,11 @@
-"""The n-gram pool: least recently used out first, by key and by n-gram; what texts teach it, and take back."""
+"""The n-gram pool: least recently used out first, by key and by n-gram; what sequences teach it."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import count
-
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.pool import NgramPool, TextNgrams
-from tests.session.test_reuse import ctrl_c_at_line
+from lacli.pool import NgramPool
 
 TOKENS = 4
 texts = st.lists(st.integers(0, TOKENS - 1), max_size=25)
@@ -115,95 +111,9 @@ def ngrams(text: list[int], ngram: int) -> Known:
 
 @given(texts, sizes, st.lists(st.integers(0, 25), max_size=4))
 def test_each_ngram_is_learned_once_in_whatever_pieces(text: list[int], ngram: int, cuts: list[int]) -> None:
-    pool = NgramPool(ngram, 100)
-    taught = TextNgrams(pool)
+    pool, start = NgramPool(ngram, 100), 0
     for cut in sorted(cuts):
-        taught.learn(text[:cut])
-    taught.learn(text)
-    taught.learn(text)
+        start = pool.learn(text[:cut], start)
+    start = pool.learn(text, start)
+    pool.learn(text, start)
     assert knowledge(pool) == ngrams(text, ngram)
-
-
-@given(texts, sizes, st.integers(0, 25), texts)
-@settings(max_examples=60)
-def test_a_text_cut_back_at_any_length_leaves_what_the_shorter_one_teaches(
-    text: list[int], ngram: int, begin: int, more: list[int]
-) -> None:
-    for length in range(len(text) + 1):
-        pool = NgramPool(ngram, 100)
-        taught = TextNgrams(pool)
-        taught.learn(text[:begin])
-        taught.learn(text)
-        taught.truncate(text, length)
-        assert knowledge(pool) == ngrams(text[:length], ngram)
-        now = [*text[:length], *more]
-        taught.refresh(now)
-        taught.learn(now)
-        assert knowledge(pool) == ngrams(now, ngram)
-
-
-@given(texts, sizes, st.lists(st.integers(0, 25), max_size=5), texts)
-def test_it_may_be_cut_back_again_and_again(text: list[int], ngram: int, cuts: list[int], more: list[int]) -> None:
-    pool = NgramPool(ngram, 100)
-    taught = TextNgrams(pool)
-    for cut in cuts:
-        taught.learn(text)
-        taught.truncate(text, cut)
-        text = [*text[:cut], *more]
-    taught.learn(text)
-    assert knowledge(pool) == ngrams(text, ngram)
-
-
-@given(texts, texts, sizes)
-def test_what_is_skipped_is_never_learned_and_never_taken_back(prompt: list[int], text: list[int], ngram: int) -> None:
-    pool = NgramPool(ngram, 100)
-    before = knowledge(pool)
-    taught = TextNgrams(pool)
-    taught.skip(prompt)
-    taught.learn(prompt)
-    assert knowledge(pool) == before
-    taught.learn([*prompt, *text])
-    begun = sum(len(bucket) for bucket in knowledge(pool).values())
-    assert begun <= len(text)
-    taught.truncate([*prompt, *text], 0)
-    assert knowledge(pool) == before
-
-
-def test_refreshing_makes_the_text_s_ngrams_the_most_recent_ones_and_counts_them_once() -> None:
-    pool = NgramPool(3, 5)
-    taught = TextNgrams(pool)
-    taught.learn([1, 2, 3, 0])
-    pool.insert(1, (0, 0))
-    assert pool.entries(1) == [((0, 0), 0), ((2, 3), 1)]
-    taught.refresh([1, 2, 3, 0])
-    assert pool.entries(1) == [((2, 3), 1), ((0, 0), 0)]
-
-
-def test_what_the_window_found_too_stays_when_the_text_goes() -> None:
-    pool = NgramPool(3, 5)
-    taught = TextNgrams(pool)
-    pool.insert(1, (0, 0))
-    taught.learn([1, 2, 3])
-    taught.truncate([1, 2, 3], 0)
-    assert pool.entries(1) == [((0, 0), 0)]
-
-
-def test_an_interrupt_at_any_line_leaves_nothing_that_is_never_taken_back() -> None:
-    text = [1, 2, 3, 1, 2, 3, 1, 2]
-    for line in count(1):
-        pool = NgramPool(3, 5)
-        taught = TextNgrams(pool)
-        taught.learn(text[:5])
-        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-            taught.learn(text)
-            taught.truncate(text, 4)
-            taught.learn(text)
-        taught.truncate(text, 0)
-        left = sum(occurrences for key in range(TOKENS) for _, occurrences in pool.entries(key))
-        # The n-grams of the call in which it came may stay, as those that a window found do.
-        assert left <= len(text)
-        taught.learn(text)
-        assert all(set(found) <= set(knowledge(pool)[key]) for key, found in ngrams(text, 3).items())
-        if not lines.reached:
-            assert left == 0
-            return

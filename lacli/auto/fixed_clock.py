@@ -37,9 +37,6 @@ class FixedClockMode(Mode):
     def begin(self, tokens: Sequence[int]) -> None:
         self.mode.begin(tokens)
 
-    def truncate(self, tokens: Sequence[int], length: int) -> None:
-        self.mode.truncate(tokens, length)
-
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         return self.mode.grow(tokens, room)
 

@@ -31,9 +31,6 @@ class Auto(Mode):
     def begin(self, text: Sequence[int]) -> None:
         self._guesses.begin(text)
 
-    def truncate(self, text: Sequence[int], length: int) -> None:
-        self._guesses.truncate(text, length)
-
     def prefilled(self, rows: int, seconds: float) -> None:
         self.experience.cost_model.record_prefill(rows, seconds)
 

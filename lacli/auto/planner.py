@@ -31,7 +31,7 @@ class Guess(NamedTuple):
 
 
 class Source:
-    """Guesses for a text that grows, is cut back, or goes on from an earlier one.
+    """Drafts tokens of one sequence.
 
     `everywhere`: True if it also guesses what follows other sources' guesses. `acceptance`: how often its guesses come
     true. `account`: what they are worth in trees.
@@ -45,11 +45,8 @@ class Source:
         self.account = SourceAccount()
 
     def begin(self, text: Sequence[int]) -> None:
-        """Begin a generation behind a prompt; what is known of its beginning stays known."""
+        """Take in the prompt."""
         self.extend(text)
-
-    def truncate(self, text: Sequence[int], length: int) -> None:
-        """Forget what was learned behind the first `length` tokens of `text`, which is about to be cut back to them."""
 
     def extend(self, text: Sequence[int]) -> None:
         """Learn the tokens accepted since the last call, and how good the guess for each was."""

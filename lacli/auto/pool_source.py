@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lacli.auto.acceptance import AcceptanceEstimate
 from lacli.auto.planner import Guess, Source
-from lacli.pool import Continuation, NgramPool, TextNgrams
+from lacli.pool import Continuation, NgramPool
 from lacli.tree import Origin
 
 RANKS, DEPTHS = 4, 4
@@ -28,33 +28,23 @@ DEPTH_BASE = 1 << 16
 
 
 class PoolSource(Source):
-    """Guesses from a pool. `origin`: POOL takes the n-grams of the text itself, WINDOW all others."""
+    """Drafts n-grams of a pool. `origin`: POOL takes those of sequences, WINDOW all others."""
 
     def __init__(
-        self,
-        pool: NgramPool,
-        origin: Origin,
-        text_ngrams: TextNgrams | None = None,
-        acceptance: AcceptanceEstimate | None = None,
+        self, pool: NgramPool, origin: Origin, acceptance: AcceptanceEstimate | None = None, *, teaches: bool = False
     ) -> None:
-        """Guess from `pool`; `text_ngrams` writes the text's n-grams into it if nothing else does."""
+        """Draft from `pool`; `teaches`: write the sequence's own n-grams into it, which nothing else does."""
         super().__init__()
         self.origin = origin
         self.acceptance = acceptance or AcceptanceEstimate(EXPECTED)
         self._pool = pool
-        self._text_ngrams = text_ngrams
+        self._teaches = teaches
+        self._unlearned = 0
         self._asked: list[Continuation] = []
         self._asked_at = 0
-        self._fresh = False
 
     def begin(self, text: Sequence[int]) -> None:
-        self._asked = []
-        self._fresh = False
-
-    def truncate(self, text: Sequence[int], length: int) -> None:
-        self._asked = []
-        if self._text_ngrams:
-            self._text_ngrams.truncate(text, length)
+        """Wait with the prompt for the first request: where rows are dear there is none."""
 
     def extend(self, text: Sequence[int]) -> None:
         for rank, continuation in enumerate(self._asked):
@@ -71,12 +61,8 @@ class PoolSource(Source):
         return [self._guess(rank, 0) for rank in range(len(self._asked))]
 
     def _teach(self, text: Sequence[int]) -> None:
-        """Write the text into the pool on the first request for guesses: where rows are dear there is none."""
-        if self._text_ngrams:
-            if not self._fresh:
-                self._text_ngrams.refresh(text)
-                self._fresh = True
-            self._text_ngrams.learn(text)
+        if self._teaches:
+            self._unlearned = self._pool.learn(text, self._unlearned)
 
     def after(self, guess: Guess) -> Sequence[Guess]:
         rank, depth = divmod(guess.place, DEPTH_BASE)

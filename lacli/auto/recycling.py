@@ -68,10 +68,6 @@ class RecyclingSource(Source):
     def begin(self, text: Sequence[int]) -> None:
         self._scored = len(text)
 
-    def truncate(self, text: Sequence[int], length: int) -> None:
-        """Keep the rows: they are the model's, not the text's."""
-        self._scored = min(self._scored, length)
-
     def extend(self, text: Sequence[int]) -> None:
         for place in range(max(self._scored, 2), len(text)):
             row, first = self._row(text[place - 2], text[place - 1])

@@ -66,11 +66,8 @@ class RewritingSource(MatchSource):
     def __init__(self, suffix: SuffixSource, acceptance: AcceptanceEstimate | None = None) -> None:
         super().__init__(acceptance or AcceptanceEstimate(EXPECTED))
         self._suffix = suffix
-        self._forget(())
-
-    def _forget(self, text: Sequence[int]) -> None:
-        """Begin behind `text` with no copy and no changes."""
-        self._text, self._known = text, len(text)
+        self._text: Sequence[int] = ()
+        self._known = 0
         self._changes: dict[int, Change] = {}
         self._is_copy = self._has_changed = False
         # Where the copied text goes on, and how many tokens agreed before; of a copy left at most the latest one did.
@@ -84,11 +81,8 @@ class RewritingSource(MatchSource):
         self._restart()
 
     def begin(self, text: Sequence[int]) -> None:
-        self._forget(text)
+        self._text, self._known = text, len(text)
         self._watch()
-
-    def truncate(self, text: Sequence[int], length: int) -> None:
-        self._forget(text[:length])
 
     def extend(self, text: Sequence[int]) -> None:
         self._text = text

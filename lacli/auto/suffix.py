@@ -132,23 +132,6 @@ class SuffixSource(MatchSource):
         # The length of the text when guesses beside the first one were given, and their tokens.
         self._offered: tuple[int, list[int]] = (0, [])
 
-    def begin(self, text: Sequence[int]) -> None:
-        if last := len(self._earlier):
-            # An interrupt may have come before the last token's occurrence was entered, or after it was taken back.
-            self._latest[self._pair(text, last - 1)] = last
-        super().begin(text)
-
-    def truncate(self, text: Sequence[int], length: int) -> None:
-        for place in range(len(self._earlier) - 1, max(length, 0) - 1, -1):
-            pair, before = self._pair(text, place), self._earlier[place]
-            if before:
-                self._latest[pair] = before
-            else:
-                self._latest.pop(pair, None)
-            del self._earlier[place:]
-        del self._matches[max(length, 0) + 1 :]
-        del self._ends[bisect_left(self._ends, length) :]
-
     def end_after(self, place: int) -> int | None:
         """Return where the next token that ends an answer stands from `place` on, None if there is none."""
         found = bisect_left(self._ends, place)
@@ -194,11 +177,6 @@ class SuffixSource(MatchSource):
         self._text = text
         matches, earlier, latest, is_end = self._matches, self._earlier, self._latest, self._is_end
         place = len(earlier)
-        if len(matches) > place + 1:
-            # An interrupt came between the entries of a token.
-            del matches[place + 1 :]
-        while self._ends and self._ends[-1] >= place:
-            del self._ends[-1]
         expected, length = matches[-1]
         before = text[place - 1] if place else -1
         for token in text[place:]:
@@ -222,10 +200,6 @@ class SuffixSource(MatchSource):
         self.acceptance.record(kind_of(length), hit)
         if not hit and self._offered[0] == place and self._offered[1]:
             self.acceptance.record(OTHER, token in self._offered[1])
-
-    def _pair(self, text: Sequence[int], place: int) -> tuple[int, int]:
-        """Return the two tokens that end at `place`."""
-        return (text[place - 1] if place else -1, text[place])
 
     def _search(self, text: Sequence[int], place: int, end: int) -> tuple[int, int]:
         """Return the longest match of what ends with the token at `place` among the occurrences chained from `end`."""

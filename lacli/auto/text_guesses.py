@@ -15,7 +15,7 @@ from lacli.auto.rewriting import RewritingSource
 from lacli.auto.suffix import MatchSource, SuffixSource
 from lacli.context import Successors
 from lacli.modes import Outcome
-from lacli.pool import NgramPool, TextNgrams
+from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from lacli.window import WindowBranch
@@ -88,11 +88,11 @@ class TextGuesses:
         self._recycling = experience.recycling.for_text()
         if "pool" in chosen:
             acceptance = experience.acceptances["pool"].for_text()
-            self.branch_sources.append(PoolSource(pool, Origin.POOL, TextNgrams(pool), acceptance))
+            self.branch_sources.append(PoolSource(pool, Origin.POOL, acceptance, teaches=True))
         if "recycling" in chosen:
             self.branch_sources.append(self._recycling)
         acceptance = experience.acceptances["window"].for_text()
-        self.window_source = PoolSource(pool, Origin.WINDOW, acceptance=acceptance)
+        self.window_source = PoolSource(pool, Origin.WINDOW, acceptance)
         self._all_sources = [*(each for each, _ in self._match_sources), *self.branch_sources, self.window_source]
         for each in self._all_sources:
             each.account = experience.accounts[each.origin.value]
@@ -123,12 +123,6 @@ class TextGuesses:
             source.account.begin()
             source.begin(text)
         self.branch.open(text, self.experience.width.columns)
-
-    def truncate(self, text: Sequence[int], length: int) -> None:
-        """Cut the text, still whole, back to its first `length` tokens."""
-        self._seen = None
-        for source in self._all_sources:
-            source.truncate(text, length)
 
     def wakes(self, text: Sequence[int], room: int) -> bool:
         """Begin a step of the text; True if it looks for guesses."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import count
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.auto.planner import Guess
 from lacli.auto.pool_source import DEPTHS, EXPECTED, RANKS, PoolSource
-from lacli.pool import NgramPool, TextNgrams
+from lacli.pool import NgramPool
 from lacli.tree import Origin
 from tests.fakes.recorded_acceptance import RecordedAcceptance
-from tests.session.test_reuse import ctrl_c_at_line
 
 TOKENS = 4
 texts = st.lists(st.integers(0, TOKENS - 1), min_size=1, max_size=25)
@@ -25,7 +21,7 @@ sizes = st.integers(2, 5)
 
 def taught(ngram: int = 3, guesses: int = 100, acceptance: RecordedAcceptance | None = None) -> PoolSource:
     pool = NgramPool(ngram, guesses)
-    return PoolSource(pool, Origin.POOL, TextNgrams(pool), acceptance)
+    return PoolSource(pool, Origin.POOL, acceptance, teaches=True)
 
 
 def paths(source: PoolSource, text: Sequence[int]) -> list[list[Guess]]:
@@ -62,7 +58,7 @@ def test_what_the_text_taught_and_what_a_window_found_are_two_sources(
     text: list[int], inserted: list[tuple[int, int, int]]
 ) -> None:
     pool = NgramPool(3, 100)
-    mine, windows = PoolSource(pool, Origin.POOL, TextNgrams(pool)), PoolSource(pool, Origin.WINDOW)
+    mine, windows = PoolSource(pool, Origin.POOL, teaches=True), PoolSource(pool, Origin.WINDOW)
     for key, *continuation in inserted:
         pool.insert(key, tuple(continuation))
     for source in (mine, windows):
@@ -83,46 +79,6 @@ def test_the_probability_is_that_of_the_rank_and_the_depth(text: list[int]) -> N
             assert guess.probability == expected == source.acceptance.probability[EXPECTED.index(expected)]
 
 
-@given(texts, sizes, texts)
-@settings(max_examples=60)
-def test_a_text_cut_back_at_any_length_is_as_if_learned_anew(text: list[int], ngram: int, more: list[int]) -> None:
-    for length in range(len(text) + 1):
-        source, fresh = taught(ngram), taught(ngram)
-        source.begin(text[:3])
-        source.extend(text)
-        source.first(text)
-        source.truncate(text, length)
-        now = [*text[:length], *more]
-        for each in (source, fresh):
-            each.begin(now)
-        assert sorted(tokens(paths(source, now))) == sorted(tokens(paths(fresh, now)))
-        for key in range(TOKENS):
-            assert dict(source._pool.entries(key)) == dict(fresh._pool.entries(key))
-
-
-def test_an_interrupt_at_any_line_leaves_a_source_that_answers_and_learns() -> None:
-    text = [1, 2, 3, 1, 2, 3, 1, 2, 0, 1, 2]
-    for line in count(1):
-        source = taught()
-        source.begin(text[:4])
-        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-            source.first(text[:4])
-            source.extend(text)
-            source.first(text)
-            source.truncate(text, 5)
-        now = [*text[:5], 0, 1]
-        source.truncate(text, 5)
-        source.begin(now)
-        # What the interrupted call was about may be lost or stay, but nothing else.
-        known = {tuple(text[end + 1 : end + 3]) for end in range(len(text))} | set(followed(now, 3))
-        assert set(tokens(paths(source, now))) <= known, line
-        source.truncate(now, 0)
-        source.begin(text)
-        assert set(followed(text, 3)) <= set(tokens(paths(source, text))), line
-        if not lines.reached:
-            return
-
-
 @given(texts, texts, sizes)
 def test_of_each_continuation_the_tokens_up_to_the_first_wrong_one_are_scored(
     text: list[int], more: list[int], ngram: int
@@ -141,18 +97,6 @@ def test_of_each_continuation_the_tokens_up_to_the_first_wrong_one_are_scored(
     assert acceptance.seen == expected
     source.extend([*text, *more])
     assert acceptance.seen == expected
-
-
-@pytest.mark.parametrize("forget", [PoolSource.begin, lambda source, text: source.truncate(text, 2)])
-def test_guesses_for_another_text_are_not_scored(forget: object) -> None:
-    acceptance = RecordedAcceptance(EXPECTED)
-    source = taught(acceptance=acceptance)
-    text = [1, 2, 3, 1, 2, 3, 1]
-    source.begin(text)
-    assert source.first(text)
-    forget(source, text)  # type: ignore[operator]
-    source.extend([*text, 2])
-    assert acceptance.seen == []
 
 
 def test_without_a_teacher_nothing_of_the_text_is_learned() -> None:

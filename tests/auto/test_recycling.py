@@ -96,25 +96,6 @@ def test_every_guess_for_an_accepted_token_is_scored_and_none_for_the_prompts(
     assert len(acceptance.seen) == len(expected)
 
 
-@given(rows, st.lists(st.integers(0, 3), min_size=3, max_size=12), st.integers(0, 12), st.lists(st.integers(0, 3)))
-def test_when_a_text_is_cut_back_the_models_rows_stay_and_what_comes_is_scored_once(
-    given_rows: Rows, text: list[int], length: int, more: list[int]
-) -> None:
-    acceptance = RecordedAcceptance(EXPECTED)
-    source = taught(given_rows, RecyclingSource(acceptance))
-    before = [source.anywhere(first, second) for first in range(4) for second in range(4)]
-    source.begin(text)
-    source.truncate(text, length)
-    assert [source.anywhere(first, second) for first in range(4) for second in range(4)] == before
-    begun = text[:length]
-    source.extend([*begun, *more])
-    other = RecordedAcceptance(EXPECTED)
-    fresh = taught(given_rows, RecyclingSource(other))
-    fresh.begin(begun)
-    fresh.extend([*begun, *more])
-    assert acceptance.seen == other.seen
-
-
 def test_the_oldest_are_forgotten_first_and_what_is_seen_again_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recycling, "MAX_KEYS", 2)
     following, logits = [3, 0, 1, 2], [3.0, 2.0, 1.0, 0.0]

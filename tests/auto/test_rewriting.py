@@ -43,11 +43,6 @@ class Pair:
         self.suffix.extend(self.text)
         self.source.extend(self.text)
 
-    def truncate(self, length: int) -> None:
-        self.suffix.truncate(self.text, length)
-        self.source.truncate(self.text, length)
-        del self.text[length:]
-
 
 COPIED = list(range(100, 160))
 BEGIN = COPIED[: MIN_COPY + 2]
@@ -134,14 +129,12 @@ def test_a_change_that_was_made_again_is_surer_and_one_that_was_not_is_forgotten
     assert pair.source.continuation(3) == [204, 9, 205]
 
 
-def test_changes_are_remembered_in_the_next_copy_of_an_answer_and_not_in_the_next_answer() -> None:
+def test_changes_are_remembered_in_the_next_copy_of_an_answer() -> None:
     passages = [[*range(begin, begin + MIN_COPY), 9, *range(begin + 20, begin + 30)] for begin in (100, 200)]
     pair = Pair([*passages[0], 1, *passages[1], 2])
     pair.extend([*passages[0][:MIN_COPY], 8, 120, 121, *range(MAX_CHANGE + 2)])
     pair.extend(passages[1][:MIN_COPY])
     assert pair.source.continuation(3) == [8, 220, 221]
-    pair.begin()
-    assert pair.source.continuation(3) == []
 
 
 few_tokens = st.integers(0, 9)
@@ -191,22 +184,6 @@ def test_what_is_learned_is_how_often_its_own_first_guess_came_true(
     at_once.extend(text[pieces:])
     assert at_once.acceptance.seen == expected
     assert at_once.source.continuation(9) == pair.source.continuation(9)
-
-
-@given(edits, st.integers(0, 120), edits)
-def test_a_text_that_was_cut_back_is_as_if_begun_anew(
-    changes: list[tuple[int, list[int], int]], length: int, others: list[tuple[int, list[int], int]]
-) -> None:
-    pair = Pair([*COPIED, 99])
-    pair.extend(edited(changes))
-    pair.truncate(length)
-    assert pair.source.continuation(3) == []
-    pair.begin()
-    fresh = Pair(pair.text)
-    for each in (pair, fresh):
-        each.extend(edited(others))
-    assert pair.source.continuation(9) == fresh.source.continuation(9)
-    assert pair.source.match == fresh.source.match
 
 
 def test_each_kind_is_told_from_the_others() -> None:

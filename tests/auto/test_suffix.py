@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
-from contextlib import suppress
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.suffix import EXPECTED, MAX_COMPARED, OTHER, PROBES, SuffixSource, kind_of
 from tests.fakes.recorded_acceptance import RecordedAcceptance
-from tests.session.test_reuse import ctrl_c_at_line
 
 few_tokens = st.integers(0, 3)
 texts = st.lists(few_tokens, min_size=1, max_size=40)
@@ -137,41 +134,6 @@ def test_a_text_is_learned_alike_in_pieces_and_as_a_whole(text: list[int], cut: 
     source.begin(text)
     assert index(source) == index(begun(text))
     assert answers(source, text) == answers(begun(text), text)
-
-
-@given(any_text, st.lists(few_tokens, max_size=6))
-@settings(max_examples=60)
-def test_a_text_that_was_cut_back_at_any_length_is_as_if_learned_anew(text: list[int], more: list[int]) -> None:
-    for length in range(len(text) + 1):
-        source = begun(text, ENDS)
-        source.truncate(text, length)
-        assert index(source) == index(begun(text[:length], ENDS))
-        now = [*text[:length], *more]
-        source.begin(now)
-        assert index(source) == index(begun(now, ENDS))
-        if now:
-            assert answers(source, now) == answers(begun(now, ENDS), now)
-
-
-TEXT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 3]
-
-
-@pytest.mark.parametrize("call", ["extend", "truncate"])
-def test_an_interrupt_at_any_line_of_learning_or_cutting_back_spoils_nothing(call: str) -> None:
-    for kept in (len(TEXT), 7, 4, 2):
-        for line in count(1):
-            source = begun(TEXT[:4] if call == "extend" else TEXT, {4})
-            with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-                if call == "extend":
-                    source.extend(TEXT)
-                else:
-                    source.truncate(TEXT, 4)
-            source.truncate(TEXT, kept)
-            now = [*TEXT[:kept], 1, 2]
-            source.begin(now)
-            assert index(source) == index(begun(now, {4})), line
-            if not lines.reached:
-                break
 
 
 @given(any_text, st.integers(0, 40))

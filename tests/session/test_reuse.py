@@ -87,47 +87,12 @@ def test_reuse_is_the_longest_common_prefix(chosen: DecodeSettings, first: list[
     assert engine.prefilled == len(second) - 1 - decoder.reused
 
 
-def knowledge(decoder: Decoder) -> Any:
-    """All that a mode has learned of a text."""
-    pool = decoder.pool
-    known = {key: set(pool.lookup(key)) for key in range(VOCABULARY)}
-    mode: Any = decoder._text.mode
-    index = getattr(mode.mode, "_index", None)
-    matching = [(each._latest, each._earlier, each._matches) for each, _ in getattr(mode.mode, "_chains", ())]
-    return known, vars(index) if index else None, matching
-
-
-@pytest.mark.parametrize("mode", ["lookup", "lookahead", "auto"])
-@given(prompts, st.integers(0, 60), few)
-@settings(max_examples=60)
-def test_what_was_learned_follows_the_text(mode: Any, prompt: list[int], length: int, more: list[int]) -> None:
-    # Without a window nothing but the text fills the pool, and with room for all nothing is pushed out of it.
-    chosen = DecodeSettings(mode=mode, window=0, ngram=3, guesses=200)
-    decoder, fresh = (fixed_clock_decoder(engine_for(chosen), chosen) for _ in range(2))
-    list(decoder.generate(prompt, 20))
-    decoder.truncate(length)
-    now = [*decoder.tokens, *more] or [1]
-    list(decoder.generate(now, 1, reuse=True))
-    list(fresh.generate(now, 1))
-    assert knowledge(decoder) == knowledge(fresh)
-
-
 def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4, pool_prompt=False)
     decoder, fresh = (fixed_clock_decoder(engine_for(chosen), chosen) for _ in range(2))
     list(decoder.generate([1, 2, 3], 40))
     prompt = [*decoder.tokens, 1, 2, 3]
     assert len(list(decoder.generate(prompt, 40, reuse=True))) < len(list(fresh.generate(prompt, 40)))
-
-
-def test_at_a_turns_beginning_the_text_is_fresher_than_what_the_window_found() -> None:
-    chosen = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=1)
-    decoder = fixed_clock_decoder(engine_for(chosen), chosen)
-    list(decoder.generate([1, 2, 3], 40))
-    text = list(decoder.tokens)
-    decoder._text.mode.begin(text)
-    last = {text[first]: tuple(text[first + 1 : first + 3]) for first in range(len(text) - 2)}
-    assert {key: next(iter(decoder.pool.lookup(key))) for key in last} == last
 
 
 @given(any_settings, any_settings, prompts, few)
