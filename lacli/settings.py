@@ -1,109 +1,13 @@
-"""Frozen decode settings, their presets and ranges, and the flags that name them."""
+"""Frozen decode settings with their flags and ranges, and presets of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from lacli.errors import UsageError
-
-OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
-"""What the environment's names of flags begin with: lacli's own, and those of llama.cpp's that it reads too."""
-
-LOADING: dict[str, tuple[str, ...]] = {
-    "context": ("-c", "--ctx-size"),
-    "batch": ("-b", "--batch-size"),
-    "gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"),
-    "threads": ("-t", "--threads"),
-    "threads_batch": ("-tb", "--threads-batch"),
-    "flash_attention": ("-fa", "--flash-attn"),
-    "cache_type_k": ("-ctk", "--cache-type-k"),
-    "cache_type_v": ("-ctv", "--cache-type-v"),
-}
-"""Settings of a model and its context, by their fields in ModelSettings."""
-
-PLACEMENT: dict[str, tuple[str, ...]] = {
-    "devices": ("-dev", "--device"),
-    "split_mode": ("-sm", "--split-mode"),
-    "tensor_split": ("-ts", "--tensor-split"),
-    "main_gpu": ("-mg", "--main-gpu"),
-}
-"""Where a copy of a model computes, by the fields of Placement."""
-
-REPLICAS: dict[str, tuple[str, ...]] = {
-    "replicas": ("--replicas",),
-    "rpc": ("--rpc",),
-}
-"""Copies of a model, by the fields of ReplicaSettings but for the first, which stands for two."""
-
-ANSWER: dict[str, tuple[str, ...]] = {
-    "max_tokens": ("-n", "--predict", "--n-predict", "--max-tokens"),
-    "stops": ("--stop",),
-}
-"""How an answer ends."""
-
-DECODING: dict[str, tuple[str, ...]] = {
-    "window": ("-W", "--window"),
-    "ngram": ("-N", "--ngram"),
-    "guesses": ("-G", "--guesses"),
-    "seed": ("-s", "--seed"),
-    "temp": ("--temp", "--temperature"),
-    "typical": ("--typical", "--typical-p"),
-    "top_nsigma": ("--top-nsigma", "--top-n-sigma"),
-    "logit_bias": ("-l", "--logit-bias"),
-    "json_schema": ("-j", "--json-schema"),
-    "json_schema_file": ("-jf", "--json-schema-file"),
-}
-"""Fields of DecodeSettings and SamplingSettings, and the file of one."""
-
-NOTHING = ("none", "off")
-"""What stands for an empty list, where names are expected."""
-
-
-def spellings(name: str) -> tuple[str, ...]:
-    """The flags of a setting, by its field's name; one that is in no table has its own name."""
-    for table in (DECODING, ANSWER, LOADING, PLACEMENT, REPLICAS):
-        if name in table:
-            return table[name]
-    return ("--" + name.replace("_", "-"),)
-
-
-KINDS: dict[object, tuple[str, tuple[type[object], ...]]] = {
-    int: ("a whole number", (int,)),
-    float: ("a number", (int, float)),
-    str: ("a text", (str,)),
-    bool: ("True or False", (bool,)),
-}
-"""The types of fields that are checked, in words, and the types that they take."""
-
-
-def check_types(settings: object) -> None:
-    """Raise UsageError where a field of `settings` has another type than it says, or none of a Literal's words."""
-    for field, hint in _hints(type(settings)).items():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
-        value = getattr(settings, field)
-        if get_origin(hint) is Literal and value not in get_args(hint):
-            raise UsageError(f"{spellings(field)[0]} cannot be {value!r}", f"one of {', '.join(get_args(hint))}")
-        words, kinds = KINDS.get(hint, ("", (object,)))
-        if not isinstance(value, kinds):
-            raise UsageError(f"{spellings(field)[0]} is {value!r}", f"it must be {words}")
-
-
-@cache
-def _hints(settings: type[object]) -> Mapping[str, object]:
-    return get_type_hints(settings)
-
-
-def names_in(text: str) -> tuple[str, ...]:
-    """The names of a list with commas or spaces between them, each once."""
-    return tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
-
-
-def names_or_none(text: str) -> tuple[str, ...]:
-    """The same of a list that may be empty, which `none` says."""
-    return () if text.strip().lower() in NOTHING else names_in(text)
-
+from lacli.options import check, names_or_none, option
 
 ModeName = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
 
@@ -129,6 +33,25 @@ MAX_SEQUENCES = 256
 
 
 @dataclass(frozen=True)
+class AnswerSettings:
+    """How an answer ends. `max_tokens`: -1 for no limit; `stops`: texts before which it ends."""
+
+    max_tokens: int = option(
+        -1,
+        "Tokens of the answer at most. -1: until the answer or the context ends.",
+        *("-n", "--predict", "--n-predict", "--max-tokens"),
+        least=-1,
+        shown="no limit",
+    )
+    stops: tuple[str, ...] = option(
+        (), "End the answer before this text. Repeatable.", "--stop", repeated=True, variable=False
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
 class DecodeSettings:
     """How tokens are guessed and verified; the defaults are the paper's for a 7B model.
 
@@ -141,34 +64,46 @@ class DecodeSettings:
     found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
     """
 
-    mode: ModeName = "auto"
-    window: int = 15
-    ngram: int = 5
-    guesses: int = 15
+    mode: ModeName = option(
+        "auto",
+        "How tokens are guessed. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the paper; "
+        "auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead, whose many rows "
+        "a step are slower than plain decoding on most machines.",
+        metavar="MODE",
+    )
+    window: int = option(
+        15, "Columns of the lookahead window. In mode jacobi: guesses of a block.", "-W", "--window", least=0
+    )
+    ngram: int = option(5, "Tokens of an n-gram.", "-N", "--ngram", least=2)
+    guesses: int = option(15, "N-grams verified in a step at most.", "-G", "--guesses", least=0)
     window_init: WindowInit = "pool"
     window_shift: WindowShift = "once"
     pool_prompt: bool = True
     pool_text: bool = True
-    pool_keys: int = 10_000
-    jacobi_iterations: int = 16
-    lookup_match: int = 2
-    lookup_draft: int = 10
-    sources: tuple[SourceName, ...] = SOURCES
-    auto_rows: int = 64
-    leaves: int = LEAVES
+    pool_keys: int = option(10_000, "", least=1)
+    jacobi_iterations: int = option(16, "Steps after which mode jacobi begins a new block.", least=1)
+    lookup_match: int = option(2, "Tokens that mode lookup matches at most.", least=1)
+    lookup_draft: int = option(10, "Tokens that mode lookup guesses in a step.", least=1)
+    sources: tuple[SourceName, ...] = option(
+        SOURCES,
+        f"Where mode auto takes its guesses from. Some of {', '.join(SOURCES)}; or none.",
+        metavar="NAME,..",
+        shown="all of them",
+        read=names_or_none,
+    )
+    auto_rows: int = option(64, "Rows of a step of mode auto at most.", least=1, most=MAX_SEQUENCES)
+    leaves: int = option(LEAVES, "", least=1)
     max_rollback: int = -1
-    strict: bool = False
+    strict: bool = option(
+        False,
+        "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows whether "
+        "it holds for a model.",
+    )
     ordered: bool = False
     min_outputs: int = 1
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                label = spellings(name)[0]
-                raise UsageError(f"{label} is {getattr(self, name)}", f"{label} must be at least {least}")
-        if self.auto_rows > MAX_SEQUENCES:
-            raise UsageError(f"--auto-rows is {self.auto_rows}", f"--auto-rows can be at most {MAX_SEQUENCES}")
+        check(self)
         if unknown := [name for name in self.sources if name not in SOURCES]:
             raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
         if self.sequences > MAX_SEQUENCES:
@@ -261,19 +196,6 @@ def window_rows(columns: int, ngram: int) -> int:
     """Rows that a window of `columns` adds to a step, the input not counted: (N-1) columns - 1."""
     return columns * (ngram - 1) - 1 if columns else 0
 
-
-LEAST = {
-    "window": 0,
-    "ngram": 2,
-    "guesses": 0,
-    "pool_keys": 1,
-    "jacobi_iterations": 1,
-    "lookup_match": 1,
-    "lookup_draft": 1,
-    "auto_rows": 1,
-    "leaves": 1,
-}
-"""The least values of settings."""
 
 LETTERS = ("window", "ngram", "guesses")
 """The paper's W, N and G."""

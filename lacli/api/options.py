@@ -11,8 +11,9 @@ from typing import Any, TypedDict
 from lacli.errors import ModelLoadError, PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
+from lacli.options import flags_of
 from lacli.session.prompt import Messages
-from lacli.settings import DecodeSettings, spellings
+from lacli.settings import DecodeSettings
 from lacli.text.format import did_you_mean
 
 
@@ -81,18 +82,11 @@ LEAST = {"max_tokens": -1, "logprobs": 0}
 """The least values of the whole numbers among an answer's own options."""
 
 
+NAMES = {name: option for option, name in SAMPLED.items()}
+
 FLAGS = {
-    flag: option
-    for option, field in (
-        *SAMPLED.items(),
-        *(
-            (name, name)
-            for name in ("grammar", "json_schema", "context", "threads", "gpu_layers", "cache_type_k", "devices")
-        ),
-        *((name, name) for name in ("mode", "window", "ngram", "guesses", "strict", "parallel")),
-    )
-    for flag in spellings(field)
-} | {"--chat-template": "template"}
+    flag: NAMES.get(name, name) for flag, name in flags_of(DecodeSettings, SamplingSettings, ModelSettings).items()
+} | {"--device": "devices", "--parallel": "parallel", "--chat-template": "template"}
 """The options of programs by the flags that name the same settings."""
 
 

@@ -1,16 +1,17 @@
-"""/set: the settings of a chat, made of the fields of the settings' own dataclasses: a new field is one at once."""
+"""/set: the settings of a chat by the names of their options, as text and as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
-from lacli.settings import ANSWER, LETTERS, NOTHING, PRESETS, SOURCES, DecodeSettings, names_in, spellings
+from lacli.options import KINDS, NOTHING, Option, options_of
+from lacli.settings import PRESETS, SOURCES, AnswerSettings, DecodeSettings
 from lacli.text.format import did_you_mean, no_effect
 from lacli.text.question import check_text, read_text
 
@@ -19,11 +20,16 @@ Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ..
 WITH_THE_MODEL = ("strict", "ordered", "min_outputs")
 """Fields of DecodeSettings that decide how the model is loaded."""
 
-NOT_SET = (
-    *(*WITH_THE_MODEL, "max_rollback", "leaves"),
-    *("window_init", "window_shift", "pool_prompt", "pool_text", "pool_keys"),
-)
-"""Fields of DecodeSettings that no user sets in a chat: those of the model, and ablations of the paper's algorithm."""
+IN_FILES: dict[str, Option] = {
+    name: each
+    for of in (AnswerSettings, DecodeSettings, SamplingSettings)
+    for name, each in options_of(of).items()
+    if each.help
+}
+"""The settings that a saved chat has."""
+
+SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
+"""Those that /set changes, in the order in which they are shown."""
 
 DEFAULT, PRESET = "default", "preset"
 """Keys that stand for several settings."""
@@ -40,7 +46,7 @@ SHOWN_CHARACTERS = 40
 
 
 def unquoted(text: str) -> str:
-    """A whole text without the quotes around it; inside double ones a backslash before a quote or itself goes too."""
+    """Return a whole text without the quotes around it; in double ones a backslash before a quote or itself goes."""
     if len(text) > 1 and text[0] == text[-1] == "'":
         return text[1:-1]
     if len(text) > 1 and text[0] == text[-1] == '"':
@@ -48,160 +54,124 @@ def unquoted(text: str) -> str:
     return text
 
 
-def _shown(item: str | tuple[int, float]) -> str:
-    return json.dumps(item, ensure_ascii=False) if isinstance(item, str) else bias_words(*item)
-
-
 def shortened(text: str) -> str:
-    """A text in one line of at most SHOWN_CHARACTERS."""
+    """Return a text in one line of at most SHOWN_CHARACTERS."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 3] + "..."
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One key of /set. `field`: its name in the settings. `flags`: as on the command line. `words`: values, if few."""
+def key_of(setting: Option) -> str:
+    """Return the key of a setting that is shown."""
+    return setting.label.lstrip("-")
 
-    field: str
-    default: Value
-    flags: tuple[str, ...]
-    words: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """The name that is shown: the paper's W, N and G, -n, else the first long flag."""
-        long = (flag for flag in self.flags if flag.startswith("--"))
-        return (self.flags[0] if self.field in (*LETTERS, "max_tokens") else next(long)).lstrip("-")
+def choices_of(setting: Option) -> tuple[str, ...]:
+    """Return the values that a setting can have, if they are few."""
+    return ("on", "off") if setting.kind is bool else setting.words
 
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The values that it can have, if they are few."""
-        return ("on", "off") if isinstance(self.default, bool) else self.words
 
-    @property
-    def usage(self) -> str:
-        """What can be typed as a value."""
-        if self.choices:
-            several = isinstance(self.default, tuple)
-            return f"some of {', '.join(self.words)}, or none" if several else " or ".join(self.choices)
-        if self.field == "logit_bias":
-            return "15043+1 or 15043-inf, several with spaces between, or none"
-        texts = "one or more texts, quoted where they hold spaces, or none to clear them"
-        by_type = {int: "a whole number", float: "a number", str: "a text, or none", tuple: texts}
-        return by_type[type(self.default)]
+def usage_of(setting: Option) -> str:
+    """Say what can be typed as the value of a setting."""
+    several = isinstance(setting.default, tuple)
+    if choices := choices_of(setting):
+        return f"some of {', '.join(choices)}, or none" if several else " or ".join(choices)
+    if setting.name == "logit_bias":
+        return "15043+1 or 15043-inf, several with spaces between, or none"
+    if several:
+        return "one or more texts, quoted where they hold spaces, or none to clear them"
+    return KINDS[setting.kind][0] + (", or none" if setting.kind is str else "")
 
-    def read(self, text: str) -> Value:
-        """The value that a user typed. Raises UsageError for another type."""
-        text = check_text(text.strip(), self.name)
-        if isinstance(self.default, bool):
-            if text.lower() not in SWITCHES:
-                raise self._other(text)
-            return SWITCHES[text.lower()]
-        if isinstance(self.default, int | float):
-            try:
-                return type(self.default)(text)
-            except ValueError:
-                raise self._other(text) from None
-        if isinstance(self.default, tuple):
-            return self._read_several(text)
-        if self.words and unquoted(text).lower() not in self.words:
-            raise UsageError(f"{self.name} cannot be {text!r}", did_you_mean(text, self.words, self.usage))
-        if self.words:
-            return unquoted(text).lower()
+
+def read(setting: Option, text: str) -> Value:
+    """Return the value that a user typed. Raises UsageError for another type."""
+    text = check_text(text.strip(), key_of(setting))
+    if isinstance(setting.default, tuple):
+        return _read_several(setting, text)
+    if setting.kind is str:
         return "" if text.lower() in NOTHING else unquoted(text)
-
-    def _read_several(self, text: str) -> Value:
-        if text.lower() in (*NOTHING, '""', "''"):
-            return ()
-        if self.words:
-            return names_in(text)
-        if self.field == "logit_bias":
-            return tuple(token_bias(bias) for bias in text.replace(",", " ").split())
-        texts = tuple(self._unescaped(word) for word in WORD.findall(text))
-        if "" in texts:
-            raise UsageError(f"{self.name}: an empty text is everywhere", f"/set {self.name} none for none at all")
-        return texts
-
-    def read_json(self, found: object) -> Value:
-        """The value that `ChatSettings.json` wrote. Raises UsageError for another type."""
-        if isinstance(self.default, tuple):
-            if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
-                return tuple(map(token_bias, found)) if self.field == "logit_bias" else tuple(found)
-        elif type(found) is type(self.default) or (type(found) is int and isinstance(self.default, float)):
-            try:
-                return type(self.default)(found)
-            except OverflowError:
-                pass
-        raise UsageError(f'"{self.field}" cannot be {shortened(json.dumps(found))}', f"give {self.usage}")
-
-    def show(self, value: Value) -> str:
-        """A value in one short line, as it can be typed again; a long text is cut."""
-        if isinstance(value, bool):
-            return "on" if value else "off"
-        if isinstance(value, tuple):
-            plain = (each if self.words else _shown(each) for each in value)
-            return " ".join(map(str, plain)) or "none"
-        if isinstance(value, str):
-            return value if self.words else shortened(value) or "none"
-        return str(value).removesuffix(".0")
-
-    def _other(self, text: str) -> UsageError:
-        return UsageError(
-            f"{self.name} is {self.usage}, not {shortened(text)!r}", f"for example {self.show(self.default)}"
-        )
-
-    def _unescaped(self, word: str) -> str:
-        """A text of a list: as it stands between single quotes, elsewhere with JSON's escapes, \\n for example."""
-        if len(word) > 1 and word[0] == word[-1] == "'":
-            return word[1:-1]
-        quoted = len(word) > 1 and word[0] == word[-1] == '"'
-        if len(word) > 1 and word[0] in "\"'" and not quoted:
-            raise UsageError(f"{self.name}: a quote is not closed at {shortened(word)}", "close it")
-        try:
-            return str(json.loads(word if quoted else f'"{word}"', strict=False))
-        except ValueError:
-            return word[1:-1] if quoted else word
-
-
-def _settings(of: type[DecodeSettings | SamplingSettings]) -> list[Setting]:
-    hints, found = get_type_hints(of), []
-    for field in fields(of):
-        hint = get_args(hints[field.name])[0] if get_origin(hints[field.name]) is tuple else hints[field.name]
-        words = get_args(hint) if get_origin(hint) is Literal else ()
-        if field.name not in NOT_SET:
-            default: Any = field.default
-            found.append(Setting(field.name, default, spellings(field.name), words))
+    if setting.words:
+        word = unquoted(text).lower()
+        if word not in setting.words:
+            hint = did_you_mean(text, setting.words, usage_of(setting))
+            raise UsageError(f"{key_of(setting)} cannot be {text!r}", hint)
+        return word
+    try:
+        found: Value = SWITCHES[text.lower()] if setting.kind is bool else setting.kind(text)
+    except (ValueError, KeyError):
+        what = f"{key_of(setting)} is {usage_of(setting)}, not {shortened(text)!r}"
+        raise UsageError(what, f"for example {show(setting, setting.default)}") from None
     return found
 
 
-_LENGTH_FLAGS, _STOP_FLAGS = ANSWER.values()
-SETTINGS: dict[str, Setting] = {
-    setting.field: setting
-    for setting in (
-        Setting("max_tokens", -1, _LENGTH_FLAGS),
-        Setting("stops", (), _STOP_FLAGS),
-        *_settings(DecodeSettings),
-        *_settings(SamplingSettings),
-    )
-}
-"""Every setting by its field's name, in the order in which they are shown."""
+def _read_several(setting: Option, text: str) -> Value:
+    if text.lower() in (*NOTHING, '""', "''"):
+        return ()
+    if setting.repeated and setting.read:
+        return tuple(map(setting.read, text.replace(",", " ").split()))
+    if setting.read:
+        return tuple(setting.read(text))
+    texts = tuple(_unescaped(setting, word) for word in WORD.findall(text))
+    if "" in texts:
+        key = key_of(setting)
+        raise UsageError(f"{key}: an empty text is everywhere", f"/set {key} none for none at all")
+    return texts
 
-IN_FILES = {**SETTINGS, "strict": Setting("strict", False, spellings("strict"))}
-"""Those that a saved chat has; /set cannot change the last one."""
 
-_BY_NAME = {
-    name.lower(): setting
+def _unescaped(setting: Option, word: str) -> str:
+    """Return a text of a list: as it stands between single quotes, elsewhere with JSON's escapes, \\n for example."""
+    if len(word) > 1 and word[0] == word[-1] == "'":
+        return word[1:-1]
+    quoted = len(word) > 1 and word[0] == word[-1] == '"'
+    if len(word) > 1 and word[0] in "\"'" and not quoted:
+        raise UsageError(f"{key_of(setting)}: a quote is not closed at {shortened(word)}", "close it")
+    try:
+        return str(json.loads(word if quoted else f'"{word}"', strict=False))
+    except ValueError:
+        return word[1:-1] if quoted else word
+
+
+def show(setting: Option, value: Value) -> str:
+    """Return a value in one short line, as it can be typed again; a long text is cut."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        plain = (each if setting.words else _shown(each) for each in value)
+        return " ".join(map(str, plain)) or "none"
+    if isinstance(value, str):
+        return value if setting.words else shortened(value) or "none"
+    return str(value).removesuffix(".0")
+
+
+def _shown(item: str | tuple[int, float]) -> str:
+    return json.dumps(item, ensure_ascii=False) if isinstance(item, str) else bias_words(*item)
+
+
+def read_json(setting: Option, found: object) -> Value:
+    """Return the value that `ChatSettings.json` wrote. Raises UsageError for another type."""
+    if isinstance(setting.default, tuple):
+        if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
+            return tuple(map(token_bias, found)) if setting.name == "logit_bias" else tuple(found)
+    elif type(found) is type(setting.default) or (type(found) is int and setting.kind is float):
+        try:
+            return type(setting.default)(found)  # type: ignore[no-any-return]
+        except OverflowError:
+            pass
+    raise UsageError(f'"{setting.name}" cannot be {shortened(json.dumps(found))}', f"give {usage_of(setting)}")
+
+
+_BY_KEY = {
+    key.lower(): setting
     for setting in SETTINGS.values()
-    for name in (setting.name, *(flag.lstrip("-") for flag in setting.flags), setting.field.replace("_", "-"))
+    for key in (*(flag.lstrip("-") for flag in setting.flags), setting.name.replace("_", "-"))
 }
-_BY_NAME["n"] = SETTINGS["max_tokens"]  # the paper's N is a capital
-_BY_NAME["N"] = SETTINGS["ngram"]
+_BY_KEY["n"] = SETTINGS["max_tokens"]  # the paper's N is a capital
+_BY_KEY["N"] = SETTINGS["ngram"]
 
 KEYS: Mapping[str, str] = {
     DEFAULT: "reset every setting",
     PRESET: "W, N and G for a kind of text or a size of model",
-    **{each.name: f"{each.usage}; {each.show(each.default)} is the default" for each in SETTINGS.values()},
-    **{key: f"read {SETTINGS[field].name} from a file" for key, field in FILES.items()},
+    **{key_of(each): f"{usage_of(each)}; {show(each, each.default)} is the default" for each in SETTINGS.values()},
+    **{key: f"read {key_of(SETTINGS[field])} from a file" for key, field in FILES.items()},
 }
 """What /set takes, one name for each, and what it sets, for completion."""
 
@@ -216,8 +186,7 @@ class ChatSettings:
     stops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.max_tokens < -1:
-            raise UsageError(f"-n is {self.max_tokens}", "-n must be at least -1, which is no limit")
+        AnswerSettings(self.max_tokens, self.stops)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -252,7 +221,7 @@ def settings_from_json(found: object) -> ChatSettings:
     if isinstance(names := known.get("sources"), list):
         # Earlier versions had more of them.
         known["sources"] = [name for name in names if name in SOURCES]
-    return ChatSettings().with_values({field: IN_FILES[field].read_json(value) for field, value in known.items()})
+    return ChatSettings().with_values({field: read_json(IN_FILES[field], value) for field, value in known.items()})
 
 
 def given_beside(saved: ChatSettings, typed: ChatSettings, given: frozenset[str]) -> ChatSettings:
@@ -269,12 +238,12 @@ def plain_name(typed: str) -> str:
     return typed.strip().lstrip("-").replace("_", "-")
 
 
-def find_setting(typed: str) -> Setting:
+def find_setting(typed: str) -> Option:
     """The setting of a name, as flags and fields are called. Raises UsageError for one that cannot be changed."""
     name = plain_name(typed)
-    if found := _BY_NAME.get(name) or _BY_NAME.get(name.lower()):
+    if found := _BY_KEY.get(name) or _BY_KEY.get(name.lower()):
         return found
-    known = (*_BY_NAME, DEFAULT, PRESET, *FILES)
+    known = (*_BY_KEY, DEFAULT, PRESET, *FILES)
     otherwise = "/set lists them; flags of the model, such as -c, are for another start with --load FILE"
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, known, otherwise))
 
@@ -283,8 +252,8 @@ def values_of(key: str) -> tuple[str, ...]:
     """The values that a key can have, if they are few."""
     if plain_name(key).lower() == PRESET:
         return tuple(PRESETS)
-    found = _BY_NAME.get(plain_name(key).lower())
-    return found.choices if found else ()
+    found = _BY_KEY.get(plain_name(key).lower())
+    return choices_of(found) if found else ()
 
 
 def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
@@ -297,20 +266,21 @@ def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
     new = now.with_values(changes)
     if new == now:
         told = [SETTINGS[field] for field in changes][:1] if len(changes) == 1 else []
-        words = [f"{each.name} is {each.show(now.values[each.field])} already" for each in told]
+        words = [f"{key_of(each)} is {show(each, now.values[each.name])} already" for each in told]
         return now, "".join(words) or "nothing changed"
     # Temperature 0 makes all of these idle; another change concerns its own setting alone.
     told = [each for field, each in SETTINGS.items() if "temp" in changes or field in changes]
-    idle = [each.name for each in told if f"--{each.name}" in new.sampling.idle]
+    idle = [key_of(each) for each in told if each.label in new.sampling.idle]
     notes = [f"{no_effect(idle)} at temperature 0; /set temp 0.8 draws, for example"] if idle else []
     return new, "; ".join([changes_in_words(now, new), *notes])
 
 
 def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
     """The settings that become others, each with both values; "" for none."""
-    changed = [each for each in SETTINGS.values() if now.values[each.field] != new.values[each.field]]
+    changed = [each for each in SETTINGS.values() if now.values[each.name] != new.values[each.name]]
     return ", ".join(
-        f"{each.name}: {each.show(now.values[each.field])} -> {each.show(new.values[each.field])}" for each in changed
+        f"{key_of(each)}: {show(each, now.values[each.name])} -> {show(each, new.values[each.name])}"
+        for each in changed
     )
 
 
@@ -318,7 +288,7 @@ def _changes(typed: str, value: str) -> dict[str, Value]:
     """The new values by field that a key and its value stand for."""
     name = plain_name(typed).lower()
     if name == DEFAULT:
-        return {setting.field: setting.default for setting in SETTINGS.values()}
+        return {name: setting.default for name, setting in SETTINGS.items()}
     if name == PRESET:
         if value.lower() not in PRESETS:
             raise UsageError(f"there is no preset {value!r}", "one of " + ", ".join(PRESETS))
@@ -329,11 +299,11 @@ def _changes(typed: str, value: str) -> dict[str, Value]:
         return {FILES[name]: text, EXCLUSIVE[FILES[name]]: ""}
     setting = find_setting(typed)
     if value.lower() == DEFAULT:
-        return {setting.field: setting.default}
-    read = setting.read(value)
-    if read and setting.field in EXCLUSIVE:
-        return {setting.field: read, EXCLUSIVE[setting.field]: ""}
-    return {setting.field: read}
+        return {setting.name: setting.default}
+    found = read(setting, value)
+    if found and setting.name in EXCLUSIVE:
+        return {setting.name: found, EXCLUSIVE[setting.name]: ""}
+    return {setting.name: found}
 
 
 def all_settings(now: ChatSettings, width: int = 80) -> str:
@@ -343,7 +313,7 @@ def all_settings(now: ChatSettings, width: int = 80) -> str:
     from rich.text import Text
 
     shown = [
-        f"{each.name} {each.show(now.values[each.field])}{'' if now.values[each.field] == each.default else ' *'}"
+        f"{key_of(each)} {show(each, now.values[each.name])}{'' if now.values[each.name] == each.default else ' *'}"
         for each in SETTINGS.values()
     ]
     screen = Console(width=width, color_system=None)
@@ -353,13 +323,13 @@ def all_settings(now: ChatSettings, width: int = 80) -> str:
     return "\n".join([*lines, "* is not lacli's default; /set KEY VALUE changes, /set KEY default resets"])
 
 
-def one_setting(now: ChatSettings, setting: Setting) -> str:
+def one_setting(now: ChatSettings, setting: Option) -> str:
     """A setting's value, its default and what it may be."""
-    value, default = setting.show(now.values[setting.field]), setting.show(setting.default)
-    return f"{setting.name} is {value} ({default} is the default); write {setting.usage}"
+    value, default = show(setting, now.values[setting.name]), show(setting, setting.default)
+    return f"{key_of(setting)} is {value} ({default} is the default); write {usage_of(setting)}"
 
 
 def changed_settings(now: ChatSettings) -> str:
     """The settings that are not at their defaults, in one line."""
-    changed = [each for each in SETTINGS.values() if now.values[each.field] != each.default]
-    return ", ".join(f"{each.name} {each.show(now.values[each.field])}" for each in changed) or "nothing"
+    changed = [each for each in SETTINGS.values() if now.values[each.name] != each.default]
+    return ", ".join(f"{key_of(each)} {show(each, now.values[each.name])}" for each in changed) or "nothing"

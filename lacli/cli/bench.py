@@ -10,21 +10,17 @@ import typer
 from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
-from lacli.cli.lookahead_options import DECODE, GUESSING, lookahead_group
 from lacli.cli.model_names import complete_modes
-from lacli.cli.options import OUTPUT, model_group
-from lacli.cli.placement_options import replica_group
+from lacli.cli.options import lookahead_group, model_group, replica_group, sampling_group
 from lacli.cli.prompt_options import ChatTemplateKwargs
-from lacli.cli.sampling_options import sampling_group
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.settings import DecodeSettings, spellings
+from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
     from lacli.bench.sweep import Axes
 
-BENCH = "Benchmark"
 MAX_TOKENS = 128
 """Tokens of an answer without -n, as `lacli.bench.run` has them: help is shown without loading that."""
 
@@ -36,64 +32,63 @@ COMPARED = {"mode", "window", "ngram", "guesses"}
 
 Modes = Annotated[
     str,
-    typer.Option("--modes", "--mode", metavar="MODE,..", rich_help_panel=BENCH, autocompletion=complete_modes,
+    typer.Option("--modes", "--mode", metavar="MODE,..", autocompletion=complete_modes,
                  help="Modes to compare. Plain always runs."),
 ]  # fmt: skip
 Window = Annotated[
     str | None,
-    setting("-W", "--window", metavar="RANGE", show_default=str(DECODE.window), rich_help_panel=GUESSING,
+    setting("-W", "--window", metavar="RANGE", show_default="15",
             help="Columns of the lookahead window. 5, 1,5,15, 10-30+10 or 1-16*2: several values are compared."),
 ]  # fmt: skip
 Ngram = Annotated[
     str | None,
-    setting("-N", "--ngram", metavar="RANGE", show_default=str(DECODE.ngram), rich_help_panel=GUESSING,
+    setting("-N", "--ngram", metavar="RANGE", show_default="5",
             help="Tokens of an n-gram. Several values as in -W."),
 ]  # fmt: skip
 Guesses = Annotated[
     str | None,
-    setting("-G", "--guesses", metavar="RANGE|W", show_default=str(DECODE.guesses), rich_help_panel=GUESSING,
+    setting("-G", "--guesses", metavar="RANGE|W", show_default="15",
             help="N-grams verified in a step at most. Several values as in -W; W: as many as -W, which is the default "
             "where -W has several values."),
 ]  # fmt: skip
 Classes = Annotated[
     str | None,
-    typer.Option("--classes", metavar="CLASS,..", show_default="all", rich_help_panel=BENCH,
+    typer.Option("--classes", metavar="CLASS,..", show_default="all",
                  help="Classes of the built-in prompts. Some of code, edit, chat, summary, extract, translate, "
                  "maths, story, docs, forms."),
 ]  # fmt: skip
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=BENCH,
+    typer.Option("--prompts", metavar="FILE", show_default=False,
                  help='A file of prompts of your own. JSON lines: {"prompt": ..., "class": ...} or {"turns": [...]}, '
                  "as MT-bench and Spec-Bench have them."),
 ]  # fmt: skip
 Each = Annotated[
     int | None,
-    typer.Option("--each", min=1, show_default=False, help="Prompts of a class at most.", rich_help_panel=BENCH),
+    typer.Option("--each", min=1, show_default=False, help="Prompts of a class at most."),
 ]  # fmt: skip
 Repetitions = Annotated[
     int | None,
-    typer.Option("-r", "--repetitions", min=1, show_default=False, rich_help_panel=BENCH,
+    typer.Option("-r", "--repetitions", min=1, show_default=False,
                  help="Answers to every prompt at most. (default: as many as there is time for)"),
 ]  # fmt: skip
 Predict = Annotated[
     int | None,
     typer.Option("-n", "--predict", "--n-predict", "--max-tokens", "--n-gen", min=1, show_default=str(MAX_TOKENS),
-                 help="Tokens of an answer at most.", rich_help_panel=BENCH),
+                 help="Tokens of an answer at most."),
 ]  # fmt: skip
 Seconds = Annotated[
     float,
-    typer.Option("--seconds", min=6, rich_help_panel=BENCH,
+    typer.Option("--seconds", min=6,
                  help="How long all of it takes, loading included: prompts are answered in turns until then."),
 ]  # fmt: skip
-Rpc = Annotated[str, setting(*spellings("rpc"), hidden=True)]
+Rpc = Annotated[str, setting("--rpc", hidden=True)]
 """Taken only to be refused with the reason: `lacli run` and `chat` have it."""
 OutputFormat = Annotated[
     Literal["text", "md", "json"],
-    typer.Option("-o", "--output", help="A summary for people, a table before it in Markdown, or rows for programs.",
-                 rich_help_panel=OUTPUT),
+    typer.Option("-o", "--output", help="A summary for people, a table before it in Markdown, or rows for programs."),
 ]  # fmt: skip
-Json = Annotated[bool, typer.Option("--json", help="Print rows as JSON, the same as -o json.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, typer.Option("--json", help="Print rows as JSON, the same as -o json.")]
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,14 @@ import typer
 from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.groups import Group, typed, with_groups
-from lacli.cli.lookahead_options import lookahead_group
-from lacli.cli.options import model_group
-from lacli.cli.placement_options import replica_group
+from lacli.cli.options import lookahead_group, model_group, replica_group, sampling_group
 from lacli.cli.prompt_options import PromptOptions, prompt_group
-from lacli.cli.sampling_options import sampling_group
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings
 
 FIELDS = {
-    "predict": ("max_tokens",),
-    "stop": ("stops",),
     "preset": ("window", "ngram", "guesses", "jacobi_iterations"),
     "grammar_file": ("grammar",),
     "json_schema_file": ("json_schema",),

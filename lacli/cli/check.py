@@ -12,9 +12,7 @@ import typer
 from lacli import settings
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import GUESSING, lookahead_group
-from lacli.cli.options import model_group
-from lacli.cli.sampling_options import sampling_group
+from lacli.cli.options import lookahead_group, model_group, sampling_group
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from lacli.session.session import Session
     from lacli.terminal.screen import Screen
 
-CHECK = "Check"
-
 Mode = Annotated[
     settings.ModeName | None,
     typer.Option(
@@ -39,35 +35,31 @@ Mode = Annotated[
         metavar="MODE",
         show_default="all but plain",
         help="The mode to check. jacobi, lookup, lookahead or auto; plain is checked against itself.",
-        rich_help_panel=GUESSING,
     ),
 ]
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", show_default=False, rich_help_panel=CHECK,
+    typer.Option("--prompts", metavar="FILE", show_default=False,
                  help="Prompts of your own instead of the built-in eight: JSON lines as lacli bench takes them, the "
                  "first turn of each."),
 ]  # fmt: skip
 Each = Annotated[
     int | None,
-    typer.Option("--each", min=1, show_default=False, rich_help_panel=CHECK,
+    typer.Option("--each", min=1, show_default=False,
                  help="Prompts of a class; the built-in ones are a single class. (default: all)"),
 ]  # fmt: skip
 Prompt = Annotated[
     str | None,
-    typer.Option("-p", "--prompt", help="Check with this prompt instead of the built-in ones.", rich_help_panel=CHECK),
+    typer.Option("-p", "--prompt", help="Check with this prompt instead of the built-in ones."),
 ]
-PromptFile = Annotated[
-    str | None, typer.Option("-f", "--file", metavar="FILE", help="The same from a file.", rich_help_panel=CHECK)
-]
+PromptFile = Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="The same from a file.")]
 Predict = Annotated[
     int,
-    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.",
-                 rich_help_panel=CHECK),
+    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most."),
 ]  # fmt: skip
 FailOnDifference = Annotated[
     bool,
-    typer.Option("--fail-on-difference", help="Exit with 3 where rounding changes a text too.", rich_help_panel=CHECK),
+    typer.Option("--fail-on-difference", help="Exit with 3 where rounding changes a text too."),
 ]
 
 

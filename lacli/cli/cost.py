@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lacli.auto.step_cost import Cost
     from lacli.terminal.screen import Screen
 
-COST = "Cost"
 MAX_ROWS, MAX_CONTEXT = 4096, 2**20
 
 
@@ -36,21 +35,21 @@ def sizes(text: str, flag: str, most: int) -> tuple[int, ...]:
 
 Contexts = Annotated[
     str,
-    typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps.", rich_help_panel=COST),
+    typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps."),
 ]
 Rows = Annotated[
     str | None,
-    typer.Option("--rows", metavar="ROWS,..", show_default=False, rich_help_panel=COST,
+    typer.Option("--rows", metavar="ROWS,..", show_default=False,
                  help="Sizes of the steps, also ranges: 1-16,32-128*2. (default: 31 sizes from 1 to 128)"),
 ]  # fmt: skip
 Seconds = Annotated[
     float,
-    typer.Option("--seconds", min=0.1, rich_help_panel=COST,
+    typer.Option("--seconds", min=0.1,
                  help="About how long to measure once the model is loaded. Slow models get fewer sizes, at least two."),
 ]  # fmt: skip
 Fresh = Annotated[
     bool,
-    typer.Option("--fresh", rich_help_panel=COST,
+    typer.Option("--fresh",
                  help="Measure again what was measured before."),
 ]  # fmt: skip
 

@@ -17,8 +17,8 @@ import typer
 
 from lacli import __version__
 from lacli.cli import options
-from lacli.cli.environment import setting
-from lacli.cli.placement_options import endpoints
+from lacli.cli.environment import OURS, THEIRS, setting
+from lacli.cli.options import endpoints
 from lacli.errors import LacliError, in_one_line
 from lacli.hub.names import SMOLLM2, smollm2_file
 from lacli.llamacpp.build import (
@@ -33,8 +33,8 @@ from lacli.llamacpp.build import (
     sound_kind,
 )
 from lacli.llamacpp.devices import beyond_cores, physical_cores
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import OURS, THEIRS, DecodeSettings, ModeName, spellings
+from lacli.llamacpp.settings import ModelSettings, threads_in
+from lacli.settings import DecodeSettings, ModeName
 from lacli.text.files import free_disk, nearest_folder
 from lacli.text.format import counted, listed, printable, size_in_words
 
@@ -70,10 +70,14 @@ class Finding:
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of smollm2-135m.")]
 Rpc = Annotated[
     str,
-    setting(*spellings("rpc"), metavar="HOST:PORT,..", show_default=False,
+    setting("--rpc", metavar="HOST:PORT,..", show_default=False,
             help="RPC servers to ask for their devices."),
 ]  # fmt: skip
-Threads = Annotated[int, setting(*spellings("threads"), **options.FIELDS["threads"])]
+Threads = Annotated[
+    int,
+    setting("-t", "--threads", parser=threads_in, show_default="one a core",
+            help="Threads to compute with. 0: one a physical core."),
+]  # fmt: skip
 
 
 def doctor(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
-from lacli.settings import OURS, THEIRS
+from lacli.errors import UsageError
+from lacli.options import said
+
+OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
+"""The beginnings of variables: lacli's own, and those of llama.cpp's that it reads too."""
 
 DEBUG = "LACLI_DEBUG"
 """Shows tracebacks; `main.py` reads it, and it belongs to no option."""
@@ -33,13 +38,6 @@ LLAMA_CPP = {f"--{name}": name.replace("-", "_").upper() for name in SAME_NAME.s
 LLAMA_CPP_WHOLE = {"--api-key": "LLAMA_API_KEY"}
 """llama.cpp's variables without LLAMA_ARG_."""
 
-SAID = {
-    "on": ("on", "enabled", "true", "1", "yes", "y", "t"),
-    "off": ("off", "disabled", "false", "0", "no", "n", "f", ""),
-    "auto": ("auto", "-1"),
-}
-"""llama.cpp's words for a switch's positions (common/arg.cpp), and those that Typer takes."""
-
 EPILOG = (
     "The environment can set defaults: LACLI_ and a flag's long name, such as LACLI_WINDOW=10 for --window. The "
     "LLAMA_ARG_ variables of llama.cpp work too. 'lacli doctor' shows what is set."
@@ -47,9 +45,16 @@ EPILOG = (
 """The end of a command's help."""
 
 
-def setting(*names: str, help: str = "", **more: Any) -> Any:
+def setting(*names: str, parser: Callable[[str], Any] | None = None, **more: Any) -> Any:
     """Declare a Typer option whose default the environment can change, by the rule in EPILOG."""
-    return typer.Option(*names, envvar=variables(*names), show_envvar=False, help=help, **more)
+
+    def parse(text: str) -> Any:
+        try:
+            return parser and parser(text)
+        except UsageError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return typer.Option(*names, envvar=variables(*names), show_envvar=False, parser=parser and parse, **more)
 
 
 def variables(*names: str) -> list[str]:
@@ -61,34 +66,14 @@ def variables(*names: str) -> list[str]:
     return [*(OURS + each for each in dict.fromkeys(ours)), *theirs]
 
 
-def threads(value: str) -> int:
-    """Read -t; -1 is llama.cpp's default and stands for 0."""
-    try:
-        return 0 if int(value) == -1 else int(value)
-    except ValueError:
-        raise typer.BadParameter(f"{value!r} is not a number") from None
-
-
 def detail(value: str) -> str:
     """Read how much --stats prints: short or full, or of a variable yes or no."""
-    return value if value in ("short", "full") else {"on": "short", "off": ""}[_said(value, ("on", "off"))]
-
-
-def switch(value: str) -> str:
-    """Read on, off or auto, in llama.cpp's words too."""
-    return _said(value, tuple(SAID))
+    return value if value in ("short", "full") else {"on": "short", "off": ""}[said(value, ("on", "off"))]
 
 
 def yes_or_no(value: str) -> bool:
     """Read a flag's variable, in llama.cpp's words too."""
-    return _said(value, ("on", "off")) == "on"
-
-
-def _said(value: str, positions: tuple[str, ...]) -> str:
-    found = next((position for position in positions if value.strip().lower() in SAID[position]), "")
-    if not found:
-        raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, positions))}")
-    return found
+    return said(value, ("on", "off")) == "on"
 
 
 def variable_of(context: typer.Context, parameter: Any) -> str:

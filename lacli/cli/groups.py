@@ -6,7 +6,7 @@ with what makes settings of their values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, NamedTuple, get_type_hints
@@ -14,11 +14,11 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import typer
 
 from lacli.cli.environment import setting
-from lacli.settings import spellings
+from lacli.options import Option, options_of
 
 
 class Table(NamedTuple):
-    """Options by the fields of a settings class that they set, and what makes settings of all their values."""
+    """Options by the names of their values, and what makes settings of those."""
 
     options: tuple[Parameter, ...]
     make: Callable[..., Any]
@@ -27,40 +27,58 @@ class Table(NamedTuple):
 Group = Callable[..., Any] | Table
 
 
-def field_options(settings: Any, rows: Mapping[str, str | Mapping[str, Any]]) -> list[Parameter]:
-    """Options with the names, types and defaults of the fields of `settings`, an instance with its defaults.
+def parameters_of(settings: type[Any], default: Any = None, *, only: tuple[str, ...] = ()) -> list[Parameter]:
+    """Return a Typer option for each field of a settings class that has a flag.
 
-    `rows`: the help of each field, or all that `setting` is told of it.
+    `default`: settings with the values of options that are not given; without them the value is None, and help shows
+    the class's own. `only`: fields, () for all.
     """
-    hints = get_type_hints(type(settings))
     return [
-        flag(name, hints[name], getattr(settings, name), **({"help": row} if isinstance(row, str) else row))
-        for name, row in rows.items()
+        _parameter(each, getattr(default, each.name, None))
+        for each in options_of(settings).values()
+        if each.help and (not only or each.name in only)
     ]
 
 
-def flag(name: str, kind: Any, default: object, **more: Any) -> Parameter:
-    """An option called like a setting, which the environment can set. `kind`: the type of its value."""
-    first, *others = spellings(name)
-    first += f"/--no-{first.removeprefix('--')}" if default is True else ""
-    return option(name, kind, default, setting(first, *others, **more))
+def _parameter(each: Option, default: Any) -> Parameter:
+    """Return a setting's Typer option."""
+    flags, kind, shown = each.flags, each.kind, each.shown or False
+    if each.repeated or each.read or not each.variable:
+        kind, default = (list[str] if each.repeated else str), None
+    elif default is True:
+        flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}",)
+    elif default is None and not shown:
+        shown = str(each.default) if each.default else False
+    declared = (setting if each.variable else typer.Option)(
+        *flags,
+        help=each.help,
+        metavar=each.metavar,
+        show_default=shown or (default is not None and default != "" and default is not False),
+        parser=None if each.repeated else each.read,
+    )
+    return option(each.name, Annotated[kind if default is not None else kind | None, declared], default)
 
 
-def option(name: str, kind: Any, default: object, declared: Any) -> Parameter:
-    """One option of a table. `kind`: the type of its value. `declared`: a Typer option."""
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
+def option(name: str, kind: Any, default: Any = None) -> Parameter:
+    """Return one option of a table. `kind`: the type of its value, annotated with its Typer option."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def declared_options(declared: Mapping[str, Any]) -> list[Parameter]:
-    """Options that are declared as types of parameters, by their names; None where they are not typed."""
-    return [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in declared.items()]
+def given(settings: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that were given, of repeated options as tuples of what their texts stand for."""
+    known = options_of(settings)
+    found = {name: value for name, value in values.items() if value is not None}
+    for name, value in found.items():
+        if known[name].repeated:
+            found[name] = tuple(map(known[name].read or str, value))
+    return found
 
 
 def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a command's parameters of these names by their groups' options, in their place.
 
     The command is called with what the groups make of the options. An option that the command has itself is its own,
-    and the group's stays at its default.
+    and the group's is as if it was not given.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

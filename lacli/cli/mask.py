@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import Guesses, Ngram, Preset, Window
+from lacli.cli.options import sizes_group
 from lacli.errors import UsageError
-from lacli.settings import DecodeSettings, decode_settings
+from lacli.settings import DecodeSettings
 from lacli.text.format import columns, counted
 
 if TYPE_CHECKING:
@@ -39,15 +39,14 @@ class Row:
         return other.position <= self.position and not set(self.sequences).isdisjoint(other.sequences)
 
 
-@with_groups()
-def mask(preset: Preset = None, window: Window = None, ngram: Ngram = None, guesses: Guesses = None) -> None:
+@with_groups(settings=sizes_group)
+def mask(*, settings: DecodeSettings) -> None:
     """Draw the batch of a lookahead step: what each row is and sees.
 
     It comes from the code that decodes, and needs no model. I: the input, V: candidates to verify, L: the window.
     """
     from lacli.terminal.screen import Screen
 
-    settings = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
     if settings.max_rows > MAX_ROWS:
         what = f"the step has {settings.max_rows} rows, and {MAX_ROWS} are drawn at most"
         raise UsageError(what, "try a smaller -W, -N or -G")

@@ -1,42 +1,33 @@
-"""The options that commands share, spelled as in llama.cpp, with their help and environment names.
-
-Declarations only; ranges are checked by the settings that the values end up in.
-"""
+"""The options that commands share: the model, and the settings whose fields declare their flags."""
 
 from __future__ import annotations
 
+import os
+import re
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from lacli import settings
-from lacli.cli.environment import SAID, detail, setting, switch, threads, variable_of, yes_or_no
-from lacli.cli.groups import Table, field_options, option
+from lacli.cli.environment import detail, setting, variable_of, yes_or_no
+from lacli.cli.groups import Table, given, option, parameters_of
 from lacli.cli.model_names import complete_model
-from lacli.cli.placement_options import PLACEMENT, placement_of
 from lacli.errors import UsageError
-from lacli.llamacpp.settings import ModelSettings, SplitMode
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
+from lacli.options import NOTHING, options_of
+from lacli.settings import LETTERS, DecodeSettings, Detail, Switch, decode_settings
+from lacli.text.question import check_text, read_text
 
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
-
-OUTPUT = "Output"
 
 NO_MODEL, NAMES = "no MODEL is given", "lacli list shows the names that lacli knows"
 
 LOADING = ModelSettings(engine="auto")
 """Where the options' defaults come from."""
-
-
-def layers(value: str) -> int:
-    """-ngl as llama.cpp takes it: a number, or `auto` or `all` for every layer."""
-    if value in ("auto", "all"):
-        return -1
-    try:
-        return int(value)
-    except ValueError:
-        raise typer.BadParameter(f"{value!r} is neither a number nor 'auto' nor 'all'") from None
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
@@ -127,61 +118,145 @@ def asked(
     return Asked(model_if_any(argument, model_file, hf_repo), words)
 
 
-FIELDS: dict[str, dict[str, Any]] = {
-    "context": {
-        "show_default": "up to 8192",
-        "help": "Tokens of the context. 0: as many as the model takes, but at most 8192.",
-    },
-    "gpu_layers": {
-        "parser": layers,
-        "metavar": "N",
-        "show_default": "all",
-        "help": "Layers on the GPU. A number, auto or all; -1 is all.",
-    },
-    "threads": {
-        "parser": threads,
-        "show_default": "one a core",
-        "help": "Threads to compute with. 0: one a physical core; steps of several rows take -tb.",
-    },
-    "threads_batch": {"show_default": "as -t", "help": "Threads for steps of several rows. 0: as -t."},
-    "batch": {"help": "Rows of one llama_decode call at most."},
-    "flash_attention": {
-        "parser": switch,
-        "metavar": "on|off|auto",
-        "autocompletion": lambda: list(SAID),
-        "help": "Flash attention; auto on a CPU: off, but for -np 4 or more.",
-    },
-    "engine": {"help": "What decodes: llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can."},
-    "cache_type_k": {"metavar": "TYPE", "help": "Type of the cache's keys."},
-    "cache_type_v": {"metavar": "TYPE", "help": "Type of the cache's values."},
-}
-"""The help of the fields of ModelSettings that a flag holds as they are, and what else `setting` is told of them."""
+def make_model_settings(*, no_repack: bool | None, **values: Any) -> ModelSettings:
+    """Return the settings of all flags of a model and its context, its placement among them."""
+    place = {name: values.pop(name) for name in options_of(Placement) if name in values}
+    place["devices"] = _known_devices(place["devices"] or ())
+    placement = Placement(**given(Placement, place))
+    return replace(LOADING, **given(ModelSettings, values), repack=not no_repack, placement=placement)
 
 
-NO_REPACK = setting(
-    "-nr",
-    "--no-repack",
-    parser=yes_or_no,
-    help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows.",
-)
+def _known_devices(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return --device as this machine calls them. Raises UsageError for a device that there is not."""
+    if not names:
+        return ()
+    # Only now: it loads llama.cpp.
+    from lacli.llamacpp.devices import CPU, RPC, Device, named
+    from lacli.llamacpp.library import devices
+
+    if len(names) == 1 and names[0].lower() in NOTHING:
+        return (CPU,)
+    remote = [Device(name.upper(), "", True) for name in names if name.upper().startswith(RPC)]
+    return named(names, [*devices(memory=False), *remote])
 
 
-def make_model_settings(
-    *, no_repack: bool, devices: str, tensor_split: str, split_mode: SplitMode, main_gpu: int, **fields: Any
-) -> ModelSettings:
-    """The settings of all flags of a model and its context. `fields`: those of ModelSettings as they are."""
-    place = placement_of(devices, split_mode, tensor_split, main_gpu)
-    return ModelSettings(**fields, repack=not no_repack, placement=place)
-
+NoRepack = Annotated[
+    bool,
+    setting("-nr", "--no-repack", parser=yes_or_no,
+            help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows."),
+]  # fmt: skip
 
 model_group = Table(
     (
-        *field_options(LOADING, FIELDS),
-        option("no_repack", bool, not LOADING.repack, NO_REPACK),
-        *PLACEMENT,
+        *parameters_of(ModelSettings, LOADING),
+        option("no_repack", NoRepack, False),
+        *parameters_of(Placement, Placement()),
     ),
     make_model_settings,
 )
+
+Preset = Annotated[
+    Literal["code", "text", "creative", "7b", "13b", "34b"] | None,
+    setting("--preset", metavar="NAME",
+            help="-W, -N and -G of mode lookahead for a kind of text (code, text, creative) or a size of model (7b, "
+            "13b, 34b). Where its rows cost too much, as on most processors, mode auto is faster without it."),
+]  # fmt: skip
+
+
+def make_decoding(*, preset: str | None, **values: Any) -> DecodeSettings:
+    """Return the settings of all flags about drafting."""
+    return decode_settings(preset, **values)
+
+
+lookahead_group = Table((option("preset", Preset), *parameters_of(DecodeSettings)), make_decoding)
+
+sizes_group = Table(
+    (option("preset", Preset), *parameters_of(DecodeSettings, only=LETTERS)), partial(decode_settings, mode="lookahead")
+)
+"""The flags of a lookahead step's size."""
+
+
+def make_sampling(*, grammar_file: str | None, json_schema_file: str | None, **values: Any) -> SamplingSettings:
+    """Return the settings of all sampling flags."""
+    values["grammar"] = _one_text(values["grammar"], "--grammar", grammar_file)
+    values["json_schema"] = _one_text(values["json_schema"], "--json-schema", json_schema_file)
+    breakers = values["dry_sequence_breaker"]
+    values["dry_sequence_breaker"] = breakers and [
+        check_text(each, "--dry-sequence-breaker") for each in breakers if each != "none"
+    ]
+    return SamplingSettings(**given(SamplingSettings, values))
+
+
+def _one_text(text: str | None, name: str, file: str | None) -> str | None:
+    """Return what stands in the flag or in the file that the flag's twin names; None if neither was given."""
+    if text is not None and file is not None:
+        raise UsageError(f"{name} and {name}-file are both given", "give one of them")
+    if text is None and file is None:
+        return None
+    if text and os.path.isfile(text):
+        raise UsageError(f"{name} {text} names a file", f"{name}-file reads it")
+    read = read_text(file) if file is not None else check_text(text or "", name)
+    if not read.strip():
+        raise UsageError(f"{file or name} is empty", "leave it out for an answer without a form")
+    return read
+
+
+GrammarFile = Annotated[
+    str | None, typer.Option("--grammar-file", metavar="FILE", help="Read the grammar from a file.")
+]
+JsonSchemaFile = Annotated[
+    str | None, typer.Option("-jf", "--json-schema-file", metavar="FILE", help="Read the schema from a file.")
+]
+
+sampling_group = Table(
+    (
+        *parameters_of(SamplingSettings, SamplingSettings()),
+        option("grammar_file", GrammarFile),
+        option("json_schema_file", JsonSchemaFile),
+    ),
+    make_sampling,
+)
+
+Replicas = Annotated[
+    str,
+    setting("--replicas", metavar="N|NAME,..", show_default="one copy",
+            help="Decode one answer with several copies of the model. Their number, or the devices of each, such as "
+            "CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3."),
+]  # fmt: skip
+Rpc = Annotated[
+    str,
+    setting("--rpc", metavar="HOST:PORT,..", show_default=False,
+            help="RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, RPC1."),
+]  # fmt: skip
+
+
+def replica_group(replicas: Replicas = "", rpc: Rpc = "") -> ReplicaSettings:
+    """Return the settings of the flags about several copies."""
+    count, groups = copies(replicas)
+    return ReplicaSettings(groups, count, endpoints(rpc))
+
+
+def copies(text: str) -> tuple[int, tuple[tuple[str, ...], ...]]:
+    """Read --replicas: a number, or groups of devices with commas between them, their names joined by +."""
+    text = text.strip()
+    if re.fullmatch(r"[+-]?\d+", text):
+        if int(text) < 1:
+            raise UsageError(f"--replicas is {text}", "--replicas must be at least 1")
+        return int(text), ()
+    groups = tuple(tuple(name.strip() for name in group.split("+")) for group in text.split(",")) if text else ()
+    if not all(name for group in groups for name in group):
+        raise UsageError(f"--replicas {text!r} lacks a name", "for example CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3")
+    return 0, groups
+
+
+def endpoints(text: str) -> tuple[str, ...]:
+    """Read --rpc: addresses of servers; none where nothing is said. Raises UsageError."""
+    if not text.strip():
+        return ()
+    from lacli.llamacpp.rpc import check_endpoints
+
+    return check_endpoints(text)
+
 
 Offline = Annotated[
     bool,
@@ -194,7 +269,7 @@ ShowAccepted = Annotated[
             help="Colour tokens that were guessed. By where the guess came from; on a terminal."),
 ]  # fmt: skip
 Stats = Annotated[
-    settings.Detail,
+    Detail,
     setting("--stats", parser=detail, metavar="[short|full]", autocompletion=lambda: ["short", "full"],
             show_default=False,
             help="Print what the answer cost, on stderr. full adds histograms and what lies behind the numbers."),
@@ -202,4 +277,4 @@ Stats = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]
 Verbose = Annotated[bool, setting("-v", "--verbose", help="Print llama.cpp's log.")]
-ColorWhen = Annotated[settings.Switch, setting("--color", help="Use colours. auto: on a terminal.")]
+ColorWhen = Annotated[Switch, setting("--color", help="Use colours. auto: on a terminal.")]

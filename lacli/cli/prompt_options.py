@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from lacli.cli.environment import setting, variable_of
+from lacli.cli.groups import Table, option, parameters_of
 from lacli.cli.model_names import complete_template
 from lacli.errors import UsageError
-from lacli.settings import spellings
-
-TEXT = "Prompt and answer"
+from lacli.settings import AnswerSettings
 
 
 @dataclass(frozen=True)
@@ -87,28 +86,38 @@ ChatTemplateKwargs = Annotated[
     setting("--chat-template-kwargs", metavar="JSON", callback=_unless_in_the_way, show_default=False,
             help="Variables for the chat template. For example '{\"enable_thinking\": false}'."),
 ]  # fmt: skip
-Predict = Annotated[
-    int,
-    setting(*spellings("max_tokens"), min=-1, show_default="no limit",
-            help="Tokens of the answer at most. -1: until the answer or the context ends."),
-]  # fmt: skip
-Stop = Annotated[list[str] | None, typer.Option("--stop", help="End the answer before this text. Repeatable.")]
 
 
-def prompt_group(
-    system: System = "",
-    system_file: SystemFile = None,
-    chat_template: ChatTemplate = "",
-    chat_template_kwargs: ChatTemplateKwargs = "",
-    predict: Predict = -1,
-    stop: Stop = None,
+def make_prompt_options(
+    *,
+    system: str,
+    system_file: str | None,
+    chat_template: str,
+    chat_template_kwargs: str,
+    max_tokens: int | None,
+    stops: list[str] | None,
 ) -> PromptOptions:
+    """Return what the flags of the prompt and of the answer's end say."""
     from lacli.text.question import check_text
     from lacli.text.template import read_variables
 
     if system and system_file:
         raise UsageError("-sys and -sysf are both given", "give one of them")
-    stops = tuple(check_text(part, "--stop") for part in stop or ())
-    if "" in stops:
+    texts = tuple(check_text(part, "--stop") for part in stops or ())
+    if "" in texts:
         raise UsageError("--stop is empty", "give the text that an answer is to end before")
-    return PromptOptions(system, system_file, chat_template, predict, stops, read_variables(chat_template_kwargs))
+    ending = AnswerSettings(-1 if max_tokens is None else max_tokens, texts)
+    variables = read_variables(chat_template_kwargs)
+    return PromptOptions(system, system_file, chat_template, ending.max_tokens, ending.stops, variables)
+
+
+prompt_group = Table(
+    (
+        option("system", System, ""),
+        option("system_file", SystemFile),
+        option("chat_template", ChatTemplate, ""),
+        option("chat_template_kwargs", ChatTemplateKwargs, ""),
+        *parameters_of(AnswerSettings),
+    ),
+    make_prompt_options,
+)

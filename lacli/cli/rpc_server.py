@@ -12,12 +12,10 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.environment import setting
-from lacli.cli.placement_options import device_names
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.build import device_words
 from lacli.llamacpp.devices import CPU, Device
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import spellings
+from lacli.llamacpp.settings import ModelSettings, device_names
 from lacli.text.format import counted
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ Devices = Annotated[
 ]  # fmt: skip
 Threads = Annotated[
     int,
-    setting(*spellings("threads"), show_default="one a core", help="Threads to compute with, where the CPU is served."),
+    setting("-t", "--threads", show_default="one a core", help="Threads to compute with, where the CPU is served."),
 ]
 Cache = Annotated[
     bool,

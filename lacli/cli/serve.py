@@ -22,49 +22,41 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings
 from lacli.text.format import counted
 
-SERVER = "Server"
-
 KEYS = ("api_key", "api_key_file", "no_auth")
 """Options of a server's keys: one that is typed replaces those of the environment."""
 
 Host = Annotated[
     str,
-    setting("--host", metavar="ADDRESS", rich_help_panel=SERVER,
+    setting("--host", metavar="ADDRESS",
             help="Address to listen on, several with commas, or unix:PATH for a socket file alone."),
 ]  # fmt: skip
-Port = Annotated[int, setting("--port", min=0, max=65535, rich_help_panel=SERVER, help="Port. 0 takes a free one.")]
+Port = Annotated[int, setting("--port", min=0, max=65535, help="Port. 0 takes a free one.")]
 Parallel = Annotated[
     int | None,
-    setting("-np", "--parallel", min=1, rich_help_panel=SERVER, show_default="4, or 1 with --strict",
+    setting("-np", "--parallel", min=1, show_default="4, or 1 with --strict",
             help="Answers decoded at a time. They share the context of -c."),
 ]  # fmt: skip
 Drain = Annotated[
     float,
-    setting("--drain", min=0, rich_help_panel=SERVER, help="Seconds that running answers have when the server ends."),
+    setting("--drain", min=0, help="Seconds that running answers have when the server ends."),
 ]
 Alias = Annotated[
     str,
-    setting("-a", "--alias", show_default="the file's", rich_help_panel=SERVER,
+    setting("-a", "--alias", show_default="the file's",
             help="Comma-separated names; replies carry the first in alphabetical order."),
 ]  # fmt: skip
-Tags = Annotated[
-    str, setting("--tags", show_default=False, rich_help_panel=SERVER, help="Words beside the name, with commas.")
-]
-Slots = Annotated[
-    bool, setting("--slots/--no-slots", parser=yes_or_no, rich_help_panel=SERVER, help="Answer GET /slots.")
-]
-Metrics = Annotated[
-    bool, setting("--metrics/--no-metrics", parser=yes_or_no, rich_help_panel=SERVER, help="Answer GET /metrics.")
-]
+Tags = Annotated[str, setting("--tags", show_default=False, help="Words beside the name, with commas.")]
+Slots = Annotated[bool, setting("--slots/--no-slots", parser=yes_or_no, help="Answer GET /slots.")]
+Metrics = Annotated[bool, setting("--metrics/--no-metrics", parser=yes_or_no, help="Answer GET /metrics.")]
 Measure = Annotated[
     bool,
-    setting("--measure/--no-measure", rich_help_panel=SERVER,
+    setting("--measure/--no-measure",
             help="Measure once, for some seconds, what steps of a new model cost here."),
 ]  # fmt: skip
-Page = Annotated[bool, setting("--ui/--no-ui", parser=yes_or_no, rich_help_panel=SERVER, help="Show the page at /.")]
+Page = Annotated[bool, setting("--ui/--no-ui", parser=yes_or_no, help="Show the page at /.")]
 Cors = Annotated[
     str,
-    setting("--cors-origins", "--cors", metavar="ORIGINS", rich_help_panel=SERVER, show_default=False,
+    setting("--cors-origins", "--cors", metavar="ORIGINS", show_default=False,
             help="Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *."),
 ]  # fmt: skip
 
@@ -77,27 +69,25 @@ def _unless_typed(context: typer.Context, parameter: typer.CallbackParam, given:
 
 ApiKey = Annotated[
     list[str] | None,
-    setting("--api-key", metavar="KEY", rich_help_panel=SERVER, show_default=False, callback=_unless_typed,
+    setting("--api-key", metavar="KEY", show_default=False, callback=_unless_typed,
             help="Ask for this key, or one of several with commas."),
 ]  # fmt: skip
 ApiKeyFile = Annotated[
     str | None,
-    setting("--api-key-file", metavar="FILE", rich_help_panel=SERVER, show_default=False, callback=_unless_typed,
+    setting("--api-key-file", metavar="FILE", show_default=False, callback=_unless_typed,
             help="Keys, one a line."),
 ]  # fmt: skip
 NoAuth = Annotated[
     bool,
-    setting("--no-auth", rich_help_panel=SERVER, callback=_unless_typed,
+    setting("--no-auth", callback=_unless_typed,
             help="Let everybody in who reaches the address."),
 ]  # fmt: skip
 SslCertFile = Annotated[
     str,
-    setting("--ssl-cert-file", metavar="FILE", rich_help_panel=SERVER, show_default=False,
+    setting("--ssl-cert-file", metavar="FILE", show_default=False,
             help="Certificate in PEM, for https."),
 ]  # fmt: skip
-SslKeyFile = Annotated[
-    str, setting("--ssl-key-file", metavar="FILE", rich_help_panel=SERVER, show_default=False, help="Its private key.")
-]
+SslKeyFile = Annotated[str, setting("--ssl-key-file", metavar="FILE", show_default=False, help="Its private key.")]
 
 
 @with_groups(asked=options.model_name, **ANSWERING)

@@ -10,11 +10,10 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.lookahead_options import Guesses, Ngram, Preset, Window
-from lacli.cli.options import model_group
+from lacli.cli.options import model_group, sizes_group
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import decode_settings
+from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
@@ -22,15 +21,12 @@ if TYPE_CHECKING:
 Template = Annotated[bool, typer.Option("--template", help="Print only the model's chat template.")]
 
 
-@with_groups(model=options.model_name, model_settings=model_group)
+@with_groups(model=options.model_name, lookahead=sizes_group, model_settings=model_group)
 def show(
     model: str,
-    preset: Preset = None,
-    window: Window = None,
-    ngram: Ngram = None,
-    guesses: Guesses = None,
     template: Template = False,
     *,
+    lookahead: DecodeSettings,
     model_settings: ModelSettings,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -46,7 +42,6 @@ def show(
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns
 
-    lookahead = decode_settings(preset, mode="lookahead", window=window, ngram=ngram, guesses=guesses)
     screen = Screen(color=color, quiet=quiet)
     path = find_on_disk(model, screen)
     if template and not json:

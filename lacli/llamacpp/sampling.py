@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from secrets import randbelow
 from typing import Literal
 
 from lacli.errors import UsageError
-from lacli.settings import check_types
+from lacli.options import check, option, options_of
 
 Verify = Literal["match", "rejection"]
 
@@ -19,6 +19,23 @@ MOST_SEED = 2**32 - 2
 
 LONGEST_MEMORY = 2**20
 """Tokens that a penalty may look back, at most: llama.cpp allocates all of them at once."""
+
+
+TINY, HUGE = 1e-6, 1e6
+"""The smallest and the largest useful number: llama.cpp's 32-bit floats stay finite within them."""
+
+
+def token_bias(text: str) -> tuple[int, float]:
+    """Parse a bias as llama.cpp takes it, a token id, a sign and a number: 15043+1 or 2-inf. Raises UsageError."""
+    if found := re.fullmatch(r"(\d+)([+-].+)", text):
+        with suppress(ValueError):
+            return int(found[1]), float(found[2])
+    raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say")
+
+
+def bias_words(token: int, bias: float) -> str:
+    """Write a bias as `token_bias` reads it."""
+    return f"{token}{bias:+}"
 
 
 @dataclass(frozen=True)
@@ -30,43 +47,97 @@ class SamplingSettings:
     compare with the guess) or rejection (Algorithm 4 of the paper).
     """
 
-    seed: int = -1
-    temp: float = 0.0
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical: float = 1.0
-    top_nsigma: float = -1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exp: float = 1.0
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = 64
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = 64
-    dry_sequence_breaker: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat: int = 0
-    mirostat_lr: float = 0.1
-    mirostat_ent: float = 5.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    ignore_eos: bool = False
-    grammar: str = ""
-    json_schema: str = ""
-    verify: Verify = "match"
+    seed: int = option(
+        -1, "Seed of the random numbers. -1: another one each time.", "--seed", "-s", least=-1, most=MOST_SEED
+    )
+    temp: float = option(
+        0.0,
+        "Temperature of sampling. At 0 the most probable token is taken, and nothing is random.",
+        *("--temp", "--temperature"),
+        least=0,
+        most=HUGE,
+        request="temperature",
+    )
+    top_k: int = option(40, "Keep this many of the most probable tokens. 0: all.", least=-1, most=2**31 - 1)
+    top_p: float = option(0.95, "Keep the most probable tokens that make up this probability. 1: all.", least=0, most=1)
+    min_p: float = option(
+        0.05, "Keep tokens with at least this share of the top token's probability. 0: all.", least=0, most=1
+    )
+    typical: float = option(
+        1.0,
+        "Locally typical sampling: probability to keep. 1: off.",
+        *("--typical", "--typical-p"),
+        least=0,
+        most=1,
+        request="typical_p",
+    )
+    top_nsigma: float = option(
+        -1.0,
+        "Keep logits within this many standard deviations of the top one. -1: off.",
+        *("--top-nsigma", "--top-n-sigma"),
+        least=-1,
+        most=HUGE,
+        request="top_n_sigma",
+    )
+    xtc_probability: float = option(
+        0.0, "Probability with which XTC leaves out the top tokens. 0: off.", least=0, most=1
+    )
+    xtc_threshold: float = option(
+        0.1, "Probability from which XTC takes a token for a top one. Above 0.5: off.", least=0, most=1
+    )
+    dynatemp_range: float = option(0.0, "Dynamic temperature: range around --temp. 0: off.", least=0, most=HUGE)
+    dynatemp_exp: float = option(
+        1.0, "Dynamic temperature: exponent of the entropy.", least=0, most=HUGE, request="dynatemp_exponent"
+    )
+    repeat_penalty: float = option(1.0, "Penalty of repeated tokens. 1: off.", least=TINY, most=HUGE)
+    repeat_last_n: int = option(
+        64, "Tokens that the penalties look back at. 0: none, -1: all.", least=-1, most=LONGEST_MEMORY
+    )
+    presence_penalty: float = option(0.0, "Penalty of tokens that occurred, once. 0: off.", least=-HUGE, most=HUGE)
+    frequency_penalty: float = option(
+        0.0, "Penalty of tokens that occurred, each time. 0: off.", least=-HUGE, most=HUGE
+    )
+    dry_multiplier: float = option(0.0, "DRY: penalty of repeated passages. 0: off.", least=0, most=HUGE)
+    dry_base: float = option(1.75, "DRY: growth of the penalty with a passage's length.", least=1, most=HUGE)
+    dry_allowed_length: int = option(
+        2, "DRY: tokens of a passage that may repeat at most.", least=0, most=LONGEST_MEMORY
+    )
+    dry_penalty_last_n: int = option(
+        64, "DRY: tokens to look back at. 0: none, -1: all.", least=-1, most=LONGEST_MEMORY
+    )
+    dry_sequence_breaker: tuple[str, ...] = option(
+        ("\n", ":", '"', "*"),
+        "DRY: a text that ends a passage. Repeatable; 'none': none.",
+        metavar="TEXT",
+        shown='newline : " *',
+        repeated=True,
+        variable=False,
+    )
+    mirostat: int = option(0, "Mirostat 1 or 2 in the place of top-k, top-p and the like. 0: off.", least=0, most=2)
+    mirostat_lr: float = option(0.1, "Mirostat's learning rate, eta.", least=0, most=HUGE, request="mirostat_eta")
+    mirostat_ent: float = option(5.0, "Mirostat's target entropy, tau.", least=0, most=HUGE, request="mirostat_tau")
+    logit_bias: tuple[tuple[int, float], ...] = option(
+        (),
+        "Add to a token's logit: 15043+1, 15043-1 or 2-inf. Repeatable.",
+        *("--logit-bias", "-l"),
+        metavar="ID(+/-)BIAS",
+        read=token_bias,
+        repeated=True,
+        variable=False,
+    )
+    ignore_eos: bool = option(False, "Go on past the model's end token. Only -n or the context ends the answer.")
+    grammar: str = option("", "GBNF grammar that the answer must follow.", variable=False)
+    json_schema: str = option(
+        "", "JSON schema of the answer. '{}': any object.", "--json-schema", "-j", metavar="JSON", variable=False
+    )
+    verify: Verify = option(
+        "match",
+        "How guesses are verified when sampling. match: the same text as plain decoding with this seed; rejection: the "
+        "same distribution.",
+    )
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name, (least, most) in RANGES.items():
-            value = getattr(self, name)
-            if not least <= value <= most:
-                form = "" if isinstance(DEFAULT[name], int) else "g"
-                limit = f"from {least:{form}}" + (f" to {most:{form}}" if most < HUGE or value > most else " on")
-                raise UsageError(f"{flag(name)} is {value:{form}}", f"{flag(name)} must be {limit}")
+        check(self)
         for token, bias in self.logit_bias:
             if bias != -math.inf and not abs(bias) <= HUGE:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")
@@ -107,7 +178,8 @@ class SamplingSettings:
         """Flags that were set and have no effect at this temperature."""
         if self.temp:
             return []
-        return [flag(name) for name in (*NEEDS_TEMPERATURE, "verify") if getattr(self, name) != DEFAULT[name]]
+        own = options_of(SamplingSettings)
+        return [own[name].label for name in (*NEEDS_TEMPERATURE, "verify") if getattr(self, name) != DEFAULT[name]]
 
 
 def new_seed() -> int:
@@ -115,54 +187,7 @@ def new_seed() -> int:
     return randbelow(MOST_SEED + 1)
 
 
-def flag(name: str) -> str:
-    """A setting's name on the command line."""
-    return "--" + name.replace("_", "-")
-
-
-def token_bias(text: str) -> tuple[int, float]:
-    """Parse a bias as llama.cpp takes it, a token id, a sign and a number: 15043+1 or 2-inf. Raises UsageError."""
-    if found := re.fullmatch(r"(\d+)([+-].+)", text):
-        with suppress(ValueError):
-            return int(found[1]), float(found[2])
-    raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say")
-
-
-def bias_words(token: int, bias: float) -> str:
-    """Write a bias as `token_bias` reads it."""
-    return f"{token}{bias:+}"
-
-
-DEFAULT = {field.name: field.default for field in fields(SamplingSettings)}
-
-TINY, HUGE = 1e-6, 1e6
-"""The smallest and the largest useful number: llama.cpp's 32-bit floats stay finite within them."""
-
-RANGES: dict[str, tuple[float, float]] = {
-    "seed": (-1, MOST_SEED),
-    "temp": (0, HUGE),
-    "top_k": (-1, 2**31 - 1),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "typical": (0, 1),
-    "top_nsigma": (-1, HUGE),
-    "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 1),
-    "dynatemp_range": (0, HUGE),
-    "dynatemp_exp": (0, HUGE),
-    "repeat_penalty": (TINY, HUGE),
-    "repeat_last_n": (-1, LONGEST_MEMORY),
-    "presence_penalty": (-HUGE, HUGE),
-    "frequency_penalty": (-HUGE, HUGE),
-    "dry_multiplier": (0, HUGE),
-    "dry_base": (1, HUGE),
-    "dry_allowed_length": (0, LONGEST_MEMORY),
-    "dry_penalty_last_n": (-1, LONGEST_MEMORY),
-    "mirostat": (0, 2),
-    "mirostat_lr": (0, HUGE),
-    "mirostat_ent": (0, HUGE),
-}
-"""The least and the largest value of a setting."""
+DEFAULT = {name: each.default for name, each in options_of(SamplingSettings).items()}
 
 ALTERS_GREEDY = (
     "typical",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModeName, Switch, check_types
+from lacli.options import check, option, said
+from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModeName, Switch
 from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
@@ -21,6 +23,47 @@ MOST_REPLICAS = 64
 """Copies of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
 
 
+MOST_CELLS = 2**31 - 1
+"""Positions are 32-bit integers."""
+
+MOST_THREADS = 512
+"""ggml's GGML_MAX_N_THREADS."""
+
+
+def layers(text: str) -> int:
+    """Read -ngl as llama.cpp takes it: a number, or `auto` or `all` for every layer."""
+    return -1 if text in ("auto", "all") else _whole("-ngl", text)
+
+
+def threads_in(text: str) -> int:
+    """Read -t; -1 is llama.cpp's default and stands for 0."""
+    number = _whole("-t", text)
+    return 0 if number == -1 else number
+
+
+def _whole(flag: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{flag} is {text!r}", "it must be a whole number") from None
+
+
+def device_names(text: str) -> tuple[str, ...]:
+    """Read --device: names with commas between them; none where nothing is said."""
+    names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    if not all(names):
+        raise UsageError(f"--device {text!r} lacks a name", "for example CUDA0,CUDA1")
+    return names
+
+
+def proportions(text: str) -> tuple[float, ...]:
+    """Read -ts: numbers with commas or slashes between them."""
+    try:
+        return tuple(float(share) for share in re.split(r"[,/]", text)) if text.strip() else ()
+    except ValueError:
+        raise UsageError(f"-ts {text!r} is no list of numbers", "for example -ts 3,1") from None
+
+
 @dataclass(frozen=True)
 class Placement:
     """The devices of one copy of a model; names follow llama.cpp's flags.
@@ -29,15 +72,31 @@ class Placement:
     proportion of the model; () for a split by free memory. `main_gpu`: index of the device that computes with -sm none.
     """
 
-    devices: tuple[str, ...] = ()
-    split_mode: SplitMode = "layer"
-    tensor_split: tuple[float, ...] = ()
-    main_gpu: int = 0
+    devices: tuple[str, ...] = option(
+        (),
+        "Devices that share the model. 'lacli doctor' names them; none: the CPU alone.",
+        *("-dev", "--device"),
+        metavar="NAME,..",
+        shown="all GPUs",
+        read=device_names,
+    )
+    split_mode: SplitMode = option(
+        "layer", "How several devices share the model. none: one has all of it.", "-sm", "--split-mode"
+    )
+    tensor_split: tuple[float, ...] = option(
+        (),
+        "Proportions of the model that the devices get, such as 3,1.",
+        *("-ts", "--tensor-split"),
+        metavar="N,N,..",
+        shown="by free memory",
+        read=proportions,
+    )
+    main_gpu: int = option(
+        0, "The device that has all of the model with -sm none, from 0.", "-mg", "--main-gpu", metavar="N", least=0
+    )
 
     def __post_init__(self) -> None:
-        check_types(self)
-        if self.main_gpu < 0:
-            raise UsageError(f"-mg is {self.main_gpu}", "-mg must be at least 0; --device none leaves every GPU out")
+        check(self)
         shares = self.tensor_split
         if not all(0 <= share < math.inf for share in shares) or (shares and not any(shares)):
             raise UsageError(f"-ts {self._shares} are no proportions", "for example -ts 3,1")
@@ -97,12 +156,6 @@ PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
 CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 """KV cache types of llama.cpp's -ctk and -ctv; the plain ones are not quantised."""
 
-MOST_CELLS = 2**31 - 1
-"""Positions are 32-bit integers."""
-
-MOST_THREADS = 512
-"""ggml's GGML_MAX_N_THREADS."""
-
 
 @dataclass(frozen=True)
 class ModelSettings:
@@ -115,35 +168,62 @@ class ModelSettings:
     `engine`: what decodes; `with_engine` of ik/choice.py decides `auto`.
     """
 
-    context: int = 0
-    batch: int = 2048
-    gpu_layers: int = -1
-    threads: int = 0
-    threads_batch: int = 0
-    flash_attention: Switch = "auto"
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
+    context: int = option(
+        0,
+        "Tokens of the context. 0: as many as the model takes, but at most 8192.",
+        *("-c", "--ctx-size"),
+        least=0,
+        most=MOST_CELLS,
+        shown="up to 8192",
+    )
+    batch: int = option(2048, "Rows of one llama_decode call at most.", "-b", "--batch-size", least=1)
+    gpu_layers: int = option(
+        -1,
+        "Layers on the GPU. A number, auto or all; -1 is all.",
+        *("-ngl", "--gpu-layers", "--n-gpu-layers"),
+        metavar="N",
+        shown="all",
+        read=layers,
+    )
+    threads: int = option(
+        0,
+        "Threads to compute with. 0: one a physical core; steps of several rows take -tb.",
+        *("-t", "--threads"),
+        metavar="N",
+        least=0,
+        most=MOST_THREADS,
+        shown="one a core",
+        read=threads_in,
+    )
+    threads_batch: int = option(
+        0,
+        "Threads for steps of several rows. 0: as -t.",
+        *("-tb", "--threads-batch"),
+        least=0,
+        most=MOST_THREADS,
+        shown="as -t",
+    )
+    flash_attention: Switch = option(
+        "auto",
+        "Flash attention; auto on a CPU: off, but for -np 4 or more.",
+        *("-fa", "--flash-attn"),
+        metavar="on|off|auto",
+        shown="auto",
+        read=said,
+    )
+    cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
+    cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
+    engine: EngineName = option(
+        "llama",
+        "What decodes: llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.",
+    )
     repack: bool = True
     tiled: bool = True
     placement: Placement = Placement()
     gives_way: bool = False
-    engine: EngineName = "llama"
 
     def __post_init__(self) -> None:
-        check_types(self)
-        too_many = f"llama.cpp runs at most {MOST_THREADS} threads"
-        ranges = (
-            ("-c", self.context, 0, MOST_CELLS, f"-c can be at most {MOST_CELLS}"),
-            ("-b", self.batch, 1, math.inf, ""),
-            ("-t", self.threads, 0, MOST_THREADS, too_many),
-            ("-tb", self.threads_batch, 0, MOST_THREADS, too_many),
-        )
-        # llama.cpp checks none of them: more threads than it has room for crash it.
-        for flag, value, least, most, too_large in ranges:
-            if value < least:
-                raise UsageError(f"{flag} is {value}", f"{flag} must be at least {least}")
-            if value > most:
-                raise UsageError(f"{flag} is {value}", too_large)
+        check(self)
         for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
             if name not in CACHE_TYPES:
                 hint = did_you_mean(name, CACHE_TYPES, "one of " + ", ".join(CACHE_TYPES))

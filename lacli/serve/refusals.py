@@ -13,10 +13,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from lacli.errors import LacliError, PromptError, SamplingError, Unavailable, UsageError, in_one_line
-from lacli.llamacpp.sampling import flag
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.options import options_of
 from lacli.serve.protocol import in_words
 from lacli.serve.replies import error_body
-from lacli.serve.sampled import NAMES
 
 INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
     "invalid_request_error",
@@ -26,8 +26,7 @@ INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
     "not_supported_error",
 )
 
-FIELDS = {flag(name): field for field, name in NAMES.items()}
-FIELDS |= {flag(name): name for name in ("grammar", "json_schema", "logit_bias")}
+FIELDS = {each.label: each.request or name for name, each in options_of(SamplingSettings).items()}
 """The fields of requests by the flags that name the same settings."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -5,39 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from json import dumps
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field, create_model, model_validator
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
+from lacli.options import options_of
 
-NAMES = {
-    "seed": "seed",
-    "temperature": "temp",
-    "dynatemp_range": "dynatemp_range",
-    "dynatemp_exponent": "dynatemp_exp",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "top_n_sigma": "top_nsigma",
-    "xtc_probability": "xtc_probability",
-    "xtc_threshold": "xtc_threshold",
-    "typical_p": "typical",
-    "repeat_last_n": "repeat_last_n",
-    "repeat_penalty": "repeat_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "dry_multiplier": "dry_multiplier",
-    "dry_base": "dry_base",
-    "dry_allowed_length": "dry_allowed_length",
-    "dry_penalty_last_n": "dry_penalty_last_n",
-    "mirostat": "mirostat",
-    "mirostat_tau": "mirostat_ent",
-    "mirostat_eta": "mirostat_lr",
-    "ignore_eos": "ignore_eos",
+NUMBERS = {
+    each.request or name: each for name, each in options_of(SamplingSettings).items() if each.kind in (int, float, bool)
 }
-"""Fields of a request that are fields of SamplingSettings, with its names."""
+"""Settings that are one field of a request, by its name."""
 
 
 class ResponseFormat(BaseModel):
@@ -72,18 +51,16 @@ class WithoutNull(BaseModel):
         return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
 
 
-_TYPES = get_type_hints(SamplingSettings)
-
 if TYPE_CHECKING:
     _Numbers = WithoutNull
 else:
     _Numbers = create_model(
-        "_Numbers", __base__=WithoutNull, **{field: (_TYPES[name] | None, None) for field, name in NAMES.items()}
+        "_Numbers", __base__=WithoutNull, **{field: (each.kind | None, None) for field, each in NUMBERS.items()}
     )
 
 
 class Sampled(_Numbers):
-    """How the tokens of an answer are drawn, with the fields of NAMES; None is as the server's flags say."""
+    """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say."""
 
     logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
     grammar: str | None = None
@@ -100,7 +77,7 @@ class Sampled(_Numbers):
 
         `tokens_of`: those of a text, for a bias on one.
         """
-        given = {name: getattr(self, field) for field, name in NAMES.items()}
+        given = {each.name: getattr(self, field) for field, each in NUMBERS.items()}
         chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if seed := chosen.get("seed"):
             # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is another one each time, as -1 is.
@@ -125,7 +102,7 @@ def in_their_words(sampling: SamplingSettings, ends: Sequence[int]) -> dict[str,
     """How tokens are drawn, in llama.cpp's names. `ends`: the tokens that end a text, which `ignore_eos` forbids."""
     biases = [*((token, None) for token in ends if sampling.ignore_eos), *sampling.logit_bias]
     return {
-        **{field: getattr(sampling, name) for field, name in NAMES.items()},
+        **{field: getattr(sampling, each.name) for field, each in NUMBERS.items()},
         "grammar": sampling.grammar,
         "logit_bias": [{"token": token, "bias": None if bias == float("-inf") else bias} for token, bias in biases],
     }

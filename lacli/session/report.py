@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from lacli.llamacpp.sampling import DEFAULT, SamplingSettings, flag
+from lacli.llamacpp.sampling import DEFAULT, SamplingSettings
 from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings, Detail
@@ -234,7 +234,7 @@ def describe_sampling(sampling: SamplingSettings) -> str:
     apart = ("temp", "seed", "grammar", "logit_bias")
     changed = [name for name in DEFAULT if name not in apart and getattr(sampling, name) != DEFAULT[name]]
     shown = ("temp", *changed, *(["seed"] if sampling.temp else []))
-    words = [f"{flag(name)} {getattr(sampling, name)}".removesuffix(" True") for name in shown]
+    words = [f"--{name.replace('_', '-')} {getattr(sampling, name)}".removesuffix(" True") for name in shown]
     words += [f"--logit-bias {token}{bias:+g}" for token, bias in sampling.logit_bias]
     return " ".join([*words, *(["with a grammar"] if sampling.grammar else [])])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,22 @@ from hypothesis import strategies as st
 
 from lacli.chat.settings import (
     KEYS,
-    NOT_SET,
     SETTINGS,
     ChatSettings,
     adjust,
     all_settings,
     find_setting,
+    key_of,
     one_setting,
+    read,
     settings_from_json,
+    show,
     values_of,
 )
 from lacli.cli.main import commands
 from lacli.errors import LacliError, UsageError
-from lacli.llamacpp.sampling import HUGE, RANGES, SamplingSettings
+from lacli.llamacpp.sampling import HUGE, SamplingSettings
+from lacli.options import Option, options_of
 from lacli.settings import MODES, PRESETS, SOURCES, DecodeSettings, decode_settings
 
 DEFAULT = ChatSettings()
@@ -56,18 +59,15 @@ def typed_for(name: str, default: object) -> tuple[str, Any]:
     return ("3", 3) if isinstance(default, int) else ("3.5", 3.5)
 
 
-@pytest.mark.parametrize("of", [SamplingSettings, DecodeSettings])
-def test_every_setting_can_be_changed_by_its_names_and_put_back(of: type[Any]) -> None:
-    for field in fields(of):
-        if field.name in NOT_SET:
-            continue
-        text, value = typed_for(field.name, field.default)
-        for key in (field.name, "--" + field.name.replace("_", "-"), field.name.upper()):
-            after, sentence = adjust(WARM, key, text)
-            assert after == WARM.with_values({field.name: value}) != WARM
-            assert type(after.values[field.name]) is type(value)
-            assert " -> " in sentence and "\n" not in sentence
-        assert adjust(after, field.name, "default")[0].values[field.name] == field.default
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in ("max_tokens", "stops")])
+def test_every_setting_can_be_changed_by_its_names_and_put_back(name: str) -> None:
+    text, value = typed_for(name, SETTINGS[name].default)
+    for key in (name, "--" + name.replace("_", "-"), name.upper()):
+        after, sentence = adjust(WARM, key, text)
+        assert after == WARM.with_values({name: value}) != WARM
+        assert type(after.values[name]) is type(value)
+        assert " -> " in sentence and "\n" not in sentence
+    assert adjust(after, name, "default")[0].values[name] == SETTINGS[name].default
 
 
 def test_the_sentence_says_what_changed_from_what_to_what() -> None:
@@ -125,7 +125,7 @@ WRONG = [
     ("temp", "warm", "temp is a number"),
     ("temp", "0.5 top-k 3", "temp is a number"),
     ("temp", "", "temp is a number"),
-    ("temp", "nan", "must be from 0"),
+    ("temp", "nan", "must be at least 0"),
     ("top-k", "1.5", "whole number"),
     ("top-k", "9" * 5000, "whole number"),
     ("W", "300", "256"),
@@ -171,15 +171,20 @@ def test_one_setting_is_shown_with_its_default_and_what_it_may_be() -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-def within(name: str) -> st.SearchStrategy[Any]:
-    least, most = RANGES[name]
-    return st.integers(int(least), int(most)) if isinstance(DEFAULT.values[name], int) else st.floats(least, most)
+def within(option: Option) -> st.SearchStrategy[Any]:
+    least, most = option.least, option.most
+    assert least is not None and most is not None
+    return st.integers(int(least), int(most)) if option.kind is int else st.floats(least, most)
 
 
 SAMPLING = st.builds(
     SamplingSettings,
     # Mirostat and small temperatures are refused in combinations that are not this test's subject.
-    **{name: within(name) for name in RANGES if name not in ("temp", "mirostat")},
+    **{
+        name: within(option)
+        for name, option in options_of(SamplingSettings).items()
+        if option.most is not None and name not in ("temp", "mirostat")
+    },
     temp=st.sampled_from([0.0, 1e-6, 0.1, 0.8, 1 / 3]),
     dry_sequence_breaker=st.lists(TEXT.filter(lambda text: text and "\0" not in text)).map(tuple),
     logit_bias=st.lists(st.tuples(st.integers(0, 10**6), st.just(-math.inf) | st.floats(-HUGE, HUGE)), max_size=3).map(
@@ -223,7 +228,7 @@ def test_json_leaves_out_what_the_model_decides_and_may_leave_out_what_is_defaul
         ({"window": 1.5}, "give a whole number"),
         ({"ignore_eos": 1}, "give on or off"),
         ({"strict": 1}, '"strict" cannot be 1'),
-        ({"top_p": 7}, "must be from 0 to 1"),
+        ({"top_p": 7}, "must be at most 1"),
         ({"mode": "fast"}, "--mode cannot be 'fast'"),
         ({"stops": "x"}, '"stops" cannot be "x"'),
         ({"stops": [1]}, '"stops" cannot be [1]'),
@@ -242,8 +247,8 @@ def test_every_key_that_is_offered_is_taken_and_choices_are_known() -> None:
     assert values_of("mode") == values_of("--mode") == MODES and values_of("sources") == SOURCES
     assert values_of("preset") == tuple(PRESETS) and values_of("temp") == values_of("zzz") == ()
     for setting in SETTINGS.values():
-        for choice in values_of(setting.name):
-            adjust(WARM, setting.name, choice)
+        for choice in values_of(key_of(setting)):
+            adjust(WARM, key_of(setting), choice)
 
 
 def test_a_setting_that_does_nothing_at_temperature_0_is_called_so() -> None:
@@ -259,16 +264,16 @@ def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed(widt
     lines = all_settings(now, width).splitlines()[:-1]
     assert max(map(len, lines)) <= width
     words = re.sub(r"\s", "", "".join(lines))
-    assert all(setting.name in words for setting in SETTINGS.values())
+    assert all(key_of(setting) in words for setting in SETTINGS.values())
     assert words.count("*") == 3, "the sequence breakers have one of their own"
 
 
 def test_a_setting_is_known_by_every_flag_that_the_command_line_has_for_it() -> None:
     options = {option.name: option for option in commands()["run"].params}
     for field in SETTINGS:
-        option = options[{"max_tokens": "predict", "stops": "stop"}.get(field, field)]
+        option = options[field]
         for flag in (*option.opts, *option.secondary_opts):
-            assert find_setting(flag).field == field, flag
+            assert find_setting(flag).name == field, flag
 
 
 @pytest.mark.parametrize(
@@ -287,15 +292,14 @@ def test_a_setting_is_known_by_every_flag_that_the_command_line_has_for_it() -> 
 )
 def test_keys_are_taken_as_users_know_them(keys: str, field: str) -> None:
     for key in keys.split():
-        assert find_setting(key).field == field
+        assert find_setting(key).name == field
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
 def test_what_is_shown_of_texts_can_be_typed_again(stops: list[str]) -> None:
-    shown = SETTINGS["stops"].show(tuple(stops))
-    assert SETTINGS["stops"].read(shown) == tuple(stops)
+    assert read(SETTINGS["stops"], show(SETTINGS["stops"], tuple(stops))) == tuple(stops)
 
 
 def test_what_is_shown_of_biases_can_be_typed_again() -> None:
     biases = ((3, -math.inf), (4, 0.125))
-    assert SETTINGS["logit_bias"].read(SETTINGS["logit_bias"].show(biases)) == biases
+    assert read(SETTINGS["logit_bias"], show(SETTINGS["logit_bias"], biases)) == biases

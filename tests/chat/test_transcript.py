@@ -121,7 +121,7 @@ BROKEN = {
     "half a character": (first(system="\ud800"), "line 1"),
     "no seed": (first(seed=-2), '"seed"'),
     "no context": (first(context=-1), '"context"'),
-    "a setting out of range": (first(settings={"top_p": 7}), "must be from 0 to 1"),
+    "a setting out of range": (first(settings={"top_p": 7}), "must be at most 1"),
 }
 
 

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from lacli.errors import UsageError
-from lacli.llamacpp.sampling import ALTERS_GREEDY, NEEDS_TEMPERATURE, RANGES, SamplingSettings, flag
-from lacli.settings import spellings
+from lacli.llamacpp.sampling import ALTERS_GREEDY, NEEDS_TEMPERATURE, SamplingSettings
+from lacli.options import Option, options_of
 
 DRAWING = {"temp": 0.8}
 
 
-@pytest.mark.parametrize("name", RANGES)
-def test_a_setting_may_reach_both_ends_of_its_range_and_not_leave_it(name: str) -> None:
-    least, most = RANGES[name]
+@pytest.mark.parametrize("option", [each for each in options_of(SamplingSettings).values() if each.most is not None])
+def test_a_setting_may_reach_both_ends_of_its_range_and_not_leave_it(option: Option) -> None:
+    name, least, most = option.name, option.least, option.most
+    assert least is not None and most is not None
     given: dict[str, Any] = {**DRAWING, name: least}
     assert getattr(SamplingSettings(**given), name) == least
     assert getattr(SamplingSettings(**{**given, name: most}), name) == most
@@ -25,7 +26,7 @@ def test_a_setting_may_reach_both_ends_of_its_range_and_not_leave_it(name: str) 
     for outside in (least - step, most * 2 + step, math.nan):
         with pytest.raises(UsageError) as raised:
             SamplingSettings(**{**given, name: outside})
-        assert str(raised.value).startswith((f"{flag(name)} is ", f"{spellings(name)[0]} is "))
+        assert str(raised.value).startswith(f"{option.label} is ")
         assert "must be" in raised.value.hint and "\n" not in str(raised.value)
         assert raised.value.exit_code == 2
 

@@ -135,7 +135,7 @@ def test_an_answer_keeps_to_a_schema(client: OpenAI) -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "content"),
         ({"messages": [{"role": "usr", "content": "x"}]}, "messages.0.role: "),
-        ({"messages": QUESTION, "temperature": -1}, "temperature must be from 0"),
+        ({"messages": QUESTION, "temperature": -1}, "temperature must be at least 0"),
         ({"messages": QUESTION, "grammar": "root ::= [a]", "json_schema": {}}, "grammar and json_schema are both"),
         ({"messages": QUESTION, "stop": [""]}, "stop.0: "),
         ({"messages": QUESTION, "tool_choice": {"type": "all"}}, "tool_choice.type: "),

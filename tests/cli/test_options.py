@@ -8,8 +8,7 @@ import pytest
 import typer.main
 
 from lacli.cli.groups import with_groups
-from lacli.cli.options import model_group
-from lacli.cli.placement_options import copies, replica_group
+from lacli.cli.options import copies, model_group, replica_group
 from lacli.errors import UsageError
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
