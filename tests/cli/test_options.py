@@ -1,8 +1,8 @@
-"""The flags of where models compute, as they are typed: lists, groups, numbers, and what is no list."""
+"""The groups of shared options: lists as they are typed, and a command's own option in the place of the group's."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import typer.main
@@ -16,14 +16,16 @@ from tests.program import call
 
 MACHINE = [Device("CUDA0", "A card", True), Device("CUDA1", "A card", True), Device("CPU", "A processor", False)]
 
+Batch = Annotated[int, typer.Option("-b")]
 
-def typed(*arguments: str) -> tuple[ModelSettings, ReplicaSettings]:
-    """What a command with both groups gets."""
-    got: list[tuple[ModelSettings, ReplicaSettings]] = []
+
+def typed(*arguments: str) -> tuple[ModelSettings, ReplicaSettings, int]:
+    """What a command with both groups gets, and its own -b."""
+    got: list[tuple[ModelSettings, ReplicaSettings, int]] = []
 
     @with_groups(model_settings=model_group, wanted=replica_group)
-    def command(*, model_settings: ModelSettings, wanted: ReplicaSettings) -> None:
-        got.append((model_settings, wanted))
+    def command(*, model_settings: ModelSettings, wanted: ReplicaSettings, batch: Batch = 1) -> None:
+        got.append((model_settings, wanted, batch))
 
     app = typer.Typer()
     app.command()(command)
@@ -32,56 +34,52 @@ def typed(*arguments: str) -> tuple[ModelSettings, ReplicaSettings]:
     return got[0]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.llamacpp.library.devices", lambda memory: MACHINE)
 
 
-def test_without_flags_nothing_is_decided() -> None:
-    model_settings, wanted = typed()
+def test_an_option_of_the_command_leaves_the_groups_at_its_default() -> None:
+    model_settings, wanted, batch = typed("-b", "2", "-c", "3")
+    assert (model_settings.context, model_settings.batch, batch) == (3, ModelSettings().batch, 2)
     assert (model_settings.placement, wanted) == (Placement(), ReplicaSettings())
 
 
-@pytest.mark.usefixtures("machine")
-def test_the_flags_of_one_copy_are_llama_cpps() -> None:
-    expected = Placement(("CUDA1", "CUDA0"), "row", (3.0, 1.0))
-    for flags in (
-        ("-dev", "cuda1,CUDA0", "-sm", "row", "-ts", "3,1"),
-        ("--device", "CUDA1, cuda0", "--split-mode", "row", "--tensor-split", "3/1"),
-    ):
-        assert typed(*flags)[0].placement == expected
-    for flag in ("-mg", "--main-gpu"):
-        assert typed("-sm", "none", flag, "1")[0].placement == Placement(split_mode="none", main_gpu=1)
+@pytest.mark.parametrize(
+    ("flags", "placement"),
+    [
+        ("-dev cuda1,CUDA0 -sm row -ts 3,1", Placement(("CUDA1", "CUDA0"), "row", (3.0, 1.0))),
+        ("--device CUDA1,cuda0 --split-mode row --tensor-split 3/1", Placement(("CUDA1", "CUDA0"), "row", (3.0, 1.0))),
+        ("-sm none -mg 1", Placement(split_mode="none", main_gpu=1)),
+        ("--device rpc1,cuda0", Placement(("RPC1", "CUDA0"))),
+        *((f"--device {word}", Placement(("CPU",))) for word in ("none", "NONE", "cpu", "off")),
+    ],
+)
+def test_the_flags_of_one_copy_are_llama_cpps(flags: str, placement: Placement) -> None:
+    assert typed(*flags.split())[0].placement == placement
 
 
-@pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize("word", ["none", "NONE", "cpu", "off"])
-def test_the_processor_alone_has_two_names(word: str) -> None:
-    assert typed("--device", word)[0].placement == Placement(("CPU",))
-
-
-@pytest.mark.usefixtures("machine")
-def test_a_name_that_there_is_not_is_refused_at_once_but_servers_are_asked_later() -> None:
-    with pytest.raises(UsageError, match="there is no device 'CUDA2' .*CUDA0, CUDA1, CPU"):
-        typed("--device", "CUDA0,CUDA2")
-    with pytest.raises(UsageError, match="'CUDA0,' lacks a name"):
-        typed("--device", "CUDA0,")
-    assert typed("--device", "rpc1,cuda0")[0].placement.devices == ("RPC1", "CUDA0")
-
-
-@pytest.mark.parametrize("shares", ["3,x", "3,,1", "3 1", "/"])
-def test_what_is_no_list_of_numbers_is_refused(shares: str) -> None:
-    with pytest.raises(UsageError, match="no list of numbers"):
-        typed("-ts", shares)
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--device CUDA0,CUDA2", "there is no device 'CUDA2' (there is CUDA0, CUDA1, CPU"),
+        ("--device CUDA0,", "'CUDA0,' lacks a name"),
+        *((f"-ts {shares}", "no list of numbers") for shares in ("3,x", "3,,1", "/")),
+        *((f"--replicas {groups}", "lacks a name") for groups in (",", "CUDA0,", "CUDA0,,CUDA1", "+", "CUDA0++CUDA1")),
+        *((f"--replicas={number}", "at ") for number in ("0", "-2", "65")),
+    ],
+)
+def test_what_is_no_list_is_refused(flags: str, words: str) -> None:
+    with pytest.raises((UsageError, typer.BadParameter)) as caught:
+        typed(*flags.split())
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("text", "count", "groups"),
     [
         ("", 0, ()),
-        ("1", 1, ()),
         ("8", 8, ()),
-        ("CPU", 0, (("CPU",),)),
         ("CPU,CPU", 0, (("CPU",), ("CPU",))),
         ("CUDA0+CUDA1, CUDA2+CUDA3", 0, (("CUDA0", "CUDA1"), ("CUDA2", "CUDA3"))),
     ],
@@ -89,18 +87,6 @@ def test_what_is_no_list_of_numbers_is_refused(shares: str) -> None:
 def test_replicas_are_a_number_or_groups(text: str, count: int, groups: tuple[tuple[str, ...], ...]) -> None:
     assert copies(text) == (count, groups)
     assert typed("--replicas", text)[1] == ReplicaSettings(groups, count)
-
-
-@pytest.mark.parametrize("text", [",", "CUDA0,", "CUDA0,,CUDA1", "+", "CUDA0+", "CUDA0++CUDA1"])
-def test_a_group_without_a_name_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="lacks a name"):
-        copies(text)
-
-
-@pytest.mark.parametrize("number", ["0", "-2", "65"])
-def test_a_number_of_copies_has_bounds(number: str) -> None:
-    with pytest.raises(UsageError, match="at (least|most)"):
-        typed(f"--replicas={number}")
 
 
 def test_servers_are_handed_on() -> None:
