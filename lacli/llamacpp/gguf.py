@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
+import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lacli.errors import ModelLoadError
-from lacli.text.files import Closing
+from lacli.errors import ModelLoadError, reason_of
 
-MOST_DIMENSIONS = 4
-"""ggml's GGML_MAX_DIMS."""
-
-WHOLE_NUMBERS: dict[int, Any] = {
-    0: ctypes.c_uint8,
-    1: ctypes.c_int8,
-    2: ctypes.c_uint16,
-    3: ctypes.c_int16,
-    4: ctypes.c_uint32,
-    5: ctypes.c_int32,
-    7: ctypes.c_bool,
-    10: ctypes.c_uint64,
-    11: ctypes.c_int64,
-}
-"""C types of gguf.h's gguf_type, without its floats."""
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Formats of gguf.h's gguf_type, by number."""
 
 TEXT, ARRAY = 8, 9
 """gguf_type's string and array."""
+
+MOST_KEPT = 1024
+"""Numbers of an array that are kept, one a layer; of longer arrays and of texts only the length is."""
+
+MAGIC, LENGTH, MOST_TENSORS = b"GGUF", struct.Struct("<Q"), 1 << 20
+
+TYPES: tuple[tuple[str, list[Any], Any], ...] = (
+    ("ggml_type_name", [ctypes.c_int], ctypes.c_char_p),
+    ("ggml_blck_size", [ctypes.c_int], ctypes.c_int64),
+    ("ggml_type_size", [ctypes.c_int], ctypes.c_size_t),
+)
+"""The library's functions about types of tensors, for `library.declared`."""
+
+BROKEN = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
+"""What reading a damaged header can raise."""
 
 SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 """The name of one part of a split model, as llama.cpp's gguf-split writes it."""
@@ -46,45 +48,14 @@ VECTORS = ("norm", ".bias", "rope_", "position_embd", "token_types", "ssm_", "ti
 DAMAGED = "the file may be damaged: fetch it again"
 
 
-class Parameters(ctypes.Structure):
-    """gguf_init_params: read no data, and make no ggml context."""
-
-    _fields_ = [("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p)]
-
-
-POINTER, NAME, NUMBER, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_size_t
-
-FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
-    ("gguf_init_from_file", [NAME, Parameters], POINTER),
-    ("gguf_free", [POINTER], None),
-    ("gguf_find_key", [POINTER, NAME], NUMBER),
-    ("gguf_get_n_kv", [POINTER], NUMBER),
-    ("gguf_get_key", [POINTER, NUMBER], NAME),
-    ("gguf_get_kv_type", [POINTER, NUMBER], ctypes.c_int),
-    ("gguf_get_val_data", [POINTER, NUMBER], POINTER),
-    ("gguf_get_val_str", [POINTER, NUMBER], NAME),
-    ("gguf_get_arr_type", [POINTER, NUMBER], ctypes.c_int),
-    ("gguf_get_arr_n", [POINTER, NUMBER], SIZE),
-    ("gguf_get_arr_data", [POINTER, NUMBER], POINTER),
-    ("gguf_get_data_offset", [POINTER], SIZE),
-    ("gguf_get_n_tensors", [POINTER], NUMBER),
-    ("gguf_get_tensor_name", [POINTER, NUMBER], NAME),
-    ("gguf_get_tensor_type", [POINTER, NUMBER], ctypes.c_int),
-    ("gguf_get_tensor_size", [POINTER, NUMBER], SIZE),
-    ("gguf_get_tensor_offset", [POINTER, NUMBER], SIZE),
-    ("gguf_get_tensor_ne", [POINTER, NUMBER], ctypes.POINTER(NUMBER)),
-    ("ggml_type_name", [ctypes.c_int], NAME),
-)
-"""ggml's parser of these files, which llama_cpp does not declare, for `library.declared`."""
-
-
 class Tensor(NamedTuple):
-    """One tensor: its name, ggml's name of its type (q4_K), its number of elements and their bytes."""
+    """One tensor: its name, ggml's name of its type (q4_K), its number of elements, their bytes, and where they end."""
 
     name: str
     type: str
     elements: int
     size: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -119,7 +90,7 @@ class Header:
 
 
 def all_parts(name: str) -> list[str]:
-    """File names of all parts of the split model that `name` belongs to; otherwise `name` alone."""
+    """Return the file names of all parts of the split model that `name` belongs to; otherwise `name` alone."""
     match = SPLIT.fullmatch(name)
     if match is None or not (count := int(match["parts"])):
         return [name]
@@ -127,67 +98,57 @@ def all_parts(name: str) -> list[str]:
 
 
 def parts(path: Path) -> list[Path]:
-    """All files of a model, given any part of a split one."""
+    """Return all files of a model, given any part of a split one."""
     return [path.with_name(name) for name in all_parts(path.name)]
 
 
 def weight_types(path: Path) -> frozenset[str]:
-    """ggml's names of the types of a model's matrices (q4_K), given any part of a split one. Raises ModelLoadError."""
+    """Return ggml's names of the types of a model's matrices (q4_K). Raises ModelLoadError."""
     return architecture_and_types(path)[1]
 
 
 def architecture_and_types(path: Path) -> tuple[str, frozenset[str]]:
-    """The model's architecture and its `weight_types`, by opening each file once: 45 ms where it has 150,000 tokens."""
-    architecture, types = "", set[str]()
-    for part in parts(path):
-        with GgufFile(part) as file:
-            architecture = architecture or file.text("general.architecture")
-            types |= {each.type for each in file.tensors() if not any(vector in each.name for vector in VECTORS)}
-    return architecture, frozenset(types)
+    """Return the architecture and the `weight_types` of a model, given any part of a split one."""
+    files = [read_file(part) for part in parts(path)]
+    types = {each.type for file in files for each in file.tensors if not any(vector in each.name for vector in VECTORS)}
+    return files[0].text("general.architecture"), frozenset(types)
 
 
 def read_header(path: Path) -> Header:
-    """The header of a model, given any part of a split one. Raises ModelLoadError when it cannot be read."""
-    first, *others = parts(path)
-    rest: list[Tensor] = []
-    for part in others:
-        with GgufFile(part) as file:
-            rest += file.tensors()
-    with GgufFile(first) as file:
-        return _header(file, [*file.tensors(), *rest], sum(part.stat().st_size for part in (first, *others)))
-
-
-def _header(file: GgufFile, tensors: list[Tensor], size: int) -> Header:
-    architecture = file.text("general.architecture")
-    embedding = file.number(f"{architecture}.embedding_length")
-    heads = file.numbers(f"{architecture}.attention.head_count")
+    """Read the header of a model, given any part of a split one. Raises ModelLoadError when it cannot be read."""
+    files = [read_file(part) for part in parts(path)]
+    first, tensors = files[0], [tensor for file in files for tensor in file.tensors]
+    architecture = first.text("general.architecture")
+    embedding = first.number(f"{architecture}.embedding_length")
+    heads = first.numbers(f"{architecture}.attention.head_count")
     head_length = embedding // max(heads) if any(heads) else 0
+    state = f"{architecture}.ssm."
     return Header(
         architecture=architecture,
-        name=file.text("general.name"),
-        size_label=file.text("general.size_label"),
+        name=first.text("general.name"),
+        size_label=first.text("general.size_label"),
         parameters=sum(tensor.elements for tensor in tensors),
-        file_type=_file_type(file.number("general.file_type", -1), tensors),
+        file_type=_file_type(first.number("general.file_type", -1), tensors),
         weights=sum(tensor.size for tensor in tensors),
-        size=size,
-        context=file.number(f"{architecture}.context_length"),
-        layers=file.number(f"{architecture}.block_count"),
+        size=sum(part.stat().st_size for part in parts(path)),
+        context=first.number(f"{architecture}.context_length"),
+        layers=first.number(f"{architecture}.block_count"),
         embedding=embedding,
         heads=heads,
-        kv_heads=file.numbers(f"{architecture}.attention.head_count_kv") or heads,
-        key_length=file.number(f"{architecture}.attention.key_length", head_length),
-        value_length=file.number(f"{architecture}.attention.value_length", head_length),
-        sliding_window=file.number(f"{architecture}.attention.sliding_window"),
-        experts=file.number(f"{architecture}.expert_count"),
-        experts_used=file.number(f"{architecture}.expert_used_count"),
-        vocabulary=file.length("tokenizer.ggml.tokens"),
-        template=file.text("tokenizer.chat_template"),
-        recurrent={name: file.number(f"{architecture}.ssm.{name}") for name in file.below(f"{architecture}.ssm.")},
+        kv_heads=first.numbers(f"{architecture}.attention.head_count_kv") or heads,
+        key_length=first.number(f"{architecture}.attention.key_length", head_length),
+        value_length=first.number(f"{architecture}.attention.value_length", head_length),
+        sliding_window=first.number(f"{architecture}.attention.sliding_window"),
+        experts=first.number(f"{architecture}.expert_count"),
+        experts_used=first.number(f"{architecture}.expert_used_count"),
+        vocabulary=first.lengths.get("tokenizer.ggml.tokens", 0),
+        template=first.text("tokenizer.chat_template"),
+        recurrent={key.removeprefix(state): first.number(key) for key in first.keys if key.startswith(state)},
     )
 
 
 def _file_type(number: int, tensors: list[Tensor]) -> str:
-    """The name of `number` in llama_ftype, or the type of most parameters."""
+    """Return the name of `number` in llama_ftype, or the type of most parameters."""
     from lacli.llamacpp.library import lib
 
     for name, value in vars(lib).items():
@@ -199,85 +160,93 @@ def _file_type(number: int, tensors: list[Tensor]) -> str:
     return max(count, key=lambda name: count[name]).upper() if count else ""
 
 
-class GgufFile(Closing):
-    """The keys and the tensors, not their values, of one opened file; close it, or use it in `with`.
+@dataclass(frozen=True)
+class GgufFile:
+    """The keys and the tensors of one file, not their values. A key with a value of another kind counts as absent.
 
-    A key with a value of another kind counts as absent. Raises ModelLoadError when ggml cannot read the file, or when
-    it ends before its tensors do.
+    `lengths`: of the arrays, by their keys.
     """
 
-    def __init__(self, path: Path) -> None:
-        from lacli.llamacpp.library import declared, library
-
-        self._ggml = declared(*FUNCTIONS)
-        library().forget()
-        if path.exists() and not path.is_file():
-            # A pipe would be waited for.
-            raise ModelLoadError(f"cannot read {path.name}: it is no ordinary file", DAMAGED)
-        self._file = self._ggml.gguf_init_from_file(os.fsencode(path), Parameters(no_alloc=True))
-        if not self._file:
-            raise ModelLoadError(f"cannot read {path.name}: {library().last_error()}", DAMAGED)
-        there, whole = path.stat().st_size, self._end()
-        if there < whole:
-            self.close()
-            raise ModelLoadError(f"{path.name} has {there:,} of its {whole:,} bytes", DAMAGED)
+    keys: Mapping[str, Any]
+    lengths: Mapping[str, int]
+    tensors: list[Tensor]
 
     def text(self, key: str) -> str:
-        """The text of a key, "" without one."""
-        index, kind = self._find(key)
-        raw: bytes = self._ggml.gguf_get_val_str(self._file, index) if kind == TEXT else b""
-        return raw.decode("utf-8", "replace")
+        """Return the text of a key, "" without one."""
+        value = self.keys.get(key)
+        return value if isinstance(value, str) else ""
 
     def number(self, key: str, missing: int = 0) -> int:
-        """The whole number of a key, or the largest of its array; `missing` without one."""
+        """Return the whole number of a key, or the largest of its array; `missing` without one."""
         return max(self.numbers(key), default=missing)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """The whole numbers of a key: one, or those of an array."""
-        index, kind = self._find(key)
-        is_array = kind == ARRAY
-        if is_array:
-            kind = self._ggml.gguf_get_arr_type(self._file, index)
-        count = self.length(key) if is_array else 1
-        if kind not in WHOLE_NUMBERS or not count:
-            return ()
-        read = self._ggml.gguf_get_arr_data if is_array else self._ggml.gguf_get_val_data
-        return tuple(map(int, (WHOLE_NUMBERS[kind] * count).from_address(read(self._file, index))))
+        """Return the whole numbers of a key: one, or those of an array."""
+        value = self.keys.get(key, ())
+        return tuple(int(each) for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, int))
 
-    def length(self, key: str) -> int:
-        """Values in the array of a key."""
-        index, kind = self._find(key)
-        return int(self._ggml.gguf_get_arr_n(self._file, index)) if kind == ARRAY else 0
 
-    def below(self, prefix: str) -> list[str]:
-        """The rest of each key that begins with `prefix`."""
-        count = self._ggml.gguf_get_n_kv(self._file)
-        keys = (self._ggml.gguf_get_key(self._file, index).decode("utf-8", "replace") for index in range(count))
-        return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+def read_file(path: Path) -> GgufFile:
+    """Read one file. Raises ModelLoadError when it cannot be read, or ends before its tensors do."""
+    if path.exists() and not path.is_file():
+        # A pipe would be waited for.
+        raise ModelLoadError(f"cannot read {path.name}: it is no ordinary file", DAMAGED)
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            found = _parsed(data)
+    except OSError as error:
+        raise ModelLoadError(f"cannot read {path.name}: {reason_of(error)}", DAMAGED) from error
+    except BROKEN as error:
+        raise ModelLoadError(f"cannot read {path.name}: it is no GGUF file", DAMAGED) from error
+    there, whole = path.stat().st_size, max((tensor.end for tensor in found.tensors), default=0)
+    if there < whole:
+        raise ModelLoadError(f"{path.name} has {there:,} of its {whole:,} bytes", DAMAGED)
+    return found
 
-    def tensors(self) -> Iterator[Tensor]:
-        ggml, file = self._ggml, self._file
-        for index in range(ggml.gguf_get_n_tensors(file)):
-            yield Tensor(
-                ggml.gguf_get_tensor_name(file, index).decode("utf-8", "replace"),
-                ggml.ggml_type_name(ggml.gguf_get_tensor_type(file, index)).decode(),
-                prod(ggml.gguf_get_tensor_ne(file, index)[:MOST_DIMENSIONS]),
-                ggml.gguf_get_tensor_size(file, index),
-            )
 
-    def close(self) -> None:
-        if self._file:
-            self._ggml.gguf_free(self._file)
-            self._file = None
+def _parsed(data: mmap) -> GgufFile:
+    """Read a file's header. Raises one of BROKEN where it makes no sense."""
+    at = len(MAGIC)
+    keys, lengths = dict[str, Any](), dict[str, int]()
 
-    def _end(self) -> int:
-        """Bytes up to the end of the last tensor."""
-        ggml, file = self._ggml, self._file
-        tensors = range(ggml.gguf_get_n_tensors(file))
-        ends = [ggml.gguf_get_tensor_offset(file, index) + ggml.gguf_get_tensor_size(file, index) for index in tensors]
-        return int(ggml.gguf_get_data_offset(file)) + max(ends, default=0)
+    def read(form: str) -> tuple[Any, ...]:
+        nonlocal at
+        before, at = at, at + struct.calcsize("<" + form)
+        return struct.unpack_from("<" + form, data, before)
 
-    def _find(self, key: str) -> tuple[int, int]:
-        """The index of a key and the gguf_type of its value; -1 for both without one."""
-        index = int(self._ggml.gguf_find_key(self._file, key.encode()))
-        return index, self._ggml.gguf_get_kv_type(self._file, index) if index >= 0 else -1
+    def text() -> str:
+        (length,) = read("Q")
+        return str(read(f"{length}s")[0], "utf-8", "replace")
+
+    version, tensors, pairs = read("IQQ")
+    if data[: len(MAGIC)] != MAGIC or version not in (2, 3) or tensors > MOST_TENSORS:
+        raise ValueError
+    for _ in range(pairs):
+        key, (kind,) = text(), read("I")
+        if kind != ARRAY:
+            keys[key] = text() if kind == TEXT else read(NUMBERS[kind])[0]
+            continue
+        kind, lengths[key] = read("IQ")
+        if kind == TEXT:
+            for _ in range(lengths[key]):
+                at += 8 + LENGTH.unpack_from(data, at)[0]
+        elif lengths[key] <= MOST_KEPT:
+            keys[key] = read(f"{lengths[key]}{NUMBERS[kind]}")
+        else:
+            at += lengths[key] * struct.calcsize(NUMBERS[kind])
+    infos = [(text(), read(f"{read('I')[0]}Q"), *read("IQ")) for _ in range(tensors)]
+    alignment = int(keys.get("general.alignment", 32))
+    start = -(-at // alignment) * alignment
+    return GgufFile(keys, lengths, [_tensor(start, *info) for info in infos])
+
+
+def _tensor(start: int, name: str, sizes: tuple[int, ...], kind: int, offset: int) -> Tensor:
+    """Describe a tensor of a ggml_type whose values begin `offset` bytes behind `start`."""
+    from lacli.llamacpp.library import declared, lib
+
+    if kind >= lib.GGML_TYPE_COUNT:
+        raise ValueError
+    ggml, elements = declared(*TYPES), prod(sizes)
+    # A removed type has blocks of size 0.
+    size = elements // max(ggml.ggml_blck_size(kind), 1) * ggml.ggml_type_size(kind)
+    return Tensor(name, ggml.ggml_type_name(kind).decode(), elements, size, start + offset + size)

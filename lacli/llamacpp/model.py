@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llamacpp.devices import CPU, offloading, settled
-from lacli.llamacpp.gguf import GgufFile
+from lacli.llamacpp.gguf import read_file
 from lacli.llamacpp.library import (
     FUNCTIONS,
     apply_placement,
@@ -130,7 +130,7 @@ class LlamaModel(Closing):
             reason = self._log.last_error().removeprefix("error loading model: ")
             if ENDS_EARLY in reason:
                 # It says how much of the file is missing.
-                GgufFile(path).close()
+                read_file(path)
             hint = next((hint for words, hint in NOT_LOADED.items() if words in reason), DAMAGED)
             raise ModelLoadError(f"cannot load {path.name}: {reason}", hint)
         self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import gguf
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.gguf import GgufFile, parts, read_header
+from lacli.llamacpp.gguf import parts, read_file, read_header
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from tests.fakes import tiny_models
@@ -59,16 +60,11 @@ def test_keys_are_what_the_gguf_package_reads() -> None:
     assert header.file_type == gguf.LlamaFileType(int(str(value("general.file_type")))).name.removeprefix("MOSTLY_")
 
 
-def test_numbers_that_differ_between_layers_are_all_read(tmp_path: Path) -> None:
-    path = tmp_path / "hybrid.gguf"
-    tiny_models.write_hybrid(path)
-    assert read_header(path).kv_heads == (0, 1)
-
-
-def test_a_sliding_window_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "gemma.gguf"
-    tiny_models.write_gemma_swa(path)
-    assert read_header(path).sliding_window == tiny_models.SLIDING_WINDOW
+def test_numbers_that_differ_between_layers_and_a_sliding_window_are_read(tmp_path: Path) -> None:
+    tiny_models.write_hybrid(tmp_path / "hybrid.gguf")
+    assert read_header(tmp_path / "hybrid.gguf").kv_heads == (0, 1)
+    tiny_models.write_gemma_swa(tmp_path / "gemma.gguf")
+    assert read_header(tmp_path / "gemma.gguf").sliding_window == tiny_models.SLIDING_WINDOW
 
 
 def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_path: Path) -> None:
@@ -103,12 +99,12 @@ def _written(path: Path, file_type: int | None) -> Path:
     return path
 
 
-def test_a_file_without_a_type_has_that_of_most_parameters(tmp_path: Path) -> None:
-    assert read_header(_written(tmp_path / "a.gguf", None)).file_type == "F16"
-
-
-@pytest.mark.parametrize(("number", "name"), [(15, "Q4_K_M"), (7, "Q8_0"), (1024 + 15, "Q4_K_M"), (999, "F16")])
-def test_the_type_is_named_as_in_llama_h(number: int, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "name"), [(15, "Q4_K_M"), (7, "Q8_0"), (1024 + 15, "Q4_K_M"), (999, "F16"), (None, "F16")]
+)
+def test_the_type_is_named_as_in_llama_h_or_is_that_of_most_parameters(
+    number: int | None, name: str, tmp_path: Path
+) -> None:
     assert read_header(_written(tmp_path / "a.gguf", number)).file_type == name
 
 
@@ -122,7 +118,7 @@ def test_a_file_that_is_cut_off_cannot_be_read(kept: int, tmp_path: Path) -> Non
     path = tmp_path / "cut.gguf"
     tiny_models.write_llama(path)
     raw = path.read_bytes()
-    end = GgufFile(path)._end()
+    end = max(tensor.end for tensor in read_file(path).tensors)
     path.write_bytes(raw[: end - 1] if kept < 0 else raw[:kept])
     with pytest.raises(ModelLoadError, match="cut.gguf"):
         read_header(path)
@@ -133,3 +129,14 @@ def test_a_missing_part_is_an_error_that_names_it(tmp_path: Path) -> None:
     second.unlink()
     with pytest.raises(ModelLoadError, match=second.name):
         read_header(first)
+
+
+def test_a_damaged_header_is_an_error_or_another_header(tmp_path: Path) -> None:
+    """Every single byte of the keys' and tensors' structure is changed once, in a file of a few hundred bytes."""
+    raw = _written(tmp_path / "whole.gguf", 7).read_bytes()
+    header = raw.index(b"smaller") + 40
+    for at in range(header):
+        for byte in (0, 1, 0x7F, 0xFF):
+            (tmp_path / "a.gguf").write_bytes(raw[:at] + bytes([byte]) + raw[at + 1 :])
+            with suppress(ModelLoadError):
+                read_header(tmp_path / "a.gguf")
