@@ -10,10 +10,9 @@ from typing import Any
 import llama_cpp as lib
 import pytest
 
-from lacli.errors import ModelLoadError, UsageError
+from lacli.errors import UsageError
 from lacli.llamacpp.devices import (
     CPU,
-    MOST_DEVICES,
     Device,
     chosen,
     named,
@@ -48,11 +47,7 @@ LOADING = ModelSettings()
 
 
 def model_settings(
-    *devices: str,
-    sm: SplitMode = "layer",
-    ts: tuple[float, ...] = (),
-    mg: int = 0,
-    fa: Switch = "auto",
+    *devices: str, sm: SplitMode = "layer", ts: tuple[float, ...] = (), mg: int = 0, fa: Switch = "auto"
 ) -> ModelSettings:
     return ModelSettings(flash_attention=fa, placement=Placement(devices, sm, ts, mg))
 
@@ -69,38 +64,25 @@ def test_nothing_asked_is_one_copy_where_llama_cpp_puts_it() -> None:
 
 def test_the_other_flags_hold_for_every_group() -> None:
     found = placements(asked("CUDA0+CUDA1,CUDA2+CUDA3"), model_settings(sm="row", ts=(3, 1)), FOUR)
-    assert found == (
-        Placement(("CUDA0", "CUDA1"), "row", (3, 1)),
-        Placement(("CUDA2", "CUDA3"), "row", (3, 1)),
-    )
+    assert found == (Placement(("CUDA0", "CUDA1"), "row", (3, 1)), Placement(("CUDA2", "CUDA3"), "row", (3, 1)))
 
 
 MIXED = [card(0, "A100"), card(1), card(2, "A100", 40), card(3), PROCESSOR]
 TWO = ReplicaSettings(count=2)
 SERVED = ReplicaSettings(count=2, rpc=("10.0.0.0:50052",))
-ONE_SERVER_TWICE = [PROCESSOR, remote(0), remote(1)._replace(description=remote(0).description)]
 BESIDE_SERVERS = [card(0), PROCESSOR, remote(0), remote(1)]
 
 GROUPS: dict[str, tuple[ReplicaSettings, ModelSettings, list[Device], str]] = {
     "names in ggml's spelling": (asked("cuda0+CUDA1,Cuda3+cuda2"), LOADING, FOUR, "CUDA0+CUDA1,CUDA3+CUDA2"),
     "one device several times": (asked("CPU,CPU,CPU"), LOADING, [PROCESSOR], "CPU,CPU,CPU"),
-    "unlike ones together": (asked("cuda0,cuda0,cpu"), LOADING, FOUR, "CUDA0,CUDA0,CPU"),
     "the first GPUs": (ReplicaSettings(count=3), LOADING, FOUR, "CUDA0,CUDA1,CUDA2"),
     "GPUs of one model and memory": (TWO, LOADING, MIXED, "CUDA1,CUDA3"),
     "the processor without a GPU": (TWO, LOADING, [BLAS, PROCESSOR], "CPU,CPU"),
     "a number among named ones": (TWO, model_settings("CUDA2", "cuda3"), FOUR, "CUDA2,CUDA3"),
     "a number of the named processor": (TWO, model_settings("CPU"), FOUR, "CPU,CPU"),
-    "one of each server": (SERVED, LOADING, [*ONE_SERVER_TWICE, remote(2)], "RPC0,RPC2"),
-    "servers alike": (SERVED, LOADING, [PROCESSOR, remote(0), remote(1)], "RPC0,RPC1"),
     "servers by their memory": (SERVED, LOADING, [PROCESSOR, remote(0, 8), remote(1), remote(2)], "RPC1,RPC2"),
-    "one copy over servers and GPUs": (replace(SERVED, count=0), LOADING, BESIDE_SERVERS, "RPC0+RPC1+CUDA0"),
-    "one copy over named ones": (
-        replace(SERVED, count=0),
-        model_settings("cuda0", "rpc1"),
-        BESIDE_SERVERS,
-        "CUDA0+RPC1",
-    ),
-    "groups with servers": (asked("RPC0,RPC1+CUDA0"), LOADING, BESIDE_SERVERS, "RPC0,RPC1+CUDA0"),
+    "one copy over all": (replace(SERVED, count=0), LOADING, BESIDE_SERVERS, "RPC0+RPC1+CUDA0"),
+    "one copy over named ones": (replace(SERVED, count=0), model_settings("rpc1"), BESIDE_SERVERS, "RPC1"),
 }
 
 
@@ -112,35 +94,27 @@ def test_copies_are_put_where_they_are_asked_for(
 
 
 REFUSED: list[tuple[ReplicaSettings, ModelSettings, list[Device], str]] = [
-    (
-        asked("CUDA0+CUDA1,CUDA2"),
-        model_settings(ts=(3, 1)),
-        FOUR,
-        "-ts has 2 proportions, and the copy on CUDA2 has 1 device",
-    ),
-    (TWO, LOADING, [card(0), card(0, backend="Vulkan"), PROCESSOR], "not 2 devices alike"),
+    (asked("CUDA0+CUDA1,CUDA2"), model_settings(ts=(3, 1)), FOUR, "-ts are about several devices, .* has CUDA2"),
+    (TWO, LOADING, [card(0), card(0, backend="Vulkan"), PROCESSOR], "not 2 devices alike, there is CUDA0"),
     (TWO, model_settings("CUDA2"), FOUR, "not 2 devices alike, there is CUDA2"),
-    (SERVED, LOADING, ONE_SERVER_TWICE, "there is RPC0 .*, RPC1 .*--replicas A,B"),
-    (asked("CPU,BLAS"), LOADING, [BLAS, PROCESSOR], r"--replicas: there is no device 'BLAS' \(there is CPU\)"),
+    (asked("CPU,BLAS"), LOADING, [BLAS, PROCESSOR], "there is no device 'BLAS' .there is CPU"),
     (asked("CUDA0,CUDA1"), model_settings("CUDA2"), FOUR, "--device and --replicas both name devices"),
+    (ReplicaSettings(), model_settings("CUDA0", "cuda0"), FOUR, "cannot have CUDA0.CUDA0"),
+    (ReplicaSettings(), model_settings("CUDA0", "cpu"), FOUR, "cannot have CUDA0.CPU .*-ngl N leaves"),
+    (ReplicaSettings(), model_settings("CUDA0", "CUDA1", ts=(1, 1, 1)), FOUR, "has CUDA0.CUDA1"),
+    (ReplicaSettings(), model_settings(sm="none", mg=4), FOUR, "-mg 4"),
+    (ReplicaSettings(), model_settings("CPU", sm="none", mg=1), FOUR, "-mg 1 .* the model has no GPU"),
+    (ReplicaSettings(), model_settings(sm="tensor"), [BLAS, PROCESSOR], "-sm tensor needs GPUs"),
+    (ReplicaSettings(), model_settings(sm="tensor", fa="off"), FOUR, "-sm tensor needs GPUs and flash attention"),
 ]
 
 
 @pytest.mark.parametrize(("wanted", "settings", "found", "message"), REFUSED, ids=[row[3] for row in REFUSED])
-def test_copies_that_cannot_be_placed_are_refused_with_what_can_be_typed(
+def test_what_llama_cpp_would_refuse_or_overlook_is_said(
     wanted: ReplicaSettings, settings: ModelSettings, found: list[Device], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         placements(wanted, settings, found)
-
-
-def test_too_few_alike_are_named_with_what_can_be_typed() -> None:
-    with pytest.raises(UsageError) as refusal:
-        placements(ReplicaSettings(count=3), LOADING, [card(0), card(1, "A100"), PROCESSOR])
-    assert str(refusal.value) == (
-        "--replicas 3: there are not 3 devices alike, there is CUDA0 (H200), CUDA1 (A100) "
-        "(names take any, one device of a server: --replicas A,B without --device)"
-    )
 
 
 def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
@@ -151,54 +125,13 @@ def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
     assert chosen([PROCESSOR]) == ()
 
 
-@pytest.mark.parametrize(
-    ("names", "found", "message"),
-    [
-        (["CUDA9"], FOUR, r"there is no device 'CUDA9' \(there is CUDA0, CUDA1, .*CPU\)"),
-        (["rpc0"], FOUR, "'rpc0'.*--rpc HOST:PORT"),
-        (["RPC1"], [PROCESSOR, remote(0)], "there is CPU, RPC0"),
-        (["CUDA0", "CUDA1", "cuda1"], FOUR, "has CUDA1 twice"),
-        (["cuda0", "cpu"], FOUR, "CPU stands alone, and not with CUDA0.*-ngl N leaves the rest of the layers"),
-    ],
-)
-def test_names_that_make_no_copy_are_refused(names: list[str], found: list[Device], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        named(names, found)
-
-
-@pytest.mark.parametrize(
-    ("settings", "found", "message"),
-    [
-        (
-            model_settings("CUDA0", "CUDA1", ts=(1, 1, 1)),
-            FOUR,
-            "3 proportions, and the model has 2 devices .*0 CUDA0, 1 CUDA1",
-        ),
-        (model_settings("CUDA9"), FOUR, "--device: there is no device 'CUDA9'"),
-        (model_settings(ts=(1, 1)), [PROCESSOR], "2 proportions, and the model has no GPU"),
-        (model_settings(sm="none", mg=4), FOUR, "-mg is 4, and the model has 4 devices .*3 CUDA3"),
-        (model_settings("CPU", sm="none", mg=1), FOUR, "-mg is 1, and the model has no GPU"),
-        (model_settings(sm="tensor"), [BLAS, PROCESSOR], "-sm tensor splits a model between GPUs"),
-        (model_settings("CPU", sm="tensor"), FOUR, "-sm tensor splits a model between GPUs"),
-        (model_settings(sm="tensor", fa="off"), FOUR, "-sm tensor needs flash attention"),
-        (model_settings(sm="tensor"), list(map(card, range(MOST_DEVICES + 1))), "-sm tensor is for at most 16 devices"),
-        (model_settings(ts=(1,)), list(map(card, range(MOST_DEVICES + 1))), "-ts is for at most 16 devices"),
-    ],
-)
-def test_what_llama_cpp_would_refuse_or_overlook_is_said(
-    settings: ModelSettings, found: list[Device], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        settled(settings, found)
-
-
 def test_what_it_takes_is_left_as_it_is() -> None:
+    assert named(["cuda1"], FOUR) == ("CUDA1",)
     for settings in (
         model_settings(sm="none", mg=3),
         model_settings("CUDA1", "CUDA3", sm="none", mg=1),
         model_settings(ts=(0, 0, 0, 1)),
         model_settings(sm="tensor", fa="on", ts=(3, 1)),
-        replace(model_settings("CUDA0", "CUDA1"), gpu_layers=10),
     ):
         assert settled(settings, FOUR) == settings
 
@@ -337,31 +270,6 @@ def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(mon
     played(monkeypatch, "RPC0")
     assert offloads(ModelSettings()) and not offloads(ModelSettings(gpu_layers=0))
     assert not offloads(ModelSettings(placement=Placement((CPU,))))
-
-
-@pytest.mark.parametrize(
-    ("reason", "hint"),
-    [
-        ("error loading model: LLAMA_SPLIT_MODE_TENSOR not implemented for architecture 'mamba'", "-sm layer"),
-        ("error loading model: device Vulkan0 does not support split buffers", "-sm layer"),
-        ("error loading model: unable to allocate CUDA0 buffer", "-ngl"),
-        ("error loading model: mmap failed: Cannot allocate memory", "a smaller one may fit into memory"),
-        ("error loading model: failed to allocate CPU_REPACK buffer of size 9", "may fit into memory"),
-        ("error loading model: tensor data is not within the file bounds", "damaged"),
-    ],
-)
-def test_the_hint_fits_what_llama_cpp_says(
-    reason: str, hint: str, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: bytes, parameters: object) -> None:
-        library_log.receive(4, f"llama_model_load: {reason}\n".encode())
-
-    with LlamaModel(tiny_path, ModelSettings(gpu_layers=0)) as model:
-        library_log = model._log
-    monkeypatch.setattr(lib, "llama_model_load_from_file", refuse)
-    with pytest.raises(ModelLoadError) as refusal:
-        LlamaModel(tiny_path, ModelSettings(gpu_layers=0))
-    assert hint in refusal.value.hint
 
 
 @pytest.mark.parametrize(

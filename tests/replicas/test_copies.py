@@ -109,9 +109,9 @@ def test_the_programs_answer_is_one_copys_and_names_them() -> None:
     ("flags", "words"),
     [
         (["--replicas", "CUDA7"], "there is no device 'CUDA7' (there is CPU"),
-        (["--replicas", "CPU+CPU"], "one copy of the model has CPU twice"),
+        (["--replicas", "CPU+CPU"], "one copy of the model cannot have CPU+CPU"),
         (["--replicas", "0"], "--replicas must be at least 1"),
-        (["--replicas", "RPC0"], "RPC0, RPC1, .. are devices of --rpc"),
+        (["--replicas", "RPC0"], "--rpc adds RPC0"),
     ],
 )
 def test_copies_that_cannot_be_are_refused_in_one_line(flags: list[str], words: str) -> None:
