@@ -1,17 +1,15 @@
 """llama.cpp's RPC: addresses of servers, the devices they have, and serving this machine's.
 
-ggml's client aborts the process when a server is absent or goes away, so `remote_devices` connects once and then asks
-from a child process: this file as a program prints a line of JSON for each address among its arguments.
+ggml's client aborts the process when a server is absent or goes away, so `remote_devices` asks from a child process:
+this file as a program prints a line of JSON for each address among its arguments.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -20,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.build import PYTHON, rebuild_command
@@ -36,23 +34,18 @@ PORT, LARGEST_PORT = 50052, 65535
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
-ENDPOINT = re.compile(r"(?P<host>[^\s:/\\\[\]\x00]+)(?::(?P<port>[0-9]+))?")
+ENDPOINT = re.compile(r"[^\s:/\\\[\]\x00]+:[0-9]{1,5}")
 
-CONNECT_S, ANSWER_S = 5.0, 5.0
-"""Seconds for connecting to an address, and for all answers, at most; a free server needs milliseconds for either."""
+CONNECT_S, ANSWER_S = 5.0, 15.0
+"""Seconds for connecting to an address, and for the child process with all answers.
+
+A free server needs milliseconds, and loading llama.cpp a second or two.
+"""
 
 GLANCE_S = 0.02
 """Seconds between two attempts to connect to a server that starts."""
 
-EXAMPLE = ("192.0.2.1", PORT)
-"""An address reserved for examples (RFC 5737), routed like other networks."""
-
-BUSY = "it serves one client at a time, and another may be using it"
 SAME_VERSION = "both ends need the same version of llama.cpp"
-
-OTHER_VERSION = re.compile(r"RPC server version mismatch: (\S+)")
-NO_SERVER = "Remote RPC server crashed or returned malformed response"
-"""ggml's words about a server of another version, and about an answer that breaks off or has a wrong length."""
 
 ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 """ggml's functions, found by name as llama.cpp's programs do (common/arg.cpp), also in backends loaded at run time."""
@@ -62,144 +55,51 @@ POINTER, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 
 def check_endpoints(text: str) -> tuple[str, ...]:
     """Split --rpc, "host:port,host:port" as llama.cpp writes it; a missing port is 50052. Raises UsageError."""
-    endpoints: list[str] = []
-    for part in map(str.strip, text.split(",")):
-        if not part:
-            raise UsageError("--rpc has an empty address", "give host:port, several with commas between them")
-        found = _endpoint("--rpc", part, f"it looks like 192.168.1.2:{PORT}")
-        port = int(found["port"] or PORT)
-        if not 0 < port <= LARGEST_PORT:
-            raise UsageError(f"--rpc {part} has no such port", f"ports go from 1 to {LARGEST_PORT}")
-        endpoint = f"{found['host'].lower()}:{port}"
-        if endpoint in endpoints:
-            raise UsageError(f"--rpc names {endpoint} twice", "name each server once")
-        endpoints.append(endpoint)
-    return tuple(endpoints)
-
-
-def check_host(host: str) -> None:
-    """Raise UsageError if -H of a server is no IPv4 address or name of a machine."""
-    found = _endpoint("-H", host, f"for example -H {LOOPBACK}, or {EVERYWHERE} for all of this machine")
-    if found["port"]:
-        raise UsageError(f"-H {host} has a port", f"the port goes to -p: -H {found['host']} -p {found['port']}")
-
-
-def _endpoint(flag: str, text: str, hint: str) -> re.Match[str]:
-    """Match a flag's host, or host:port. Raises UsageError."""
-    if "://" not in text and text.count(":") > 1:
-        what = f"{flag} {text} is an IPv6 address, which llama.cpp does not take"
-        raise UsageError(what, "give an IPv4 one or a name")
-    if found := ENDPOINT.fullmatch(text):
-        return found
-    raise UsageError(f"{flag} {shlex.quote(text)} is no address", hint)
-
-
-def ipv4(host: str) -> str:
-    """Resolve a name to an IPv4 address, llama.cpp's only kind. Raises LacliError."""
-    try:
-        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
-    except (OSError, UnicodeError) as error:  # a name may also be too long for a query
-        raise LacliError(f"the name {host} cannot be resolved", "check its spelling, or give an IP address") from error
-
-
-def own_address() -> str:
-    """This machine's IPv4 address towards other networks; its name without a route there."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
-            # Connecting UDP sends nothing, it only chooses the route.
-            route.connect(EXAMPLE)
-            return str(route.getsockname()[0])
-    except OSError:
-        return socket.gethostname()
-
-
-def check_reachable(endpoints: Sequence[str], timeout_s: float) -> None:
-    """Connect to each address once.
-
-    Raises LacliError for an address where nothing listens or answers within `timeout_s` seconds, at most 5.
-    """
-    limit_s = min(timeout_s, CONNECT_S)
+    parts = map(str.strip, text.lower().split(","))
+    endpoints = tuple(dict.fromkeys(part if ":" in part else f"{part}:{PORT}" for part in parts))
     for endpoint in endpoints:
-        host, _, port = endpoint.rpartition(":")
-        try:
-            socket.create_connection((ipv4(host), int(port)), limit_s).close()
-        except ConnectionRefusedError as error:
-            hint = f"start one there: lacli rpc-server -p {port}; other machines need its -H too"
-            raise LacliError(f"--rpc: no RPC server listens at {endpoint}: connection refused", hint) from error
-        except TimeoutError as error:
-            hint = f"{BUSY}; or the address is wrong, or a firewall is in between"
-            raise LacliError(f"--rpc: {endpoint} does not answer within {limit_s:g} s", hint) from error
-        except OSError as error:
-            what = f"--rpc: cannot reach {endpoint}: {reason_of(error)}"
-            raise LacliError(what, "check the address and the network") from error
+        if not ENDPOINT.fullmatch(endpoint) or not 0 < int(endpoint.partition(":")[2]) <= LARGEST_PORT:
+            raise UsageError(f"--rpc {text!r}: {endpoint!r} is no address", f"an IPv4 address or a name, box:{PORT}")
+    return endpoints
 
 
-class Answer(NamedTuple):
-    """A child process's lines, one for each server, ggml's words on its stderr, and whether it ended in time."""
-
-    lines: list[str]
-    words: str
-    in_time: bool
-
-
-def remote_devices(endpoints: Sequence[str], timeout_s: float) -> list[Device]:
+def remote_devices(endpoints: Sequence[str]) -> list[Device]:
     """Ask servers for their devices: RPC0, RPC1 and so on in their order, each with its server's address.
 
-    `timeout_s`: for all answers, at most 5. Raises LacliError if this build has no RPC, or a server is absent, does not
-    answer, is something else or has another version.
+    Raises LacliError if this build has no RPC, or a server is absent, does not answer, is something else or has another
+    version.
     """
     need_support()
-    check_reachable(endpoints, timeout_s)
-    timeout_s = min(timeout_s, ANSWER_S)
-    answer = _ask(endpoints, timeout_s)
-    if len(answer.lines) == len(endpoints):
-        return [Device(*row) for line in answer.lines for row in json.loads(line)]
-    endpoint = endpoints[len(answer.lines)]
-    if answer.in_time:
-        raise _refused(endpoint, answer.words)
-    what = f"--rpc: the RPC server at {endpoint} does not answer within {timeout_s:g} s"
-    raise LacliError(what, f"{BUSY}; or something else listens there")
+    for endpoint in endpoints:
+        _connect(endpoint)
+    try:
+        child = subprocess.run(
+            [*LISTING, *endpoints], stdin=subprocess.DEVNULL, capture_output=True, env=python_environment(),
+            timeout=ANSWER_S,
+        )  # fmt: skip
+        out, words = child.stdout, child.stderr.decode("utf-8", "replace").splitlines()
+    except subprocess.TimeoutExpired as late:
+        out, words = late.stdout or b"", ["no answer; it serves one client at a time, and another may be using it"]
+    answers = out.decode().splitlines()
+    if len(answers) < len(endpoints):
+        # The version is named in a line before the last.
+        reason = next((line for line in words if "mismatch" in line), words[-1] if words else "no reason given")
+        what = f"--rpc: the RPC server at {endpoints[len(answers)]} cannot be used: {reason.rsplit('/', 1)[-1]}"
+        raise LacliError(what, f"check the port; {SAME_VERSION}")
+    return [Device(*row) for line in answers for row in json.loads(line)]
 
 
-def _ask(endpoints: Sequence[str], timeout_s: float) -> Answer:
-    in_time = True
-    with subprocess.Popen(
-        [*LISTING, *endpoints],
-        bufsize=0,  # `readline` then leaves the other lines to `communicate`
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=python_environment(),
-    ) as child:
-        try:
-            assert child.stdout
-            # The limit begins when llama.cpp is loaded.
-            child.stdout.readline()
-            out, err = child.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            in_time = False
-            child.kill()
-            out, err = child.communicate()
-        except BaseException:
-            child.kill()
-            raise
-    return Answer(out.decode().splitlines(), err.decode("utf-8", "replace"), in_time)
-
-
-def _refused(endpoint: str, words: str) -> LacliError:
-    """The error that ggml's last words about a server mean."""
-    if other := OTHER_VERSION.search(words):
-        what = f"--rpc: the RPC server at {endpoint} speaks version {other[1]} of the protocol, this llama.cpp another"
-        return LacliError(what, SAME_VERSION)
-    if NO_SERVER in words:
-        what = f"--rpc: what listens at {endpoint} does not speak llama.cpp's RPC protocol"
-        return LacliError(what, f"check the port; {SAME_VERSION}")
-    last = [line.strip() for line in words.splitlines() if line.strip()][-1:] or ["llama.cpp gives no reason"]
-    return LacliError(f"--rpc: the RPC server at {endpoint} cannot be used: {last[0].rsplit('/', 1)[-1]}", SAME_VERSION)
+def _connect(endpoint: str) -> None:
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, UnicodeError) as error:  # a name may also be too long for a query
+        hint = f"start one there: lacli rpc-server -p {port}; other machines need its -H too"
+        raise LacliError(f"--rpc: no RPC server answers at {endpoint}: {reason_of(error)}", hint) from error
 
 
 def supported() -> bool:
-    """True if this llama.cpp was built with RPC."""
+    """Return whether this llama.cpp was built with RPC."""
     return bool(_address(ADD) and _address(SERVE))
 
 
@@ -236,12 +136,8 @@ def free_port(address: str, port: int) -> int:
         with socket.create_server((address, port)) as server:
             return int(server.getsockname()[1])
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise LacliError(f"port {port} is in use", "choose another with -p; -p 0 takes any that is free") from error
-        if error.errno == errno.EADDRNOTAVAIL:
-            hint = f"-H takes one of its own; {EVERYWHERE} is all of them"
-            raise LacliError(f"{address} is no address of this machine", hint) from error
-        raise LacliError(f"cannot listen at {address}:{port}: {reason_of(error)}", "choose another -H or -p") from error
+        hint = f"-p 0 takes any port that is free, and -H {EVERYWHERE} all addresses of this machine"
+        raise LacliError(f"cannot listen at {address}:{port}: {reason_of(error)}", hint) from error
 
 
 def start_server(address: str, port: int, names: Sequence[str], threads: int, cache: Path | None) -> Thread:
@@ -266,7 +162,7 @@ def start_server(address: str, port: int, names: Sequence[str], threads: int, ca
 
 
 def _address(function: str) -> int:
-    """The address of a function of ggml's RPC library, 0 in a build without it."""
+    """Return the address of a function of ggml's RPC library, 0 in a build without it."""
     library()
     ggml = declared(
         ("ggml_backend_reg_by_name", [TEXT], POINTER), ("ggml_backend_reg_get_proc_address", [POINTER, TEXT], POINTER)
@@ -277,10 +173,9 @@ def _address(function: str) -> int:
 
 
 def list_devices(endpoints: Sequence[str]) -> None:
-    """Print an empty line once llama.cpp is loaded, then each server's devices as JSON; ggml's words go to stderr."""
+    """Print each server's devices as a line of JSON; ggml's words go to stderr."""
     library().verbose = True
     on_abort(_end)
-    print(flush=True)
     try:
         for endpoint in endpoints:
             print(json.dumps(register([endpoint])), flush=True)

@@ -48,10 +48,10 @@ def planned(wanted: ReplicaSettings, model_settings: ModelSettings) -> list[Repl
     if wanted == ReplicaSettings():
         return [ReplicaPlan("", model_settings)]
     if wanted.rpc:
-        from lacli.llamacpp.rpc import ANSWER_S, register, remote_devices
+        from lacli.llamacpp.rpc import register, remote_devices
 
         # A child process asks first: in this one ggml aborts where a server is absent or of another version.
-        remote_devices(wanted.rpc, ANSWER_S)
+        remote_devices(wanted.rpc)
         register(wanted.rpc)
     there = devices()
     places = placements(wanted, model_settings, there)
