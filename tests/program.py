@@ -33,7 +33,7 @@ IN_BASH = ("bash", "-c", '"$0" -m lacli "$@"; exit $?', sys.executable)
 SECONDS = 60
 """How long a run may take at most, on a very busy machine."""
 
-FAULT = fault_of(1, 1, True)
+FAULT = fault_of(repack=True)
 """What fails with repacked weights in this build, "" where nothing does.
 
 No run uses them then, or says so, unless its test asks for it.

@@ -17,7 +17,6 @@ from lacli.chat.talk import Conversation
 from lacli.chat.transcript import Log, SavedChat
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError
 from lacli.llamacpp.model import giving_way
-from lacli.llamacpp.probe import told_once_a_day
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.session.session import Session
@@ -114,7 +113,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
         notes = [*session.notes, *talk.notes]
         others = commands.differences(saved) if plan.saved else []
-        screen.notes([*(notes if screen.quiet else told_once_a_day(notes)), *others], session.warnings)
+        screen.notes([*notes, *others], session.warnings)
         if repl.interactive:
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
             context = f"{session.model.description}, context {talk.cells:,} tokens{known}"

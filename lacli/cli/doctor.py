@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import sys
@@ -17,25 +16,23 @@ import typer
 
 from lacli import __version__
 from lacli.cli import options
-from lacli.cli.environment import OURS, THEIRS, setting
+from lacli.cli.environment import setting
 from lacli.cli.options import endpoints
-from lacli.errors import LacliError, in_one_line
+from lacli.errors import LacliError, ModelLoadError, in_one_line
 from lacli.hub.names import SMOLLM2, smollm2_file
 from lacli.llamacpp.build import (
-    INSTRUCTIONS,
     LibraryMissing,
     build_words,
     device_words,
-    gpu_here,
+    gpu_kind,
     load_library,
-    processor,
     rebuild_command,
     sound_kind,
 )
-from lacli.llamacpp.devices import beyond_cores, physical_cores
+from lacli.llamacpp.devices import logical_cores, physical_cores
 from lacli.llamacpp.settings import ModelSettings, threads_in
 from lacli.settings import DecodeSettings, ModeName
-from lacli.text.files import free_disk, nearest_folder
+from lacli.text.files import free_disk
 from lacli.text.format import counted, listed, printable, size_in_words
 
 State = Literal["fine", "better", "broken", "unknown"]
@@ -48,18 +45,12 @@ MARKS: dict[State, tuple[str, str]] = {
 }
 """A state's mark, and its colour's code."""
 
-GPU_BACKENDS = {"CUDA", "ROCM", "HIP", "VULKAN", "METAL", "MTL", "SYCL"}
-"""ggml's names of backends that compute on GPUs."""
-
-SMALLEST_MODEL = 98_000_000
-"""Bytes of the smallest model of `lacli list`."""
-
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, and in `todo` what to do about it.
+    """What a check found, and in `todo` what to do about it: sentences and commands, a line each.
 
-    better: it works, and could be better. broken: lacli cannot run. `todo`: a line each; commands as they are typed.
+    better: it works, and could be better. broken: lacli cannot run.
     """
 
     state: State
@@ -98,16 +89,13 @@ def doctor(
     ModelSettings(threads=threads)
     servers = endpoints(rpc)
     checks: dict[str, Callable[[], Finding]] = {
-        "Python": check_python,
         "llama.cpp": check_library,
-        "instructions": check_instructions,
-        "kernels": lambda: check_kernels(threads or physical_cores()),
+        "kernels": check_kernels,
         "ik_llama.cpp": check_ik,
         "devices": check_devices,
         **({"RPC": lambda: check_rpc(servers)} if servers else {}),
-        "cores": lambda: check_cores(threads),
+        "cores": lambda: check_cores(threads or physical_cores()),
         "model cache": check_cache,
-        "environment": lambda: check_variables(os.environ),
         **({} if no_test else {"self-test": lambda: check_answers(threads)}),
     }
     screen, findings = Screen(color=color), dict[str, Finding]()
@@ -115,14 +103,14 @@ def doctor(
         for number, (subject, check) in enumerate(checks.items(), start=1):
             say(f"looking at {subject} ({number} of {len(checks)})", subject)
             findings[subject] = guarded(check)
-    broken = [subject for subject, finding in findings.items() if finding.state == "broken"]
+    usable = all(finding.state != "broken" for finding in findings.values())
     if json:
         found = [{"subject": subject, **asdict(finding)} for subject, finding in findings.items()]
-        screen.line(dumps({"version": __version__, "usable": not broken, "findings": found}, ensure_ascii=False))
+        screen.line(dumps({"version": __version__, "usable": usable, "findings": found}, ensure_ascii=False))
     else:
         colored = console(sys.stdout, color).color_system is not None
         screen.line(report(findings, get_terminal_size().columns, colored=colored), colored=True)
-    if broken:
+    if not usable:
         raise typer.Exit(1)
 
 
@@ -136,55 +124,33 @@ def guarded(check: Callable[[], Finding]) -> Finding:
         return Finding("unknown", f"cannot tell: {in_one_line(error)}")
 
 
-def check_python() -> Finding:
-    return Finding("fine", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-
-
 def check_library() -> Finding:
-    """llama.cpp loads, and which one it is."""
+    """Load llama.cpp."""
     try:
-        build = load_library().build
+        words = build_words(load_library().build)
     except LibraryMissing as error:
-        _, kind = gpu_here()
-        command = rebuild_command(*([kind] if kind else []), as_before=False)
-        todo = ["install what the reason names, or build it again:", command]
-        return Finding("broken", f"llama-cpp-python does not load: {error}", todo=todo)
-    return Finding("fine", build_words(build))
+        kinds = [kind] if (kind := gpu_kind()) else []
+        todo = ["install what the reason names, or build it again:", rebuild_command(*kinds)]
+        return Finding("broken", f"llama-cpp-python does not load: {error}", todo)
+    return Finding("fine", f"{words}, Python {platform.python_version()} on {platform.system()} {platform.machine()}")
 
 
-def check_instructions() -> Finding:
-    """Instruction sets that the build uses; one for any processor leaves the fast ones unused.
-
-    A build without AMX is no worse: it may be the sound one here (`sound_kind`).
-    """
-    built_with = {name for backend in load_library().build.backends for name in backend.features}
-    used = [name for name in INSTRUCTIONS if name in built_with]
-    words = f"{', '.join(used) or 'no vector instructions'} in use"
-    flags = processor().flags
-    left = [name for name, flag in INSTRUCTIONS.items() if flag in flags and name not in used]
-    if unused := [name for name in left if name != "AMX_INT8"]:
-        words += f"; llama.cpp was built without {', '.join(unused)}, which this processor has"
-        return Finding("better", words, [rebuild_command("native")])
-    return Finding("fine", words)
-
-
-def check_kernels(threads: int) -> Finding:
-    """The kernels for several rows compute rightly here; a child process tries them now."""
+def check_kernels() -> Finding:
+    """Let a child process try the kernels for several rows again."""
     from lacli.llamacpp import probe
 
     probe.forget()
-    fault = probe.trial(threads, threads, repack=True)
-    without = fault and probe.trial(threads, threads, repack=False)
-    if not fault:
-        return Finding("fine", "batches of several rows give the right numbers")
-    words, todo = "this build fails on this processor", [rebuild_command(sound_kind())]
-    if without:
-        return Finding("broken", f"{words}: {without}", todo)
-    return Finding("better", f"{words}: {fault}; lacli leaves the faster kernels out (--no-repack)", todo)
+    try:
+        _, fault = probe.proven(ModelSettings())
+    except ModelLoadError as error:
+        return Finding("broken", error.what, [rebuild_command(sound_kind())])
+    if fault:
+        return Finding("better", f"{probe.KERNELS_OFF} (--no-repack)", [rebuild_command(sound_kind())])
+    return Finding("fine", "batches of several rows give the right numbers")
 
 
 def check_ik() -> Finding:
-    """The second engine, which is faster on processors: whether it is there and runs on this one."""
+    """Look for the second engine, which is faster on processors."""
     from lacli.ik.choice import INSTALL, machine_hindrance
     from lacli.ik.library import version
 
@@ -196,69 +162,49 @@ def check_ik() -> Finding:
 
 
 def check_devices() -> Finding:
-    """A GPU that this llama.cpp uses, or could use after another build."""
-    build, devices = load_library()
-    if any(device.is_gpu for device in devices):
+    """Look for a GPU that this llama.cpp uses, or could use after another build."""
+    devices, kind = load_library().devices, gpu_kind()
+    if not kind or any(device.is_gpu for device in devices):
         return Finding("fine", "; ".join(map(device_words, devices)))
-    found, kind = gpu_here()
-    if kind is None:
-        return Finding("fine", "no GPU found; the processor computes (device CPU)")
-    if {backend.name.upper() for backend in build.backends} & GPU_BACKENDS:
-        words = f"{found} is here and llama.cpp was built for a GPU, but it finds none"
-        return Finding("better", words, ["update its driver, or give this container access (docker run --gpus all)"])
-    return Finding("better", f"{found} is here, but this llama.cpp does not use it", [rebuild_command(kind)])
+    todo = ["update its driver, give this container access (docker run --gpus all), or:", rebuild_command(kind)]
+    return Finding("better", "a GPU is here, and this llama.cpp does not use it", todo)
 
 
 def check_rpc(servers: Sequence[str]) -> Finding:
-    """The devices of these servers."""
+    """Ask these servers for their devices."""
     from lacli.llamacpp import rpc
 
     try:
-        found = rpc.remote_devices(servers, rpc.ANSWER_S)
+        found = rpc.remote_devices(servers)
     except LacliError as error:
         return Finding("broken", error.what, [error.hint] if error.hint else [])
     return Finding("fine", "; ".join(map(device_words, found)))
 
 
 def check_cores(threads: int) -> Finding:
-    """Threads against cores and a container's limit: llama.cpp's threads wait for each other."""
-    cores, limit = physical_cores(), cpu_limit()
-    words = f"{counted(cores, 'physical core')}, -t is {threads or cores}{'' if threads else ' by default'}"
-    if told := beyond_cores(threads or cores):
-        return Finding("better", f"{told}: its threads wait for each other", ["leave -t out"])
-    if limit is not None and max(1, math.floor(limit)) < (threads or cores):
-        words += f"; but this container may use {limit:g} of them, and threads wait for each other"
-        return Finding("better", words, [f"export LACLI_THREADS={max(1, math.floor(limit))}"])
+    """Compare `threads` with the cores and a container's limit: llama.cpp's threads wait for each other."""
+    words = f"{counted(physical_cores(), 'physical core')}, -t is {threads}"
+    usable = min(logical_cores(), max(1, int(cpu_limit())))
+    if threads > usable:
+        words += f", and this process may use {counted(usable, 'core')}: threads wait for each other"
+        return Finding("better", words, [f"export LACLI_THREADS={usable}"])
     return Finding("fine", f"{words}; load {os.getloadavg()[0]:.1f}")
 
 
-def cpu_limit(control_group: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Cores that a container's control group (version 2) leaves; None without a limit."""
+def cpu_limit(control_group: Path = Path("/sys/fs/cgroup")) -> float:
+    """Return the cores that a container's control group (version 2) leaves, all of the machine's without a limit."""
     with suppress(OSError, ValueError):
         quota, period = (control_group / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    return None
+        return int(quota) / int(period)
+    return logical_cores()
 
 
 def check_cache() -> Finding:
-    """The folder of models, and the free disk there."""
+    """Look at the folder of models and the free disk there."""
     from lacli.hub.cache import cache_folder
 
-    place = cache_folder()
-    free, found = free_disk(place), nearest_folder(place)
-    words, another = f"{place}: {size_in_words(free)} free", "or name another folder: export HF_HUB_CACHE=FOLDER"
-    if not (found.is_dir() and os.access(found, os.W_OK | os.X_OK)):
-        return Finding("better", f"{words}; it is not writable", [f"make it writable, {another}"])
-    if free < SMALLEST_MODEL:
-        return Finding("better", f"{words}, too little for a model", [f"make room, {another}"])
-    return Finding("fine", words)
-
-
-def check_variables(environ: Mapping[str, str]) -> Finding:
-    """The variables that set defaults."""
-    given = [name for name in sorted(environ) if name.startswith((OURS, THEIRS)) and environ[name]]
-    shown = [f"{name}={'...' if 'KEY' in name else environ[name]}" for name in given]
-    return Finding("fine", ", ".join(shown) or f"no {OURS} or {THEIRS} variable is set")
+    folder = cache_folder()
+    return Finding("fine", f"{folder}: {size_in_words(free_disk(folder))} free")
 
 
 def check_answers(threads: int) -> Finding:
@@ -269,7 +215,7 @@ def check_answers(threads: int) -> Finding:
     try:
         plain, lookahead = (answer_tokens(path, mode, threads) for mode in ("plain", "lookahead"))
     except Exception as error:  # whatever keeps it from answering, lacli does not work
-        return Finding("broken", f"{SMOLLM2} does not answer: {error}", todo=[f"lacli run -v {SMOLLM2} Hi shows more"])
+        return Finding("broken", f"{SMOLLM2} does not answer: {error}", [f"lacli run -v {SMOLLM2} Hi shows more"])
     if plain != lookahead:
         todo = [f"lacli check {SMOLLM2} says whether rounding is the reason"]
         return Finding("better", f"{SMOLLM2} answers plain decoding and lookahead differently", todo)
@@ -291,13 +237,12 @@ def answer_tokens(path: Path, mode: ModeName, threads: int) -> Sequence[int]:
 
 
 def report(findings: Mapping[str, Finding], columns: int, *, colored: bool) -> str:
-    """A line for each subject, what to do below it, and a sentence at the end."""
+    """Write a line for each subject with what to do below it, and a sentence at the end."""
     from lacli.terminal.screen import wrapped
 
     lines = [f"lacli {__version__}", ""]
     for subject, finding in findings.items():
         mark, code = MARKS[finding.state]
-        # The value of a variable may hold control codes.
         line = wrapped(f"{mark} {subject:<13} {printable(finding.words)}", columns)
         lines.append(f"\x1b[1;{code}m{mark}\x1b[0m{line.removeprefix(mark)}" if colored else line)
         # A command stays in one piece, so that it can be copied.

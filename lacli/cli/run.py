@@ -85,7 +85,6 @@ class Loading:
     ) -> Iterator[Session]:
         """Load the model: for a question, or for several of its kind, `parallel` at a time."""
         from lacli.llamacpp.model import giving_way
-        from lacli.llamacpp.probe import told_once_a_day
         from lacli.session.session import Session
         from lacli.terminal.screen import loading_model
         from lacli.text.records import state_file
@@ -107,7 +106,7 @@ class Loading:
             )
         with opened as session:
             session.use_known(state_file())
-            screen.notes(session.notes if screen.quiet else told_once_a_day(session.notes), session.warnings)
+            screen.notes(session.notes, session.warnings)
             yield session
 
 

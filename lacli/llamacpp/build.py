@@ -1,4 +1,4 @@
-"""The installed llama.cpp: its files, its versions in words, and the command that builds it again.
+"""The installed llama.cpp: its files, this processor and its GPUs, and the command that builds it again.
 
 Only `load_library` loads it; the rest also describes a build that crashes or is missing.
 """
@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
@@ -21,7 +20,7 @@ from lacli.errors import in_one_line
 
 if TYPE_CHECKING:
     from lacli.llamacpp.devices import Device
-    from lacli.llamacpp.library import Backend, Build
+    from lacli.llamacpp.library import Build
 
 PACKAGE = "llama-cpp-python"
 PYTHON = sys.executable or "python3"
@@ -41,27 +40,6 @@ CMAKE_ARGUMENTS: dict[Kind, str] = {
     "native": "-DGGML_NATIVE=on",
     "no-amx": "-DCMAKE_CXX_FLAGS=-mno-amx-int8",
 }
-
-INSTRUCTIONS = {
-    **{name: name.lower() for name in ("AVX", "AVX2", "F16C", "FMA", "AVX_VNNI")},
-    "AVX512": "avx512f",
-    **{name: name.lower() for name in ("AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8", "SVE")},
-    "NEON": "asimd",
-    "DOTPROD": "asimddp",
-    "FP16_VA": "asimdhp",
-    "MATMUL_INT8": "i8mm",
-}
-"""ggml's names of instruction sets, and Linux's flags of the processors with them."""
-
-VENDORS: dict[str, tuple[str, Kind]] = {
-    "0x10de": ("an NVIDIA GPU", "cuda"),
-    "0x1002": ("an AMD GPU", "vulkan"),
-    "0x8086": ("an Intel GPU", "vulkan"),
-}
-"""GPUs and the build for them, by their makers' PCI numbers."""
-
-DRIVER_S = 2.0
-"""Seconds for NVIDIA's driver to answer; a broken one may never do."""
 
 
 class LibraryMissing(Exception):
@@ -93,7 +71,7 @@ def load_library() -> Library:
 
 
 def library_files() -> list[Path]:
-    """Files of the libraries that llama_cpp would load."""
+    """Return the files of the libraries that llama_cpp would load."""
     spec = find_spec("llama_cpp")
     package = Path(spec.origin).parent if spec and spec.origin else Path()
     # llama_cpp reads this variable too, and the build described must be the one that it loads.
@@ -124,53 +102,34 @@ def processor() -> Processor:
     return Processor(name, tuple(said.get("flags", said.get("Features", "")).split()))
 
 
-def gpu_here() -> tuple[str, Kind | None]:
-    """A GPU of this machine, used or not, and the build for it; "" and None without one."""
+def gpu_kind() -> Kind | None:
+    """Return the build for the GPU of this machine, whether the installed one uses it or not; None without a GPU."""
     if platform.system() == "Darwin":
-        return ("Apple's GPU", "metal") if platform.machine() == "arm64" else ("", None)
-    with suppress(OSError, subprocess.SubprocessError):  # no driver, or one that does not answer
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        names = subprocess.run(query, capture_output=True, text=True, timeout=DRIVER_S, check=True).stdout.strip()
-        if names:
-            return names.splitlines()[0], "cuda"
+        return "metal" if platform.machine() == "arm64" else None
     if Path("/dev/nvidia0").exists():
-        return VENDORS["0x10de"]
-    if Path("/dev/kfd").exists():
-        return VENDORS["0x1002"]
-    for path in sorted(Path("/sys/class/drm").glob("card?/device/vendor")):
-        with suppress(OSError):
-            if found := VENDORS.get(path.read_text().strip()):
-                return found
-    return "", None
+        return "cuda"
+    return "vulkan" if Path("/dev/kfd").exists() else None
 
 
 def sound_kind() -> Kind:
-    """The build to try after one that fails here: without AMX if the processor has it, else with its own instructions.
+    """Return the build to try after one that fails here: without AMX if the processor has it, else a native one.
 
     GCC 12.2 makes the set-up of ggml's AMX kernels crash (llama.cpp issue 20824); GCC 12.4, 13.3, 14 and clang do not.
     """
     return "no-amx" if "amx_int8" in processor().flags else "native"
 
 
-def rebuild_command(*kinds: Kind, as_before: bool = True) -> str:
-    """The command of a shell, PowerShell on Windows, that builds llama.cpp again for this Python.
-
-    `as_before`: with the backends of the installed build, by the names of its libraries, beside `kinds`.
-    """
+def rebuild_command(*kinds: Kind) -> str:
+    """Return the shell's command that builds llama.cpp again for this Python, with its present backends and `kinds`."""
     names = {name for path in library_files() for name in re.findall(r"ggml-(\w+)", path.name)}
-    before = [kind for kind in CMAKE_ARGUMENTS if as_before and kind in names]
+    before = [kind for kind in CMAKE_ARGUMENTS if kind in names]
     arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in dict.fromkeys([*before, *kinds]))
-    on_windows = platform.system() == "Windows"
-    # PowerShell runs a quoted program only after an ampersand.
-    python = f"& '{PYTHON}'" if on_windows else shlex.quote(PYTHON)
-    pip = f"{python} -m pip install --force-reinstall --no-cache-dir '{_requirement()}'"
-    if not arguments:
-        return pip
-    return f'$env:CMAKE_ARGS="{arguments}"; {pip}' if on_windows else f'CMAKE_ARGS="{arguments}" {pip}'
+    pip = f"{shlex.quote(PYTHON)} -m pip install --force-reinstall --no-cache-dir '{_requirement()}'"
+    return f'CMAKE_ARGS="{arguments}" {pip}' if arguments else pip
 
 
 def _requirement() -> str:
-    """llama-cpp-python with the range of versions in lacli's metadata; without one where lacli is not installed."""
+    """Return llama-cpp-python with the versions in lacli's metadata; without them where lacli is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     with suppress(PackageNotFoundError):
@@ -181,29 +140,20 @@ def _requirement() -> str:
 
 
 def version_lines(library: Library) -> list[str]:
-    """A line for the library, one for each backend, one for each device."""
+    """Return a line for the library, one for what it was built with, and one for each device."""
     build, devices = library
-    return [
-        build_words(build),
-        *(f"backend {backend_words(backend)}" for backend in build.backends),
-        *(f"device {device_words(device)}" for device in devices),
-    ]
+    return [build_words(build), build.features, *(f"device {device_words(device)}" for device in devices)]
 
 
 def build_words(build: Build) -> str:
-    """llama-cpp-python's version with those of llama.cpp and ggml, if known."""
+    """Return llama-cpp-python's version with those of llama.cpp and ggml, if known."""
     versions = {"llama.cpp": build.llama, "ggml": build.ggml, "commit": build.commit}
     inside = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     return f"{PACKAGE} {build.python}" + (f" ({inside})" if inside else "")
 
 
-def backend_words(backend: Backend) -> str:
-    """A backend's name and the features of its build: CPU: AVX2, FMA."""
-    return f"{backend.name}: {', '.join(backend.features)}" if backend.features else backend.name
-
-
 def device_words(device: Device) -> str:
-    """A device's name, description and memory: CUDA0: NVIDIA H200, 138.2 of 139.8 GiB free."""
+    """Return a device's name, description and memory: CUDA0: NVIDIA H200, 138.2 of 139.8 GiB free."""
     words = f"{device.name}: {device.description.strip()}"
     if not device.total:
         return words

@@ -9,7 +9,7 @@ import re
 import sys
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -267,59 +267,26 @@ def devices(*, memory: bool = True) -> list[Device]:
     return found_devices(declared(*FUNCTIONS), memory=memory)
 
 
-class Backend(NamedTuple):
-    """A part of llama.cpp that computes: ggml's name of it ("CPU", "CUDA") and the features of its build ("AVX2")."""
-
-    name: str
-    features: tuple[str, ...] = ()
-
-
 class Build(NamedTuple):
     """Versions of llama-cpp-python, llama.cpp and its ggml; "" where the library does not say.
 
-    `commit`: llama.cpp's, shortened, with "-dirty" where it was changed.
+    `commit`: llama.cpp's, shortened, with "-dirty" where it was changed. `features`: llama_print_system_info's line of
+    backends and their features, such as `CPU : AVX2 = 1 | FMA = 1 | CUDA : ARCHS = 800 |`.
     """
 
     python: str
     llama: str
     ggml: str
     commit: str
-    backends: tuple[Backend, ...]
+    features: str
 
 
 def build() -> Build:
     """Describe this llama.cpp without loading a model."""
     library()
-    ggml = declared(
-        ("ggml_backend_reg_count", [], ctypes.c_size_t),
-        ("ggml_backend_reg_get", [ctypes.c_size_t], ctypes.c_void_p),
-        ("ggml_backend_reg_name", [ctypes.c_void_p], ctypes.c_char_p),
-    )
-    registered = map(ggml.ggml_backend_reg_get, range(ggml.ggml_backend_reg_count()))
-    names = [ggml.ggml_backend_reg_name(backend).decode() for backend in registered]
-    return Build(
-        version(),
-        _version_of("llama_version"),
-        _version_of("ggml_version"),
-        _version_of("ggml_commit"),
-        tuple(backends(names, lib.llama_print_system_info().decode("utf-8", "replace"))),
-    )
-
-
-def backends(names: Sequence[str], system_info: str) -> list[Backend]:
-    """Backends with their features, from llama_print_system_info's `CPU : AVX2 = 1 | FMA = 1 | CUDA : ARCHS = 800 |`.
-
-    A feature of value 1 stands for itself, one of value 0 is left out, others keep their value.
-    """
-    features: dict[str, list[str]] = {name: [] for name in names}
-    owner = CPU
-    for part in system_info.split("|"):
-        *before, setting = part.split(" : ", 1)
-        owner = before[0].strip() if before else owner
-        feature, _, value = map(str.strip, setting.partition("="))
-        if feature and value not in ("", "0"):
-            features.setdefault(owner, []).append(feature if value == "1" else f"{feature} {value}")
-    return [Backend(name, tuple(found)) for name, found in features.items()]
+    features = lib.llama_print_system_info().decode("utf-8", "replace").strip()
+    llama, ggml, commit = map(_version_of, ("llama_version", "ggml_version", "ggml_commit"))
+    return Build(version(), llama, ggml, commit, features)
 
 
 def _version_of(function: str) -> str:

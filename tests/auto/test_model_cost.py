@@ -19,7 +19,7 @@ from lacli.auto.model_cost import KIND, cost_key, cost_of, device_names, known_c
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.decode import Decoder
 from lacli.llamacpp.devices import Device, with_threads
-from lacli.llamacpp.library import Backend, build, devices
+from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.session.session import Session
 from lacli.settings import DecodeSettings
@@ -89,8 +89,8 @@ def test_the_key_depends_on_what_changes_a_steps_time(model: Path, change: dict[
 
 def test_the_key_depends_on_the_models_content_and_the_build(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, here = key_of(model), build()
-    for features in (("AVX2",), ("AVX2", "AMX_INT8"), ()):
-        other = here._replace(backends=(Backend("CPU", features),))
+    for features in ("CPU : AVX2 = 1 |", "CPU : AVX2 = 1 | AMX_INT8 = 1 |", ""):
+        other = here._replace(features=features)
         monkeypatch.setattr(f"{MODULE}.build", lambda other=other: other)
         assert key_of(model) != key
     monkeypatch.setattr(f"{MODULE}.build", lambda: here)
