@@ -27,7 +27,7 @@ Reading = Callable[[int], AbstractContextManager[Read]]
 """Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
 
 
-def unseen(tokens: int, threads: int = 0) -> AbstractContextManager[Read]:
+def unseen(tokens: int) -> AbstractContextManager[Read]:
     """Show nothing while a prompt is read."""
     return nullcontext(unread)
 

@@ -87,7 +87,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
     with ExitStack() as stack:
         if can_edit(plan.color):
             # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
-            stack.enter_context(hidden_keys(edited=True))
+            stack.enter_context(hidden_keys())
         # Under -q too: the log was asked for.
         log = stack.enter_context(Log(plan.log, screen.warn))
         with loading_model(screen, verbose=plan.verbose) as loading:

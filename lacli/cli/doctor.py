@@ -101,7 +101,7 @@ def doctor(
     screen, findings = Screen(color=color), dict[str, Finding]()
     with screen.waiting() as say:
         for number, (subject, check) in enumerate(checks.items(), start=1):
-            say(f"looking at {subject} ({number} of {len(checks)})", subject)
+            say(f"looking at {subject} ({number} of {len(checks)})")
             findings[subject] = guarded(check)
     usable = all(finding.state != "broken" for finding in findings.values())
     if json:

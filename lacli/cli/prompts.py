@@ -30,7 +30,7 @@ from lacli.text.template import as_messages
 if TYPE_CHECKING:
     from lacli.cli.prompt_options import PromptOptions
     from lacli.cli.run import Loading, Output
-    from lacli.terminal.waiting import Say
+    from lacli.terminal.screen import Say
 
 REFRESH_S = 0.25
 """Seconds after which the line about the progress is written anew: nobody reads faster changes."""
@@ -263,7 +263,7 @@ class PromptList:
             tokens = self._tokens + sum(run.tokens for run in [*self._running.values()])
             count = f"{len(self._rows) - len(self._left) + self._done:,}/{len(self._rows):,}"
             rate = tokens / (perf_counter() - self._begin)
-            say(f"{count} answers, {rate:,.1f} tokens/s together", f"{count} answers", count)
+            say(f"{count} answers, {rate:,.1f} tokens/s together")
             with suppress(Empty):
                 arrival = self._arrivals.get(timeout=REFRESH_S)
                 if isinstance(arrival, BaseException):

@@ -18,7 +18,7 @@ from lacli.llamacpp.devices import total_memory
 from lacli.llamacpp.gguf import Header
 from lacli.llamacpp.model import LARGEST_DEFAULT_CONTEXT
 from lacli.terminal.screen import wrapped
-from lacli.text.format import DAY, age_in_words, columns, printable, size_in_words, tokens_in_words
+from lacli.text.format import DAY, age_in_words, columns, printable, size_in_words
 
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
 ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
@@ -190,6 +190,6 @@ def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
         size_in_words(model.size),
         size_in_words(running_memory(header)) if header else "-",
         header.file_type if header else "-",
-        tokens_in_words(header.context if header else 0),
+        f"{header.context:,}" if header and header.context else "-",
         used if model.last_used else "-",
     )

@@ -10,8 +10,7 @@ from lacli.session.generation import Answer
 from lacli.session.session import Session
 from lacli.settings import SOURCES, DecodeSettings, Detail
 from lacli.stats import Finish, RunStatistics
-from lacli.terminal.charts import histogram
-from lacli.text.format import counted
+from lacli.text.format import counted, histogram
 from lacli.tree import Origin
 
 MARGIN = 34

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
@@ -80,7 +80,7 @@ class Session(Closing):
         `cost`: what steps cost here, where it was measured before. `replicas`: how many copies of the model answer
         together, and where; None for one. `texts`: answers that a Model decodes at a time in this session's context;
         None where it decodes its own. `often_alone`: mostly one of them decodes. `loading`: as LlamaModel takes it.
-        `reading`: as Decoder takes it, and gets the `threads` of this process that read.
+        `reading`: as Decoder takes it.
         """
         model_settings, fault = proven(model_settings)
         self.notes = [fault] if fault else []
@@ -244,13 +244,11 @@ class Session(Closing):
     ) -> Decoder:
         """A decoder that draws as this session does, in a context of the same model or in those of several copies."""
         make_mode = AutoModes(self._cost)
-        # No advice to type a smaller -t: threads that give way do it themselves.
-        reading = partial(self._reading, threads=0 if self.gives_way else self.threads)
         if isinstance(engine, Mapping):
             # Where no copies were asked for the only one has no name.
             group = engine[""] if "" in engine else ReplicaGroup(engine.values())
-            return kind(group, settings, self._verifier(), make_mode=make_mode, reading=reading)
-        return kind(engine, settings, self._verifier(), make_mode=make_mode, reading=reading)
+            return kind(group, settings, self._verifier(), make_mode=make_mode, reading=self._reading)
+        return kind(engine, settings, self._verifier(), make_mode=make_mode, reading=self._reading)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.

@@ -9,10 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
-from select import select
 from threading import Lock, Thread
 from time import monotonic
-from typing import Any
 
 from lacli.text.files import is_terminal
 
@@ -22,8 +20,8 @@ if sys.platform != "win32":
 RESET = b"\x1b[0m\x1b[J\x1b[?2004l\x1b[?25h\n"
 """Ends a prompt drawn by prompt_toolkit: no colour, nothing below, no bracketed paste, a cursor, a new line."""
 
-MODES = 3
-"""The index of the flags ECHO and ICANON in a terminal's attributes (termios's lflag)."""
+LFLAG = 3
+"""The index of the flags ECHO and ICANON in a terminal's attributes."""
 
 _undoing: list[Callable[[], None]] = []
 
@@ -57,19 +55,15 @@ def ctrl_c_ends_at_once() -> Iterator[None]:
     if before is signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
         yield
         return
-    with _listening():
-        signal.signal(signal.SIGINT, _end)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
+    with _listening(), _handled_by_end([signal.SIGINT]):
+        yield
 
 
 @contextmanager
 def second_ctrl_c_ends(nervous_s: float = 0.0) -> Iterator[None]:
     """End the process at the second Ctrl-C inside: the first one may wait for a call of llama.cpp.
 
-    `nervous_s`: seconds after the first one in which others count as that one.
+    `nervous_s`: ignore a repeated SIGINT within this many seconds; `timeout` sends two.
     """
     with _listening(endured=1, nervous_s=nervous_s):
         yield
@@ -92,21 +86,65 @@ def undone(undo: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
-    """Call `undo` before a signal ends the process; its exit code is then 128 + the signal's number."""
-    if sys.platform == "win32":
+def hidden_keys() -> Iterator[None]:
+    """Hide keys typed on stdout's terminal; they wait for the next program that reads.
+
+    The terminal is restored before a signal ends the process, whose exit code is then 128 + the signal's number.
+    """
+    if sys.platform == "win32" or not is_terminal(sys.stdout) or not _in_front():
         yield
         return
-    deadly = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    numbers = [number for number in deadly if signal.getsignal(number) is signal.SIG_DFL]
-    with undone(undo), _listening():
+    found = termios.tcgetattr(1)
+    hidden = [*found[:LFLAG], found[LFLAG] & ~termios.ECHO, *found[LFLAG + 1 :]]
+
+    def show() -> None:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(1, termios.TCSANOW, found)
+
+    def put_back() -> None:
+        show()
+        with suppress(OSError):
+            os.write(1, RESET)
+
+    deadly = [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+    with undone(put_back), _listening(), _handled_by_end(deadly):
+        termios.tcsetattr(1, termios.TCSANOW, hidden)
         try:
-            for number in numbers:
-                signal.signal(number, _end)
             yield
         finally:
-            for number in numbers:
-                signal.signal(number, signal.SIG_DFL)
+            show()
+
+
+def _in_front() -> bool:
+    """Whether the process may change the terminal; the system stops a background job that tries."""
+    try:
+        return os.tcgetpgrp(1) == os.getpgrp()
+    except OSError:  # it is not the terminal that we were started from, and has no jobs of ours
+        return True
+
+
+@contextmanager
+def wakeup_fd_kept() -> Iterator[None]:
+    """Return signals to the listening thread after an event loop, which takes them for itself."""
+    before = signal.set_wakeup_fd(-1)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+
+
+@contextmanager
+def _handled_by_end(numbers: list[signal.Signals]) -> Iterator[None]:
+    """Let these signals end the process at once inside, except those that are ignored."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    try:
+        for number in heeded:
+            signal.signal(number, _end)
+        yield
+    finally:
+        for number in heeded:
+            signal.signal(number, before[number])
 
 
 @contextmanager
@@ -132,16 +170,6 @@ def _listening(endured: float = inf, nervous_s: float = 0.0) -> Iterator[None]:
         os.close(heard)
 
 
-@contextmanager
-def wakeup_fd_kept() -> Iterator[None]:
-    """Return signals to the listening thread after an event loop, which takes them for itself."""
-    before = signal.set_wakeup_fd(-1)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-
-
 def _listen(heard: int, endured: float, nervous_s: float) -> None:
     """Read signal numbers as they arrive, until the other end is closed."""
     pressed, counted = 0, -inf
@@ -161,77 +189,3 @@ def _end(number: int, frame: object) -> None:
             ctypes.pythonapi.PyOS_setsig(number, None)
             signal.raise_signal(number)
         os._exit(128 + number)
-
-
-class TypedKeys:
-    """Shows and hides typed keys on stdout's terminal."""
-
-    def __init__(self, *, edited: bool) -> None:
-        self._edited = edited
-        self._found: list[Any] | None = None
-
-    def hide(self) -> None:
-        """Hide typed keys, unless another program hides them already or owns the terminal."""
-        with suppress(OSError, termios.error):
-            found = termios.tcgetattr(1)
-            if found[MODES] & termios.ECHO and _in_front():
-                self._found = found
-                hidden = [*found[:MODES], found[MODES] & ~termios.ECHO, *found[MODES + 1 :]]
-                termios.tcsetattr(1, termios.TCSANOW, hidden)
-
-    def show(self) -> None:
-        """Restore the terminal as `hide` found it."""
-        found, self._found = self._found, None
-        with suppress(OSError, termios.error):
-            if found and _in_front():
-                termios.tcsetattr(1, termios.TCSANOW, found)
-
-    def stop(self, number: int, frame: object) -> None:
-        """Stop the process, as Ctrl-Z asks, and hide the keys again when it continues."""
-        hidden = self._found is not None
-        self.show()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-        signal.signal(number, self.stop)
-        if hidden:
-            self.hide()
-
-    def put_back(self) -> None:
-        """Show typed keys and end a drawn prompt, before the process ends."""
-        self.show()
-        with suppress(OSError):
-            # A terminal that takes nothing now would hold everything up.
-            if self._edited and select([], [1], [], 0)[1]:
-                os.write(1, RESET)
-
-
-@contextmanager
-def hidden_keys(*, edited: bool = False) -> Iterator[None]:
-    """Hide keys typed on stdout's terminal; they wait for the next program that reads.
-
-    The terminal is restored at every kind of end, and while Ctrl-Z stops the process. `edited`: prompt_toolkit may have
-    drawn a prompt on it.
-    """
-    if sys.platform == "win32" or not is_terminal(sys.stdout):
-        yield
-        return
-    keys, stops = TypedKeys(edited=edited), signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL
-    with undone_by_signals(keys.put_back):
-        try:
-            keys.hide()
-            if stops:
-                signal.signal(signal.SIGTSTP, keys.stop)
-            yield
-        finally:
-            with without_ctrl_c():
-                if stops:
-                    signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-                keys.show()
-
-
-def _in_front() -> bool:
-    """Whether the process may change the terminal; the system stops a background job that tries."""
-    try:
-        return os.tcgetpgrp(1) == os.getpgrp()
-    except OSError:  # it is not the terminal that we were started from, and has no jobs of ours
-        return True

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from textwrap import fill
-from time import perf_counter, process_time
+from threading import Lock, Timer
+from time import perf_counter
 from typing import TextIO
 
 from rich.console import Console
@@ -18,12 +19,9 @@ from rich.text import Text
 
 from lacli.errors import LacliError, OutputError, reason_of
 from lacli.settings import Switch
-from lacli.stats import MIN_CORE_SHARE
-from lacli.terminal.charts import drawable
-from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone_by_signals
-from lacli.terminal.waiting import Say, counting, reading_words, waiting_line
+from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone
 from lacli.text.files import is_terminal
-from lacli.text.format import printable
+from lacli.text.format import counted, printable
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
@@ -39,20 +37,20 @@ ORIGIN_COLORS: dict[Origin, int] = {
 Terminals choose 1 to 6 to be read on their own background, but blue is too dark on a black one.
 """
 
-BUSY = "the machine is busy, Ctrl-C and -t 1 may be faster"
+IN_ASCII = str.maketrans("█■·…±", "##.~~")
+"""A character of ASCII for each that charts and tables draw with."""
 
-BUSY_AFTER_S = 3.0
-"""Seconds of reading a prompt after which a busy machine is told: with two threads of two cores taken by other programs
-a prompt of 1,094 tokens took 98 s, and with one thread 6 s.
-"""
+SHOWN_AFTER_S = 0.3
+"""Seconds of work without a line: the bundled model is loaded in 0.03 s, and would only make one flash."""
+
+ERASE = "\r\x1b[K"
+
+Say = Callable[[str], None]
 
 REASONING_CODE = "2"
 """The terminal's code for reasoning before an answer: dim."""
 
 RESET = "\x1b[0m"
-
-NO_COLUMNS = 80
-"""Columns of a terminal that says it has none, as Python takes it."""
 
 TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
 
@@ -91,7 +89,9 @@ class Screen:
 
     def write(self, pieces: Iterable[Piece]) -> None:
         """Print answer text at once. Raises OutputError if stdout cannot take it, BrokenPipeError without a reader."""
-        for piece in _shown(pieces) if self._on_terminal else pieces:
+        for piece in pieces:
+            if self._on_terminal:
+                piece = replace(piece, text=printable(piece.text, lines=True))
             if piece.text:
                 style = self._style(piece)
                 # In one write: whatever ends the program between two tokens, no colour stays on.
@@ -147,45 +147,55 @@ class Screen:
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         bar = Progress(*columns, console=self._errors, transient=True)
-        with undone_by_signals(_show_cursor), bar:
+        with bar:
             task = bar.add_task(words, total=total)
             yield lambda: bar.advance(task)
 
     @contextmanager
     def waiting(self, *, shown: bool = True) -> Iterator[Say]:
-        """Show a line on stderr about what is done inside once that takes long, if it is a terminal, unless quiet."""
-        if not (shown and self._can_wait):
-            yield lambda *forms: None
+        """Show a line on stderr about what is done inside once that takes long, if it is a terminal, unless quiet.
+
+        Yields the function that sets its words.
+        """
+        if not (shown and self._errors.is_interactive and is_terminal(sys.stderr) and not self.quiet):
+            yield lambda words: None
             return
-        with waiting_line(sys.stderr, lambda: self.width) as say:
-            yield say
+        line = WaitingLine(sys.stderr, lambda: self.width)
+        # The work itself may be one long call of llama.cpp, so a thread draws the line for the first time.
+        timer = Timer(SHOWN_AFTER_S, line.show)
+        timer.daemon = True
+        with undone(line.erase):
+            timer.start()
+            try:
+                yield line.say
+            finally:
+                timer.cancel()
+                line.erase()
 
     @contextmanager
-    def reading(self, tokens: int, *, shown: bool = True, threads: int = 0) -> Iterator[Callable[[int], None]]:
-        """Show how many of a prompt's `tokens` are read; call what it yields with their number after each part.
-
-        `threads`: of this process that read it, more of which than the machine has room for are told; 0 if unknown.
-        """
-        begin, core_begin = perf_counter(), process_time()
+    def reading(self, tokens: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+        """Show how many of a prompt's `tokens` are read; call what it yields with their number after each chunk."""
+        begin = perf_counter()
         with self.waiting(shown=shown and tokens > 0) as say:
 
             def read(done: int) -> None:
-                seconds = perf_counter() - begin
-                busy = seconds > BUSY_AFTER_S and process_time() - core_begin < MIN_CORE_SHARE * threads * seconds
-                told = [f"reading {done:,}/{tokens:,}: {BUSY}"] if busy and threads > 1 else []
-                say(*told, *reading_words(done, tokens, done / seconds if seconds else 0.0))
+                say(f"reading the prompt: {done:,}/{tokens:,} tokens{_speed(done, begin)}")
 
-            read(0)
+            say(f"reading the prompt: 0/{tokens:,} tokens")
             yield read
 
     @contextmanager
-    def answering(self, *, shown: bool) -> Iterator[Callable[[int], None] | None]:
-        """Show how many tokens an answer has whose text is not seen; call what it yields with those of each step.
-
-        None where no line is shown.
-        """
+    def answering(self, *, shown: bool) -> Iterator[Callable[[int], None]]:
+        """Show how many tokens an answer has whose text is not seen; call what it yields with those of each step."""
+        tokens, begin = 0, perf_counter()
         with self.waiting(shown=shown) as say:
-            yield counting(say) if shown and self._can_wait else None
+
+            def count(more: int) -> None:
+                nonlocal tokens
+                tokens += more
+                say(f"answering: {counted(tokens, 'token')}{_speed(tokens, begin)}")
+
+            yield count
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
         """Print the colours of a marked answer with the tokens of each; nothing if quiet or without colours."""
@@ -196,11 +206,6 @@ class Screen:
             text.append(", " if place else "")
             text.append(f"{accepted[origin]} {origin.value}", f"not dim color({ORIGIN_COLORS[origin]})")
         self._errors.print(text, soft_wrap=True)
-
-    @property
-    def _can_wait(self) -> bool:
-        """Whether a line may be shown while something takes long."""
-        return self._errors.is_interactive and is_terminal(sys.stderr) and not self.quiet
 
     def report(self, text: str, style: str | None = None) -> None:
         """Print lines on stderr, quiet or not."""
@@ -239,6 +244,44 @@ class Screen:
             ) from error
 
 
+class WaitingLine:
+    """A line of at most `width()` columns on the terminal `file`, not drawn before `show` is called."""
+
+    def __init__(self, file: TextIO, width: Callable[[], int]) -> None:
+        self._file, self._width = file, width
+        self._words = self._drawn = ""
+        self._shown = self._over = False
+        self._lock = Lock()
+
+    def say(self, words: str) -> None:
+        """Let the line have these words."""
+        with self._lock:
+            self._words = words
+            self._draw()
+
+    def show(self) -> None:
+        """Draw the line from now on; called by a thread of its own."""
+        with self._lock:
+            self._shown = True
+            self._draw()
+
+    def erase(self) -> None:
+        """Erase the line for good."""
+        with self._lock:
+            self._words = ""
+            self._draw()
+            self._over = True
+
+    def _draw(self) -> None:
+        # In the last column some terminals begin a new line.
+        words = self._words[: self._width() - 1]
+        if self._shown and not self._over and words != self._drawn:
+            self._drawn = words
+            with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
+                self._file.write(ERASE + words)
+                self._file.flush()
+
+
 @contextmanager
 def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable[[float], None]]:
     """Let Ctrl-C end the process while a model loads; from then on a failed assertion of llama.cpp is one line.
@@ -246,9 +289,9 @@ def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable
     Yields a function that shows which share of the weights is loaded. `verbose`: llama.cpp's log is shown instead.
     """
     with ctrl_c_ends_at_once(), screen.waiting(shown=not verbose) as say:
-        say("loading the model", "loading")
+        say("loading the model")
         end_at_abort(screen, "the model's file may be damaged: fetch it again")
-        yield lambda share: say(f"loading the model {share:.0%}", f"loading {share:.0%}", f"{share:.0%}")
+        yield lambda share: say(f"loading the model {share:.0%}")
 
 
 def end_at_abort(screen: Screen, hint: str) -> None:
@@ -264,20 +307,19 @@ def end_at_abort(screen: Screen, hint: str) -> None:
     on_abort(give_up)
 
 
-def _show_cursor() -> None:
-    """Undo what a progress bar does to the terminal of stderr."""
-    with suppress(OSError):
-        os.write(2, b"\x1b[?25h\n")
+def _speed(tokens: int, begin: float) -> str:
+    """The tokens a second since `begin`, in words."""
+    seconds = perf_counter() - begin
+    return f", {tokens / seconds:,.0f} tokens/s" if seconds else ""
 
 
-def _shown(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The pieces as a terminal shows them; a carriage return waits for the line feed that may follow it."""
-    waiting = ""
-    for piece in pieces:
-        text = waiting + piece.text
-        waiting = "\r" if text.endswith("\r") else ""
-        yield replace(piece, text=printable(text.removesuffix(waiting), lines=True))
-    yield Piece(printable(waiting))
+def drawable(text: str, encoding: str) -> str:
+    """Return `text`, with drawings in ASCII if `encoding` lacks one of its characters."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(IN_ASCII)
+    return text
 
 
 def wrapped(text: str, width: int) -> str:
@@ -286,20 +328,11 @@ def wrapped(text: str, width: int) -> str:
 
 
 def _wrapped_line(line: str, width: int) -> str:
-    if len(line) <= width:
-        return line
     columns = TWO_COLUMNS.match(line)
     indent = len(columns[0]) if columns else len(line) - len(line.lstrip())
-    if columns and indent > width // 2:
-        # Too little room is left beside the first column.
-        return f"{line[:indent].rstrip()}\n{_filled(' ' * 4 + line[indent:], width, 4)}"
-    return _filled(line, width, indent)
-
-
-def _filled(line: str, width: int, indent: int) -> str:
-    return fill(
-        line, max(width, indent + 1), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-    )
+    wide = max(width, indent + 1)
+    indented = " " * indent
+    return fill(line, wide, subsequent_indent=indented, break_long_words=False, break_on_hyphens=False)
 
 
 def console(file: TextIO | None, color: Switch) -> Console:
@@ -308,14 +341,10 @@ def console(file: TextIO | None, color: Switch) -> Console:
     Without colours it writes no other escape codes either, where rich would still write bold and dim.
     """
     file = StringIO() if file is None else file
-    # Without columns rich prints nothing.
-    width = NO_COLUMNS if os.environ.get("COLUMNS") == "0" else None
     if color == "on":
-        return Console(
-            file=file, width=width, force_terminal=True, color_system="standard", no_color=False, emoji=False
-        )
-    plain = Console(file=file, width=width, color_system=None, emoji=False)
-    return plain if color == "off" or plain.no_color else Console(file=file, width=width, emoji=False)
+        return Console(file=file, force_terminal=True, color_system="standard", no_color=False, emoji=False)
+    plain = Console(file=file, color_system=None, emoji=False)
+    return plain if color == "off" or plain.no_color else Console(file=file, emoji=False)
 
 
 def abandon_stdout() -> None:

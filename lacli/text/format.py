@@ -1,23 +1,16 @@
-"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables, also in Markdown."""
+"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables and bars."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from io import StringIO
-from math import inf
+from typing import TYPE_CHECKING, Any
 
-MINUTE, HOUR, DAY = 60, 3600, 86400
+if TYPE_CHECKING:
+    from rich.table import Table
 
-AGES = (
-    (HOUR, MINUTE, "minute"),
-    (DAY, HOUR, "hour"),
-    (14 * DAY, DAY, "day"),
-    (60 * DAY, 7 * DAY, "week"),
-    (730 * DAY, 30 * DAY, "month"),
-    (inf, 365 * DAY, "year"),
-)
-"""Units of an age: below how many seconds each is used, its own seconds and its name."""
+DAY = 86400
 
 SIGNS = {
     **{code: 0x2400 + code for code in range(0x20)},
@@ -31,30 +24,21 @@ C0 and DEL become Unicode's control pictures; C1, characters that change the dir
 pairs become the replacement character.
 """
 
-SIGNS_IN_LINES = {code: sign for code, sign in SIGNS.items() if chr(code) not in "\n\t"}
-
+SIGNS_IN_LINES: dict[int, int | None] = {**SIGNS, **{ord(kept): ord(kept) for kept in "\n\t"}, ord("\r"): None}
 
 WIDEST = 10_000
-"""Columns of a table in Markdown, which is not wrapped."""
+"""Columns of a table that is not wrapped."""
 
 
-LEAST_BEGUN = 3
-"""Characters, a dash or a slash among them, from which the beginning of a name suggests it."""
-
-
-def suggest(name: str, known: Iterable[str], most: int = 3, least: float = 0.65) -> list[str]:
-    """The `known` names that resemble `name`, the most similar first, and those that it begins, whatever their case.
-
-    `most`: names at most. `least`: similarity from 0 to 1, as difflib computes it.
-    """
+def suggest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """At most `most` of the `known` names that resemble `name`, the most similar first, or begin with it."""
     by_folded: dict[str, str] = {}
     for each in known:
         by_folded.setdefault(each.casefold(), each)
     folded = name.casefold()
-    found = dict.fromkeys(get_close_matches(folded, by_folded, n=most, cutoff=least))
-    if len(folded) >= LEAST_BEGUN:
-        found |= dict.fromkeys(each for each in by_folded if each.startswith(folded))
-    return [by_folded[each] for each in found][:most]
+    close = get_close_matches(folded, by_folded, n=most, cutoff=0.65)
+    begun = [each for each in by_folded if len(folded) > 2 and each.startswith(folded)]
+    return [by_folded[each] for each in dict.fromkeys([*close, *begun])][:most]
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
@@ -77,15 +61,10 @@ def size_in_words(size: int) -> str:
 
 def age_in_words(seconds: float) -> str:
     """An age: just now, 3 days ago."""
-    unit, name = next((unit, name) for below, unit, name in AGES if seconds < below)
-    return "just now" if seconds < MINUTE else f"{counted(int(seconds // unit), name)} ago"
-
-
-def tokens_in_words(tokens: int) -> str:
-    """A context's size: 2,048, 32k, 128k; - if it is unknown."""
-    if not tokens:
-        return "-"
-    return f"{tokens // 1024}k" if tokens >= 10240 and tokens % 1024 == 0 else f"{tokens:,}"
+    for unit, name in ((DAY, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= unit:
+            return f"{counted(int(seconds // unit), name)} ago"
+    return "just now"
 
 
 def count_in_words(number: int) -> str:
@@ -114,9 +93,23 @@ def no_effect(names: Sequence[str]) -> str:
 def printable(text: str, *, lines: bool = False) -> str:
     """Return `text` of a model, a file or a hub with a sign for each character that would control a terminal.
 
-    `lines`: keep line breaks and tabs, and make Windows line breaks plain ones; without it the text becomes one line.
+    `lines`: keep line breaks and tabs, and drop carriage returns; without it the text becomes one line.
     """
-    return text.replace("\r\n", "\n").translate(SIGNS_IN_LINES) if lines else text.translate(SIGNS)
+    return text.translate(SIGNS_IN_LINES if lines else SIGNS)
+
+
+def histogram(counts: Sequence[int], *, width: int = 24) -> str:
+    """Counts of steps by the tokens they yielded, a line for each that is not 0; counts[k] is for k+1.
+
+    `width`: of the longest bar.
+    """
+    most = max(counts, default=0) or 1
+    digits = len(str(most))
+    return "\n".join(
+        f"{length:2} tokens  {count:{digits}} steps  {'█' * round(count / most * width)}".rstrip()
+        for length, count in enumerate(counts, start=1)
+        if count
+    )
 
 
 def columns(
@@ -132,42 +125,39 @@ def columns(
     `right`: the columns that are aligned to the right. `width`: columns of the terminal, which the last column is
     wrapped to fit; 0: one line a row. `folds`: wrap all columns.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for place, title in enumerate(header):
-        last = place == len(header) - 1
-        wraps = width > 0 and (last or folds)
-        table.add_column(title, justify="right" if place in right else "left", no_wrap=not wraps, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    widest = sum(max(map(len, column)) for column in zip(header, *rows, strict=True))
-    shown = StringIO()
-    # Characters of two columns can take twice their number.
-    room = width or 2 * widest + 2 * len(header)
-    Console(file=shown, width=room, force_terminal=False, color_system=None, emoji=False).print(table)
-    return [line.rstrip() for line in shown.getvalue().removesuffix("\n").split("\n")]
+    table = _table(header, rows, right, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for place, column in enumerate(table.columns):
+        column.no_wrap, column.overflow = not (width and (folds or place == len(header) - 1)), "fold"
+    return _lines(table, width or WIDEST)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table in Markdown; its first `left` columns are aligned to the left, the others to the right."""
-    # They take 30 ms, which commands without a table need not wait for.
     from rich.box import MARKDOWN
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    header, *rows = [[printable(cell.replace("|", "\\|")) for cell in row] for row in (header, *rows)]
-    table = Table(box=MARKDOWN)
-    for column, name in enumerate(map(Text, header)):
-        table.add_column(name, justify="left" if column < left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    text = StringIO()
-    Console(file=text, width=WIDEST, color_system=None, legacy_windows=False).print(table)
-    first, rule, *others = text.getvalue().strip().splitlines()
+    header, *rows = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    first, rule, *others = _lines(_table(header, rows, range(left, len(header)), box=MARKDOWN), WIDEST)
     # rich's rule does not tell Markdown which columns are aligned to the right.
     parts = [f"{part[:-1]}:" if column >= left else part for column, part in enumerate(rule.strip("|").split("|"))]
     return "\n".join([first, f"|{'|'.join(parts)}|", *others])
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int], **style: Any) -> Table:
+    # They take 30 ms, which commands without a table need not wait for.
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(**style)
+    for place, title in enumerate(header):
+        table.add_column(Text(printable(title)), justify="right" if place in right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
+
+
+def _lines(table: Table, width: int) -> list[str]:
+    from rich.console import Console
+
+    shown = StringIO()
+    Console(file=shown, width=width, color_system=None, legacy_windows=False).print(table)
+    return [line.rstrip() for line in shown.getvalue().split("\n") if line.strip()]

@@ -274,7 +274,7 @@ def test_a_chat_template_that_is_none(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "template.gguf"
     path.write_bytes(tiny.read_bytes().replace(b"{% endfor %}", b"{% endif  %}"))
     answered = call("run", str(path), "-p", "hi", "-n", "1")
-    assert answered.code == 0 and "chat template is broken" in answered.err and "chatml takes its place" in answered.err
+    assert answered.code == 1 and "the chat template is broken" in answered.err and "--chat-template" in answered.err
     assert answered.err.count("\n") == 1
     raw = call("run", str(path), "--raw", "-p", "hi", "-n", "1")
     assert raw.code == 0 and "template" not in raw.err

@@ -1,52 +1,38 @@
-"""The terminal's side of an answer: which codes stand around which text, and how the chat's own words are wrapped."""
+"""The screen: which codes stand around which text, how words are wrapped, and the line about work that takes long."""
 
 from __future__ import annotations
 
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from io import StringIO
+from threading import Event
+from types import SimpleNamespace
 
+import pyte
 import pytest
 
 from lacli.errors import LacliError
 from lacli.settings import Switch
-from lacli.terminal.screen import Screen, color_code, wrapped
+from lacli.terminal import screen as screens
+from lacli.terminal.screen import Screen, WaitingLine, color_code, drawable, loading_model, wrapped
 from lacli.text.stream import Piece
 from lacli.tree import Origin
+from tests.fakes.clock import FakeClock
 
 CYAN, GREEN, DIM, BOTH, RESET = "\x1b[36m", "\x1b[32m", "\x1b[2m", "\x1b[2;36m", "\x1b[0m"
 POOL, SUFFIX = Origin.POOL, Origin.SUFFIX
 PIECES = [Piece("a"), Piece("b", POOL), Piece("c", POOL), Piece("d", POOL, True), Piece("e\n", reasoning=True)]
+CONTROLS = "".join(map(chr, [*range(32), *range(127, 160)]))
 
 
-class Streams:
-    """What a screen has written to stdout and stderr so far."""
-
-    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
-        self._capture = capture
-        self._out = self._err = ""
-
-    def out(self) -> str:
-        return self._read()[0]
-
-    def err(self) -> str:
-        return self._read()[1]
-
-    def _read(self) -> tuple[str, str]:
-        out, err = self._capture.readouterr()
-        self._out += out
-        self._err += err
-        return self._out, self._err
-
-
-@pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Streams:
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "20")
-    return Streams(capsys)
+    monkeypatch.setenv("TERM", "xterm")
 
 
 @pytest.mark.parametrize(
@@ -58,141 +44,182 @@ def streams(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         ("auto", True, "abcde\n"),
     ],
 )
-def test_reasoning_is_dim_and_guesses_are_coloured_where_colours_are_wanted(
-    color: Switch, show_accepted: bool, text: str, streams: Streams
+def test_reasoning_is_dim_and_guesses_are_coloured_and_each_token_is_out_before_the_next(
+    color: Switch, show_accepted: bool, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    screen = Screen(color=color, show_accepted=show_accepted)
-    screen.write(PIECES)
-    assert streams.out() == text
-    screen.show_accepted = False
-    screen.write([Piece("b", POOL)])
-    assert streams.out() == text + "b"
+    out = ""
+
+    def tokens() -> Iterator[Piece]:
+        nonlocal out
+        for piece in PIECES:
+            yield piece
+            out += capsys.readouterr().out
+            assert out.removesuffix(RESET)[-1] == piece.text[-1], "no colour stays on, whatever ends the program here"
+
+    Screen(color=color, show_accepted=show_accepted).write(tokens())
+    assert out == text
 
 
-def test_every_source_of_guesses_has_a_colour_of_its_own() -> None:
+def test_the_legend_names_the_colours_that_occurred_with_their_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     codes = [color_code(origin) for origin in Origin if origin not in (Origin.MODEL, Origin.PADDING)]
     assert len(set(codes)) == len(codes) and all(codes)
-    assert color_code(SUFFIX) == "32" and color_code(Origin.MODEL) == ""
-
-
-def test_the_legend_names_the_colours_that_occurred_with_their_tokens(streams: Streams) -> None:
     Screen(color="on", show_accepted=True).legend({SUFFIX: 3, POOL: 12, Origin.RECYCLING: 1})
-    assert f"{CYAN}12 pool{RESET}" in streams.err() and f"{GREEN}3 suffix{RESET}" in streams.err()
-    words = re.sub(r"\x1b\[[0-9;]*m", "", streams.err())
+    shown = capsys.readouterr().err
+    assert f"{CYAN}12 pool{RESET}" in shown and f"{GREEN}3 suffix{RESET}" in shown
+    words = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert words == "lacli: accepted in parallel: 12 pool, 3 suffix, 1 recycling\n"
+    for screen in (Screen(color="off", show_accepted=True), Screen(color="on"), Screen(color="on", quiet=True)):
+        screen.legend({POOL: 1})
+    assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "screen", [{"color": "off"}, {"color": "on", "show_accepted": False}, {"color": "on", "quiet": True}], ids=str
-)
-def test_there_is_no_legend_where_nothing_was_marked(streams: Streams, screen: dict[str, Any]) -> None:
-    Screen(**{"show_accepted": True, **screen}).legend({POOL: 1})
-    Screen(color="on", show_accepted=True).legend({})
-    assert streams.err() == ""
-
-
-def test_text_is_out_before_the_next_token_comes(streams: Streams) -> None:
-    seen = []
-
-    def tokens() -> Iterator[Piece]:
-        for piece in PIECES:
-            yield piece
-            seen.append(streams.out())
-
-    Screen(color="on", show_accepted=True).write(tokens())
-    assert [text.removesuffix(RESET)[-1] for text in seen] == ["a", "b", "c", "d", "\n"]
-
-
-def test_no_colour_is_on_between_two_tokens_whatever_ends_the_program_there(streams: Streams) -> None:
-    def tokens() -> Iterator[Piece]:
-        for piece in PIECES:
-            yield piece
-            assert streams.out().endswith(RESET) == (piece != PIECES[0])
-
-    Screen(color="on", show_accepted=True).write(tokens())
-
-
-CONTROLS = "".join(map(chr, [*range(32), *range(127, 160)]))
-
-
-@pytest.fixture
-def terminal(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> Streams:
-    """The streams, where stdout is taken for a terminal."""
-    monkeypatch.setattr("lacli.terminal.screen.is_terminal", lambda stream: stream is sys.stdout)
-    return streams
-
-
-def test_control_characters_of_an_answer_are_shown_on_a_terminal_and_not_obeyed(terminal: Streams) -> None:
-    Screen(color="off").write(Piece(char) for char in f"a{CONTROLS}b")
-    shown = terminal.out()
-    assert [char for char in shown if unicodedata.category(char) == "Cc"] == ["\t", "\n"]
-    assert len(shown) == len(CONTROLS) + 2 and "\N{SYMBOL FOR ESCAPE}" in shown
-
-
-@pytest.mark.parametrize("pieces", [["a\r\n", "b\rc\r"], ["a\r", "\nb", "\r", "c", "\r"]], ids=["whole", "split"])
-def test_a_line_end_of_two_characters_is_one_and_a_lone_return_overwrites_nothing(
-    pieces: list[str], terminal: Streams
+def test_control_characters_are_shown_on_a_terminal_and_not_obeyed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cr = "\N{SYMBOL FOR CARRIAGE RETURN}"
-    Screen(color="off").write(map(Piece, pieces))
-    assert terminal.out() == f"a\nb{cr}c{cr}"
+    monkeypatch.setattr(screens, "is_terminal", lambda stream: stream is sys.stdout)
+    screen = Screen(color="off")
+    screen.write(Piece(char) for char in f"a{CONTROLS}b\r\n")
+    shown = capsys.readouterr().out
+    assert {char for char in shown if unicodedata.category(char) == "Cc"} == {"\t", "\n"}
+    assert "\N{SYMBOL FOR ESCAPE}" in shown and shown.endswith("b\n")
+    screen.line("a\x1b[31m\nb")
+    screen.line(f"{GREEN}c{RESET}", colored=True)
+    assert capsys.readouterr().out == f"a\N{SYMBOL FOR ESCAPE}[31m\nb\n{GREEN}c{RESET}\n"
 
 
-def test_a_pipe_gets_an_answer_as_it_is(streams: Streams) -> None:
+def test_a_pipe_gets_an_answer_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(color="off")
     screen.write([Piece(CONTROLS)])
     screen.line(CONTROLS)
-    assert streams.out() == f"{CONTROLS}{CONTROLS}\n"
+    assert capsys.readouterr().out == f"{CONTROLS}{CONTROLS}\n"
 
 
-def test_whole_lines_are_shown_like_an_answer_and_keep_colours_of_ours(terminal: Streams) -> None:
+def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(color="off")
-    screen.line("a\x1b[31m\nb")
-    screen.line(f"{GREEN}c{RESET}", colored=True)
-    assert terminal.out() == f"a\N{SYMBOL FOR ESCAPE}[31m\nb\n{GREEN}c{RESET}\n"
-
-
-@pytest.mark.parametrize("say", [Screen.note, Screen.say, Screen.report])
-def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(
-    say: Callable[[Screen, str], None], streams: Streams
-) -> None:
-    say(Screen(color="off"), "a\x1b]0;b\x9b2J\x7fc")
-    assert streams.err().removeprefix("lacli: ").strip() == "a\N{SYMBOL FOR ESCAPE}]0;b\ufffd2J\N{SYMBOL FOR DELETE}c"
-
-
-def test_an_error_is_one_line_whatever_a_name_in_it_holds(streams: Streams) -> None:
-    Screen(color="off").error(LacliError("no a\nb\u202ec\udc80"))
-    assert streams.err() == "lacli: no a\N{SYMBOL FOR LINE FEED}b\ufffdc\ufffd\n"
-
-
-def test_a_terminal_that_says_it_has_no_columns_gets_its_words(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "0")
-    for color in ("on", "off", "auto"):
-        Screen(color=color).error(LacliError("no such file", "check its name"))
-    assert streams.err().count("no such file") == 3
+    for say in (screen.note, screen.say, screen.report):
+        say("a\x1b]0;b\x9b2J\x7fc")
+        shown = capsys.readouterr().err.removeprefix("lacli: ").strip()
+        assert shown == "a\N{SYMBOL FOR ESCAPE}]0;b\ufffd2J\N{SYMBOL FOR DELETE}c"
+    screen.error(LacliError("no a\nb\u202ec\udc80"))
+    assert capsys.readouterr().err == "lacli: no a\N{SYMBOL FOR LINE FEED}b\ufffdc\ufffd\n"
 
 
 @pytest.mark.parametrize(("last", "added"), [("text", "\n"), ("text\n", "")])
-def test_a_line_is_ended_once(streams: Streams, last: str, added: str) -> None:
+def test_a_line_is_ended_once(last: str, added: str, capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(color="on", show_accepted=True)
     screen.write([Piece(last, POOL), Piece("")])
     screen.end_line()
     screen.end_line()
-    assert streams.out() == f"{CYAN}{last}{RESET}{added}"
+    assert capsys.readouterr().out == f"{CYAN}{last}{RESET}{added}"
 
 
-def test_the_chats_words_leave_stdout_to_the_answers_and_are_wrapped_on_a_terminal(streams: Streams) -> None:
+def test_words_are_wrapped_on_a_terminal_and_a_second_column_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
     Screen(color="off", quiet=True).say("temp: 0 -> 0.8 [red] :smile: and a line that is long")
-    assert streams.err() == "temp: 0 -> 0.8 [red] :smile: and a line that is long\n"
+    assert capsys.readouterr().err == "temp: 0 -> 0.8 [red] :smile: and a line that is long\n"
     Screen(color="on").say("one two three four five sixseveneightnineteneleven\nc\td")
-    assert streams.out() == ""
-    assert streams.err().endswith("one two three four\nfive\nsixseveneightnineteneleven\nc       d\n")
-
-
-def test_a_second_column_stays_one_and_moves_below_where_it_has_no_room() -> None:
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.endswith("one two three four\nfive\nsixseveneightnineteneleven\nc       d\n")
     assert wrapped("/help   what there is to see\n  indented words stay\n\nshort", 20) == (
         "/help   what there\n        is to see\n  indented words\n  stay\n\nshort"
     )
-    assert wrapped("/set KEY VALUE   change a setting now", 20) == "/set KEY VALUE\n    change a setting\n    now"
+
+
+def test_drawings_are_ascii_where_the_stream_takes_no_others() -> None:
+    assert drawable("■ · ±", "ascii") == "# . ~" and drawable("■ · ±", "utf-8") == "■ · ±"
+    assert drawable("naïve", "latin-1") == "naïve"
+
+
+class Terminal(StringIO):
+    """A terminal of `columns` columns, as a person sees it."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.screen = pyte.Screen(columns, 2)
+        self._stream = pyte.Stream(self.screen)
+        self.is_drawn = Event()
+
+    def write(self, text: str) -> int:
+        self._stream.feed(text)
+        self.is_drawn.set()
+        return super().write(text)
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def rows(self) -> list[str]:
+        return [row.rstrip() for row in self.screen.display]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """stderr as a terminal of 60 columns, on which lines are drawn when the work begins."""
+    terminal = Terminal(60)
+    monkeypatch.setenv("COLUMNS", "60")
+    # pytest puts its own stderr back before the test itself.
+    monkeypatch.setattr(screens, "sys", SimpleNamespace(stdout=StringIO(), stderr=terminal))
+    monkeypatch.setattr(screens, "Timer", lambda _, show: SimpleNamespace(start=show, cancel=lambda: None))
+    monkeypatch.setattr(screens, "perf_counter", FakeClock())
+    return terminal
+
+
+def test_work_is_shown_in_one_row_and_erased(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(screens, "perf_counter", clock)
+    with Screen().reading(1285) as read:
+        assert terminal.rows == ["reading the prompt: 0/1,285 tokens", ""]
+        clock.now += 256
+        read(512)
+        assert terminal.rows == ["reading the prompt: 512/1,285 tokens, 2 tokens/s", ""]
+        read(10**20)
+        assert terminal.rows[0].startswith("reading the prompt: 100,000") and terminal.rows[1] == "", "cut to its row"
+    assert terminal.rows == ["", ""] and (terminal.screen.cursor.x, terminal.screen.cursor.y) == (0, 0)
+    with Screen().answering(shown=True) as count:
+        clock.now += 2
+        count(3)
+        assert terminal.rows[0] == "answering: 3 tokens, 2 tokens/s"
+    with pytest.raises(KeyboardInterrupt), loading_model(Screen()) as loading:
+        loading(0.349)
+        assert terminal.rows[0] == "loading the model 35%"
+        raise KeyboardInterrupt
+    loading(0.5)
+    assert terminal.rows == ["", ""], "a model that is loaded later has no line"
+
+
+def test_no_line_is_drawn_where_it_is_not_wanted_or_cannot_be_erased(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for screen, tokens, shown in ((Screen(quiet=True), 9, True), (Screen(), 0, True), (Screen(), 9, False)):
+        with screen.reading(tokens, shown=shown) as read:
+            read(tokens)
+    with loading_model(Screen(quiet=True)), loading_model(Screen(), verbose=True):
+        pass
+    monkeypatch.setenv("TERM", "dumb")
+    with Screen(color="on").reading(9):
+        pass
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Terminal, "isatty", lambda self: False)
+    with Screen(color="on").reading(9) as read:
+        read(4)
+    assert terminal.getvalue() == ""
+
+
+def test_a_thread_draws_the_first_words_while_the_work_goes_on(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(screens, "sys", SimpleNamespace(stdout=StringIO(), stderr=terminal))
+    monkeypatch.setattr(screens, "SHOWN_AFTER_S", 0.0)
+    with Screen().waiting() as say:
+        say("working")
+        assert terminal.is_drawn.wait(20)
+
+
+def test_a_terminal_that_has_gone_away_ends_no_work() -> None:
+    file = Terminal(80)
+    line = WaitingLine(file, lambda: 80)
+    file.close()
+    line.show()
+    line.say("working")
+    line.erase()
