@@ -183,7 +183,7 @@ class Commands:
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
-        text = read_text(name, ordinary=True)
+        text = read_text(name)
         if not text.strip():
             raise LacliError(f"{name} is empty", "there is nothing to put before a question")
         tokens = self.chat.tokens_of(text)

@@ -294,7 +294,7 @@ def _changes(typed: str, value: str) -> dict[str, Value]:
             raise UsageError(f"there is no preset {value!r}", "one of " + ", ".join(PRESETS))
         return dict(PRESETS[value.lower()])
     if name in FILES:
-        if not (value and (text := read_text(unquoted(value), ordinary=True)).strip()):
+        if not (value and (text := read_text(unquoted(value))).strip()):
             raise UsageError(f"{name} needs a file that is not empty", f"/set {name} FILE")
         return {FILES[name]: text, EXCLUSIVE[FILES[name]]: ""}
     setting = find_setting(typed)

@@ -140,7 +140,7 @@ def read_chat(path: str | Path) -> SavedChat:
     Of the last line, in which an old log may have broken off, nothing is said. Raises LacliError, in one line, for a
     file that holds no chat.
     """
-    raw = read_raw(str(path), ordinary=True).removeprefix(codecs.BOM_UTF8)
+    raw = read_raw(str(path)).removeprefix(codecs.BOM_UTF8)
     chats, damaged = list[SavedChat](), []
     lines = raw.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -244,7 +244,7 @@ def _earlier(path: str | Path) -> bytes:
     target = Path(os.path.expanduser(path))
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise LacliError(f"{path} is no ordinary file", "give the name of a file, or a new name")
-    raw = read_raw(str(path), ordinary=True) if target.is_file() else b""
+    raw = read_raw(str(path)) if target.is_file() else b""
     if raw and not BEGINNING.match(raw[:BEGINNING_BYTES]):
         raise LacliError(f"{path} exists and is no saved chat", "give another name")
     return raw

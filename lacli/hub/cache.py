@@ -28,7 +28,7 @@ from lacli.hub.names import (
     with_quant,
 )
 from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
-from lacli.text.files import MAX_RECORD, read_file, replace_file
+from lacli.text.files import read_file, replace_file
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo
@@ -208,7 +208,7 @@ def remember_newest(repository: str, commit: str) -> None:
 def newest_snapshot(folder: Path) -> Path | None:
     """The snapshot of the commit that `refs/main` names, if it is there."""
     try:
-        commit = read_file(folder / "refs" / "main", MAX_RECORD).decode().strip()
+        commit = read_file(folder / "refs" / "main").decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     # A name from a file may hold `..`, so it is looked for among those that are there.

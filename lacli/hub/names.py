@@ -31,7 +31,7 @@ from urllib.parse import parse_qs, unquote
 
 from lacli.errors import LacliError, ModelLoadError, reason_of
 from lacli.llamacpp.gguf import SPLIT, all_parts
-from lacli.text.files import MAX_RECORD, read_file
+from lacli.text.files import read_file
 from lacli.text.format import offered, suggest
 
 SMOLLM2 = "smollm2-135m"
@@ -159,7 +159,7 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
 def read_list(path: Path, *, own: bool = False) -> tuple[list[Alias], list[LacliError]]:
     """The aliases of one list in its order, and an error for each broken line."""
     try:
-        lines = read_file(path, MAX_RECORD).decode("utf-8-sig").splitlines()
+        lines = read_file(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         return [], [LacliError(f"{path} is not UTF-8 text", LINE_IS)]
     except OSError as error:

@@ -20,6 +20,12 @@ from lacli.text.format import size_in_words
 if sys.platform != "win32":
     from fcntl import LOCK_EX, LOCK_NB, flock
 
+PAGE = 80
+"""Columns of sentences where no terminal says how many it has."""
+
+MAX_TEXT = 1 << 26
+"""Bytes of a prompt, a chat or another text for a model: 10 million tokens are about 40 MB."""
+
 
 def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
     """True if `stream` is open and a terminal."""
@@ -34,80 +40,28 @@ def is_file(stream: TextIO) -> bool:
         return False
 
 
-PAGE = 80
-"""Columns of sentences where no terminal says how many it has."""
-
-
 def columns() -> int:
     """Columns of stdout's terminal; 0 if stdout is not one."""
     return get_terminal_size().columns if is_terminal(sys.stdout) else 0
 
 
-MAX_TEXT = 1 << 26
-"""Bytes of a prompt, a chat or another text for a model: 10 million tokens are about 40 MB."""
-
-MAX_RECORD = 1 << 20
-"""Bytes of a small file: a measurement, a list of names, a commit. lacli's own have a few KB."""
-
-CHUNK = 1 << 20
-"""Bytes of one read: Ctrl-C could not interrupt a longer one."""
-
-NO_WAIT = getattr(os, "O_NONBLOCK", 0)
-"""The flag that opens a pipe without waiting for its other end (Windows has none)."""
-
-NOT_OPENED = {
-    errno.ELOOP: "it is a symbolic link, which is not followed",
-    errno.ENXIO: "it is a pipe that nobody reads",
-}
-"""Reasons for not opening a file to write, in clearer words than the system's."""
+def read_file(path: str | Path) -> bytes:
+    """The bytes of a file of at most MAX_TEXT bytes. Raises OSError if it is larger or cannot be read."""
+    with open(path, "rb") as file:
+        return read_to_end(file)
 
 
-class UnfitFile(OSError):
-    """A file that is too large for its purpose, or that may never end."""
-
-
-def read_file(path: str | Path, most: int = MAX_TEXT, *, ordinary: bool = True) -> bytes:
-    """The bytes of a file of at most `most` bytes. Raises UnfitFile, or OSError if it cannot be read.
-
-    `ordinary`: refuse devices and pipes; a file that the user names may be a pipe, but has to end too.
-    """
-    # Opening a pipe without a writer would wait.
-    more = NO_WAIT if ordinary else 0
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | more)) as file:
-        if ordinary and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise UnfitFile(errno.EINVAL, "it is no ordinary file")
-        return read_to_end(file.read, most)
-
-
-def read_to_end(read: Callable[[int], bytes], most: int = MAX_TEXT) -> bytes:
-    """The rest of a stream, by its method `read`. Raises UnfitFile if that is more than `most` bytes."""
-    chunks: list[bytes] = []
-    while most >= 0:
-        chunks.append(read(CHUNK))
-        most -= len(chunks[-1])
-        # At a terminal, reading once more would ask the user for a second end of file.
-        if len(chunks[-1]) < CHUNK:
-            break
-    if most < 0:
-        raise UnfitFile(errno.EFBIG, f"it is larger than {size_in_words(most + sum(map(len, chunks)))}")
-    return b"".join(chunks)
+def read_to_end(file: IO[bytes]) -> bytes:
+    """The rest of a stream. Raises OSError if that is more than MAX_TEXT bytes."""
+    found = file.read(MAX_TEXT + 1)
+    if len(found) > MAX_TEXT:
+        raise OSError(errno.EFBIG, f"it is larger than {size_in_words(MAX_TEXT)}")
+    return found
 
 
 def for_owner(name: str, flags: int) -> int:
-    """Open a private file, as an `opener` for `open`: a new one is readable by its owner only.
-
-    Links are refused, except the system's own to open files, such as a shell's pipes; so is a pipe without a reader.
-    """
-    no_link = 0 if name.startswith(("/dev/fd/", "/dev/std")) else getattr(os, "O_NOFOLLOW", 0)
-    try:
-        found = os.open(name, flags | no_link | NO_WAIT, 0o600)
-    except OSError as error:
-        if error.errno in NOT_OPENED:
-            raise OSError(error.errno, NOT_OPENED[error.errno]) from None
-        raise
-    if NO_WAIT:
-        os.set_blocking(found, True)
-    return found
+    """Open a private file, as an `opener` for `open`: a new one is readable by its owner only."""
+    return os.open(name, flags, 0o600)
 
 
 def lock(file: IO[bytes]) -> None:

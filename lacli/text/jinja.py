@@ -12,9 +12,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from lacli.errors import PromptError
+from lacli.errors import PromptError, in_one_line
 
-REFUSED = "give another with --chat-template; lacli run goes without one by --raw"
+ANOTHER = "give another with --chat-template; lacli run goes without one by --raw"
 
 
 def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
@@ -29,9 +29,7 @@ def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
     try:
         template = environment.from_string(source)
     except Exception as error:  # whatever Jinja raises, the template is at fault
-        reason = " ".join(str(getattr(error, "message", None) or error).split()).rstrip(".") or type(error).__name__
-        where = f" in line {line}" if (line := getattr(error, "lineno", 0)) else ""
-        raise PromptError(f"the chat template is broken{where}: {reason}", REFUSED) from error
+        raise PromptError(f"the chat template is broken: {in_one_line(error)}", ANOTHER) from error
 
     def render(messages: Sequence[Mapping[str, object]], **variables: object) -> str:
         given = {"messages": messages, "bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
@@ -58,15 +56,9 @@ def _now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
-def _tojson(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
+def _tojson(value: object, ensure_ascii: bool = False, **style: object) -> str:
     """Write JSON without Jinja's escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(value, ensure_ascii=ensure_ascii, **style)  # type: ignore[arg-type]
 
 
 DEFAULTS: dict[str, object] = {

@@ -37,14 +37,13 @@ def read_question(
     """
     wants_stdin = stdin or STDIN in (prompt, file)
     alone = prompt is None and file is None
-    unasked = not (wants_stdin or alone)
     parts = []
     if file is not None and file != STDIN:
         parts.append(read_text(file))
-    if wants_stdin or (stdin is None and _is_piped()):
+    if wants_stdin or (stdin is None and sys.stdin is not None and not is_terminal(sys.stdin)):
         _say_waiting(say)
         parts.append(_read_stdin())
-        if unasked and parts[-1].strip():
+        if not (wants_stdin or alone) and parts[-1].strip():
             lines = counted(len(parts[-1].strip().splitlines()), "line")
             say(f"added {lines} of standard input to the prompt (--no-stdin adds none)")
     if prompt is not None and prompt != STDIN:
@@ -65,17 +64,15 @@ def check_text(text: str, name: str) -> str:
     return text
 
 
-def read_text(name: str, *, ordinary: bool = False) -> str:
+def read_text(name: str) -> str:
     """A file's text without BOM and last newline. Raises LacliError as `read_raw` does, and for bytes not in UTF-8."""
-    return decode(read_raw(name, ordinary=ordinary), name).removeprefix("\ufeff").removesuffix("\n")
+    return decode(read_raw(name), name).removeprefix("\ufeff").removesuffix("\n")
 
 
-def read_raw(name: str, *, ordinary: bool = False) -> bytes:
-    """A file's bytes. Raises LacliError if it cannot be read or is too large; `ordinary` refuses devices and pipes."""
-    if name.endswith(".gguf") and os.path.isfile(os.path.expanduser(name)):
-        raise LacliError(f"{name} is a model, and a text is read here", "lacli run MODEL and lacli chat MODEL take it")
+def read_raw(name: str) -> bytes:
+    """A file's bytes. Raises LacliError if it cannot be read or is too large."""
     try:
-        return read_file(os.path.expanduser(name), ordinary=ordinary)
+        return read_file(os.path.expanduser(name))
     except (OSError, ValueError) as error:  # a name cannot have a zero in it
         hint = "check the file's name" if isinstance(error, FileNotFoundError) else "give another file, or a part of it"
         raise LacliError(f"cannot read {name}: {reason_of(error)}", hint) from error
@@ -86,32 +83,27 @@ def decode(raw: bytes, name: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise LacliError(
-            f"{name} is not UTF-8 text: byte {raw[error.start]:#04x} at offset {error.start}", "convert it with iconv"
-        ) from error
-
-
-def _is_piped() -> bool:
-    return sys.stdin is not None and not is_terminal(sys.stdin)
+        what = f"{name} is not UTF-8 text: byte {raw[error.start]:#04x} at offset {error.start}"
+        raise LacliError(what, "convert it with iconv") from error
 
 
 def _say_waiting(say: Callable[[str], None]) -> None:
-    """Say that piped input is waited for, if none comes, or how a terminal's ends."""
+    """Say how a terminal's input ends, or that piped input is waited for if none comes."""
     if is_terminal(sys.stdin):
         say(f"type the prompt; {END_OF_INPUT}")
         return
     try:
-        waits = _is_piped() and not select([sys.stdin], [], [], PATIENCE_S)[0]
-    except (OSError, ValueError):  # Windows can ask sockets only
+        if not select([sys.stdin], [], [], PATIENCE_S)[0]:
+            say("waiting for standard input; </dev/null or --no-stdin skip it")
+    except (OSError, ValueError, TypeError):  # Windows can ask sockets only; it is closed
         return
-    if waits:
-        say("waiting for standard input; </dev/null or --no-stdin skip it")
 
 
 def _read_stdin() -> str:
+    hint = "give the prompt with -p or -f"
     if sys.stdin is None:
-        raise LacliError("standard input is closed", "give the prompt with -p or -f")
+        raise LacliError("standard input is closed", hint)
     try:
-        return decode(read_to_end(sys.stdin.buffer.read), "standard input").removesuffix("\n")
+        return decode(read_to_end(sys.stdin.buffer), "standard input").removesuffix("\n")
     except OSError as error:
-        raise LacliError(f"cannot read standard input: {reason_of(error)}", "give the prompt with -p or -f") from error
+        raise LacliError(f"cannot read standard input: {reason_of(error)}", hint) from error

@@ -128,16 +128,15 @@ def begun_reasoning(rendered: str) -> str:
     return rendered[len(bare) - len(opener) :] if opener else ""
 
 
-def markers_of(template_source: str) -> tuple[str, ...]:
-    """The markers in a template's source: control tokens among them have to be printed to be found."""
-    known = [marker for pair in PAIRS.items() for marker in pair if marker in template_source]
-    return (*known, START, CHANNEL, MESSAGE, END) if CHANNEL in template_source else tuple(known)
-
-
 def marker_tokens(template_source: str, tokenize: Callable[[str], Sequence[int]]) -> frozenset[int]:
-    """The markers of a template that are one token each. `tokenize`: a text without BOS."""
-    tokenized = [tokenize(marker) for marker in markers_of(template_source)]
-    return frozenset(tokens[0] for tokens in tokenized if len(tokens) == 1)
+    """The markers in a template's source that are one token each, for some models control tokens.
+
+    `tokenize`: a text without BOS.
+    """
+    markers = [marker for pair in PAIRS.items() for marker in pair if marker in template_source]
+    if CHANNEL in template_source:
+        markers += [START, CHANNEL, MESSAGE, END]
+    return frozenset(tokens[0] for tokens in map(tokenize, markers) if len(tokens) == 1)
 
 
 def as_history(content: str, template_source: str) -> dict[str, str]:

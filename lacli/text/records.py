@@ -1,4 +1,4 @@
-"""The one file of what lacli keeps between runs: what steps cost, and which kernels work here, as JSON.
+"""The one file that lacli saves between runs: what steps cost, and which kernels work here, as JSON.
 
 A file that cannot be read counts as empty, and what cannot be written is found out again by the next run.
 """
@@ -59,7 +59,7 @@ class Records:
         return found
 
     def save(self, kind: str, key: object, value: object) -> str:
-        """Keep a record in place of an older one; return why that is impossible, '' if it was done."""
+        """Save a record in place of an older one; return why that is impossible, '' if it was done."""
         kinds = self._kinds()
         kinds.setdefault(kind, {})[_text(key)] = value
         return self._write(kinds)
@@ -85,7 +85,7 @@ class Records:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self.path, [json.dumps(kinds).encode()], for_owner)
         except OSError as error:
-            return f"cannot keep it in {self.path}: {reason_of(error)}"
+            return f"cannot save it in {self.path}: {reason_of(error)}"
         return ""
 
 

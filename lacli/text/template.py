@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from lacli.errors import PromptError, UsageError, in_one_line
 from lacli.text.format import did_you_mean
+from lacli.text.jinja import ANOTHER
 from lacli.text.question import check_text, read_text
 from lacli.text.reasoning import as_history
 
@@ -46,15 +47,6 @@ STOPS: dict[str, tuple[str, ...]] = {
     "zephyr": ("</s>", "<|user|>"),
 }
 """The bundled templates with the texts that end a turn in their formats."""
-
-THEIR_NAMES = {
-    "deepseek3": "deepseek",
-    "llama2-sys": "llama2",
-    "llama2-sys-bos": "llama2",
-    "llama2-sys-strip": "llama2",
-    "mistral-v7-tekken": "mistral",
-}
-"""llama.cpp's names of bundled formats that have another one here (llama-chat.cpp)."""
 
 VARIABLES = "--chat-template-kwargs"
 
@@ -115,37 +107,29 @@ class ChatTemplate:
         refuses or omits goes in front of the first question. Raises PromptError when the template fails.
         """
         variables = {**self.variables, "tools": tools} if tools else self.variables
-        return _render(
-            partial(self.formatter, **variables),
-            [
-                {**message, **(as_history(message["content"], self.source) if message["role"] == "assistant" else {})}
-                for message in messages
-            ],
-        )
+        conversation = [
+            {**message, **(as_history(message["content"], self.source) if message["role"] == "assistant" else {})}
+            for message in messages
+        ]
+        return _render(partial(self.formatter, **variables), conversation)
 
 
 def choose_template(wanted: str | None, model: TemplateModel) -> tuple[ChatTemplate, list[str]]:
     """The template to use, with the texts that end a turn, and sentences about what takes the place of the model's own.
 
-    `wanted`: a bundled template's name, a file or a Jinja text; empty for the model's own, or for a bundled one if that
-    is missing or broken; None to continue prompts as they are even if the model has a template.
+    `wanted`: a bundled template's name, a file or a Jinja text; empty for the model's own, or for a bundled one if it
+    has none; None to continue prompts as they are even if the model has a template.
     Raises UsageError for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
     """
     if wanted:
         return _wanted_template(check_text(wanted, "--chat-template"), model), []
-    source = model.chat_template
     if wanted is None:
         return stand_in(model), []
-    if not source:
-        other = stand_in(model)
-        said = f"prompts are continued as they are, and conversations are written in {other.name}"
-        return other, [f"the model has no chat template: {said}; --chat-template sets another"]
-    try:
+    if source := model.chat_template:
         return ChatTemplate(OWN, source, model.compile_template(source)), []
-    except PromptError as error:
-        reason = error.what.removeprefix("the ")
-        other = replace(stand_in(model), stands_in=False)
-        return other, [f"the model's own {reason}; {other.name} takes its place, --chat-template sets another"]
+    other = stand_in(model)
+    said = f"prompts are continued as they are, and conversations are written in {other.name}"
+    return other, [f"the model has no chat template: {said}; --chat-template sets another"]
 
 
 def read_variables(text: str) -> dict[str, object]:
@@ -153,8 +137,7 @@ def read_variables(text: str) -> dict[str, object]:
     try:
         found = json.loads(check_text(text, VARIABLES)) if text else {}
     except (ValueError, RecursionError) as error:
-        reason = str(error) or "it is nested too deeply"
-        raise UsageError(f"{VARIABLES} is not JSON: {reason}", EXAMPLE) from error
+        raise UsageError(f"{VARIABLES} is not JSON: {in_one_line(error)}", EXAMPLE) from error
     if not isinstance(found, dict):
         raise UsageError(f"{VARIABLES} is no JSON object", EXAMPLE)
     return check_variables(found, VARIABLES)
@@ -198,15 +181,16 @@ def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
 
 
 class ControlNames:
-    """Keeps names of control tokens plain text in messages: only the template may write control tokens.
+    """Marks names of control tokens in messages, so that they stay plain text: only the template may write the tokens.
 
-    Names are marked in messages before rendering; text with marks is then tokenized as plain text.
+    Text with marks is then tokenized as plain text.
     """
 
     def __init__(self, names: Mapping[str, tuple[bool, bool]]) -> None:
         """`names`: control tokens by name, each with whether it strips the space to its left and right."""
         # A mark stands behind a name's first character, so that it cannot part a name of one character.
         self._takes_space = {name: takes for name, takes in names.items() if name[1:]}
+        self._begins = {name[:length] for name in self._takes_space for length in range(1, len(name))}
         # A vocabulary can have thousands of names: one pattern of them all is slow to compile and to search with.
         self._lengths = sorted({len(name) for name in self._takes_space}, reverse=True)
         firsts = {name[0] for name in self._takes_space}
@@ -215,15 +199,17 @@ class ControlNames:
     def marked(self, text: str, but: Collection[str] = ()) -> str:
         """A message with a mark in every name except those in `but`.
 
-        A name's beginning at the end is marked too: the template's next text could complete it.
+        One whose end begins a name ends with a mark too: the template's next text could complete it.
         """
 
         def mark(found: re.Match[str]) -> str:
             # Names can overlap, so every place where one begins is marked.
-            name = self._name_at(text, found.start()) or self._begun_at(text, found.start())
+            name = self._name_at(text, found.start())
             return found[0] + (MARK if name and name not in but else "")
 
-        return self._first.sub(mark, text)
+        longest = self._lengths[0] if self._lengths else 0
+        is_begun = any(text[-length:] in self._begins for length in range(1, longest))
+        return self._first.sub(mark, text) + (MARK if is_begun else "")
 
     def spans(self, text: str) -> Iterator[tuple[str, bool]]:
         """The parts of a rendered text in order, each with whether it is marked: then its names are plain text."""
@@ -258,63 +244,38 @@ class ControlNames:
         found = (text[place : place + length] for length in self._lengths)
         return next((name for name in found if name in self._takes_space), "")
 
-    def _begun_at(self, text: str, place: int) -> str:
-        """The text from `place` on if it is the beginning of a name, or an empty string."""
-        if len(text) - place >= self._lengths[0]:
-            return ""
-        end = text[place:]
-        return end if any(name.startswith(end) for name in self._takes_space) else ""
-
 
 def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
     if "{{" in wanted or "{%" in wanted:
         return ChatTemplate("a text", wanted, model.compile_template(wanted))
-    name = THEIR_NAMES.get(wanted.lower(), wanted.lower())
-    if name in STOPS:
-        return bundled_template(name, model)
+    if wanted.lower() in STOPS:
+        return bundled_template(wanted.lower(), model)
     path = Path(os.path.expanduser(wanted))
     if not (path.suffix == ".jinja" or len(path.parts) > 1 or os.path.exists(path)):
         hint = did_you_mean(wanted, STOPS, f"one of {', '.join(STOPS)}")
         raise UsageError(f"--chat-template {wanted[:80]!r} is neither a template's name nor a file", hint)
     # Jinja takes the last newline of a text away, as reading the file has done.
     source = read_text(wanted) + "\n"
-    try:
-        return ChatTemplate(path.name, source, model.compile_template(source))
-    except PromptError as error:
-        raise PromptError(f"{wanted}: {error.what}", error.hint) from error
+    return ChatTemplate(path.name, source, model.compile_template(source))
 
 
 def _render(formatter: Formatter, messages: list[Message]) -> str:
     """The rendering of the first shape of a conversation that a template prints completely."""
     reason = "it leaves out what is asked"
     cause: Exception | None = None
-    for shape in _shapes(messages):
+    for shape in (messages, _merged(messages), _merged(_folded(messages))):
         try:
             rendered = formatter(shape)
         except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses the shape
-            # What it says about a list where it wants a text explains nothing.
-            if not _is_typed(shape):
-                reason, cause = in_one_line(error), error
+            reason, cause = in_one_line(error), error
             continue
-        if _is_whole(formatter, rendered, shape):
+        if _is_whole(formatter, shape):
             return rendered
-    raise PromptError(
-        f"the chat template fails: {reason}", "give another with --chat-template; lacli run goes without one by --raw"
-    ) from cause
-
-
-def _shapes(messages: list[Message]) -> Iterator[Messages]:
-    """A conversation as it is, and for templates that want alternating roles, no system role, or parts."""
-    shapes: list[list[Message]] = []
-    for shape in (messages, _merged(messages), _merged(_folded(messages))):
-        if shape not in shapes:
-            shapes.append(shape)
-    yield from shapes
-    yield from map(_typed, shapes)
+    raise PromptError(f"the chat template fails: {reason}", ANOTHER) from cause
 
 
 def _folded(messages: list[Message]) -> list[Message]:
-    """The system text in front of the first question, a blank line between them."""
+    """The system text in front of the first question, for templates without a system role."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return messages
     system, first, *others = messages
@@ -333,32 +294,16 @@ def _merged(messages: list[Message]) -> list[Message]:
     return merged
 
 
-def _typed(messages: list[Message]) -> Messages:
-    """Contents as lists of parts, for templates that read nothing else."""
-    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
-
-
-def _is_typed(messages: Messages) -> bool:
-    return not isinstance(messages[0]["content"], str)
-
-
-def _is_whole(formatter: Formatter, rendered: str, shape: Messages) -> bool:
+def _is_whole(formatter: Formatter, shape: Messages) -> bool:
     """Whether a template prints the first and the last message of a conversation, answers aside.
 
     Probe words in their place show it: the texts themselves may occur elsewhere in the conversation.
     """
-    needed = {index for index in (0, len(shape) - 1) if shape[index]["role"] in ("system", "user", "tool")}
-    words = {index: f"{PROBE}{index}" for index in needed}
-    probes = [dict(message) for message in shape]
-    for index, word in words.items():
-        probes[index]["content"] = [{"type": "text", "text": word}] if _is_typed(shape) else word
+    ends = {0, len(shape) - 1}
+    words = {index: f"{PROBE}{index}" for index in ends if shape[index]["role"] in ("system", "user", "tool")}
+    probes = [{**message, "content": words.get(index, message["content"])} for index, message in enumerate(shape)]
     try:
         probed = formatter(probes)
-    except Exception:  # as above: it may look for something in the text
-        return all(_text(shape[index]).strip() in rendered for index in needed)
+    except Exception:  # it may look for something in the text
+        return True
     return all(word in probed for word in words.values())
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    content: Any = message["content"]
-    return content if isinstance(content, str) else content[0]["text"]

@@ -185,7 +185,7 @@ def test_rough_times_and_those_that_cannot_be_kept_are_said_to_be_lost(state: Pa
     _, _, said = found(state, cost=rough)
     assert "too rough" in said and not state.exists()
     state.parent.write_text("in the way")
-    assert found(state)[2] == f"cannot keep it in {state}: File exists"
+    assert found(state)[2] == f"cannot save it in {state}: File exists"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_session_begins_with_what_was_measured(
 def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
-    assert "cannot keep it in" in finished.err and "behind 64 tokens" in finished.out
+    assert "cannot save it in" in finished.err and "behind 64 tokens" in finished.out
 
 
 def test_a_hybrid_models_chains_are_measured_as_far_as_they_go_back(cache: dict[str, str], tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_run_takes_a_template_by_name_file_and_environment(path: Path, tmp_path:
         (("--chat-template", "llama3", "--raw"), 2, "--raw"),
         (("--chat-template", "nonesuch"), 2, "chatml"),
         (("--chat-template", "/nonesuch/x.jinja"), 1, "cannot read /nonesuch/x.jinja"),
-        (("--chat-template", "{% endif %}"), 1, "broken in line 1"),
+        (("--chat-template", "{% endif %}"), 1, "the chat template is broken: "),
         (("--chat-template", "{{ nonesuch.x }}"), 1, "fails: 'nonesuch' is undefined"),
     ],
 )

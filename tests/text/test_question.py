@@ -15,9 +15,6 @@ from lacli.errors import LacliError
 from lacli.text.question import read_question, read_text
 from tests.program import run
 
-BOUNDED = (sys.executable, "-c", "import resource; resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, 1 << 31)); "
-           "from lacli.__main__ import main; main()")  # fmt: skip
-
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
@@ -67,41 +64,6 @@ def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
     assert sentences[0].startswith("waiting for standard input")
 
 
-def test_a_mark_in_front_and_the_last_newline_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\n\ntwo\n\n")
-    assert read_text(str(tmp_path / "a")) == read_text(str(tmp_path / "a"), ordinary=True) == "one\n\ntwo\n"
-
-
-def test_what_may_never_end_is_refused_where_an_ordinary_file_is_wanted(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("/dev/zero")
-    for name in (str(tmp_path / "pipe"), str(tmp_path / "link"), "/dev/null"):
-        with pytest.raises(LacliError, match="no ordinary file") as caught:
-            read_text(name, ordinary=True)
-        assert "\n" not in str(caught.value)
-    for name, words in ((str(tmp_path), "directory"), (str(tmp_path / "none"), "No such file")):
-        with pytest.raises(LacliError, match=words):
-            read_text(name, ordinary=True)
-
-
-@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs a shell's pipes in /dev")
-def test_a_pipe_is_read_to_its_end_and_so_is_what_a_command_of_the_shell_writes() -> None:
-    program = "import sys; from lacli.text.question import read_text; print(*map(read_text, sys.argv[1:]), end='')"
-    command = f'{sys.executable} -c "{program}" /dev/stdin <(printf "Say yes.")'
-    done = run("-c", command, stdin=b"word " * 1_000_000 + b"end\n", program=("bash",))
-    assert done.out.endswith("word end Say yes.") and len(done.out) == 5_000_012, done.err
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device that never ends")
-def test_what_never_ends_is_refused_by_its_size_wherever_it_comes_from(tmp_path: Path) -> None:
-    with pytest.raises(LacliError, match=r"cannot read /dev/zero: it is larger than 67.1 MB"):
-        read_text("/dev/zero")
-    with open("/dev/zero", "rb") as endless:
-        for arguments in (("run", "-n", "1"), ("chat", "-n", "1")):
-            done = run(*arguments, stdin=endless, program=BOUNDED)
-            assert done.code == 1 and "is larger than 67.1 MB" in done.err and "Error" not in done.err
-
-
 def test_how_the_input_of_a_terminal_ends_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(TextIOWrapper):
         def isatty(self) -> bool:
@@ -113,9 +75,27 @@ def test_how_the_input_of_a_terminal_ends_is_said(monkeypatch: pytest.MonkeyPatc
     assert len(said) == 1 and "Ctrl-" in said[0]
 
 
-def test_a_model_is_no_text_whatever_its_size(tmp_path: Path) -> None:
-    with pytest.raises(LacliError, match="No such file"):
-        read_text(str(tmp_path / "some.gguf"))
-    (tmp_path / "some.gguf").touch()
-    with pytest.raises(LacliError, match="is a model.*lacli run MODEL"):
-        read_text(str(tmp_path / "some.gguf"))
+def test_a_mark_in_front_and_the_last_newline_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\n\ntwo\n\n")
+    assert read_text(str(tmp_path / "a")) == "one\n\ntwo\n"
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name, words in (
+        (str(tmp_path), "directory"),
+        (str(tmp_path / "none"), "No such file.*check the file's name"),
+        (str(tmp_path / "binary"), "is not UTF-8 text: byte 0xff at offset 0"),
+        ("/dev/zero", r"it is larger than 67.1 MB"),
+    ):
+        with pytest.raises(LacliError, match=words) as caught:
+            read_text(name)
+        assert caught.value.hint and "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs a shell's pipes in /dev")
+def test_a_pipe_is_read_to_its_end_and_so_is_what_a_command_of_the_shell_writes() -> None:
+    program = "import sys; from lacli.text.question import read_text; print(*map(read_text, sys.argv[1:]), end='')"
+    command = f'{sys.executable} -c "{program}" /dev/stdin <(printf "Say yes.")'
+    done = run("-c", command, stdin=b"word " * 1_000_000 + b"end\n", program=("bash",))
+    assert done.out.endswith("word end Say yes.") and len(done.out) == 5_000_012, done.err

