@@ -9,9 +9,9 @@ from typing import Any
 
 from lacli.errors import ModelLoadError
 from lacli.ik.library import library
-from lacli.llamacpp.decoding import PREFILL_ROWS, DecodingContext, cache_type, padded
+from lacli.llamacpp.decoding import PREFILL_ROWS, DecodingContext
 from lacli.llamacpp.devices import CPU
-from lacli.llamacpp.library import free_with, late_ctrl_c
+from lacli.llamacpp.library import free_with, late_ctrl_c, progress_callback
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
@@ -43,13 +43,7 @@ class IkModel(LlamaModel):
         parameters.n_gpu_layers, parameters.fit = 0, False
         parameters.repack_tensors = settings.repack
         with late_ctrl_c() as is_stopped:
-
-            def tell(share: float, _: object) -> bool:
-                if loading:
-                    loading(share)
-                return not is_stopped()
-
-            parameters.progress_callback = ik.llama_progress_callback(tell)
+            parameters.progress_callback = progress_callback(ik, loading, is_stopped)
             self.weights = ik.llama_model_load_from_file(os.fsencode(path), parameters)
         if not self.weights:
             self.close()
@@ -90,19 +84,11 @@ class IkContext(DecodingContext):
         self.mixed_rows = self.batch_rows
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
-        parameters = self._api.llama_context_default_params()
-        texts = decode.texts if isinstance(decode, Capacity) else 1
-        parameters.n_ctx = padded(settings.context or texts * self._model.default_context)
-        parameters.n_batch = min(settings.batch, parameters.n_ctx)
+        parameters = super()._parameters(settings, decode)
         # All rows of a batch at once: of several parts the first ones would stay where a later one finds no cells.
         parameters.n_ubatch = min(parameters.n_batch, PREFILL_ROWS)
-        parameters.n_seq_max = decode.sequences
-        parameters.n_threads = settings.threads
-        parameters.n_threads_batch = settings.threads_batch or settings.threads
         # With several sequences the wheel's kernel of flash attention may end the process ("GGML_ASSERT(S > 0)").
         parameters.flash_attn = False
-        parameters.type_k = cache_type(settings.cache_type_k)
-        parameters.type_v = cache_type(settings.cache_type_v)
         return parameters
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from lacli.batch import Ints
 from lacli.context import Successors
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext, cache_type, padded
+from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext, padded
 from lacli.llamacpp.devices import bounded_by_free_memory
 from lacli.llamacpp.library import free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order
@@ -22,14 +22,13 @@ from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
 
 MAX_ROLLBACK = 8
-"""Guesses by which a recurrent state can be taken back, at most: each costs the memory of a copy of that state."""
+"""Drafted tokens by which a recurrent state can be rolled back, at most: each costs a copy of that state."""
 
 MIXED_ROWS_ON_CPU = 63
-"""Rows of a step in which a CPU takes those of prompts and of other texts together without loss.
+"""Rows of a step in which a CPU takes those of prompt chunks and of other sequences together without loss.
 
-From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs. A
-prompt's 128 rows and a row of each of eight texts of 100, 400 and 1,200 tokens take 452, 720 and 1,454 ms together, and
-409, 463 and 647 one after the other (docs/measured.md).
+From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs: a chunk
+of 128 rows and a row of each of eight sequences of 1,200 tokens take 1,454 ms together, and 647 one after the other.
 """
 
 CANDIDATES = 8
@@ -76,7 +75,7 @@ class LlamaContext(DecodingContext):
                     _free_context(self._handle, self._samplers, model)
             if self._handle or parameters.n_ctx <= least:
                 break
-            # Texts that have less room together wait for each other.
+            # Sequences that find no cells wait for each other.
             parameters.n_ctx = max(parameters.n_ctx // 2, least)
         # The model is an argument, so that it outlives the context when both are dropped at once.
         self._free = free_with(self, _free_context, self._handle, self._samplers, model)
@@ -137,24 +136,15 @@ class LlamaContext(DecodingContext):
         self._free()
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
-        parameters = lib.llama_context_default_params()
-        texts = decode.texts if isinstance(decode, Capacity) else 1
-        # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
-        parameters.n_ctx = padded(settings.context or texts * self._model.default_context)
-        parameters.n_batch = min(settings.batch, parameters.n_ctx)
-        parameters.n_seq_max = decode.sequences
+        parameters = super()._parameters(settings, decode)
         parameters.n_rs_seq = max(decode.max_rollback, 0)
         parameters.kv_unified = True
         parameters.swa_full = True
         parameters.n_outputs_max = self._max_outputs
-        parameters.n_threads = settings.threads
-        parameters.n_threads_batch = settings.threads_batch or settings.threads
         parameters.flash_attn_type = FLASH_ATTENTION[settings.attention(on_gpu=self._model.offloaded)]
         if decode.ordered:
             # Also with no layer on a GPU one would compute large batches, in its own way.
             parameters.op_offload = parameters.offload_kqv = False
-        parameters.type_k = cache_type(settings.cache_type_k)
-        parameters.type_v = cache_type(settings.cache_type_v)
         return parameters
 
     def _candidates(self, count: int) -> Successors | None:
@@ -208,7 +198,7 @@ def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
 
 
 def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
-    """Guesses that the model can take back after a step: -1 for any number and trees, k for chains up to k."""
+    """Return the drafted tokens that the model can roll back after a step: -1 for any number and trees."""
     if not model.chain_only:
         return -1
     # llama.cpp needs the rows of a way back and one more in one piece of a batch, and aborts otherwise.

@@ -1,4 +1,4 @@
-"""What contexts of llama.cpp and of ik_llama.cpp share: batches, logits by row, and Ctrl-C in a piece of a prompt."""
+"""What contexts of llama.cpp and of ik_llama.cpp share: batches, logits by row, and Ctrl-C in a prompt chunk."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ PREFILL_ROWS = 512
 """Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch)."""
 
 PREFILL_ROWS_ON_CPU = 128
-"""Rows of a prefill call where a CPU computes with all weights: as fast as 512, and heard and seen more often.
+"""Rows of a prefill call where a CPU computes with all weights: as fast as 512, and Ctrl-C is heard more often.
 
-The time of a prompt in pieces of 512 rows over that in pieces of 128 (processor seconds, Q4_0): 1.05 with 0.5B, 1.02
-with 3B, 1.09 with the bundled model, 0.99 with -fa on, 1.04 with --no-repack. A GPU needs more rows, and so does each
-expert of a mixture.
+The time of a prompt in chunks of 512 rows over that in chunks of 128 (processor seconds, Q4_0): 1.05 with 0.5B, 1.02
+with 3B, 0.99 with -fa on. A GPU needs more rows, and so does each expert of a mixture.
 """
 
-PIECE_ROWS = 64
-"""Rows without logits from which a step that has others too can be interrupted: they are a piece of a prompt."""
+CHUNK_ROWS = 64
+"""Rows without logits from which a step that has others too can be interrupted: they are a prompt chunk."""
 
 REFUSED = -1
 """llama_decode's status for a batch that it does not begin."""
@@ -47,7 +46,7 @@ REFUSED = -1
 class DecodingContext(Closing):
     """Decodes batches in one llama_context, whose `_handle` a subclass opens.
 
-    `max_rollback`: guesses that can be taken back after a step, -1 for any number and trees.
+    `max_rollback`: drafted tokens that can be rolled back after a step, -1 for any number and trees.
     """
 
     max_rollback = -1
@@ -67,9 +66,8 @@ class DecodingContext(Closing):
         self._api, self._log, self._model = api, log, model
         self._handle: Any = None
         self.sequences, self.vocabulary, self.trained_context = decode.sequences, model.vocabulary, model.context
-        self.calls = 0
+        self.calls = self._snapshots = 0
         self._interrupted = False
-        self._snapshots = 0
         self._max_outputs = max(decode.sequences, decode.max_outputs)
         gives_way = settings.gives_way and settings.threads > 1 and not model.offloaded
         self._in_use = ThreadsInUse(settings.threads) if gives_way else None
@@ -77,8 +75,22 @@ class DecodingContext(Closing):
         self._batch: Batch | None = None
         self._logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
 
+    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
+        """Return the llama_context_params that are the same in both libraries."""
+        parameters = self._api.llama_context_default_params()
+        texts = decode.texts if isinstance(decode, Capacity) else 1
+        # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
+        parameters.n_ctx = padded(settings.context or texts * self._model.default_context)
+        parameters.n_batch = min(settings.batch, parameters.n_ctx)
+        parameters.n_seq_max = decode.sequences
+        parameters.n_threads = settings.threads
+        parameters.n_threads_batch = settings.threads_batch or settings.threads
+        parameters.type_k = cache_type(settings.cache_type_k)
+        parameters.type_v = cache_type(settings.cache_type_v)
+        return parameters
+
     def _note_sizes(self) -> None:
-        """Read what the opened context has become: MiB of its buffers, cells, and rows of a call."""
+        """Note what the opened context has become: MiB of its buffers, cells, and rows of a call."""
         self.memory = self._log.take_buffers()
         self.cells = int(self._api.llama_n_ctx(self._handle))
         self.batch_rows = int(self._api.llama_n_batch(self._handle))
@@ -99,9 +111,9 @@ class DecodingContext(Closing):
             self._batch, self._struct = batch, _struct_over(self._api, batch)
         self._struct.n_tokens = rows
         self.calls += 1
-        status = self._decoded(reads=not batch.wanted or rows - batch.wanted >= PIECE_ROWS)
+        status = self._decoded(prefills=not batch.wanted or rows - batch.wanted >= CHUNK_ROWS)
         if status == 0:
-            # A state is kept after each row, none from before the first one, and each for one way back.
+            # llama.cpp has a state after each row, none from before the first one, and each for one rollback.
             self._snapshots = min(self.max_rollback, rows - 1)
             return True
         if status == 1:
@@ -152,7 +164,7 @@ class DecodingContext(Closing):
         return self._model.is_end(token)
 
     def interrupt(self) -> None:
-        """Let a piece of the prefill raise KeyboardInterrupt at its next operation on the CPU; called by any thread."""
+        """Let a prompt chunk raise KeyboardInterrupt at its next operation on the CPU; called by any thread."""
         self._interrupted = True
 
     def _candidates(self, count: int) -> Successors | None:
@@ -166,10 +178,7 @@ class DecodingContext(Closing):
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C or `interrupt` end a piece of the prefill, which may take seconds.
-
-        The caller cuts the piece's rows from the cache.
-        """
+        """Let Ctrl-C or `interrupt` end a prompt chunk, whose rows the caller removes from the cache."""
         self._interrupted = False
         callback = self._api.ggml_abort_callback(lambda _: self._muted_end())
         with ctrl_c_calls(self.interrupt):
@@ -182,24 +191,21 @@ class DecodingContext(Closing):
         if self._interrupted:
             raise KeyboardInterrupt
 
-    def _decoded(self, *, reads: bool) -> int:
-        """Decode the batch, and return llama.cpp's status. `reads`: it is a piece of a prompt, which Ctrl-C aborts."""
-        in_use = self._in_use
-        if not in_use:
-            with self._interruptible() if reads else nullcontext():
-                return int(self._api.llama_decode(self._handle, self._struct))
-        if in_use.count != self._threads_set:
+    def _decoded(self, *, prefills: bool) -> int:
+        """Decode the batch and return llama.cpp's status. `prefills`: it is a prompt chunk, which Ctrl-C aborts."""
+        if (in_use := self._in_use) and in_use.count != self._threads_set:
             self._threads_set = in_use.count
             self._api.llama_set_n_threads(self._handle, in_use.count, in_use.count)
         begin, core_begin = perf_counter(), process_time()
-        with self._interruptible() if reads else nullcontext():
+        with self._interruptible() if prefills else nullcontext():
             status = int(self._api.llama_decode(self._handle, self._struct))
-        end = perf_counter()
-        in_use.note(end - begin, process_time() - core_begin, end)
+        if in_use:
+            end = perf_counter()
+            in_use.note(end - begin, process_time() - core_begin, end)
         return status
 
     def _muted_end(self) -> bool:
-        """True to end a piece of a prompt; mutes the lines in which llama.cpp's log calls this a failure."""
+        """Return whether to end a prompt chunk; mute the lines in which llama.cpp's log calls this a failure."""
         if self._interrupted:
             self._log.muted = True
         return self._interrupted

@@ -119,8 +119,10 @@ def _gbnf(model: LlamaModel, text: str) -> Any:
     log.forget()
     reason, sampler = _danger(text), None
     if not reason:
-        with log.quiet(), captured_stderr() as printed:
+        log.muted = True
+        with captured_stderr() as printed:
             sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
+        log.muted = False
         reason = "" if sampler else _complaint(text, "".join(printed), log.last_error())
     if not sampler:
         hint = "llama.cpp's grammars/README.md describes GBNF; --grammar-file FILE reads one"
@@ -145,12 +147,8 @@ def _complaint(grammar: str, printed: str, logged: str) -> str:
     the library's error line, for faults found after the parsing.
     """
     if found := LOCATED.search(printed.removesuffix("\n").removesuffix(grammar).rstrip("\n")):
-        what, rest = found["what"], found["rest"]
-        if rest is None:
-            return what[:1].lower() + what[1:]
-        line = grammar[: len(grammar) - len(rest)].count("\n") + 1
-        here = rest.split("\n", 1)[0].strip()[:40]
-        return f"line {line}: {what} at {here!r}" if here else f"line {line}: {what}"
+        line = grammar[: len(grammar) - len(found["rest"] or "")].count("\n") + 1
+        return f"line {line}: {found['what']}"
     if "left recursion" in logged:
         return "a rule begins with itself (left recursion)"
     if "'root' symbol" in logged:

@@ -35,9 +35,8 @@ CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr, without what it logs for each step (its level debug).
 
-    `muted`: nothing is passed on while that is set: an end that was asked for is logged as a failure.
-    `callbacks`: the library keeps only their addresses, so they are kept alive here. `taken`: MiB by kind ("KV",
-    "compute", ..) at the last `take_buffers`.
+    `muted`: nothing is passed on while that is set. `callbacks`: the library has only their addresses, so they are kept
+    alive here. `taken`: MiB by kind ("KV", "compute", ..) at the last `take_buffers`.
     """
 
     def __init__(self) -> None:
@@ -65,15 +64,6 @@ class Log:
             self._cells += float(cells["mebibytes"])
         if self.verbose and not self.muted and self._level != DEBUG:
             sys.stderr.write(printable(line, lines=True))
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Only collect, while the text on stderr is read as something else."""
-        verbose, self.verbose = self.verbose, False
-        try:
-            yield
-        finally:
-            self.verbose = verbose
 
     def forget(self) -> None:
         """Drop the collected errors, before a call whose errors are wanted."""
@@ -215,10 +205,10 @@ def switch_tiles(on: bool) -> None:
         )
 
 
-def progress_callback(loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
-    """A callback of llama_model_params that tells `loading` the share of the weights that is loaded.
+def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
+    """Return a callback of llama_model_params that tells `loading` the share of the weights that is loaded.
 
-    `is_stopped`: True where llama.cpp is to give up.
+    `is_stopped`: whether the library should give up.
     """
 
     def tell(share: float, _: object) -> bool:
@@ -226,7 +216,7 @@ def progress_callback(loading: Callable[[float], None] | None, is_stopped: Calla
             loading(share)
         return not is_stopped()
 
-    return lib.llama_progress_callback(tell)
+    return api.llama_progress_callback(tell)
 
 
 @contextmanager

@@ -47,10 +47,8 @@ ENDS_EARLY = "not within the file bounds"
 
 NOT_LOADED = {
     "unknown model architecture": "a newer llama-cpp-python may know it",
-    "SPLIT_MODE_TENSOR": "-sm layer splits every model",
-    "split buffers": "-sm layer splits between all devices",
-    "unable to allocate": "fewer layers on a GPU (-ngl), more devices (-dev) or a smaller model may fit",
-    **dict.fromkeys(("failed to allocate", "Cannot allocate memory", "bad_alloc"), "a smaller one may fit into memory"),
+    "split": "-sm layer splits every model between all devices",
+    "alloc": "a smaller model, fewer layers on a GPU (-ngl) or more devices (-dev) may fit",
 }
 """Hints by a part of llama.cpp's reason why it cannot load a model."""
 
@@ -121,7 +119,7 @@ class LlamaModel(Closing):
         self.offloaded = offloads(settings)
         self._formatters: dict[str, Callable[..., str]] = {}
         with late_ctrl_c() as is_stopped:
-            parameters.progress_callback = progress_callback(loading, is_stopped)
+            parameters.progress_callback = progress_callback(lib, loading, is_stopped)
             handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
             if handle and is_stopped():
                 lib.llama_model_free(handle)
@@ -131,7 +129,7 @@ class LlamaModel(Closing):
             if ENDS_EARLY in reason:
                 # It says how much of the file is missing.
                 read_file(path)
-            hint = next((hint for words, hint in NOT_LOADED.items() if words in reason), DAMAGED)
+            hint = next((hint for word, hint in NOT_LOADED.items() if word in reason.lower()), DAMAGED)
             raise ModelLoadError(f"cannot load {path.name}: {reason}", hint)
         self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
         self._free = free_with(self, lib.llama_model_free, handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -15,10 +16,10 @@ from lacli.errors import UsageError
 from lacli.ik import choice
 from lacli.ik.choice import with_engine
 from lacli.llamacpp.build import Processor
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.text.records import NAME
 from tests.fakes import tiny_models
-from tests.loading import STDLIB_7M, load, smollm2
+from tests.loading import STDLIB_7M, smollm2
 from tests.program import call
 
 AUTO, IK = ModelSettings(engine="auto"), ModelSettings(engine="ik")
@@ -33,47 +34,35 @@ def test_auto_takes_ik_where_it_is_installed_and_llama_where_it_is_not(monkeypat
         with_engine(STDLIB_7M, IK)
 
 
-def test_a_processor_without_the_instructions_of_the_wheel_keeps_llama(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "processor", lambda: Processor("old", ("avx",)))
-    assert with_engine(STDLIB_7M, AUTO).engine == "llama"
-    with pytest.raises(UsageError, match="needs a processor with avx2 and f16c and fma"):
-        with_engine(STDLIB_7M, IK)
+def mamba(folder: Path) -> Path:
+    tiny_models.write_mamba(folder / "mamba.gguf")
+    return folder / "mamba.gguf"
 
 
-def test_strict_keeps_llama_or_is_refused() -> None:
-    assert with_engine(STDLIB_7M, AUTO, strict=True).engine == "llama"
-    with pytest.raises(UsageError, match="--strict rules out"):
-        with_engine(STDLIB_7M, IK, strict=True)
+HINDRANCES: dict[str, tuple[Callable[[Path], Path], ModelSettings, dict[str, object]]] = {
+    "--strict rules out": (lambda _: STDLIB_7M, IK, {"strict": True}),
+    "one copy of a model": (lambda _: STDLIB_7M, IK, {"copies": True}),
+    "computes on the processor only": (lambda _: STDLIB_7M, replace(IK, gpu_layers=9), {}),
+    "without flash attention": (lambda _: STDLIB_7M, replace(IK, flash_attention="on"), {}),
+    "and so without quantised values": (lambda _: STDLIB_7M, replace(IK, cache_type_v="q8_0"), {}),
+    "was not tried with the architecture mamba": (mamba, IK, {}),
+    "weights of the type q4_1": (lambda _: smollm2(), IK, {}),
+    "needs a processor with avx2 and f16c and fma": (lambda _: STDLIB_7M, IK, {"flags": ("avx",)}),
+}
 
 
-def test_layers_on_a_gpu_keep_llama(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "offloads", lambda settings: settings.gpu_layers != 0)
-    assert with_engine(STDLIB_7M, AUTO).engine == "llama"
-    assert with_engine(STDLIB_7M, replace(AUTO, gpu_layers=0)).engine == "ik"
-    with pytest.raises(UsageError, match="computes on the processor only"):
-        with_engine(STDLIB_7M, IK)
-
-
-def test_flash_attention_and_quantised_values_keep_llama() -> None:
-    for asked in (replace(IK, flash_attention="on"), replace(IK, cache_type_v="q8_0")):
-        assert with_engine(STDLIB_7M, replace(asked, engine="auto")).engine == "llama"
-        with pytest.raises(UsageError, match="without flash attention"):
-            with_engine(STDLIB_7M, asked)
-
-
-def test_an_architecture_that_was_not_tried_keeps_llama(tmp_path: Path) -> None:
-    path = tmp_path / "mamba.gguf"
-    tiny_models.write_mamba(path)
-    assert with_engine(path, AUTO).engine == "llama"
-    with pytest.raises(UsageError, match="was not tried with the architecture mamba"):
-        with_engine(path, IK)
-
-
-def test_weights_of_a_type_that_fails_or_was_not_tried_keep_llama() -> None:
-    """Steps of 32 rows and more of Q4_1 give other logits altogether in the wheel."""
-    assert with_engine(smollm2(), AUTO).engine == "llama"
-    with pytest.raises(UsageError, match="weights of the type q4_1"):
-        with_engine(smollm2(), IK)
+@pytest.mark.parametrize("words", HINDRANCES)
+def test_what_ik_cannot_do_keeps_llama_or_is_refused(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked, how = HINDRANCES[words]
+    monkeypatch.setattr(choice, "offloads", lambda settings: settings.gpu_layers > 0)
+    if "flags" in how:
+        monkeypatch.setattr(choice, "processor", lambda: Processor("old", ("avx",)))
+        how = {}
+    assert with_engine(path(tmp_path), replace(asked, engine="auto"), **how).engine == "llama"  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=words):
+        with_engine(path(tmp_path), asked, **how)  # type: ignore[arg-type]
 
 
 def test_the_command_line_takes_ik_by_itself_and_says_so() -> None:
@@ -85,12 +74,6 @@ def test_the_command_line_takes_ik_by_itself_and_says_so() -> None:
     refused = call(*run, "--engine", "ik", "--strict")
     assert (refused.code, refused.out) == (2, "")
     assert len(refused.err.splitlines()) == 1
-
-
-def test_several_copies_keep_llama_or_refuse_ik() -> None:
-    assert with_engine(STDLIB_7M, AUTO, copies=True).engine == "llama"
-    with pytest.raises(UsageError, match="one copy of a model"):
-        load(model_settings=IK, replicas=ReplicaSettings(count=2))
 
 
 def test_what_lacli_cost_measures_is_known_to_a_run_with_the_engine_that_auto_takes(

@@ -12,8 +12,7 @@ import pytest
 
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
-from lacli.errors import LacliError, ModelLoadError
-from lacli.ik.choice import ARCHITECTURES
+from lacli.errors import ModelLoadError
 from lacli.ik.context import IkContext, IkModel
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
@@ -73,10 +72,6 @@ def test_both_libraries_in_one_process_compute_the_same_but_for_rounding(archite
             assert np.abs(ik.logits() - llama.logits()).max() < 0.01 * np.ptp(llama.logits())
 
 
-def test_every_architecture_is_tried() -> None:
-    assert {*ARCHITECTURES} == {*WRITERS}
-
-
 def test_every_mode_gives_plain_decodings_text_but_for_rounding(model: IkModel) -> None:
     with Comparison(partial(Endless, model, ONE_THREAD), 60) as comparison:
         for mode in MODES:
@@ -84,28 +79,6 @@ def test_every_mode_gives_plain_decodings_text_but_for_rounding(model: IkModel) 
             assert bugs(runs) == [], mode
             assert sum(len(step.tokens) for step in runs[0].steps) == 60
             assert len(runs[0].steps) < 60, mode
-
-
-def test_a_right_and_a_wrong_guess_in_two_sequences_leave_plain_decodings_text(model: IkModel) -> None:
-    """Steps of three rows: the input, the right guess in sequence 0, and a wrong one in 1, cut and copied by range."""
-    prompt, settings = model.tokenize(QUESTION), DecodeSettings(window=2, ngram=2, guesses=2)
-    with IkContext(model, ONE_THREAD, settings) as engine:
-        text = prompt + plain_tokens(engine, prompt, 24)
-        engine.clear()
-        assert engine.decode(from_tokens(prompt[:-1], 0))
-        batch = Batch(3)
-        for past in range(len(prompt) - 1, len(text) - 2, 2):
-            engine.copy(0, 1, 0, past)
-            wrong = (text[past + 1] + 1) % engine.vocabulary
-            rows = batch.set_rows(
-                [text[past], text[past + 1], wrong],
-                [past, past + 1, past + 1],
-                [[0, 1], [0], [1]],
-                [True, True, True],
-            )
-            assert engine.decode(rows)
-            assert engine.greedy()[:2].tolist() == text[past + 1 : past + 3]
-            assert engine.remove(1, 0, -1)
 
 
 def test_rows_have_the_same_logits_beside_any_number_of_others(model: IkModel) -> None:
@@ -152,21 +125,6 @@ def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(eng
         presses.join()
     engine.clear()
     assert plain_tokens(engine, prompt, 4) == text
-
-
-def test_a_closed_context_says_so(model: IkModel) -> None:
-    engine = IkContext(model, ONE_THREAD, PLAIN)
-    engine.close()
-    engine.close()
-    with pytest.raises(LacliError, match="there is no context"):
-        engine.decode(from_tokens([1], 0))
-
-
-def test_logits_that_are_no_numbers_are_an_error(engine: IkContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine.decode(from_tokens([1], 0))
-    monkeypatch.setattr(engine, "logits", lambda: np.full((1, engine.vocabulary), np.nan, np.float32))
-    with pytest.raises(LacliError, match="NaN or infinite"):
-        engine.greedy()
 
 
 def test_a_file_that_is_cut_short_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
 from lacli.check.replay import Recorder
 from lacli.context import Floats
-from lacli.decode import Decoder
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.context import MAX_ROLLBACK, LlamaContext, max_rollback
 from lacli.llamacpp.model import LlamaModel
@@ -26,7 +25,6 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES as ALL_MODES
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
-from tests.fakes.decoding import auto_decoder
 from tests.fakes.margins import PLAIN, bugs, compare
 from tests.loading import generate, load
 from tests.test_hybrid import CHAINS, Prophet
@@ -73,13 +71,6 @@ def prompts(model: LlamaModel) -> list[list[int]]:
     return prompts
 
 
-class Endless(LlamaContext):
-    """Has no end tokens."""
-
-    def is_end(self, token: int) -> bool:
-        return False
-
-
 @pytest.mark.parametrize(("batch", "modes"), [(512, MODES), (32, ("plain", "jacobi", "lookahead"))])
 def test_every_mode_equals_plain_but_for_rounding(
     batch: int, modes: Iterable[str], model: LlamaModel, prompts: list[list[int]]
@@ -91,21 +82,6 @@ def test_every_mode_equals_plain_but_for_rounding(
             assert bugs(runs) == [], name
             for run in runs:
                 assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1]), name
-
-
-def test_a_long_prompt_takes_as_many_calls_as_it_has_batches(model: LlamaModel, prompts: list[list[int]]) -> None:
-    with LlamaContext(model, replace(ON_ONE_THREAD, batch=32), PLAIN) as engine:
-        next(auto_decoder(engine, PLAIN).generate(prompts[3], 1))
-        assert engine.calls == -(-(len(prompts[3]) - 1) // 32) + 1
-
-
-@pytest.mark.parametrize("model", ["llama", "gemma2 with a sliding window"], indirect=True)
-def test_a_full_context_holds_as_many_tokens_in_every_mode(model: LlamaModel, prompts: list[list[int]]) -> None:
-    for name, mode in MODES.items():
-        with Endless(model, replace(ON_ONE_THREAD, context=256), mode) as engine:
-            steps = list(auto_decoder(engine, mode).generate(prompts[3][:200]))
-            assert sum(len(step.tokens) for step in steps) == engine.cells - 200 + 1, name
-            assert steps[-1].finish == "length"
 
 
 @pytest.mark.parametrize(
@@ -131,21 +107,6 @@ def test_a_model_that_cannot_go_back_decodes_plainly_and_says_why(
         assert [answer.tokens for answer in again] == [answer.tokens for answer in answers[0]]
         assert [answer.text for answer in again] == [answer.text for answer in answers[0]]
     assert all(answer.statistics.steps == len(answer.tokens) for answer in answers[1])
-
-
-@pytest.mark.parametrize("write", [tiny_models.write_mamba, tiny_models.write_hybrid])
-def test_a_model_that_cannot_go_back_stops_at_a_stop_string_and_answers_again(
-    write: Callable[[Path], None], tmp_path: Path
-) -> None:
-    path = tmp_path / "model.gguf"
-    write(path)
-    with load(path, model_settings=ON_ONE_THREAD) as session:
-        whole = generate(session, "the thing", max_tokens=40, raw=True)
-        stop = whole.text[len(whole.text) // 2 :][:3]
-        cut = generate(session, "the thing", max_tokens=40, stops=[stop], raw=True)
-        assert cut.text == whole.text[: whole.text.find(stop)]
-        assert cut.finish_reason == "stop"
-        assert generate(session, "the thing", max_tokens=40, raw=True).tokens == whole.tokens
 
 
 @pytest.mark.parametrize(
@@ -244,21 +205,6 @@ def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
             assert max(depths) > MAX_ROLLBACK // 2 and 0 in depths
 
 
-def test_a_full_context_of_a_hybrid_model_is_as_in_plain_decoding(lfm2: LlamaModel, asked: list[list[int]]) -> None:
-    model_settings = replace(ON_ONE_THREAD, context=256)
-    texts = []
-    for chosen in (
-        PLAIN,
-        DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK),
-        DecodeSettings(mode="jacobi", max_rollback=5),
-    ):
-        with Endless(lfm2, model_settings, chosen) as engine:
-            steps = Decoder(engine, chosen).generate(asked[1], 300)
-            texts.append([token for step in steps for token in step.tokens])
-    assert texts[1] == texts[2] == texts[0]
-    assert len(texts[0]) == 256 - len(asked[1]) + 1
-
-
 def fed(engine: LlamaContext, tokens: Sequence[int], past: int) -> Floats:
     """The last row's logits, (vocabulary,), of tokens decoded in one batch."""
     rows = len(tokens)
@@ -291,61 +237,6 @@ def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
             after = [fed(each, [text[-1]], past) for each in (engine, fresh)]
             np.testing.assert_allclose(after[0], after[1], atol=1e-3)
             assert all(each.remove(0, 0, -1) for each in (engine, fresh)), "the whole can always be forgotten"
-
-
-@pytest.mark.parametrize("warm", [SamplingSettings(), WARM], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("mode", CHAINS)
-def test_a_hybrid_session_stops_is_cut_back_and_answers_as_a_fresh_one(
-    mode: str, warm: SamplingSettings, lfm2_path: Path
-) -> None:
-    question = LOOP * 4
-    chosen = DecodeSettings(mode=mode)  # type: ignore[arg-type]
-    with load(lfm2_path, model_settings=ON_ONE_THREAD, sampling=warm, decode_settings=PLAIN) as plain:
-        whole = generate(plain, question, max_tokens=40, raw=True)
-        with load(lfm2_path, model_settings=ON_ONE_THREAD, sampling=warm, decode_settings=chosen) as session:
-            assert session.settings.max_rollback == session.engine.max_rollback == MAX_ROLLBACK
-            assert generate(session, question, max_tokens=40, raw=True).tokens == whole.tokens
-            stop = whole.text[len(whole.text) // 2 :][:3]
-            cut = generate(session, question, max_tokens=40, stops=[stop], raw=True)
-            assert (cut.text, cut.finish_reason) == (whole.text[: whole.text.find(stop)], "stop")
-            for kept in (len(session.decoder.tokens), 60, 3):
-                prompt = [*session.decoder.tokens[:kept], *session.model.tokenize(" and then")]
-                fresh, again = plain.generate(prompt, 20), session.generate(prompt, 20, reuse=True)
-                for generation in (fresh, again):
-                    assert list(generation)
-                assert again.answer().tokens == fresh.answer().tokens
-
-
-def test_a_tree_mode_becomes_auto_and_a_longer_chain_shorter_and_both_are_said(lfm2_path: Path) -> None:
-    with load(lfm2_path, model_settings=ON_ONE_THREAD) as session:
-        assert (session.settings.mode, session.settings.max_rollback) == ("auto", MAX_ROLLBACK)
-        assert session.notes == [], "mode auto is as it was asked for"
-    with load(lfm2_path, model_settings=ON_ONE_THREAD, decode_settings=DecodeSettings(mode="lookahead")) as session:
-        assert (session.settings.mode, session.settings.max_rollback) == ("auto", MAX_ROLLBACK)
-        assert "mode auto instead of lookahead" in session.notes[0]
-        session.notes.clear()
-        assert not session.adapt(DecodeSettings(mode="lookup", lookup_draft=MAX_ROLLBACK), session.sampling)
-        assert session.notes == []
-        assert not session.adapt(DecodeSettings(mode="jacobi", window=MAX_ROLLBACK + 1), session.sampling)
-        assert [f"at most {MAX_ROLLBACK} guesses" in note for note in session.notes] == [True]
-        assert session.settings.max_step_tokens == session.settings.max_rows == 1 + MAX_ROLLBACK
-        assert session.engine.sequences == 1
-
-
-def test_a_plain_session_keeps_no_copies_of_the_state_and_makes_them_when_it_drafts(lfm2_path: Path) -> None:
-    with load(lfm2_path, model_settings=ON_ONE_THREAD, decode_settings=PLAIN) as session:
-        assert session.engine.max_rollback == 0
-        assert session.notes == []
-        before = generate(session, "the thing", max_tokens=30, raw=True).tokens
-        assert session.adapt(DecodeSettings(mode="jacobi", window=4), session.sampling), "it takes a new context"
-        assert session.engine.max_rollback == MAX_ROLLBACK
-        assert generate(session, "the thing", max_tokens=30, raw=True).tokens == before
-
-
-def test_strict_decodes_a_hybrid_model_plainly(lfm2_path: Path) -> None:
-    with load(lfm2_path, model_settings=ON_ONE_THREAD, decode_settings=DecodeSettings(strict=True)) as session:
-        assert session.settings.mode == "plain"
-        assert any(note.startswith("decoding plainly: --strict") for note in session.notes)
 
 
 @pytest.mark.parametrize(("batch", "back"), [(2, 0), (3, 1), (9, 7), (10, 8), (11, 8)])

@@ -17,15 +17,13 @@ import numpy as np
 import pytest
 
 from lacli.batch import Batch, from_tokens, from_tree
-from lacli.cache import Cache
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.decoding import CONTEXT_PAD
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.llamacpp.threads import OBSERVED_S
-from lacli.settings import MAX_SEQUENCES, DecodeSettings
+from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN, Logits
@@ -62,13 +60,6 @@ def refuse_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
 
 
-@pytest.mark.parametrize(("asked", "cells"), [(1, 256), (256, 256), (257, 512), (0, tiny_models.CONTEXT_LENGTH)])
-def test_cells_are_what_llama_cpp_made_of_the_context(asked: int, cells: int, model: LlamaModel) -> None:
-    with LlamaContext(model, replace(SETTINGS, context=asked), PLAIN) as engine:
-        assert engine.cells == cells == lib.llama_n_ctx(engine._handle)
-        assert engine.cells % CONTEXT_PAD == 0
-
-
 def test_texts_have_the_cells_of_one_each_or_where_memory_is_short_as_many_as_there_is_room_for(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,36 +83,6 @@ def test_texts_have_the_cells_of_one_each_or_where_memory_is_short_as_many_as_th
     assert asked == [3 * one]
 
 
-@pytest.mark.parametrize(
-    ("batch", "context", "rows"), [(1, 256, 1), (100, 256, 100), (4096, 256, 256), (4096, 300, 512)]
-)
-def test_batch_rows_are_the_smaller_of_batch_and_cells(batch: int, context: int, rows: int, model: LlamaModel) -> None:
-    with LlamaContext(model, replace(SETTINGS, batch=batch, context=context), PLAIN) as engine:
-        assert engine.batch_rows == rows == lib.llama_n_batch(engine._handle)
-
-
-def test_a_batch_above_the_limit_never_reaches_llama_cpp(model: LlamaModel) -> None:
-    with LlamaContext(model, replace(SETTINGS, batch=8), PLAIN) as engine:
-        with pytest.raises(AssertionError, match="9 rows"):
-            engine.decode(from_tokens([5] * 9, 0))
-        assert engine.calls == 0
-
-
-def test_the_limit_of_sequences_is_the_librarys() -> None:
-    assert lib.llama_max_parallel_sequences() == MAX_SEQUENCES
-
-
-def test_all_sequences_of_the_library_can_be_used_at_once(model: LlamaModel) -> None:
-    chosen = DecodeSettings(mode="lookahead", window=0, ngram=2, guesses=MAX_SEQUENCES - 1)
-    tree = Tree(5)
-    for sequence in range(1, 200):
-        tree.add_path([sequence + 10], sequence, Origin.POOL)
-    with LlamaContext(model, SETTINGS, chosen) as engine:
-        assert engine.sequences == MAX_SEQUENCES
-        assert engine.decode(from_tree(tree, 0))
-        assert engine.logits().shape == (200, model.vocabulary)
-
-
 def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: LlamaContext) -> None:
     tree = Tree(20)
     tree.add_path([21, 22], 1, Origin.POOL)
@@ -134,13 +95,13 @@ def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: Llam
 
 def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext) -> None:
     prefix = [30, 31, 32, 33]
-    cache = Cache(engine)
-    cache.prefill(prefix)
+    assert engine.decode(from_tokens(prefix, 0))
     tree = Tree(20)
     tree.add_path([21, 22], 1, Origin.POOL)
     tree.add_path([21, 23], 2, Origin.POOL)
     tree.add_path([24, 25], 3, Origin.POOL)
-    cache.share(tree)
+    for sequence in (1, 2, 3):
+        engine.copy(0, sequence, 0, len(prefix))
     assert engine.decode(from_tree(tree, len(prefix)))
     rows = engine.logits().copy()
     for row, path in enumerate([[20], [20, 21], [20, 21, 22], [20, 21, 23], [20, 24], [20, 24, 25]]):
@@ -161,41 +122,12 @@ def test_a_batch_without_free_cells_is_refused_and_changes_nothing(engine: Llama
     assert not engine.decode(input_at(7, len(text)))
 
 
-def test_removed_and_cleared_cells_are_forgotten(engine: LlamaContext) -> None:
-    text = [40, 41, 42, 43]
-    expected = last_row(engine, text)
-    engine.clear()
-    assert engine.decode(from_tokens([*text[:-1], 99, 98], 0))
-    assert engine.remove(0, len(text) - 1, -1)
-    assert engine.decode(input_at(text[-1], len(text) - 1))
-    np.testing.assert_allclose(engine.logits()[0], expected, atol=1e-2)
-    engine.clear()
-    assert lib.llama_memory_seq_pos_max(engine._memory, 0) == -1
-
-
 def test_a_decode_that_fails_says_why(engine: LlamaContext) -> None:
     assert engine.decode(from_tokens([5, 6], 0))
     with pytest.raises(LacliError, match="sequence 0 .*inconsistent sequence positions"):
         engine.decode(from_tokens([7], 9))
     with pytest.raises(LacliError, match="invalid token"):
         engine.decode(input_at(engine.vocabulary, 2))
-
-
-def test_a_failure_without_a_reason_is_not_given_an_earlier_one(
-    model: LlamaModel, engine: LlamaContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine.decode(input_at(5, 0))
-    with pytest.raises(LacliError, match="inconsistent"):
-        engine.decode(input_at(5, 9))
-    monkeypatch.setattr(lib, "llama_decode", lambda *_: -3)
-    with pytest.raises(LacliError, match=r"failed \(-3\): llama.cpp gives no reason"):
-        engine.decode(input_at(5, 0))
-    monkeypatch.undo()
-    with pytest.raises(LacliError, match="inconsistent"):
-        engine.decode(input_at(5, 9))
-    refuse_contexts(monkeypatch)
-    with pytest.raises(ModelLoadError, match="cannot make a context: llama.cpp gives no reason"):
-        LlamaContext(model, SETTINGS, PLAIN)
 
 
 def test_samplers_of_a_context_that_fails_are_freed(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,11 +236,9 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         assert len(calls) == operations
 
 
-@pytest.mark.parametrize("write", [tiny_models.write_llama, tiny_models.write_mamba])
 def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits_stay_the_same(
-    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "model.gguf")
     monkeypatch.setattr("lacli.llamacpp.decoding.process_time", lambda: 0.0)
     monkeypatch.setattr("lacli.llamacpp.decoding.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
@@ -319,7 +249,6 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
         return decode(handle, batch)
 
     with (
-        LlamaModel(tmp_path / "model.gguf", SETTINGS) as model,
         LlamaContext(model, busy, PLAIN) as easy,
         LlamaContext(model, replace(busy, gives_way=False), PLAIN) as fixed,
     ):

@@ -20,7 +20,6 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
-from tests.fakes.decoding import auto_decoder
 
 LOADING = ModelSettings(context=512, gpu_layers=0, threads=1)
 AUTO = DecodeSettings(mode="auto")
@@ -49,9 +48,9 @@ def test_small_rows_with_many_equal_logits_are_ranked_as_by_a_sort(logits: Float
     holds(logits, most)
 
 
-@pytest.mark.parametrize("levels", [2, 40, 10**6], ids=["ties everywhere", "ties", "none"])
-@pytest.mark.parametrize("most", [1, 8, 20])
-@pytest.mark.parametrize("vocabulary", [4999, LARGE - 1, LARGE, 151_936])
+@pytest.mark.parametrize("levels", [2, 10**6], ids=["ties everywhere", "none"])
+@pytest.mark.parametrize("most", [1, 20])
+@pytest.mark.parametrize("vocabulary", [LARGE - 1, LARGE, 151_936])
 def test_large_vocabularies_are_ranked_as_by_a_sort(vocabulary: int, most: int, levels: int) -> None:
     random = np.random.default_rng(vocabulary)
     holds((random.integers(0, levels, (2, vocabulary)) / 7).astype(np.float32), most)
@@ -68,16 +67,6 @@ def test_the_best_tokens_are_found_wherever_they_lie(places: list[int]) -> None:
         logits[:, places] = [4, 3, 2, 1]
         for row in ranked(logits, 4).tokens.tolist():
             assert row == [place % vocabulary for place in places]
-
-
-@pytest.mark.parametrize("vocabulary", [5000, LARGE])
-def test_where_almost_all_tokens_are_impossible_those_that_are_not_come_first(vocabulary: int) -> None:
-    logits = np.full((4, vocabulary), -np.inf, np.float32)
-    logits[:, [7, 4999]] = [1.0, 2.0]
-    found = ranked(logits, 8)
-    assert found.tokens[:, :2].tolist() == [[4999, 7]] * 4
-    assert np.isneginf(found.logits[:, 2:]).all()
-    assert ((found.tokens >= 0) & (found.tokens < vocabulary)).all()
 
 
 @pytest.fixture(scope="module")
@@ -150,19 +139,3 @@ def test_a_backend_that_keeps_no_candidates_has_whole_rows_to_rank(
                     found, expected = unable.successors(8), ranked(raw.logits(), 8)
                     assert found.tokens.shape == (batch.wanted, 8)
                     np.testing.assert_array_equal(found.tokens, expected.tokens)
-
-
-def test_without_recycling_a_backend_only_chooses(model: LlamaModel) -> None:
-    chosen = DecodeSettings(mode="auto", sources=("suffix", "pool"))
-    with LlamaContext(model, LOADING, chosen, backend_greedy=True) as engine:
-        for _ in decoded(engine, model):
-            assert lib.llama_get_sampled_candidates_count_ith(engine._handle, 0) == 0
-
-
-def test_mode_auto_gives_the_same_text_wherever_its_tokens_are_chosen(model: LlamaModel) -> None:
-    prompt = model.tokenize("import os\n\ndef names(path):\n    return os.listdir(path)\n\ndef names(")
-    texts = []
-    for backend_greedy in (False, True):
-        with LlamaContext(model, LOADING, AUTO, backend_greedy=backend_greedy) as engine:
-            texts.append([token for step in auto_decoder(engine, AUTO).generate(prompt, 60) for token in step.tokens])
-    assert texts[0] == texts[1]

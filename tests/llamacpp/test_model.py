@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import llama_cpp as lib
 import pytest
 
 from lacli.errors import ModelLoadError
@@ -15,8 +14,6 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.text.format import count_in_words
 from lacli.text.template import with_one_bos
 from tests.fakes import tiny_models
-from tests.fakes.margins import PLAIN
-from tests.loading import load
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
 
@@ -39,26 +36,12 @@ def test_a_text_survives_tokens_and_back(text: str, model: LlamaModel) -> None:
     assert len(model.tokenize(" the and the")) < len(" the and the"), "merges make a text shorter than its bytes"
 
 
-def test_loading_says_which_share_of_the_weights_is_there(path: Path) -> None:
-    shares: list[float] = []
-    with LlamaModel(path, SETTINGS, loading=shares.append) as loaded:
-        assert not loaded.has_experts
-    assert len(shares) > 2 and shares == sorted(shares) and shares[-1] == 1.0
-
-
 @pytest.mark.parametrize(("label", "size"), [("135M", "135M"), ("", ""), ("\x1b[2J of mine", "")])
 def test_a_model_is_called_by_the_size_in_its_file_or_else_by_its_parameters(
     label: str, size: str, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "_metadata", lambda key: label)
     assert model.description == f"llama {size or count_in_words(model.parameters)} all F32"
-
-
-def test_the_bytes_of_a_character_may_lie_in_several_tokens(model: LlamaModel) -> None:
-    pieces = [model.piece(token) for token in model.tokenize("€")]
-    assert pieces == [bytes([byte]) for byte in "€".encode()]
-    with pytest.raises(UnicodeDecodeError):
-        pieces[0].decode()
 
 
 def test_names_of_special_tokens_become_those_tokens(model: LlamaModel) -> None:
@@ -72,21 +55,6 @@ def test_special_tokens_have_no_bytes_unless_asked_for(model: LlamaModel) -> Non
     for token, name in enumerate(tiny_models.SPECIAL_TOKENS):
         assert model.piece(token) == b""
         assert model.piece(token, special=True) == name.encode()
-
-
-def test_a_piece_longer_than_the_first_buffer_comes_out_whole(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = b"x" * 300
-
-    def token_to_piece(_: object, token: int, buffer: object, size: int, *rest: object) -> int:
-        if size < len(long):
-            return -len(long)
-        buffer[: len(long)] = long  # type: ignore[index]  # a ctypes array
-        return len(long)
-
-    monkeypatch.setattr(lib, "llama_token_to_piece", token_to_piece)
-    assert model.piece(5) == long
 
 
 def test_end_tokens_are_those_of_the_vocabulary(model: LlamaModel) -> None:
@@ -109,25 +77,6 @@ def test_a_bos_that_the_template_rendered_is_not_doubled(path: Path, tmp_path: P
         assert adding.tokenize("") == [bos]
     kept = with_one_bos(rendered, model.bos(), adds_bos=model.adds_bos)
     assert model.tokenize(kept) == once
-
-
-def test_a_session_gives_a_prompt_one_bos_whoever_writes_it(path: Path, tmp_path: Path) -> None:
-    adding, rendering = tmp_path / "adding.gguf", tmp_path / "rendering.gguf"
-    tiny_models.flip_to_true(path, adding, "tokenizer.ggml.add_bos_token")
-    in_template = b"<|im_start|>{{ message['role'] }}"
-    raw = adding.read_bytes()
-    assert raw.count(in_template) == 1
-    rendering.write_bytes(raw.replace(in_template, b"{{ bos_token }}".ljust(len(in_template))))
-    for file in (adding, rendering):
-        with load(file, model_settings=SETTINGS, decode_settings=PLAIN) as session:
-            for tokens in (session.prompt("the thing"), session.prompt("the thing", raw=True)):
-                assert tokens.count(tiny_models.END_OF_TEXT) == 1
-                assert tokens[0] == tiny_models.END_OF_TEXT
-
-
-def test_the_template_of_the_file_renders_messages(model: LlamaModel) -> None:
-    rendered = model.compile_template(model.chat_template)([{"role": "user", "content": "the thing"}])
-    assert rendered == "<|im_start|>user\nthe thing<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_of_a_truncated_file_is_told_how_much_is_there(path: Path, tmp_path: Path) -> None:
