@@ -111,13 +111,10 @@ def test_auto_takes_as_many_rows_as_a_batch_has_and_no_fewer(batch: int, asked: 
     assert found.auto_rows == asked or replace(found, auto_rows=found.auto_rows + 1).max_rows > batch
 
 
-@pytest.mark.parametrize(
-    ("mode", "flags"),
-    [("lookahead", "-W, -N or -G"), ("jacobi", "-W"), ("lookup", "--lookup-draft"), ("auto", "--auto-rows")],
-)
-def test_a_step_larger_than_a_batch_is_refused_with_what_makes_it_smaller(mode: ModeName, flags: str) -> None:
+@pytest.mark.parametrize("mode", ["lookahead", "jacobi", "lookup", "auto"])
+def test_a_step_larger_than_a_batch_is_refused_with_the_one_that_fits(mode: ModeName) -> None:
     chosen, small = DecodeSettings(mode=mode), ModelSettings(batch=8)
-    with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.max_rows} or a smaller {flags}\)$"):
+    with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.max_rows} has room for it\)$"):
         check_rows(chosen, small)
     if mode != "auto":
         assert fitted(chosen, small) == chosen

@@ -75,8 +75,8 @@ def room(plan: MeasurePlan, settings: ModelSettings, default_context: int = 0) -
 def build_devices(placement: Placement) -> str:
     """Return all devices that could take part, and how the model is split: a GPU gets large batches in any case."""
     words = ", ".join(f"{device.name}: {device.description.strip()}" for device in _taking_part(placement))
-    split = " ".join(replace(placement, devices=()).flags)
-    return f"{words} ({split})" if split else words
+    split = replace(placement, devices=())
+    return words if split == Placement() else f"{words} ({split})"
 
 
 def device_names(placement: Placement, *, offloaded: bool) -> str:

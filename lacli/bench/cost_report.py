@@ -62,7 +62,7 @@ def as_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *, w
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     heading = [
         ("model", cost.description),
-        ("machine", f"{cost.devices}, {settings.all_thread_words}"),
+        ("machine", f"{cost.devices}, {settings.thread_words}"),
         ("context", settings.flags),
         ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),
         *(("note", note) for note in cost.notes),

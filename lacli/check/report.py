@@ -43,7 +43,7 @@ def as_lines(setup: Setup, result: Result, width: int = 0) -> str:
     settings = setup.model_settings
     strict = " --strict" if setup.decode_settings.strict else ""
     heading = (
-        f"model     {setup.description}, {setup.backend}, {settings.all_thread_words}\n"
+        f"model     {setup.description}, {setup.backend}, {settings.thread_words}\n"
         f"context   {setup.context} cells, {settings.flags}{strict}\n"
         f"sampling  {setup.sampled}"
     )

@@ -11,7 +11,7 @@ from typing import Literal
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.options import check, option, said
-from lacli.settings import MAX_SEQUENCES, DecodeSettings, ModeName, Switch
+from lacli.settings import MAX_SEQUENCES, DecodeSettings, Switch
 from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
@@ -98,26 +98,11 @@ class Placement:
     def __post_init__(self) -> None:
         check(self)
         shares = self.tensor_split
-        if not all(0 <= share < math.inf for share in shares) or (shares and not any(shares)):
+        if shares and (not all(0 <= share < math.inf for share in shares) or not any(shares)):
             raise UsageError(f"-ts {self._shares} are no proportions", "for example -ts 3,1")
-        if shares and self.split_mode == "none":
-            raise UsageError("-ts splits the model and -sm none does not", "drop one of them")
-        # llama.cpp would ignore -mg.
-        if self.main_gpu and self.split_mode != "none":
-            raise UsageError(
-                f"-mg {self.main_gpu} says where -sm none computes, and -sm is {self.split_mode}", "add -sm none"
-            )
-
-    @property
-    def flags(self) -> list[str]:
-        """The settings other than llama.cpp's own choice, as flags of its programs."""
-        pairs = (
-            ("--device", ",".join("none" if name == "CPU" else name for name in self.devices)),
-            ("-sm", "" if self.split_mode == "layer" else self.split_mode),
-            ("-ts", self._shares),
-            ("-mg", str(self.main_gpu) if self.main_gpu else ""),
-        )
-        return [part for flag, value in pairs if value for part in (flag, value)]
+        # llama.cpp would ignore what the other split does not need.
+        if shares if self.split_mode == "none" else self.main_gpu:
+            raise UsageError(f"-mg needs -sm none and -ts another -sm, not {self.split_mode}", "leave one of them out")
 
     @property
     def by_name(self) -> dict[str, int | str]:
@@ -242,14 +227,9 @@ class ModelSettings:
 
     @property
     def thread_words(self) -> str:
-        """The threads of single-row steps in words."""
-        return counted(self.threads, "thread")
-
-    @property
-    def all_thread_words(self) -> str:
         """The threads of single-row and of larger steps in words."""
         batches = f" ({self.threads_batch} for batches)" if self.threads_batch != self.threads else ""
-        return f"{self.thread_words}{batches}"
+        return f"{counted(self.threads, 'thread')}{batches}"
 
     @property
     def flags(self) -> str:
@@ -262,15 +242,6 @@ class ModelSettings:
         """The settings in lacli's JSON."""
         own = ("batch", "threads", "threads_batch", "gpu_layers", "flash_attention", "cache_type_k", "cache_type_v")
         return {**{name: getattr(self, name) for name in own}, **self.placement.by_name}
-
-
-SMALLER: dict[ModeName, str] = {
-    "lookahead": "-W, -N or -G",
-    "jacobi": "-W",
-    "lookup": "--lookup-draft",
-    "auto": "--auto-rows",
-}
-"""Flags that make the steps of a mode smaller."""
 
 
 def fitted(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
@@ -287,8 +258,7 @@ def fitted(decode_settings: DecodeSettings, model_settings: ModelSettings) -> De
 def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -> None:
     """Raise UsageError if a step can be larger than a batch."""
     if (rows := decode_settings.max_rows) > model_settings.batch:
-        smaller = f" or a smaller {SMALLER[decode_settings.mode]}" if decode_settings.mode in SMALLER else ""
-        raise UsageError(f"a step has up to {rows} rows and -b is {model_settings.batch}", f"-b {rows}{smaller}")
+        raise UsageError(f"a step has up to {rows} rows and -b is {model_settings.batch}", f"-b {rows} has room for it")
 
 
 @dataclass(frozen=True)
@@ -329,17 +299,14 @@ EXACT_CELLS = ("q8_0", "bf16")
 q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/exactness.md.
 """
 
-FLOATS = {"f32", "f16", "bf16"}
-"""Weights with a kernel of their own for one row."""
+FLOATS, EXACT_REPACKED = {"f32", "f16", "bf16"}, {"iq4_nl"}
+"""Weights with a kernel of their own for one row: always, and where they are not repacked."""
 
 REPACKED = {"q2_K", "q3_K", "q4_K"}
 """Weights that llama.cpp repacks at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack)."""
 
-MANY_TEXTS = 4
-"""Texts from which attention that skips the cells of others makes up for its own cost, at every depth measured."""
-
-EXACT_REPACKED = {"iq4_nl"}
-"""Weights with a kernel of their own for one row only where they are not repacked."""
+MANY_SEQUENCES = 4
+"""Sequences from which attention that skips the cells of others makes up for its own cost (docs/measured.md)."""
 
 
 def strict_settings(
@@ -365,12 +332,8 @@ def strict_settings(
 
 
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
-    """Settings for `texts` that were said to decode at a time: from four on, -fa auto is on on the CPU.
-
-    A row for each of eight texts takes 0.73 to 0.94 of the time without, a prompt beside them 0.27 to 0.73; of four
-    1.0 and 0.39 to 0.80 (docs/measured.md). A text that mostly decodes alone would pay for its guesses.
-    """
-    if texts < MANY_TEXTS or on_gpu or settings.flash_attention != "auto":
+    """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU."""
+    if texts < MANY_SEQUENCES or on_gpu or settings.flash_attention != "auto":
         return settings
     return replace(settings, flash_attention="on")
 

@@ -108,7 +108,7 @@ def test_a_person_gets_tables_and_progress_on_stderr() -> None:
     [
         (["--temp", "1", "--verify", "rejection"], "--verify rejection"),
         (["-b", "16"], "-b is 16"),
-        (["--mode", "lookahead", "-b", "8"], "a smaller -W, -N or -G"),
+        (["--mode", "lookahead", "-b", "8"], "-b is 8"),
         (["--each", "0"], "--each"),
         (["-p", ""], "the prompt is empty"),
         (["--prompts", "mine.jsonl", "-p", "Hi."], "--prompts and a prompt"),

@@ -349,7 +349,7 @@ def test_a_batch_smaller_than_a_step_and_the_one_that_fits(tiny: Path) -> None:
     rows = DecodeSettings(mode="lookahead").max_rows
     ahead = (str(tiny), "--mode", "lookahead", "-p", "hi")
     line = refused(*ahead, "-b", str(rows - 1), code=USAGE)
-    assert f"up to {rows} rows" in line and f"-b {rows} or a smaller -W, -N or -G" in line
+    assert f"up to {rows} rows" in line and f"-b {rows} has room" in line
     assert call("run", *ahead, "-b", str(rows), "-n", "3").code == 0
     assert call("run", str(tiny), "--mode", "plain", "-b", "1", "-p", "hi", "-n", "3").code == 0
 

@@ -15,16 +15,11 @@ from lacli.llamacpp.devices import (
     CPU,
     Device,
     chosen,
-    named,
     offloading,
-    physical_cores,
     placements,
-    settled,
     shared_threads,
-    total_memory,
-    with_threads,
 )
-from lacli.llamacpp.library import FUNCTIONS, SPLIT_MODES, apply_placement, declared, devices, found_devices
+from lacli.llamacpp.library import FUNCTIONS, apply_placement, declared, devices, found_devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
 from lacli.settings import Switch
@@ -60,11 +55,6 @@ def test_nothing_asked_is_one_copy_where_llama_cpp_puts_it() -> None:
     for found in ([PROCESSOR], FOUR):
         assert placements(ReplicaSettings(), LOADING, found) == (Placement(),)
         assert placements(ReplicaSettings(count=1), LOADING, found) == (Placement(),)
-
-
-def test_the_other_flags_hold_for_every_group() -> None:
-    found = placements(asked("CUDA0+CUDA1,CUDA2+CUDA3"), model_settings(sm="row", ts=(3, 1)), FOUR)
-    assert found == (Placement(("CUDA0", "CUDA1"), "row", (3, 1)), Placement(("CUDA2", "CUDA3"), "row", (3, 1)))
 
 
 MIXED = [card(0, "A100"), card(1), card(2, "A100", 40), card(3), PROCESSOR]
@@ -125,17 +115,6 @@ def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
     assert chosen([PROCESSOR]) == ()
 
 
-def test_what_it_takes_is_left_as_it_is() -> None:
-    assert named(["cuda1"], FOUR) == ("CUDA1",)
-    for settings in (
-        model_settings(sm="none", mg=3),
-        model_settings("CUDA1", "CUDA3", sm="none", mg=1),
-        model_settings(ts=(0, 0, 0, 1)),
-        model_settings(sm="tensor", fa="on", ts=(3, 1)),
-    ):
-        assert settled(settings, FOUR) == settings
-
-
 def test_layers_go_to_the_devices_named_or_chosen_and_never_to_the_processor() -> None:
     assert offloading(Placement(), FOUR) == ("CUDA0", "CUDA1", "CUDA2", "CUDA3")
     assert offloading(Placement(("CUDA1",)), FOUR) == ("CUDA1",)
@@ -172,12 +151,6 @@ def pointers(made: Any) -> list[int]:
     return found
 
 
-def test_llama_cpps_own_choice_is_left_to_it() -> None:
-    made, kept = parameters(ModelSettings())
-    assert not made.devices and not made.tensor_split and not kept
-    assert (made.n_gpu_layers, made.split_mode, made.main_gpu) == (-1, lib.LLAMA_SPLIT_MODE_LAYER, 0)
-
-
 def test_devices_are_addresses_in_their_order_with_null_at_the_end() -> None:
     settings = ModelSettings(gpu_layers=7, placement=Placement(("RPC0", "CUDA1", "CUDA0")))
     made, kept = parameters(settings)
@@ -200,17 +173,6 @@ def test_shares_fill_an_array_of_all_devices_that_there_can_be() -> None:
     assert shares == [3.0, 1.0] + [0.0] * (lib.llama_max_devices() - 2)
     assert made.split_mode == lib.LLAMA_SPLIT_MODE_ROW
     del kept
-
-
-def test_split_modes_have_llama_cpps_numbers_and_the_main_gpu_goes_along() -> None:
-    assert {
-        "none": lib.LLAMA_SPLIT_MODE_NONE,
-        "layer": lib.LLAMA_SPLIT_MODE_LAYER,
-        "row": lib.LLAMA_SPLIT_MODE_ROW,
-        "tensor": lib.LLAMA_SPLIT_MODE_TENSOR,
-    } == SPLIT_MODES
-    made, _ = parameters(ModelSettings(placement=Placement(split_mode="none", main_gpu=3)))
-    assert (made.split_mode, made.main_gpu) == (lib.LLAMA_SPLIT_MODE_NONE, 3)
 
 
 def test_the_library_lists_the_processor_and_finds_it_by_name_in_any_case() -> None:
@@ -278,25 +240,3 @@ def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(mon
 def test_the_threads_are_the_machines_and_every_copy_has_one(threads: int, copies: int, each: int) -> None:
     shared = shared_threads(ModelSettings(threads=threads), copies)
     assert (shared.threads, shared.threads_batch) == (each, each)
-
-
-def test_the_threads_of_batches_are_shared_by_themselves_and_unsaid_ones_are_the_cores_of_the_machine() -> None:
-    shared = shared_threads(ModelSettings(threads=4, threads_batch=12), 2)
-    assert (shared.threads, shared.threads_batch) == (2, 6)
-    assert shared_threads(ModelSettings(), 1) == with_threads(ModelSettings())
-    assert shared_threads(ModelSettings(), physical_cores()).threads == 1
-
-
-def test_the_machines_memory_is_that_of_its_container_and_may_be_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lacli.llamacpp.devices.CGROUP", tmp_path)
-    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr("os.sysconf", pages.__getitem__)
-    assert total_memory() == 4_096_000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert total_memory() == 4_096_000
-    (tmp_path / "memory.max").write_text("2000000\n")
-    assert total_memory() == 2_000_000
-    monkeypatch.delattr("os.sysconf")  # Windows has none
-    assert total_memory() == 0

@@ -24,7 +24,6 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.library import TILED_SWITCH
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import (
     EXACT_CELLS,
     MOST_REPLICAS,
@@ -35,24 +34,18 @@ from lacli.llamacpp.settings import (
     strict_settings,
 )
 from lacli.schedule import Schedule
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests import program
-from tests.fakes import strict_answers, tiny_models
-from tests.loading import STDLIB_7M, generate
+from tests.fakes import strict_answers
+from tests.loading import STDLIB_7M
 
 
-def test_what_was_said_is_spelled_as_llama_cpp_takes_it_and_a_program_is_told_all() -> None:
+def test_a_program_is_told_all_of_a_placement() -> None:
     placement = Placement(("CUDA0", "CUDA1"), "row", (3, 0.5))
-    assert placement.flags == ["--device", "CUDA0,CUDA1", "-sm", "row", "-ts", "3,0.5"]
     assert [*placement.by_name.items()] == [
         ("device", "CUDA0,CUDA1"), ("split_mode", "row"), ("tensor_split", "3,0.5"), ("main_gpu", 0),
     ]  # fmt: skip
-    assert Placement().flags == []
-    assert Placement(("CPU",)).flags == ["--device", "none"]
-    assert Placement(split_mode="none", main_gpu=1).flags == ["-sm", "none", "-mg", "1"]
-    assert Placement(tensor_split=(0, 1)).flags == ["-ts", "0,1"]
     assert ReplicaSettings(count=MOST_REPLICAS).count == MOST_REPLICAS
 
 
@@ -63,8 +56,8 @@ def test_what_was_said_is_spelled_as_llama_cpp_takes_it_and_a_program_is_told_al
             (partial(Placement, tensor_split=shares), "-ts .* are no proportions")
             for shares in ((0.0, 0.0), (3.0, -1.0), (math.nan, 1.0), (math.inf, 1.0))
         ),
-        (partial(Placement, split_mode="none", tensor_split=(3, 1)), "-ts splits the model and -sm none does not"),
-        (partial(Placement, split_mode="row", main_gpu=1), "-sm is row.*add -sm none"),
+        (partial(Placement, split_mode="none", tensor_split=(3, 1)), "-ts another -sm, not none"),
+        (partial(Placement, split_mode="row", main_gpu=1), "-mg needs -sm none .*, not row"),
         (partial(Placement, split_mode="none", main_gpu=-1), "-mg is -1"),
         (partial(ReplicaSettings, count=MOST_REPLICAS + 1), "at most"),
         (partial(ReplicaSettings, groups=(("CPU",),) * (MOST_REPLICAS + 1)), "at most"),
@@ -195,15 +188,6 @@ def logits_in_batches(engine: LlamaContext, before: Sequence[int], tokens: Seque
     return found
 
 
-def test_every_kind_of_weights_gets_exact_cells_in_order_and_keeps_those_that_were_asked_for() -> None:
-    model_settings, decode_settings = made_strict("q8_0")
-    assert (model_settings.flash_attention, decode_settings.ordered) == ("on", True)
-    assert (model_settings.cache_type_k, model_settings.cache_type_v) == ("q8_0", "q8_0")
-    asked = ModelSettings(cache_type_k="bf16")
-    model_settings, _ = strict_settings(asked, DECODING, frozenset({"q8_0"}), on_gpu=False)
-    assert (model_settings.cache_type_k, model_settings.cache_type_v) == ("bf16", "q8_0")
-
-
 @pytest.mark.parametrize(
     ("types", "min_outputs", "repack"),
     [
@@ -223,13 +207,6 @@ def test_the_kernels_follow_from_the_weights(types: list[str], min_outputs: int,
     assert model_settings.tiled is all(name in ("q8_0", "f16", "f32", "iq4_nl") for name in types)
 
 
-def test_weights_that_are_not_repacked_because_the_build_or_the_user_says_so_stay_so() -> None:
-    model_settings, decode_settings = strict_settings(
-        ModelSettings(repack=False), DECODING, frozenset({"iq4_nl"}), on_gpu=False
-    )
-    assert (model_settings.repack, decode_settings.min_outputs) == (False, 2)
-
-
 @pytest.mark.parametrize(
     ("model_settings", "on_gpu", "words"),
     [
@@ -244,28 +221,6 @@ def test_what_strict_decoding_cannot_keep_is_refused(model_settings: ModelSettin
         strict_settings(model_settings, DECODING, frozenset({"q8_0"}), on_gpu=on_gpu)
 
 
-def test_the_program_takes_strict_and_names_what_it_changes() -> None:
-    done = program.call("run", "--strict", "--stats", "-n", "4", "-c", "256", "-p", "Explain os.path.join.")
-    assert done.code == 0 and done.out
-    assert "strict" in done.err
-
-
-def test_types_of_a_split_model_are_those_of_all_its_parts(tmp_path: Path) -> None:
-    parts = tiny_models.write_llama_split(tmp_path)
-    assert len(parts) == 2
-    assert weight_types(parts[0]) == {"f32"}
-
-
-def test_a_recurrent_model_decodes_plainly_and_needs_nothing_else(tmp_path: Path) -> None:
-    tiny_models.write_mamba(tmp_path / "mamba.gguf")
-    model_settings = ModelSettings(context=256, gpu_layers=0, threads=1)
-    found = []
-    for decode_settings in (DecodeSettings(mode="plain", strict=True), DECODING):
-        with Session(tmp_path / "mamba.gguf", model_settings, decode_settings, SamplingSettings()) as session:
-            found.append(generate(session, "the cat and the dog", max_tokens=20).tokens)
-    assert found[0] == found[1] and len(found[0]) > 1
-
-
 def test_kernels_that_a_process_has_chosen_already_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TILED_SWITCH, "1")
     with pytest.raises(LacliError, match="--strict comes too late"):
@@ -273,10 +228,3 @@ def test_kernels_that_a_process_has_chosen_already_are_an_error(monkeypatch: pyt
     monkeypatch.setenv(TILED_SWITCH, "0")
     LlamaModel(STDLIB_7M, ModelSettings(gpu_layers=0, tiled=True)).close()
     assert os.environ[TILED_SWITCH] == "0", "they stay off"
-
-
-def test_a_batch_too_small_for_the_second_row_is_refused(tmp_path: Path) -> None:
-    tiny_models.write_llama(tmp_path / "llama.gguf")
-    model_settings = ModelSettings(context=256, batch=1, gpu_layers=0, threads=1)
-    with pytest.raises(UsageError, match="a step has up to 2 rows and -b is 1"):
-        Session(tmp_path / "llama.gguf", model_settings, DecodeSettings(mode="plain", strict=True), SamplingSettings())
