@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import codecs
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from io import BufferedReader
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
+from pydantic_core import from_json
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.options import options_of
+from lacli.text.checked import WithoutNull, checked
 from lacli.text.files import MAX_TEXT
 from lacli.text.format import did_you_mean
 from lacli.text.question import STDIN
+
+Rows = Iterator[tuple[str, object]]
+"""Parsed rows, each with its file and line in words."""
 
 CLASSES = ("code", "edit", "chat", "summary", "extract", "translate", "maths", "story", "docs", "forms")
 """The classes that ship with lacli, in the order of its tables."""
@@ -28,20 +36,12 @@ ALL = "all"
 """The class of a result over all classes."""
 
 EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
-TURNS = '"turns": ["first question", "second question"]'
-
-ID_FIELDS = ("task_id", "question_id", "id")
-"""The fields that name a row, in HumanEval, in Spec-Bench and in files of one's own."""
 
 NO_FIELDS = {
     *("mode", "stop", "temperature", "response_format", "n_predict", "max_new_tokens", "max_completion_tokens"),
-    *(field.name for field in fields(SamplingSettings)),
+    *options_of(SamplingSettings),
 }
 """Fields of other programs that would change the answer of a row, and that are flags here."""
-
-Row = Mapping[str, Any]
-Rows = Iterator[tuple[str, object]]
-"""Parsed rows, each with its file and line in words."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,47 @@ class Task:
     max_tokens: int = 0
     reference: str = ""
     id: str | int | float | None = None
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("the text is empty")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+
+
+class Row(WithoutNull):
+    """A line of a file of prompts, with `turns` as Spec-Bench and MT-Bench have them, or with one `prompt`."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    prompt: Text = ""
+    turns: list[Text] = Field(default=[], min_length=1)
+    kind: str = Field(OWN, validation_alias=AliasChoices("class", "category"))
+    id: str | int | float | None = Field(None, validation_alias=AliasChoices("task_id", "question_id", "id"))
+    system: str = ""
+    raw: bool = False
+    max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_tokens"))
+
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> Self:
+        if sum(map(bool, self.ways)) != 1:
+            raise ValueError('a row has a "prompt", or "turns": ["first question", "second question"]')
+        return self
+
+    @property
+    def ways(self) -> Sequence[object]:
+        """The fields of which a row has one."""
+        return self.prompt, self.turns
+
+    @property
+    def task(self) -> Task:
+        """What the row asks."""
+        turns = tuple(self.turns or [self.prompt])
+        name = "" if self.id is None else str(self.id)
+        return Task(turns, self.kind or OWN, name, self.system, self.raw, self.max_tokens, id=self.id)
 
 
 def built_in() -> list[Task]:
@@ -112,10 +153,19 @@ def read_tasks(path: str) -> list[Task]:
             try:
                 tasks.append(task_from_row(row))
             except LacliError as error:
-                raise LacliError(f"{place}: {error.what}", error.hint) from error
+                raise LacliError(f"{place}: {error.what}", error.hint or EXAMPLE) from error
     if not tasks:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
     return tasks
+
+
+def task_from_row(row: object) -> Task:
+    """The task of a row. Raises LacliError for another value, and for fields that are flags here."""
+    if isinstance(row, LacliError):
+        raise row
+    if isinstance(row, dict) and (wrong := NO_FIELDS & row.keys()):
+        raise LacliError(f"{min(wrong)} is no field of a row", "give max_tokens as a limit, and flags for all rows")
+    return checked(Row, row).task
 
 
 @contextmanager
@@ -131,105 +181,12 @@ def opened(path: str) -> Iterator[BufferedReader]:
 
 def each_line(file: BufferedReader, path: str) -> Rows:
     """The JSON value of each line that is not blank, or in its place the LacliError about one that has none."""
-    number = 0
-    while line := file.readline(MAX_TEXT + 1):
-        number += 1
+    for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
         place = f"{path}:{number}"
         if len(line) > MAX_TEXT:
             raise LacliError(f"{place}: a line of more than {MAX_TEXT >> 20} MiB", EXAMPLE)
         if line.strip():
-            yield place, _parsed(line.rstrip())
-
-
-def _parsed(line: bytes) -> object:
-    """The JSON value of a line, or the LacliError about it."""
-    try:
-        found: object = json.loads(line.decode("utf-8-sig"))
-        return found
-    except UnicodeDecodeError as error:
-        return LacliError(f"not UTF-8 text, byte {line[error.start]:#04x}", "convert it with iconv")
-    except json.JSONDecodeError as error:
-        return LacliError(f"not JSON, {error.msg.removesuffix(' starting at')} at column {error.colno}", EXAMPLE)
-    except (ValueError, RecursionError):
-        return LacliError("JSON too deep, or with too long a number, to be read", EXAMPLE)
-
-
-def task_from_row(row: object) -> Task:
-    """The task of a row with `turns`, as Spec-Bench and MT-Bench have them, or with one `prompt`.
-
-    Raises LacliError for another row, or a field of the wrong type.
-    """
-    if isinstance(row, LacliError):
-        raise row
-    if not isinstance(row, Mapping):
-        raise LacliError("not a JSON object", EXAMPLE)
-    if wrong := [field for field in row if field in NO_FIELDS]:
-        raise LacliError(f"{wrong[0]} is no field of a row", "give max_tokens as a limit, and flags for all rows")
-    turns = row.get("turns")
-    if turns is None:
-        if row.get("prompt") is None:
-            if "messages" in row:
-                raise LacliError("only lacli run --prompts takes messages", f'write "system" and "prompt", or {TURNS}')
-            raise LacliError("no prompt", f'a row has "prompt", or {TURNS}')
-        turns = [_text(row, "prompt")]
-    elif row.get("prompt") is not None:
-        raise LacliError("a row has prompt and turns", "drop one of them")
-    elif not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
-        raise LacliError("turns is not a list of questions", f"write {TURNS}")
-    raw, row_id = row.get("raw"), _id(row)
-    if not isinstance(raw, bool | None):
-        raise LacliError("raw is neither true nor false", "write true, or leave it out")
-    return Task(
-        turns=tuple(_checked(turn, "turns" if row.get("turns") else "prompt") for turn in turns),
-        kind=_text(row, "class") or _text(row, "category") or OWN,
-        name="" if row_id is None else str(row_id),
-        system=_text(row, "system"),
-        raw=bool(raw),
-        max_tokens=_max_tokens(row),
-        id=row_id,
-    )
-
-
-def _id(row: Row) -> str | int | float | None:
-    """The id of a row as it is written, None without one."""
-    field = next((field for field in ID_FIELDS if row.get(field) is not None), "")
-    found = row[field] if field else None
-    # Not a number is unequal to itself.
-    if isinstance(found, bool) or not isinstance(found, str | int | float | None) or found != found:
-        raise LacliError(f"{field} is neither a text nor a number", "write one of them")
-    return _encodable(found, field) if isinstance(found, str) else found
-
-
-def _text(row: Row, field: str) -> str:
-    """The text of a field, "" where the row has none. Raises LacliError for anything else and for a blank text."""
-    text = row.get(field)
-    if text in (None, ""):
-        return ""
-    if not isinstance(text, str):
-        raise LacliError(f"{field} is not a text", "put it into quotes")
-    return _checked(text, field)
-
-
-def _checked(text: str, field: str) -> str:
-    if not text.strip():
-        raise LacliError(f"{field} is empty", "leave the row out")
-    return _encodable(text, field)
-
-
-def _encodable(text: str, field: str) -> str:
-    """The text of a field. Raises LacliError for half a surrogate pair, which JSON can write and UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise LacliError(f"{field} holds half a surrogate pair", "write the whole character") from error
-    return text
-
-
-def _max_tokens(row: Row) -> int:
-    field = next((field for field in ("limit", "max_tokens") if row.get(field) is not None), "")
-    if not field:
-        return 0
-    limit = row[field]
-    if type(limit) is not int or limit < 1:
-        raise LacliError(f"{field} is not a number of tokens", f'write "{field}": 256, or leave it out')
-    return limit
+            try:
+                yield place, from_json(line.removeprefix(codecs.BOM_UTF8))
+            except ValueError as error:
+                yield place, LacliError(f"not JSON: {error}", EXAMPLE)

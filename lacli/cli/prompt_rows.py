@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from json import dumps
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from lacli.api.options import SAMPLED, AnswerOptions, checked_messages, checked_options
-from lacli.bench.tasks import EXAMPLE, Row, Task, each_line, opened, task_from_row
+from pydantic import AliasChoices, BeforeValidator, Field
+
+from lacli.bench.tasks import EXAMPLE, Row, Task, each_line, opened
 from lacli.cli.prompt_options import PromptOptions
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.protocol import Message
+from lacli.serve.sampled import Sampled
+from lacli.text.checked import checked
 
-NUMBERS = {**SAMPLED, **{name: name for name in ("presence_penalty", "frequency_penalty", "repeat_penalty")}}
-"""Fields of a row that are numbers of SamplingSettings, with its names of them."""
+Stops = Annotated[list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)]
 
-REFUSED = ("tools", "functions", "logit_bias")
-"""Fields of OpenAI's that would change an answer and are not read here."""
+Nothing = Annotated[list[Any], Field(max_length=0)]
 
-MESSAGES = 'write "messages": [{"role": "user", "content": "..."}]'
+
+class AskedRow(Sampled, Row):
+    """A row, or the `body` of a request. What would change an answer and is not read here has to be empty."""
+
+    messages: list[Message] = Field(default=[], min_length=1)
+    max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_completion_tokens", "max_tokens"))
+    stop: Stops | None = None
+    n: Literal[1] = 1
+    tools: Nothing = []
+    functions: Nothing = []
+    logit_bias: None = None
+
+    @property
+    def ways(self) -> Sequence[object]:
+        return self.prompt, self.turns, self.messages
 
 
 @dataclass(frozen=True)
@@ -52,91 +67,31 @@ def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) ->
 
 
 def _row(found: object, place: str, question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
-    row: Row = found if isinstance(found, dict) else {}
-    ids = {name: row[name] for name in ("custom_id", "id") if isinstance(row.get(name), str | int)}
+    """Read a row, or the `body` of a request in OpenAI's batch files."""
+    if isinstance(found, LacliError):
+        return PromptRow(error=f"{place}: {found}")
+    row: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    ids = {name: row[name] for name in ("id", "custom_id") if isinstance(row.get(name), str | int | float)}
+    body = row.get("body", found)
+    if isinstance(body, dict) and row.get("url") == "/v1/completions":
+        body = {**body, "raw": True}
     try:
-        if isinstance(found, LacliError):
-            return PromptRow(error=f"{place}: {found}")
-        if not isinstance(found, dict):
-            raise LacliError("not a JSON object", EXAMPLE)
-        return _understood(row, question, sampling)
+        return _understood(checked(AskedRow, body), ids, question, sampling)
     except LacliError as error:
         return PromptRow(ids, error=f"{place}: {error}")
 
 
-def _understood(row: Row, question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
-    """Read a row, or the `body` of a request in OpenAI's batch files. Raises LacliError for what cannot be asked."""
-    body = row.get("body", row)
-    if not isinstance(body, Mapping):
-        raise LacliError("body is not an object", EXAMPLE)
-    given = {name: value for name, value in body.items() if value is not None}
-    for name in REFUSED:
-        if given.get(name):
-            raise LacliError(f"{name} cannot be given here", "lacli serve MODEL takes tools and logit_bias")
-    if given.pop("n", 1) != 1:
-        raise LacliError("n is not 1", "a row has one answer; write it once for each")
-    if "max_completion_tokens" in given:
-        given["max_tokens"] = given.pop("max_completion_tokens")
-    sampling = _sampling(given, sampling)
-    stops = checked_options(AnswerOptions(stop=given.pop("stop", question.stops)))["stop"]
-    stops = (stops,) if isinstance(stops, str) else stops
-    ids = {"id": row["id"]} if body is not row and "id" in row else {}
-    if row.get("url") == "/v1/completions":
-        given["raw"] = True
-    messages = _messages(given.pop("messages")) if "messages" in given else []
-    if messages and ("prompt" in given or "turns" in given):
-        raise LacliError("a row has messages and a prompt", "drop one of them")
-    # What else a row says is checked as that of a prompt.
-    task = task_from_row({**given, **ids, **({"prompt": messages[-1]["content"]} if messages else {})})
-    raw = task.raw or question.raw
-    system = task.system or ("" if raw else question.system)
+def _understood(row: AskedRow, ids: dict[str, Any], question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
+    """Complete a row with the flags. Raises LacliError for what cannot be asked."""
+    raw = row.raw or question.raw
+    system = row.system or ("" if raw else question.system)
+    messages = [each.for_template for each in row.messages]
     if messages and raw:
         raise LacliError("messages need the chat template", "drop raw, or give a prompt")
     if messages and system and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
-    task = replace(task, system=system, max_tokens=task.max_tokens or question.max_tokens, raw=raw)
-    repeated = {
-        **({} if task.id is None else {"id": task.id}),
-        **({"custom_id": row["custom_id"]} if "custom_id" in row else {}),
-        **({"messages": messages} if messages else {"prompt": prompt_of(task)}),
-        **({"system": system} if system and not messages else {}),
-    }
-    return PromptRow(repeated, task, messages, sampling, stops)
-
-
-def prompt_of(task: Task) -> str | list[str]:
-    """A prompt as answers repeat it: a text, or a list of several turns."""
-    return [*task.turns] if task.turns[1:] else task.turns[0]
-
-
-def _sampling(given: dict[str, Any], sampling: SamplingSettings) -> SamplingSettings:
-    """Take the fields about sampling out of a row. Raises UsageError for impossible values."""
-    chosen = {NUMBERS[name]: given.pop(name) for name in NUMBERS if name in given}
-    form = given.pop("response_format", {})
-    schema = {"json_object": {"type": "object"}}.get(str(form.get("type"))) if isinstance(form, dict) else None
-    if isinstance(form, dict) and form.get("type") == "json_schema":
-        schema = (form.get("json_schema") or {}).get("schema")
-        if not isinstance(schema, dict):
-            raise LacliError("response_format has no schema", 'give {"json_schema": {"schema": {...}}}')
-    if schema:
-        chosen |= {"json_schema": dumps(schema), "grammar": ""}
-    return replace(sampling, **chosen)
-
-
-def _messages(given: object) -> list[dict[str, str]]:
-    """The messages of a conversation, as templates take them. Raises LacliError for what is none."""
-    if not isinstance(given, list):
-        raise LacliError("messages is not a list", MESSAGES)
-    messages = [{**each, "content": _text(each.get("content"))} if isinstance(each, dict) else each for each in given]
-    checked_messages(messages)
-    # OpenAI's later name of a system prompt is in no template.
-    return [each | ({"role": "system"} if each["role"] == "developer" else {}) for each in messages]
-
-
-def _text(content: object) -> object:
-    """The text of a message whose content may be in parts."""
-    if not isinstance(content, list):
-        return content
-    if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-        raise LacliError("a message has a part that is no text", "lacli reads and writes text only")
-    return "\n\n".join(str(part.get("text", "")) for part in content)
+    task = replace(row.task, system=system, max_tokens=row.max_tokens or question.max_tokens, raw=raw)
+    told = {"messages": messages} if messages else {"prompt": row.turns or row.prompt}
+    repeated = {**ids, **told, **({"system": system} if system and not messages else {})}
+    stops = question.stops if row.stop is None else tuple(row.stop)
+    return PromptRow(repeated, task, messages, row.sampling(sampling, lambda text: []), stops)

@@ -26,11 +26,12 @@ from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
 from lacli.serve.inspection import Inspection, ServeSettings
 from lacli.serve.meter import Meter
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
-from lacli.serve.refusals import HANDLERS, INVALID, TOO_LONG, Endpoint, Refused, body_of, failure_of, parsed
+from lacli.serve.refusals import HANDLERS, INVALID, TOO_LONG, Endpoint, Refused, body_of, failure_of
 from lacli.serve.replies import error_body
 from lacli.serve.run import Access, middleware
 from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
+from lacli.text.checked import checked
 from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK, check_variables
@@ -75,14 +76,14 @@ class Server:
         )
 
     async def apply_template(self, request: Request) -> Response:
-        asked = parsed(ChatRequest, await body_of(request))
+        asked = checked(ChatRequest, await body_of(request))
         return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
 
     async def _answer(
         self, kind: type[Asked], begin: Callable[[Asked], tuple[list[Choice], Form]], request: Request
     ) -> Response:
         """Answer a request: whole, or event by event."""
-        asked = parsed(kind, await body_of(request))
+        asked = checked(kind, await body_of(request))
         # In a thread, so that streams go on; one at a time, so that they have the processor too.
         async with self._preparing:
             choices, form = await run_in_threadpool(begin, asked)

@@ -10,9 +10,10 @@ from json import loads
 from re import fullmatch
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from lacli.serve.sampled import Sampled, WithoutNull
+from lacli.serve.sampled import Sampled
+from lacli.text.checked import WithoutNull
 from lacli.text.format import printable
 
 MOST_CHOICES = 16
@@ -23,26 +24,6 @@ MOST_STOPS = 64
 
 An editor may send its template's control tokens and a word for each kind of definition of a language.
 """
-
-COMPLAINTS = {
-    "missing": "is missing",
-    "too_short": "is empty",
-    "too_long": "has more than {max_length}",
-    "string_too_short": "is empty",
-    "greater_than_equal": "has to be {ge} or more",
-    "less_than_equal": "has to be {le} or less",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "has to be a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "has to be a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "has to be true or false"),
-    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "has to be an object"),
-    "string_type": "has to be a text",
-    "list_type": "has to be a list",
-    "literal_error": "has to be {expected}",
-}
-"""What is wrong with a field, by pydantic's names of errors."""
-
-TYPES = ("str", "int", "float", "bool", "Tool", "PromptObject")
-"""pydantic's names of the types that a field with several of them may have."""
 
 LONGEST_NAME = 40
 """Characters of an unknown field's name in the log."""
@@ -357,14 +338,3 @@ class CompletionRequest(AnswerRequest):
     def is_batch(self) -> bool:
         """Whether several prompts are given, whose answers are a list."""
         return len(self.prompts) > 1
-
-
-def in_words(error: ValidationError) -> str:
-    """A complaint about a request in one sentence: the first of those that are deepest in it."""
-    first = max(error.errors(), key=lambda each: len(each["loc"]))
-    # Where a field may have several types their names stand in the place too.
-    place = ".".join(str(each) for each in first["loc"] if each not in TYPES and "[" not in str(each))
-    words = first["msg"].removeprefix("Value error, ")
-    if complaint := COMPLAINTS.get(first["type"]):
-        words = complaint.format(**first.get("ctx", {}))
-    return f"{place}: {words}" if place else words

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -15,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from lacli.errors import LacliError, PromptError, SamplingError, Unavailable, UsageError, in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.options import options_of
-from lacli.serve.protocol import in_words
 from lacli.serve.replies import error_body
 
 INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
@@ -30,8 +28,6 @@ FIELDS = {each.label: each.request or name for name, each in options_of(Sampling
 """The fields of requests by the flags that name the same settings."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-Asked = TypeVar("Asked", bound=BaseModel)
 
 
 class Refused(Exception):
@@ -52,14 +48,6 @@ async def body_of(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Refused(400, INVALID, "the body is no JSON object")
     return found
-
-
-def parsed(kind: type[Asked], body: dict[str, Any]) -> Asked:
-    """A request checked. Raises Refused with the first thing that is wrong."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        raise Refused(400, INVALID, in_words(error)) from error
 
 
 async def not_offered(request: Request) -> Response:

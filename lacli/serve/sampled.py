@@ -7,11 +7,12 @@ from dataclasses import replace
 from json import dumps
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field, create_model, model_validator
+from pydantic import BaseModel, Field, create_model
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.options import options_of
+from lacli.text.checked import WithoutNull
 
 NUMBERS = {
     each.request or name: each for name, each in options_of(SamplingSettings).items() if each.kind in (int, float, bool)
@@ -40,15 +41,6 @@ class ResponseFormat(BaseModel):
         if not isinstance(schema, Mapping):
             raise UsageError("response_format: the schema is no object", 'give {"type": "object", ...}')
         return dumps(schema)
-
-
-class WithoutNull(BaseModel):
-    """A part of a request in which clients may write null for what they do not ask for."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_null(cls, given: object) -> object:
-        return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
 
 
 if TYPE_CHECKING:

