@@ -13,7 +13,7 @@ from lacli.api.options import AnswerOptions
 from lacli.api.request import PromptProgress
 from lacli.api.streams import AsyncStream
 from lacli.serve.meter import Meter
-from lacli.serve.tools import Call, CallPart, CallRules, CallSplitter
+from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.session.generation import Answer
 from lacli.stats import Finish, RunStatistics, Step
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
@@ -33,16 +33,16 @@ LAST_TOKENS = 16
 class Delta(NamedTuple):
     """What a step added to an answer. `tokens`: those of the step, also where their text is held back.
 
-    `logprobs`: of tokens of whose text a part has come. `calls`: what came to calls of functions. `pieces`: of the text
-    and the reasoning in their order, before calls are taken out. `step`: None behind the last one. `progress`: how far
-    the prompt is read, in front of the first step; then there is nothing else.
+    `logprobs`: of tokens of whose text a part has come. `calls`: calls of functions that have ended, each with its
+    number. `pieces`: of the text and the reasoning in their order, before calls are taken out. `step`: None behind the
+    last one. `progress`: how far the prompt is read, in front of the first step; then there is nothing else.
     """
 
     text: str
     reasoning: str
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprob]
-    calls: Sequence[CallPart] = ()
+    calls: Sequence[tuple[int, Call]] = ()
     pieces: Sequence[Piece] = ()
     step: Step | None = None
     progress: PromptProgress | None = None
@@ -127,7 +127,7 @@ class Choice:
         text, reasoning = (
             "".join(piece.text for piece in pieces if piece.reasoning is wanted) for wanted in (False, True)
         )
-        calls: Sequence[CallPart] = ()
+        calls: Sequence[tuple[int, Call]] = ()
         if self._calls:
             text = self._calls.feed(text) + (self._calls.finish() if final else "")
             calls = self._calls.news()

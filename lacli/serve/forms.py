@@ -10,7 +10,7 @@ from lacli.api.request import PromptProgress
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.protocol import CompletionRequest
 from lacli.serve.replies import REASONS, Reply, timings, token_logprob, token_probability, usage
-from lacli.serve.tools import Call, CallPart
+from lacli.serve.tools import Call
 from lacli.stats import Finish
 
 STOP_TYPES: dict[Finish, str] = {"eog": "eos", "stop": "word", "length": "limit", "interrupt": "none"}
@@ -131,7 +131,7 @@ class ChatForm(Form):
         return [{"index": choice.index, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        calls = [*map(_called_part, delta.calls)]
+        calls = [{"index": number, **_called(call)} for number, call in delta.calls]
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         event = {
             "index": choice.index,
@@ -146,11 +146,6 @@ class ChatForm(Form):
 
 def _called(call: Call) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def _called_part(part: CallPart) -> dict[str, Any]:
-    told = _called(part.call) if part.begins else {"function": {"arguments": part.call.arguments}}
-    return {"index": part.number, **told}
 
 
 def _chat_reason(choice: Choice) -> str:

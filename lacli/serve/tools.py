@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Any, NamedTuple
+from typing import Any
 
 from lacli.errors import UsageError
 from lacli.text.json_schema import HEAD, checked, json_value
@@ -88,17 +88,6 @@ class Call:
     id: str = field(default_factory=lambda: token_hex(ID_LENGTH)[:ID_LENGTH])
 
 
-class CallPart(NamedTuple):
-    """What came to the call at `number` among those of an answer: `call.arguments` has only that.
-
-    `begins`: True for a call's first part.
-    """
-
-    number: int
-    call: Call
-    begins: bool
-
-
 def format_of(template: ChatTemplate) -> CallFormat:
     """How a model with this template writes calls. Raises UsageError where it knows none, or has a form of its own."""
     if not template.knows_tools:
@@ -161,11 +150,11 @@ def _quoted(text: str) -> str:
 
 
 class CallSplitter:
-    """Takes the calls out of a stream of text, wherever it is cut; text that may begin one is held back.
+    """Takes the calls out of a stream of text, wherever it is cut; text that may begin a call is held back.
 
     One reader for the calls of all formats, because models mix them. A call needs the name of a known function and an
-    object as arguments, which are given as they come and as they are; anything else stays text.
-    `calls`: those found so far. `is_cut`: True if the last one has only a part of its arguments.
+    object as arguments, which are given as they are; anything else stays text. `calls`: those found so far. `is_cut`:
+    True if the last one has only a part of its arguments.
     """
 
     def __init__(self, rules: CallRules) -> None:
@@ -181,45 +170,34 @@ class CallSplitter:
         self._beginnings = [*MARKS, FENCE, *(head.format(name) for name in rules.functions for head in heads)]
         self.calls: list[Call] = []
         self.is_cut = False
+        self._told = 0
         self._held = ""
         self._final = False
-        self._read: Callable[[], str | None] = self._read_text
         # True at the beginning of the answer and right behind a call.
         self._fresh = True
         # Fences in the text so far: an odd number of them begins code.
         self._fences = 0
         # True in the fence of a call.
         self._fenced = False
-        # How far the arguments are read, the brackets open there, and whether that is inside a string.
-        self._seen = self._depth = 0
-        self._quoted = False
-        # False for a further call where only one is allowed.
-        self._kept = True
-        # Characters of the arguments that news has told, by the indices of calls.
-        self._told: dict[int, int] = {}
 
     def feed(self, text: str) -> str:
         """Read on; return the text that belongs to no call."""
         self._held += text
-        return "".join(iter(lambda: self._read(), None))
+        return "".join(iter(lambda: self._next(), None))
 
     def finish(self) -> str:
         """Return what was held back, once nothing more comes; a call of a grammar that was cut is one, and no text."""
         self._final = True
         return self.feed("")
 
-    def news(self) -> list[CallPart]:
-        """Return what came to the calls since this was asked last."""
-        parts = []
-        for index, call in enumerate(self.calls):
-            told = self._told.get(index)
-            if told is None or told < len(call.arguments):
-                parts.append(CallPart(index, replace(call, arguments=call.arguments[told or 0 :]), told is None))
-            self._told[index] = len(call.arguments)
-        return parts
+    def news(self) -> list[tuple[int, Call]]:
+        """Return the calls that were found since this was asked last, each with its number from 0."""
+        found = [*enumerate(self.calls)][self._told :]
+        self._told = len(self.calls)
+        return found
 
-    def _read_text(self) -> str | None:
-        """Return the next text in front of a call and begin the call; None if more has to come first."""
+    def _next(self) -> str | None:
+        """Return the next text that belongs to no call, and take the call behind it; None if more has to come first."""
         held = self._held
         if not held.strip():
             return self._release(len(held))
@@ -233,7 +211,8 @@ class CallSplitter:
             # Without arguments, only a tag tells a call from an answer in JSON.
             is_tagged = head is not None and (held[at] == "<" or not held.startswith("}", head.end()))
             if head and is_tagged and (head.end() < len(held) or (self._final and self._rules.have_grammar)):
-                return self._begin(head)
+                text = self._take(head)
+                return self._release(at) if text is None else text
             if self._may_begin(at):
                 if self._final and self._is_of_call(at):
                     return self._drop(at)
@@ -270,58 +249,39 @@ class CallSplitter:
             self.is_cut = True
         return text
 
-    def _begin(self, head: re.Match[str]) -> str:
-        """Begin a call; return the text in front of it."""
-        text, rest = self._held[: head.start()].rstrip(), self._held[head.end() :]
+    def _take(self, head: re.Match[str]) -> str | None:
+        """Take a call out and return the text in front of it; None until it is certain where the call ends."""
+        rest = re.sub(
+            r"^\{\{+", "{", ("{}" if self._held.startswith("}", head.end()) else "") + self._held[head.end() :]
+        )
+        end = _end_of_object(rest)
+        if end is None and not self._final:
+            return None
+        fenced, arguments = self._fenced or FENCE in head[0], rest[:end]
+        closed = CLOSED[fenced].match(rest, len(arguments))
+        assert closed
+        behind = rest[closed.end() :]
+        begun = any(mark.startswith(behind.strip()) for mark in (",", "</tool_call>", "</tools>", FENCE * fenced))
+        if not self._final and (begun or behind.lstrip().startswith(",")):
+            return None
+        text = self._held[: head.start()].rstrip()
         self._fences += text.count(FENCE)
-        self._held = "{}" + rest if rest.startswith("}") else rest
-        self._fenced |= FENCE in head[0]
-        self._kept = self._rules.several or not self.calls
-        if self._kept:
-            self.calls.append(Call(head[1] or head[2], ""))
-        self._seen = self._depth = 0
-        self._quoted = False
-        self._read = self._read_arguments
+        self._fenced = fenced and FENCE not in closed[0]
+        self._fresh, self._held = True, "" if begun else behind
+        if self._rules.several or not self.calls:
+            self.calls.append(Call(head[1] or head[2], arguments))
+            self.is_cut = end is None
         return text
 
-    def _read_arguments(self) -> str | None:
-        """Read on in a call's arguments, every character once."""
-        if self._held.startswith("{{"):
-            self._held = "{" + self._held.lstrip("{")
-            self._seen = self._depth = 0
-        end = 0
-        for mark in STRUCTURE.finditer(self._held, self._seen):
-            self._seen = mark.end()
-            if mark[0] == '"':
-                self._quoted = not self._quoted
-            elif mark[0] in "{}[]" and not self._quoted:
-                self._depth += 1 if mark[0] in "{[" else -1
-            if not self._depth:
-                end = self._seen
-                break
-        else:
-            # The character behind a backslash at the end has to come.
-            self._seen = max(self._seen, len(self._held) - self._held.endswith("\\"))
-        arguments = self._held[: end or None]
-        if self._kept:
-            self.calls[-1] = replace(self.calls[-1], arguments=arguments)
-        if not end and not self._final:
-            return None
-        self.is_cut = self._kept and not end
-        self._held = self._held[len(arguments) :]
-        self._read = self._read_end
-        return ""
 
-    def _read_end(self) -> str | None:
-        """Take away what ends a call, once it is certain where that ends."""
-        closed = CLOSED[self._fenced].match(self._held)
-        assert closed
-        rest = self._held[closed.end() :]
-        begun = any(end.startswith(rest.strip()) for end in (",", "</tool_call>", "</tools>", FENCE * self._fenced))
-        if not self._final and (begun or rest.lstrip().startswith(",")):
-            return None
-        self._held = "" if begun else rest
-        self._fenced = self._fenced and FENCE not in closed[0]
-        self._fresh = True
-        self._read = self._read_text
-        return ""
+def _end_of_object(text: str) -> int | None:
+    """Return the length of the JSON object in front of a text; None if it does not end there."""
+    depth, quoted = 0, False
+    for mark in STRUCTURE.finditer(text):
+        if mark[0] == '"':
+            quoted = not quoted
+        elif mark[0] in "{}[]" and not quoted:
+            depth += 1 if mark[0] in "{[" else -1
+        if not depth:
+            return mark.end()
+    return None
