@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from lacli.llamacpp.library import Build
 
 PACKAGE = "llama-cpp-python"
+REQUIREMENT = f"{PACKAGE}>=0.3.36,<0.4"
+"""The versions of pyproject.toml."""
+
 PYTHON = sys.executable or "python3"
 """This Python; empty in sys where a program embeds it."""
 
@@ -124,19 +127,8 @@ def rebuild_command(*kinds: Kind) -> str:
     names = {name for path in library_files() for name in re.findall(r"ggml-(\w+)", path.name)}
     before = [kind for kind in CMAKE_ARGUMENTS if kind in names]
     arguments = " ".join(CMAKE_ARGUMENTS[kind] for kind in dict.fromkeys([*before, *kinds]))
-    pip = f"{shlex.quote(PYTHON)} -m pip install --force-reinstall --no-cache-dir '{_requirement()}'"
+    pip = f"{shlex.quote(PYTHON)} -m pip install --force-reinstall --no-cache-dir '{REQUIREMENT}'"
     return f'CMAKE_ARGS="{arguments}" {pip}' if arguments else pip
-
-
-def _requirement() -> str:
-    """Return llama-cpp-python with the versions in lacli's metadata; without them where lacli is not installed."""
-    from importlib.metadata import PackageNotFoundError, requires
-
-    with suppress(PackageNotFoundError):
-        for each in requires("lacli") or ():
-            if each.startswith(PACKAGE):
-                return each.partition(";")[0].strip()
-    return PACKAGE
 
 
 def version_lines(library: Library) -> list[str]:

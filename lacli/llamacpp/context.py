@@ -201,7 +201,7 @@ def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
     """Return the drafted tokens that the model can roll back after a step: -1 for any number and trees."""
     if not model.chain_only:
         return -1
-    # llama.cpp needs the rows of a way back and one more in one piece of a batch, and aborts otherwise.
+    # llama.cpp needs the rows of a rollback and one more in one ubatch, and aborts otherwise.
     most = min(MAX_ROLLBACK, model_settings.batch - 2)
     if most <= 0:
         return 0

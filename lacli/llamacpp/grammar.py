@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,22 +30,11 @@ REPEATS = re.compile(r"(\{\s*(\d+)\s*,\s*(\d+)\s*\})")
 LOCATED = re.compile(r"error parsing grammar: (?P<what>.*?)(?: at (?P<rest>.*))?\Z", re.DOTALL)
 
 
-class Grammar(Protocol):
-    """The tokens that may come next, given those that were accepted."""
-
-    def allowed(self, tokens: Sequence[int] | Ints) -> Bools: ...
-
-    def accept(self, token: int) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def copy(self) -> Grammar: ...
-
-    def close(self) -> None: ...
-
-
 def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
-    """Return the grammar of a text, None for "". Raises UsageError with the parser's reason."""
+    """Return the grammar of a text, None for "". Raises UsageError with the parser's reason.
+
+    It says which tokens may come next, given those that were accepted.
+    """
     if text.startswith(HEAD):
         return SchemaGrammar(LLMatcher(model.schema_tokenizer, text), model.vocabulary)
     return GbnfGrammar(_gbnf(model, text)) if text else None
@@ -75,7 +64,7 @@ class SchemaGrammar:
         self._matcher.reset()
         self._mask = None
 
-    def copy(self) -> Grammar:
+    def copy(self) -> SchemaGrammar:
         return SchemaGrammar(self._matcher.deep_copy(), self._vocabulary)
 
     def close(self) -> None:
@@ -101,11 +90,14 @@ class GbnfGrammar:
     def reset(self) -> None:
         lib.llama_sampler_reset(self._sampler)
 
-    def copy(self) -> Grammar:
+    def copy(self) -> GbnfGrammar:
         return GbnfGrammar(lib.llama_sampler_clone(self._sampler))
 
     def close(self) -> None:
         lib.llama_sampler_free(self._sampler)
+
+
+Grammar = GbnfGrammar | SchemaGrammar
 
 
 def array_over(candidates: npt.NDArray[Any]) -> Any:

@@ -49,7 +49,7 @@ class Log:
         self._cells = 0.0
 
     def receive(self, level: int, text: bytes) -> None:
-        """Take one call of the library's callback: a line, or the next piece of one."""
+        """Take one call of the library's callback: a line, or the next part of one."""
         if level != CONTINUE:
             self._level = level
         line = text.decode("utf-8", "replace")
@@ -70,7 +70,7 @@ class Log:
         self._errors.clear()
 
     def take_buffers(self) -> float:
-        """MiB of the buffers made since the last call, of a model or of a context, on all devices."""
+        """Return the MiB of the buffers made since the last call, of a model or of a context, on all devices."""
         taken: defaultdict[str, float] = defaultdict(float)
         for (_, kind), mebibytes in self._buffers.items():
             taken[kind] += mebibytes
@@ -141,7 +141,7 @@ RPC_LOST = "Remote RPC server crashed"
 
 
 def abort_error(message: str, hint: str) -> LacliError:
-    """What to say of ggml's last words. `hint`: what to do where they are not about an RPC server."""
+    """Return the error that ggml's last words mean. `hint`: what to do if they are not about an RPC server."""
     if RPC_LOST in message:
         return LacliError("an RPC server went away", "start it again there, and then this")
     return LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint)
@@ -178,7 +178,7 @@ def quantize(source: Path, target: Path, kind: int) -> None:
 
 
 def declared(*functions: tuple[str, list[Any], Any]) -> ctypes.CDLL:
-    """The C library with functions that llama_cpp does not declare: (name, argument types, result type) of each."""
+    """Return the C library with functions that llama_cpp does not declare: (name, argument types, result type)."""
     found: ctypes.CDLL = lib.llama_cpp._lib
     for name, arguments, result in functions:
         function = getattr(found, name)
@@ -187,7 +187,7 @@ def declared(*functions: tuple[str, list[Any], Any]) -> ctypes.CDLL:
 
 
 def free_with(owner: object, free: Callable[..., object], *arguments: object) -> weakref.finalize[..., Any]:
-    """Call `free` when the result is called or `owner` is dropped.
+    """Call `free` when the result is called or `owner` is collected.
 
     At the end of the program the system takes the memory instead: a thread may still decode.
     """
@@ -221,9 +221,9 @@ def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stop
 
 @contextmanager
 def ctrl_c_calls(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` at Ctrl-C where this thread would raise KeyboardInterrupt, which callbacks of C code lose.
+    """Call `interrupt` at Ctrl-C in place of raising KeyboardInterrupt, which callbacks of C code would lose.
 
-    Raised inside of one it would be printed and forgotten. A program's own handler stays.
+    Another thread's Ctrl-C and a program's own handler stay as they are.
     """
     if current_thread() is not main_thread() or _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
         yield
@@ -237,7 +237,7 @@ def ctrl_c_calls(interrupt: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def late_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Hold a Ctrl-C back until the block is left; yield whether there was one."""
+    """Raise KeyboardInterrupt for a Ctrl-C at the end of the block; yield whether there was one so far."""
     pressed: list[bool] = []
     with ctrl_c_calls(lambda: pressed.append(True)):
         yield lambda: bool(pressed)
@@ -246,15 +246,8 @@ def late_ctrl_c() -> Iterator[Callable[[], bool]]:
 
 
 def version() -> str:
-    """llama-cpp-python's version, which stands for llama.cpp's."""
-    number: str = lib.__version__
-    return number
-
-
-def devices(*, memory: bool = True) -> list[Device]:
-    """The devices of this build on this machine, in llama.cpp's order; quick without their `memory`."""
-    library()
-    return found_devices(declared(*FUNCTIONS), memory=memory)
+    """Return llama-cpp-python's version, which stands for llama.cpp's."""
+    return str(lib.__version__)
 
 
 class Build(NamedTuple):
@@ -280,7 +273,7 @@ def build() -> Build:
 
 
 def _version_of(function: str) -> str:
-    """The result of a C function without parameters, "" in a library that lacks it."""
+    """Return the text of a C function without parameters, "" in a library that lacks it."""
     if not hasattr(lib.llama_cpp._lib, function):
         return ""
     said: bytes | None = getattr(declared((function, [], ctypes.c_char_p)), function)()
@@ -306,9 +299,13 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
 """The library's functions about devices, for `declared`."""
 
 
-def found_devices(ggml: ctypes.CDLL, *, memory: bool = True) -> list[Device]:
-    """The devices of the library, in its order. `memory`: ask for it too, which starts a GPU's driver."""
-    devices = []
+def devices(*, memory: bool = True) -> list[Device]:
+    """Return the devices of this build on this machine, in llama.cpp's order.
+
+    `memory`: ask for it too, which starts a GPU's driver.
+    """
+    library()
+    ggml, found = declared(*FUNCTIONS), []
     for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):
         kind = ggml.ggml_backend_dev_type(handle)
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -316,12 +313,12 @@ def found_devices(ggml: ctypes.CDLL, *, memory: bool = True) -> list[Device]:
             ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
         name, description = ggml.ggml_backend_dev_name(handle), ggml.ggml_backend_dev_description(handle)
         is_gpu, is_integrated = kind in (GPU, INTEGRATED), kind == INTEGRATED
-        devices.append(Device(name.decode(), description.decode(), is_gpu, free.value, total.value, is_integrated))
-    return devices
+        found.append(Device(name.decode(), description.decode(), is_gpu, free.value, total.value, is_integrated))
+    return found
 
 
 def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL) -> list[object]:
-    """Write layers and placement of `settled` settings into llama_model_params; keep the result while the model loads.
+    """Write layers and placement of `settled` settings into llama_model_params; return what these point to.
 
     llama.cpp's list of devices never names the processor, which takes all other layers. For the processor alone the
     list is empty: a GPU would still compute large batches.
@@ -330,18 +327,18 @@ def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL)
     parameters.n_gpu_layers = settings.gpu_layers
     parameters.split_mode = SPLIT_MODES[placement.split_mode]
     parameters.main_gpu = placement.main_gpu
-    kept: list[object] = []
+    arrays: list[object] = []
     if placement.tensor_split:
         shares = (ctypes.c_float * ggml.llama_max_devices())(*placement.tensor_split)
         parameters.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
-        kept.append(shares)
+        arrays.append(shares)
     if placement.devices:
         names = [name for name in placement.devices if name != CPU]
         devices = (ctypes.c_void_p * (len(names) + 1))(
             *(ggml.ggml_backend_dev_by_name(name.encode()) for name in names)
         )
         parameters.devices = ctypes.addressof(devices)
-        kept.append(devices)
+        arrays.append(devices)
         if not names:
             parameters.n_gpu_layers = 0
-    return kept
+    return arrays

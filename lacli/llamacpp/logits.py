@@ -36,16 +36,15 @@ class LogitsView:
 Number = TypeVar("Number", bound=np.generic)
 
 LARGE, PART = 1 << 16, 1 << 14
-"""Logits from which a row is looked at in parts, and logits of a part.
+"""Logits from which a row is searched in parts, and logits of a part.
 
-The 6 best of 32,000 took 12 us whole and 17 us in parts, of 151,936 50 and 27 us (timeit, an x86 server). Behind a
-decode of the 0.5B shape, whose weights fill the caches, the code that is touched costs more than the logits: 86 us
-there, and 198 us where numpy partitioned and sorted them, which took 33 us with warm caches.
+The 6 best of 32,000 took 12 us whole and 17 us in parts, of 151,936 50 and 27 us (timeit, an x86 server). After a
+decode of the 0.5B shape, whose weights fill the caches, it takes 86 us, and numpy's partition and sort 198.
 """
 
 
 def ranked(logits: Floats, most: int) -> Successors:
-    """Each row's `most` best tokens at most, best first; of equal logits the lower token first, as an argmax has it.
+    """Return each row's `most` best tokens at most, best first; of equal logits the lower token first, as an argmax.
 
     A token with logit -inf means nothing, and may be named twice.
     """
@@ -59,7 +58,7 @@ def ranked(logits: Floats, most: int) -> Successors:
 
 
 def _fill(row: Floats, tokens: Ints, values: Floats) -> None:
-    """Take a row's best token and its logit again and again: an argmax is numpy's fastest call."""
+    """Fill in a row's best token and its logit again and again: an argmax is numpy's fastest call."""
     left = row.copy()
     for place in range(len(tokens)):
         best = tokens[place] = left.argmax()
@@ -89,6 +88,6 @@ def in_order(found: Successors) -> Successors:
 
 
 def _at(values: npt.NDArray[Number], places: Ints) -> npt.NDArray[Number]:
-    """Each row's values at the columns `places`; numpy's take_along_axis is slower for few rows."""
+    """Return each row's values at the columns `places`; numpy's take_along_axis is slower for few rows."""
     found: npt.NDArray[Number] = values[np.arange(len(values))[:, None], places]
     return found

@@ -1,4 +1,4 @@
-"""A model's weights and vocabulary: loading, tokenizing, pieces, templates, and files that llama.cpp cannot load."""
+"""A model's weights and vocabulary: loading, tokenizing, templates, and files that llama.cpp cannot load."""
 
 from __future__ import annotations
 
@@ -54,16 +54,15 @@ NOT_LOADED = {
 
 
 def offloads(settings: ModelSettings) -> bool:
-    """True if a model with these settings computes on a GPU, of this machine or of another."""
+    """Return whether a model with these settings computes on a GPU, of this machine or of another."""
     return settings.gpu_layers != 0 and bool(offloading(settings.placement, devices(memory=False)))
 
 
 def giving_way(settings: ModelSettings) -> ModelSettings:
-    """The settings with `gives_way` on, unless -t or -tb is set, bits would change, or anything but the CPU computes.
+    """Switch `gives_way` on, unless -t or -tb is set, bits would change, or anything but the CPU computes.
 
-    Flash attention over F16 cells adds up in another order with each number of threads, over Q8_0 cells it does not.
-    `shared_settings` may still switch it on for several texts, whose bits depend on each other anyway. A GPU or BLAS
-    takes over large batches with -ngl 0 too, and then the threads only seem to wait for a core.
+    Flash attention over F16 cells adds up in another order with each number of threads, over Q8_0 cells it does not. A
+    GPU or BLAS computes large batches with -ngl 0 too, and then the threads only seem to wait for a core.
     """
     has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
     is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells
@@ -73,7 +72,7 @@ def giving_way(settings: ModelSettings) -> ModelSettings:
 
 
 def _lacks_bytes(texts: Iterable[bytes]) -> bool:
-    """True if a sentencepiece vocabulary has no token for some byte, for which llama.cpp would throw."""
+    """Return whether a sentencepiece vocabulary has no token for some byte, for which llama.cpp would throw."""
     byte_of = {name: byte for byte in range(256) for name in (b"<0x%02X>" % byte, bytes([byte]))}
     missing = set(range(256))
     for text in texts:
@@ -87,10 +86,10 @@ def _lacks_bytes(texts: Iterable[bytes]) -> bool:
 class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    `memory`: MiB of its weights, mapped from the file or copied to a device. `simulated`: the weights are not read, and
-    contexts only say how much memory they would take. `loading`: gets the share of the weights that is loaded, again
+    `memory`: MiB of its weights, mapped from the file or copied to a device. `simulated`: do not load the weights;
+    contexts then say how much memory they would take. `loading`: gets the share of the weights that is loaded, again
     and again. Kernels that fail on this processor are left out (`probe.proven`). Raises ModelLoadError for a file that
-    llama.cpp cannot read or lacli cannot decode.
+    llama.cpp cannot load or lacli cannot decode.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class LlamaModel(Closing):
 
     @property
     def closed(self) -> bool:
-        """True once its memory is given back, so that nothing can be asked of it."""
+        """Whether its memory is freed."""
         return not self._free.alive
 
     @property
@@ -155,7 +154,7 @@ class LlamaModel(Closing):
 
     @property
     def description(self) -> str:
-        """Architecture, size and type: of these llama.cpp guesses the size by the number of layers."""
+        """Architecture, size and type, the size from the file: llama.cpp tells it from the number of layers."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
         architecture, _, kind = buffer.value.decode("utf-8", "replace").split(" ", 2)
@@ -185,12 +184,12 @@ class LlamaModel(Closing):
 
     @property
     def chooses(self) -> bool:
-        """True if tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
+        """Whether tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
         return self.offloaded and self.placement.split_mode != "tensor"
 
     @property
     def has_experts(self) -> bool:
-        """True for a mixture of experts, of which a token uses a few."""
+        """Whether it is a mixture of experts, of which a token uses a few."""
         architecture = self._metadata("general.architecture")
         return self._metadata(f"{architecture}.expert_count") not in ("", "0")
 
@@ -216,13 +215,13 @@ class LlamaModel(Closing):
     def chain_only(self) -> str:
         """The reason why this model takes no trees, and only chains no longer than `max_rollback`; "" without one."""
         if lib.llama_model_is_recurrent(self.handle):
-            return "a recurrent model keeps one state and cannot forget a wrong guess"
+            return "a recurrent model has one state and cannot forget a rejected token"
         if lib.llama_model_is_hybrid(self.handle):
-            return "a hybrid model keeps a recurrent state and cannot forget a wrong guess"
+            return "a hybrid model has a recurrent state and cannot forget a rejected token"
         return ""
 
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
-        """Token ids of `text`; names of special tokens in it become those tokens (llama.cpp's rule for prompts).
+        """Return the token ids of `text`; names of special tokens become those tokens, as in llama.cpp's programs.
 
         `special`: False leaves the names of control tokens text. Raises PromptError for text that is no valid Unicode.
         """
@@ -231,7 +230,7 @@ class LlamaModel(Closing):
         except UnicodeEncodeError as error:
             what = "the prompt is not valid Unicode (a lone surrogate)"
             raise PromptError(what, "give text that is UTF-8") from error
-        # A text rarely has more tokens than bytes, and so it is rarely gone through twice.
+        # A text rarely has more tokens than bytes, so that one call is enough.
         count = -(len(raw) + 8)
         while count < 0:
             tokens = (lib.llama_token * -count)()
@@ -269,7 +268,7 @@ class LlamaModel(Closing):
         return made
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token, possibly a part of a character; those of special tokens only with `special`.
+        """Return the bytes of one token, possibly a part of a character; those of special tokens only with `special`.
 
         Raises PromptError for one that does not exist, at which llama.cpp would end the process.
         """
@@ -293,7 +292,7 @@ class LlamaModel(Closing):
         return bool(lib.llama_vocab_is_eog(self.vocabulary_handle, token))
 
     def ends(self) -> list[int]:
-        """All tokens that end an answer."""
+        """Return all tokens that end an answer."""
         return [*self._ends]
 
     @cached_property
@@ -323,7 +322,7 @@ class LlamaModel(Closing):
         return self._formatters[source]
 
     def has_token(self, text: str) -> bool:
-        """Whether this text is a token by itself."""
+        """Return whether this text is a token by itself."""
         tokens = self.tokenize(text, add_special=False)
         return len(tokens) == 1 and self._special(tokens[0]) == text
 
@@ -336,7 +335,7 @@ class LlamaModel(Closing):
             raise LacliError(f"{self.path.name} is closed", "load the model again")
 
     def _metadata(self, key: str) -> str:
-        """A value of the file's metadata, at most 63 bytes of it; "" without one."""
+        """Return a value of the file's metadata, at most 63 bytes of it; "" without one."""
         buffer = ctypes.create_string_buffer(64)
         lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace")
@@ -359,7 +358,7 @@ class LlamaModel(Closing):
         raise ModelLoadError(what, hint)
 
     def _vocabulary_fault(self) -> str:
-        """The reason why `llama_tokenize` would end the process on some text; "" without one."""
+        """Return why `llama_tokenize` would end the process on some text; "" if it would not."""
         kind = lib.llama_vocab_type(self._vocabulary_handle)
         if kind == lib.LLAMA_VOCAB_TYPE_NONE:
             return "it has no vocabulary"

@@ -44,7 +44,7 @@ class SamplingSettings:
 
     `seed`: -1 for a random one each time. `logit_bias`: (token id, number added to its logit) pairs. grammar,
     json_schema: the answer's form, as GBNF or JSON text; "" for none. `verify`: match (draw as plain decoding does and
-    compare with the guess) or rejection (Algorithm 4 of the paper).
+    compare with the draft) or rejection (Algorithm 4 of the paper).
     """
 
     seed: int = option(
@@ -144,10 +144,8 @@ class SamplingSettings:
         if 0 < self.temp < TINY:
             raise UsageError(f"--temp is {self.temp}", f"--temp must be 0 or at least {TINY}")
         texts = "".join((self.grammar, self.json_schema, *self.dry_sequence_breaker))
-        if any("\ud800" <= character <= "\udfff" for character in texts):
-            raise UsageError("half of a character cannot be part of a grammar or a text", "give text that is UTF-8")
-        if "\0" in self.grammar + "".join(self.dry_sequence_breaker):
-            raise UsageError("a NUL character cannot be part of a grammar or a text", "remove it")
+        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in texts):
+            raise UsageError("a grammar or a text has a NUL or half of a character", "give text that is UTF-8")
         if self.grammar and self.json_schema:
             raise UsageError("--grammar and --json-schema are both given", "give one of them")
         if self.mirostat and not self.temp:
@@ -170,7 +168,7 @@ class SamplingSettings:
 
     @property
     def draws_otherwise(self) -> bool:
-        """True if a mode with guesses draws other random numbers than plain decoding, and so another text."""
+        """Whether a drafting mode draws other random numbers than plain decoding, and so another text."""
         return self.verify == "rejection" and not self.greedy
 
     @property

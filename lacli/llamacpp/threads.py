@@ -1,8 +1,4 @@
-"""How many threads decode: all, or fewer behind steps that other programs have made slow.
-
-llama.cpp's threads wait for the last one of them many times a step, so one without a core holds up all of them
-(docs/measured.md).
-"""
+"""How many threads decode: all, or fewer after steps that other programs have made slow (docs/measured.md)."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_without_a_wish_the_contexts_go_up_to_the_trained_one(small: Card, path:
 def test_a_recurrent_model_has_one_mode_and_says_why(small: Card, path: Path) -> None:
     tiny_models.write_mamba(path)
     card = make_card(path, CPU, DECODING)
-    assert card.modes == ("plain",) and "cannot forget a wrong guess" in card.notes[0]
+    assert card.modes == ("plain",) and "cannot forget a rejected token" in card.notes[0]
     assert small.modes == MODES
 
 

@@ -9,12 +9,21 @@ import pytest
 
 from lacli import __version__
 from lacli.llamacpp import build
-from lacli.llamacpp.build import GIB, Kind, Library, LibraryMissing, Processor, rebuild_command, version_lines
+from lacli.llamacpp.build import (
+    GIB,
+    REQUIREMENT,
+    Kind,
+    Library,
+    LibraryMissing,
+    Processor,
+    rebuild_command,
+    version_lines,
+)
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.library import Build
-from tests.program import call, run
+from tests.program import ROOT, call, run
 
-PIP = "-m pip install --force-reinstall --no-cache-dir 'llama-cpp-python<2,>=1'"
+PIP = f"-m pip install --force-reinstall --no-cache-dir '{REQUIREMENT}'"
 
 Lay = Callable[..., None]
 
@@ -49,8 +58,7 @@ def test_a_new_build_keeps_the_backends_of_this_one(
 ) -> None:
     monkeypatch.setattr(build, "PYTHON", "/my tools/python3")
     monkeypatch.setattr(build, "library_files", lambda: [*map(Path, files)])
-    asked = ["rich>=14", "llama-cpp-python<2,>=1 ; python_version > '3'"]
-    monkeypatch.setattr("importlib.metadata.requires", lambda name: asked)
+    assert f'"{REQUIREMENT}"' in (ROOT / "pyproject.toml").read_text()
     before = f'CMAKE_ARGS="{arguments}" ' if arguments else ""
     assert rebuild_command(*kinds) == f"{before}'/my tools/python3' {PIP}"
 

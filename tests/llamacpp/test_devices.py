@@ -19,7 +19,7 @@ from lacli.llamacpp.devices import (
     placements,
     shared_threads,
 )
-from lacli.llamacpp.library import FUNCTIONS, apply_placement, declared, devices, found_devices
+from lacli.llamacpp.library import FUNCTIONS, apply_placement, declared, devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
 from lacli.settings import Switch
@@ -177,7 +177,7 @@ def test_shares_fill_an_array_of_all_devices_that_there_can_be() -> None:
 
 def test_the_library_lists_the_processor_and_finds_it_by_name_in_any_case() -> None:
     ggml = declared(*FUNCTIONS)
-    quick = found_devices(ggml, memory=False)
+    quick = devices(memory=False)
     assert [device.name for device in quick] == [device.name for device in devices()]
     assert all(device.total == 0 for device in quick) and devices()[-1].total > 0
     assert ggml.ggml_backend_dev_by_name(b"cpu")
@@ -193,9 +193,7 @@ def test_a_model_on_the_processor_says_so_whatever_ngl_says(tiny_path: Path) -> 
 def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """A machine with these GPUs, whose models are loaded without them."""
     cards = [Device(name, "A card", True) for name in names]
-    monkeypatch.setattr(
-        "lacli.llamacpp.library.found_devices", lambda ggml, memory: [*cards, Device(CPU, "A processor", False)]
-    )
+    monkeypatch.setattr("lacli.llamacpp.model.devices", lambda *, memory: [*cards, Device(CPU, "A processor", False)])
     monkeypatch.setattr("lacli.llamacpp.model.apply_placement", lambda parameters, settings, ggml: [])
 
 
