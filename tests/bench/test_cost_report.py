@@ -62,15 +62,6 @@ def test_the_conclusion_says_what_follows(found: Cost, words: str) -> None:
     assert as_json(Path("toy"), SETTINGS, found, is_kept=False)["summary"] == said
 
 
-@pytest.mark.parametrize("width", [100, 60, 40])
-def test_the_heading_has_the_age_and_the_notes_and_fits_the_terminal(width: int) -> None:
-    note = " ".join(["contexts above 64 tokens take too long"] * 4)
-    text = as_lines(SETTINGS, cost(CPU, LONG, notes=(note,)), 7200.0, width=width)
-    assert ", 2 hours ago (--fresh measures again)" in " ".join(text.split()) and "\nnote " in text
-    assert "--fresh" not in as_lines(SETTINGS, cost(CPU))
-    assert max(map(len, text.splitlines())) <= width
-
-
 def test_the_json_holds_the_same_numbers() -> None:
     found = json.loads(json.dumps(as_json(Path("toy.gguf"), SETTINGS, cost(CPU, LONG), is_kept=True)))
     short, long = found.pop("staircases")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.report import MOST_SHOWN, as_json, summary, table
+from lacli.bench.report import as_json, summary, table
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Exchange, Rounds, Trial
 from lacli.bench.statistics import paired_ratio
@@ -27,7 +27,6 @@ from tests.fakes.bench_field import (
     played,
     run,
     task,
-    wrong,
 )
 from tests.fakes.clock import FakeClock
 
@@ -64,27 +63,12 @@ def told(found: Sequence[Result], unfinished: Sequence[str] = (), busy: str = ""
     return summary(found, MACHINE, unfinished, busy)
 
 
-def test_there_is_a_result_for_each_class_and_contender_and_for_all(clock: FakeClock) -> None:
-    _, found = run(clock, free, PLAIN, LOOKUP)
-    assert [(result.kind, result.number) for result in found] == [
-        (kind, number) for kind in ("code", "edit", ALL) for number in (0, 1)
-    ]
-    assert [result.prompts for result in found] == [1, 1, 2, 2, 3, 3]
-
-
 def test_where_rows_are_free_the_speedup_is_the_step_compression(clock: FakeClock) -> None:
     _, found = run(clock, free, PLAIN, LOOKAHEAD)
     for result in found:
         if result.prompts == 1:
             assert result.speedup.value == pytest.approx(result.compression)
         assert result.speed == pytest.approx(result.compression) == pytest.approx(result.tokens / result.steps)
-
-
-def test_plain_decoding_is_as_fast_as_itself(clock: FakeClock) -> None:
-    _, found = run(clock, dear, PLAIN, LOOKUP)
-    plain = next(result for result in found if result.kind == ALL)
-    assert (plain.speedup.value, plain.compression, plain.rows) == (1.0, 1.0, 1.0)
-    assert plain.speeds == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.parametrize(("finished", "pairs"), [(1, 0), (7, 3), (9, 4)])
@@ -97,16 +81,6 @@ def test_results_of_an_interrupted_benchmark_pair_what_both_sides_finished(
         assert all(len(each.trials) == len(each.plain) > 0 for each in result.answered)
     assert sum(len(result.trials) for result in found if result.number == 1 and result.kind != ALL) == pairs
     assert told(found)
-
-
-def test_a_text_that_is_not_plains_is_counted(clock: FakeClock) -> None:
-    rounds, _ = run(clock, free, PLAIN, LOOKUP)
-    rounds.trials[1, 2][1] = wrong(rounds.trials[1, 2][1])
-    found = results(rounds)
-    lookup = next(result for result in found if (result.kind, result.number) == ("edit", 1))
-    assert lookup.identical == 1
-    assert "2 of 3 texts are plain decoding's; lacli check judges" in told(found)
-    assert "texts" not in summary(found, replace(MACHINE, comparable=False))
 
 
 def test_a_repetition_that_was_not_finished_is_no_sample(clock: FakeClock) -> None:
@@ -149,15 +123,6 @@ def test_what_is_faster_comes_first_with_its_interval_and_its_classes(clock: Fak
     assert "It takes" not in told(slow) and lines[-1] == "All texts are plain decoding's."
 
 
-@pytest.mark.parametrize(("prompts", "tokens"), [(1, 16), (3, 100), (4, 16)])
-def test_below_four_prompts_or_200_tokens_there_is_no_ratio(clock: FakeClock, prompts: int, tokens: int) -> None:
-    found = results(answers(clock, prompts, tokens, ["own"]))
-    text = told(found)
-    assert not re.search(r"\dx|faster|slower", text) and f"{AHEAD}: cannot tell\n" in text and "lookup: cannot" in text
-    assert "It takes 4 prompts, 200 tokens of each mode and an interval without 1 to tell: give more --seconds" in text
-    assert [row["speedup"] for row in json.loads(as_json(found, MACHINE))] == [1, None, None]
-
-
 def test_an_interval_that_holds_1_cannot_tell(clock: FakeClock) -> None:
     ahead = ahead_of(clock)
     plain = replace(lasting(ahead, 1, 1, 1, 1), by=contender(PLAIN, clock)[0], number=0)
@@ -165,22 +130,6 @@ def test_an_interval_that_holds_1_cannot_tell(clock: FakeClock) -> None:
     assert unsure.verdict == "cannot tell" and "It takes" in told([plain, unsure])
     assert re.search(r": cannot tell \(0\.\d\dx to 1\.\d\dx\)\n", told([plain, unsure]))
     assert lasting(ahead, 0.8, 0.81, 0.8, 0.79).verdict == "faster" and lasting(ahead, 2, 2, 2, 2).verdict == "slower"
-
-
-def test_where_some_classes_can_be_told_the_others_are_the_rest(clock: FakeClock) -> None:
-    found = [
-        lasting(each, *(0.5 if at % 2 else 1.5 for at in range(each.prompts))) if each.kind == "edit" else each
-        for each in results(answers(clock, 4, 60, lookups=0))
-    ]
-    assert re.search(r"\n    faster on code \(\d\.\d\dx\); cannot tell on the rest\n", told(found))
-
-
-def test_the_best_of_many_settings_is_partly_luck_and_the_last_are_counted(clock: FakeClock) -> None:
-    found = results(answers(clock, 5, 50, ["own"], lookups=MOST_SHOWN + 1))
-    text = told(found, unfinished=["lookahead W=9"], busy="Beside other work.")
-    assert "Beside other work.\n" in text and "lookahead W=9: cannot tell, no answer was finished\n" in text
-    assert f"is the best of {MOST_SHOWN + 2} settings, which is partly luck" in text
-    assert "and 2 settings below these: -o md" in text
 
 
 def test_the_table_shows_every_class_and_mode_in_markdown(clock: FakeClock) -> None:
@@ -202,3 +151,12 @@ def test_rows_for_programs_count_what_the_trials_did(clock: FakeClock) -> None:
         assert row["n_gen"] == row["tokens"] / 3 and len(row["samples_ts"]) == row["repetitions"] == 3
         assert row["rows_per_step"] == pytest.approx(sum(step.rows for step in steps) / len(steps), abs=1e-4)
         assert not any(isinstance(value, dict) for value in row.values())
+
+
+@pytest.mark.parametrize(("prompts", "tokens"), [(1, 16), (3, 100), (4, 16)])
+def test_below_four_prompts_or_200_tokens_there_is_no_ratio(clock: FakeClock, prompts: int, tokens: int) -> None:
+    found = results(answers(clock, prompts, tokens, ["own"]))
+    text = told(found)
+    assert not re.search(r"\dx|faster|slower", text) and f"{AHEAD}: cannot tell\n" in text and "lookup: cannot" in text
+    assert "It takes 4 prompts, 200 tokens of each mode and an interval without 1 to tell: give more --seconds" in text
+    assert [row["speedup"] for row in json.loads(as_json(found, MACHINE))] == [1, None, None]

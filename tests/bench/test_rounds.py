@@ -27,15 +27,6 @@ def test_counts_are_those_of_the_engine(clock: FakeClock) -> None:
         assert sum(len(trial.ids) for trial in trials) == 4 * 20
 
 
-def test_seconds_are_the_steps_without_the_prefill(clock: FakeClock) -> None:
-    one, _ = contender(PLAIN, clock, cost=lambda rows, outputs: 0.5 if outputs else 7.0)
-    rounds = played(Rounds([one], TASKS[:1], 1, asker()))
-    (trial,) = rounds.of(0, 0)
-    assert trial.seconds == pytest.approx(20 * 0.5)
-    assert trial.prompt_s == pytest.approx(7.0)
-    assert trial.first_token_s == pytest.approx(7.5)
-
-
 def test_contenders_take_turns_and_none_always_begins(clock: FakeClock) -> None:
     began: list[int] = []
     answers = [contender(PLAIN, clock)[0], contender(LOOKUP, clock)[0]]
@@ -95,11 +86,3 @@ def test_a_later_turn_comes_behind_plain_decodings_answer(clock: FakeClock) -> N
     answer = rounds.of(0, 0)[0].text
     assert list(second.prompt) == tokens_of(two_turns, [answer]) == [1, 2, 3, *map(int, answer.split()), 7, 8]
     assert (first.turn, second.turn) == (0, 1)
-
-
-def test_a_prompt_that_does_not_fit_is_left_out_and_the_others_go_on(clock: FakeClock) -> None:
-    one, _ = contender(PLAIN, clock)
-    long = task(" ".join("1" * 250))
-    rounds = played(Rounds([one], [long, TASKS[0]], 1, asker()))
-    assert rounds.left_out == [long]
-    assert [exchange.task for exchange in rounds.exchanges] == [TASKS[0]]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,9 @@ import pytest
 from lacli.auto.model_cost import KIND
 from lacli.bench.rounds import Rounds
 from lacli.bench.run import Request
-from lacli.bench.tasks import CLASSES
 from lacli.text.records import NAME, Records
 from tests.fakes.tiny_models import write_lfm2
-from tests.program import Done, call, exit_code, finish, on_terminal, start
+from tests.program import call, exit_code, finish, on_terminal, start
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
 QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")
@@ -71,15 +68,6 @@ def test_people_get_a_summary_and_tables_where_they_ask() -> None:
     assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
 
 
-@pytest.mark.parametrize(("core_s", "busy"), [(0.0, True), (1e6, False)])
-def test_a_busy_machine_is_told_beside_the_numbers(core_s: float, busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Processor seconds from the first look to the second.
-    monkeypatch.setattr("lacli.bench.run.process_time", count(0.0, core_s).__next__)
-    told = " ".join(call(*QUICK, "--modes", "lookup", "-t", "2").out.split())
-    assert ("Beside other work on this machine: the threads had a core for 0% of the time." in told) == busy
-    assert "lookup: cannot tell" in told
-
-
 def test_where_the_time_is_up_before_an_answer_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Request, "deadline", property(lambda request: request.begin))
     done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6")
@@ -88,69 +76,6 @@ def test_where_the_time_is_up_before_an_answer_it_is_an_error(monkeypatch: pytes
     monkeypatch.setattr(Rounds, "__iter__", lambda rounds: iter(()))
     done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6")
     assert (done.code, done.out) == (1, "") and "until 6 s are over" in done.err and "6 s were over" in done.err
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (("check", "-q", "-c", "256", "-n", "8", "--each", "1", "--mode", "lookup"), "tokens a step"),
-        (("cost", "-q", "--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2"), "a row"),
-    ],
-)
-def test_what_is_measured_follows_the_width_of_the_terminal(command: tuple[str, ...], words: str) -> None:
-    done = finish(on_terminal(*command, columns=60))
-    assert done.code == 0 and words in done.out
-    assert max(map(len, done.out.splitlines())) <= 60
-
-
-def test_a_sweep_is_the_product_of_its_ranges_with_g_tied_to_w() -> None:
-    found = rows(*QUICK, "--modes", "lookahead", "-W", "1,4", "-N", "3-4")
-    assert [(row["window"], row["ngram"], row["guesses"]) for row in found if row["mode"] == "lookahead"] == [
-        (1, 3, 1), (1, 4, 1), (4, 3, 4), (4, 4, 4),
-    ]  # fmt: skip
-
-
-def of_file(tmp_path: Path, prompts: Sequence[Mapping[str, object]], *arguments: str) -> Done:
-    """A quick benchmark of prompts of one's own, plain only."""
-    file = tmp_path / "mine.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in prompts))
-    quick = ("-n", "8", "-r", "1", "--modes", "plain", "-o", "json")
-    return call("bench", "--prompts", str(file), *quick, *arguments)
-
-
-def test_prompts_of_ones_own_keep_their_classes_and_their_turns(tmp_path: Path) -> None:
-    """A class named all is not taken for the total; a second turn comes behind the first answer."""
-    talk = {"question_id": 1, "category": "talk", "turns": ["Say yes.", "Why?"]}
-    done = of_file(tmp_path, [{"prompt": "Say yes.", "class": "all"}, {"prompt": "Count to three."}, talk])
-    # The second turn is a prompt too, as the table counts it.
-    assert "4 prompts of 3 classes" in done.err
-    found = {row["class"]: row for row in json.loads(done.out)}
-    assert {name: row["prompts"] for name, row in found.items()} == {"class all": 1, "own": 1, "talk": 2, "all": 4}
-    assert found["talk"]["n_prompt"] > 2 * found["class all"]["n_prompt"] + 8
-    chosen = json.loads(of_file(tmp_path, [{"prompt": "Say yes.", "class": "a"}, talk], "--classes", "a").out)
-    assert [(row["class"], row["prompts"]) for row in chosen] == [("a", 1)]
-
-
-def test_what_is_longer_than_the_context_is_left_out_and_said(tmp_path: Path) -> None:
-    """Of a system text too: summaries ask the same of every text, which stands there."""
-    words = "word " * 600
-    prompts = [{"prompt": words}, {"prompt": "Sum up.", "system": words}, {"prompt": "Sum up.", "system": "short"}]
-    done = of_file(tmp_path, prompts, "-c", "256")
-    assert done.code == 0 and done.err.count("left out") == 2
-    assert json.loads(done.out)[0]["prompts"] == 1
-    refused = of_file(tmp_path, prompts[:2], "-c", "256")
-    assert refused.code == 1 and "no prompt fits into the context" in refused.err
-
-
-def test_sampling_gives_every_mode_the_same_text_too() -> None:
-    found = rows(*QUICK, "--temp", "1", "-s", "3", "--modes", "lookahead,auto")
-    assert all(row["identical"] for row in found)
-    assert "--temp 1.0" in found[0]["sampling"] and "--seed 3" in found[0]["sampling"]
-
-
-def test_rejection_draws_other_texts_so_none_is_called_different() -> None:
-    found = rows(*QUICK, "--temp", "1", "--verify", "rejection", "--modes", "lookahead")
-    assert {row["identical"] for row in found} == {None}
 
 
 def test_a_hybrid_models_chains_are_measured_and_what_is_not_is_said(
@@ -166,22 +91,6 @@ def test_a_hybrid_models_chains_are_measured_and_what_is_not_is_said(
     found = json.loads(done.out)
     assert [row["mode"] for row in found] == ["plain", "jacobi", "lookup", "auto"]
     assert all(row["tokens"] for row in found)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--modes", "plain,fast"), "there is no mode 'fast' (the modes are plain, jacobi, lookup, lookahead, auto)"),
-        (("--classes", "poems"), "there is no prompt class poems (the classes are " + ", ".join(CLASSES)),
-        (("-W", "1-"), "-W '1-' is neither a number nor a range"),
-        (("--plot", "a.png"), "no such option: --plot"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
-    done = call("bench", *arguments)
-    assert (done.code, done.out) == (2, "")
-    lines = done.err.splitlines()
-    assert len(lines) == 1 and words in lines[0]
 
 
 def test_ctrl_c_prints_what_was_finished() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from lacli.bench import tasks as bench_tasks
-from lacli.bench.tasks import CLASSES, OWN, Task, built_in, read_tasks, task_from_row, tasks_of
+from lacli.bench.tasks import CLASSES, Task, built_in, read_tasks, tasks_of
 from lacli.errors import UsageError
 from tests.fakes.prompt_files import GOOD, TWO, complaint, write
 
@@ -50,22 +48,6 @@ def test_lines_are_read_however_they_end_and_whatever_the_files_name(tmp_path: P
     assert read_tasks(write(tmp_path, raw, "prompts.txt")) == TWO
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_prompts_can_come_through_a_pipe(tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    writer = Thread(target=path.write_bytes, args=(GOOD,))
-    writer.start()
-    assert read_tasks(str(path)) == TWO
-    writer.join()
-
-
-def test_the_form_can_change_from_row_to_row(tmp_path: Path) -> None:
-    rows = [{"prompt": "one", "raw": True}, {"question_id": 1, "category": "qa", "turns": ["two", "three"]}]
-    path = write(tmp_path, "\n".join(map(json.dumps, rows)).encode())
-    assert read_tasks(path) == [Task(("one",), raw=True), Task(("two", "three"), "qa", "1", id=1)]
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -95,26 +77,10 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, wor
     assert found.startswith(f"{path}:3: ") and words in found
 
 
-def test_what_cannot_be_read_or_holds_nothing_is_said(tmp_path: Path) -> None:
-    assert complaint(read_tasks, f"{tmp_path}/nothing") == f"cannot read {tmp_path}/nothing: No such file or directory"
-    assert complaint(read_tasks, str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
-    for raw in (b"", b"\n\n"):
-        path = write(tmp_path, raw)
-        assert complaint(read_tasks, path) == f"{path} holds no prompts"
-
-
 def test_a_line_without_an_end_is_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_tasks, "MAX_TEXT", 1 << 20)
     path = write(tmp_path, b'{"prompt": "one"}\n' + bytes(2 << 20))
     assert complaint(read_tasks, path) == f"{path}:2: a line of more than 1 MiB"
-
-
-def test_a_plain_row_may_name_its_class_a_system_text_and_a_limit() -> None:
-    row = {"prompt": "Why?", "class": "chat", "system": "Be short.", "limit": 64}
-    assert task_from_row(row) == Task(("Why?",), "chat", system="Be short.", max_tokens=64)
-    assert task_from_row({"prompt": "Why?", "limit": None, "max_tokens": 32, "other": 1}).max_tokens == 32
-    empty = {"prompt": "Why?", "turns": None, "class": None, "system": "", "limit": None}
-    assert task_from_row(empty) == Task(("Why?",), OWN)
 
 
 def test_a_hyphen_stands_for_stdin(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lacli.chat.commands import Commands, Reply, file_and_rest, file_name
-from lacli.chat.input import COMMANDS, Entry, help_text, parse
+from lacli.chat.commands import Commands, Reply, file_and_rest
+from lacli.chat.input import parse
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Message
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
@@ -16,7 +16,7 @@ from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
-from tests.fakes.fake_chat import FakeChat, an_answer, talked
+from tests.fakes.fake_chat import FakeChat, talked
 
 
 def commands_of(chat: FakeChat) -> Commands:
@@ -41,42 +41,6 @@ def two_turns() -> FakeChat:
     return FakeChat(talked([("a", "b"), ("c", "d")], "be brief"))
 
 
-@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.names[0])
-def test_every_command_does_something_even_in_an_empty_chat(entry: Entry, tmp_path: Path) -> None:
-    is_named = entry.needed or entry.names[0] == "/save"
-    argument = str(tmp_path / "chat") if is_named else ""
-    if entry.names[0] != "/save":
-        write_chat(tmp_path / "chat", SavedChat("demo"))
-    reply = run(FakeChat(cells=10_000), f"{entry.names[0]} {argument}".strip())
-    assert reply != Reply()
-
-
-def test_help_shows_the_commands_and_exit_ends() -> None:
-    assert run(FakeChat(), "/help").text == help_text()
-    beginning = [entry.names[0] for entry in COMMANDS if entry.names[0].startswith("/s")]
-    assert [line.split()[0] for line in help_text("S").split("\n")] == beginning
-    with pytest.raises(UsageError, match=r"no command begins with /hepl \(did you mean /help"):
-        run(FakeChat(), "/help hepl")
-    assert run(FakeChat(), "/help set").text == run(FakeChat(), "/? /SET").text
-    assert run(FakeChat(), "/help set").text.startswith("/set ") and "\n" not in help_text("set")
-    for name in ("/exit", "/bye", "/quit", "/q"):
-        assert run(FakeChat(), name) == Reply(end=True)
-
-
-def test_undo_takes_back_and_offers_the_question() -> None:
-    chat = two_turns()
-    assert run(chat, "/undo").edit == "c"
-    assert chat.conversation.questions == 1
-    assert run(FakeChat(), "/undo") == Reply("there is nothing to take back")
-
-
-def test_regen_asks_for_the_answer_and_leaves_it_to_the_loop() -> None:
-    chat = two_turns()
-    assert run(chat, "/regen").again
-    assert chat.conversation.messages[-1].content == "d"
-    assert run(FakeChat(), "/regen") == Reply("there is no question to answer anew")
-
-
 def test_system_shows_sets_and_clears() -> None:
     chat = FakeChat()
     assert "there is no system prompt" in run(chat, "/system").text
@@ -99,52 +63,6 @@ def test_set_changes_the_chat_and_says_what_was_made_anew() -> None:
     assert chat.settings == ChatSettings()
 
 
-def test_set_alone_lists_and_a_key_alone_is_shown() -> None:
-    chat = FakeChat(settings=ChatSettings(sampling=SamplingSettings(temp=0.5)))
-    listed = run(chat, "/set").text
-    assert "temp 0.5 *" in listed and "top-k 40" in listed and max(map(len, listed.splitlines())) <= 80
-    assert run(chat, "/set temp").text == "temp is 0.5 (0 is the default); write a number"
-    assert "on or off" in run(chat, "/set ignore-eos").text
-
-
-def test_a_setting_that_the_chat_refuses_changes_nothing() -> None:
-    chat = FakeChat(refuses=ChatSettings(max_tokens=5))
-    with pytest.raises(UsageError, match="no memory"):
-        run(chat, "/set n 5")
-    assert chat.settings == ChatSettings()
-
-
-def test_show_names_model_template_settings_and_context() -> None:
-    chat = two_turns()
-    chat.settings = ChatSettings(DecodeSettings(mode="plain"), SamplingSettings(temp=0.5, json_schema='{"a":\n1}'))
-    text = run(chat, "/show").text
-    for words in ("demo: toy 1M F32", "template  chatml", "be brief", "--temp 0.5 --seed 11", "with a JSON schema",
-                  "mode plain, temp 0.5", "2 questions", "10 of 100 tokens used (10%)"):  # fmt: skip
-        assert words in text
-    assert len(text.splitlines()) == 8
-    chat.used, chat.cells = 1204, 8192
-    assert "1,204 of 8,192 tokens used (14%)" in run(chat, "/show").text
-
-
-def test_stats_has_the_last_answer_and_the_sum_of_all() -> None:
-    chat = FakeChat()
-    assert run(chat, "/stats").text == "nothing was answered yet"
-    chat.turns = [an_answer(tokens=6, steps=2, seconds=1.5)]
-    commands = commands_of(chat)
-    commands.report = "as it was"
-    assert run_in(commands, "/set temp 0.8", "/stats").text == "as it was"
-    chat.turns.append(an_answer(tokens=4, steps=4, seconds=0.5))
-    assert [line.split() for line in run(chat, "/stats").text.splitlines()[-4:]] == [
-        ["answer", "tokens", "steps", "S", "tokens/s"],
-        ["1", "6", "2", "3.00", "4.0"],
-        ["2", "4", "4", "1.00", "8.0"],
-        ["all", "10", "6", "1.67", "5.0"],
-    ]
-    chat.turns += [an_answer()] * 20
-    assert run(chat, "/stats").text.splitlines()[-2].split()[0] == "22"
-    assert len(run(chat, "/stats").text.splitlines()) < 24
-
-
 def test_a_file_goes_before_the_next_message_and_comes_back_with_undo(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("three short words\n")
     (tmp_path / "b.txt").write_text("more")
@@ -159,11 +77,6 @@ def test_a_file_goes_before_the_next_message_and_comes_back_with_undo(tmp_path: 
     chat.conversation.ask(message)
     assert run_in(commands, "/undo").edit == "what is it?"
     assert commands.message("what else?") == "three short words\n\nmore\n\nwhat else?"
-
-
-def test_a_file_with_a_question_is_asked_at_once(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    assert run(FakeChat(), f"/read {tmp_path}/a.txt what is it?").ask == "text\n\nwhat is it?"
 
 
 def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -203,19 +116,6 @@ def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     assert run(other, f"/load {file}").text.splitlines()[1] == "the context was made anew", "nothing else changed"
     assert other.conversation.as_messages() == chat.conversation.as_messages()
     assert other.settings == chat.settings
-
-
-def test_save_asks_again_after_clear_or_load(tmp_path: Path) -> None:
-    file, other = tmp_path / "chat", tmp_path / "other"
-    write_chat(other, SavedChat("demo", messages=(Message("user", "kept"),)))
-    for behind in ("/clear", f"/load {other}"):
-        commands = commands_of(two_turns())
-        run_in(commands, f"/save {file}")
-        run_in(commands, behind)
-        with pytest.raises(LacliError, match="holds another chat"):
-            run_in(commands, f"/save {file}")
-        assert len(read_chat(file).messages) == 4
-        file.unlink()
 
 
 def test_save_replaces_a_chat_of_this_session_and_another_one_only_when_told_again(tmp_path: Path) -> None:
@@ -275,15 +175,6 @@ def test_a_chat_that_cannot_be_loaded_leaves_all_as_it_was(
 )
 def test_a_file_is_the_first_word_and_the_rest_is_a_question(argument: str, expected: tuple[str, str]) -> None:
     assert file_and_rest(argument) == expected
-
-
-def test_a_name_with_spaces_needs_no_quotes_where_such_a_file_exists(tmp_path: Path) -> None:
-    (tmp_path / "a b.txt").write_text("x")
-    assert file_and_rest(f"{tmp_path}/a b.txt") == (f"{tmp_path}/a b.txt", "")
-
-
-def test_a_file_name_loses_its_quotes_and_backslashes() -> None:
-    assert [file_name(name) for name in ('"a b"', "'a b'", r"a\ b", "a b")] == ["a b"] * 4
 
 
 def test_a_loaded_chat_that_was_otherwise_is_called_so(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from io import BytesIO, StringIO, TextIOWrapper
+from io import BytesIO
 
 import pytest
 
@@ -20,14 +20,6 @@ from lacli.chat.input import (
     without_quotes,
 )
 from lacli.errors import LacliError, UsageError
-from tests.program import run
-
-
-class BrokenPipeline(BytesIO):
-    """A stream that cannot be read."""
-
-    def readline(self, size: int | None = -1, /) -> bytes:
-        raise OSError(5, "Input/output error")
 
 
 def all_of(raw: bytes) -> list[str]:
@@ -112,65 +104,6 @@ def test_quotes_that_never_end_are_named_by_their_line() -> None:
         lines.read()
 
 
-def test_a_stream_that_cannot_be_read_is_said_once_and_then_over() -> None:
-    lines = PipedLines(BrokenPipeline())
-    with pytest.raises(LacliError, match="Input/output error"):
-        lines.read()
-    with pytest.raises(EOFError):
-        lines.read()
-
-
-def test_prompts_are_shown_where_they_are_wanted() -> None:
-    prompts = StringIO()
-    lines = PipedLines(BytesIO(b"one\n\\\n"), prompts)
-    lines.read()
-    assert prompts.getvalue() == "> "
-    with pytest.raises(EOFError):
-        lines.read()
-    assert prompts.getvalue() == "> > . > \n"
-
-
-@pytest.mark.parametrize(
-    ("text", "opened"),
-    [
-        ('"""', True),
-        ('"""a', True),
-        ('"""a"""', False),
-        ('""""""', False),
-        ("a", False),
-        ('a"""', False),
-        ('"""\na"""', False),
-        ('"""\n    """a', True),
-        ('/system """a', True),
-        ('/save """a', False),
-        ('"""\na\n"""', False),
-        ('"""\na\n""" \n\n', False),
-        ('"""a"""\nb', False),
-    ],
-)
-def test_triple_quotes_are_open_until_a_line_that_ends_in_them(text: str, opened: bool) -> None:
-    assert is_open(text) == opened
-
-
-def test_text_that_was_not_quoted_loses_line_breaks_around_it_only() -> None:
-    assert without_quotes("\n  a \n\n b \n") == "  a \n\n b "
-
-
-def test_piped_input_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"one\n")))
-    lines = open_lines(Editing(pytest.fail))
-    assert lines.read() == "one"
-    lines.edit("two")
-    with pytest.raises(EOFError):
-        lines.read()
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_pipe_does_not_wait_for_the_editing_of_lines() -> None:
-    program = "import sys, lacli.chat.input; print('prompt_toolkit' in sys.modules)"
-    assert run("-c", program, program=(sys.executable,)).out == "False\n"
-
-
 def test_closed_input_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(LacliError, match="standard input is closed"):
@@ -190,22 +123,6 @@ def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
         for name in entry.names:
             command = parse(f"{name.upper()} {argument} \n")
             assert command and (command.name, command.argument) == (entry.names[0][1:], argument)
-
-
-@pytest.mark.parametrize(
-    ("line", "name", "argument"),
-    [
-        ("/set temp 0.8", "set", "temp 0.8"),
-        ("/set", "set", ""),
-        ("/system  be brief \n", "system", "be brief"),
-        ("/system\nbe\nbrief", "system", "be\nbrief"),
-        ("/?", "help", ""),
-        ("/bye", "exit", ""),
-    ],
-)
-def test_a_command_is_its_name_and_what_stands_behind_it(line: str, name: str, argument: str) -> None:
-    command = parse(line)
-    assert command and (command.name, command.argument) == (name, argument)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import (
     Interrupted,
     LacliError,
-    OutputError,
     PromptError,
 )
 from lacli.llamacpp.sampling import SamplingSettings
@@ -36,7 +35,6 @@ from tests.program import (
     call,
     environment,
     exit_code,
-    run,
     start,
 )
 
@@ -118,15 +116,6 @@ def test_questions_are_answered_on_stdout_and_words_are_not(streams: Streams) ->
     assert contents(chat)[::2] == ["one", "two", "/help", "//x", "/y"]
 
 
-@pytest.mark.parametrize("word", ["exit", "Quit ", "bye"])
-def test_a_word_that_ends_other_programs_ends_the_chat_where_a_user_types_it_alone(streams: Streams, word: str) -> None:
-    chat = FakeChat()
-    assert say(chat, f" {word}", f"{word} now", f"{word}\n{word}", "help", word, "left").lines == ["left"]
-    assert contents(chat)[::2] == [f" {word}", f"{word} now", f"{word}\n{word}"]
-    assert streams.words.startswith("/help")
-    assert say(FakeChat(), word, "one", interactive=False).lines == []
-
-
 ERRORS = {
     "reading": ([LacliError("bad line", "another")], ["yes"]),
     "a command": (["/nothing"], ["yes"]),
@@ -163,21 +152,6 @@ def test_an_error_is_a_line_and_the_next_question_is_answered(
     assert contents(chat)[-1] == "fine"
 
 
-def test_stats_are_about_the_last_answer_where_an_error_ended_it(streams: Streams) -> None:
-    chat = FakeChat(pieces=["ye", LacliError("no token", "another grammar"), "s"])
-    say(chat, "one", "/stats")
-    assert "ended early\n" in streams.words
-
-
-def test_nobody_types_and_nothing_can_be_written_so_it_ends(streams: Streams) -> None:
-    chat = FakeChat(pieces=[OutputError("no space", "more")])
-    say(chat, "one", "two")
-    assert contents(chat) == ["two"]
-    with pytest.raises(OutputError):
-        say(chat, "one", "two", interactive=False)
-    assert contents(chat) == ["one"]
-
-
 def test_ctrl_c_at_the_prompt_is_a_hint_and_twice_in_a_row_leaves(streams: Streams) -> None:
     ctrl_c, chat = KeyboardInterrupt, FakeChat()
     say(chat, ctrl_c, "one", ctrl_c, "/show", ctrl_c, LacliError("bad line"))
@@ -185,14 +159,6 @@ def test_ctrl_c_at_the_prompt_is_a_hint_and_twice_in_a_row_leaves(streams: Strea
     with pytest.raises(Interrupted):
         say(chat, "one", ctrl_c, ctrl_c, "never")
     assert chat.conversation.questions == 2
-
-
-def test_where_nobody_types_ctrl_c_leaves_at_once(streams: Streams) -> None:
-    with pytest.raises(Interrupted):
-        say(FakeChat(), KeyboardInterrupt, "never", interactive=False)
-    with pytest.raises(Interrupted):
-        say(FakeChat(pieces=["ye", KeyboardInterrupt]), "one", "never", interactive=False)
-    assert streams.answers == "ye\n" and streams.words == ""
 
 
 def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,12 +171,6 @@ def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkey
     assert streams.words == "lacli: stopped\n" and streams.answers == "yes\n"
     with pytest.raises(Interrupted):
         say(FakeChat(), "/read file", "never", interactive=False)
-
-
-def test_what_a_turn_has_to_say_and_its_numbers_come_behind_its_answer(streams: Streams) -> None:
-    chat = FakeChat(notes=["the context was full"])
-    say(chat, "one", screen=Screen(quiet=True), plan=ChatPlan(stats="short"))
-    assert streams.words.index("lacli: the context was full") < streams.words.index("S = 3.00")
 
 
 def test_an_answer_that_n_has_cut_says_so_and_how_to_go_on(streams: Streams) -> None:
@@ -250,14 +210,6 @@ def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
     assert "first" not in streams.words and "so" not in streams.words.split()
 
 
-def test_the_line_of_numbers_keeps_what_matters_most() -> None:
-    assert status_line(2.34, 3.41, 8191, 8192, "plain", 80) == (
-        "plain · 2.3 tokens/s · 3.4 tokens/step · context 8,191 of 8,192 (99%)"
-    )
-    assert status_line(212.3, 3.41, 1204, 8192, "lookahead", 30) == "3.4 tokens/step · context 14%"
-    assert status_line(None, None, 8192, 8192, "lookahead", 20) == "context 100%"
-
-
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 """No choice between two tokens of its answer is close, so every mode gives the same one."""
 
@@ -285,17 +237,6 @@ def questions(file: Path) -> list[str]:
     return [message.content for message in read_chat(file).messages[::2]]
 
 
-def test_answers_alone_go_to_stdout_and_no_control_codes_anywhere() -> None:
-    lines = f'{QUESTION}\n/show\n\n"""\nprint(\n\n1)\n"""\n/nothing\n/set n 4\n//hello\n/stats\n'
-    done = run("chat", "--commands", *QUICK, "--show-accepted", stdin=lines.encode())
-    assert done.code == 1, "a script hears of the unknown command"
-    assert done.out.startswith(answer("-p", QUESTION))
-    assert "lookup, match up to 2" in done.err and "unknown command /nothing" in done.err
-    assert re.search(r"\nall +\d+ ", done.err)
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", done.out + done.err)
-    assert call("chat", "--commands", *QUICK, stdin=lines.encode()).out == done.out
-
-
 def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Path) -> None:
     secret, log = tmp_path / "secret", tmp_path / "log"
     secret.write_text("the secret")
@@ -309,13 +250,6 @@ def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Pat
     assert "--commands" not in call("chat", "-q", "-n", "2", stdin=lines).err
 
 
-def test_a_message_may_have_several_lines_and_a_slash_at_its_beginning(tmp_path: Path) -> None:
-    file = tmp_path / "chat.json"
-    quoted = ['"""', "one", "", "/two", '"""', '"""/show', '"""']
-    chat("-n", "1", lines=[*quoted, "/ three", " /four", "five\\", "six", f"/save {file}"])
-    assert questions(file) == ["one\n\n/two", "/show", "/four", "five\nsix"]
-
-
 def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: Path) -> None:
     file = tmp_path / "chat.json"
     done = chat(*QUICK, "-p", QUESTION, lines=[NEXT, f"/save {file}"])
@@ -324,27 +258,6 @@ def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: P
     file.unlink()
     chat("-n", "1", "--prompt", "/show", lines=[f"/save {file}"])
     assert read_chat(file).messages[0].content == "/show"
-
-
-@pytest.mark.parametrize(
-    ("command", "code", "sentence"),
-    [
-        ("lacli chat -q <&-", 1, "standard input is closed"),
-        ("lacli chat -q -n 3 < questions > /dev/full", 1, "cannot write to standard output: No space left on device"),
-        ("lacli chat -q -n 3 < questions | head -c 1", 0, ""),
-    ],
-    ids=["no stdin", "full disk", "nobody reads"],
-)
-def test_streams_that_do_not_work_get_a_line_and_no_traceback(
-    command: str, code: int, sentence: str, tmp_path: Path
-) -> None:
-    if "/dev/full" in command and not Path("/dev/full").exists():
-        pytest.skip("this system has no full disk")
-    (tmp_path / "questions").write_text("hello\nhello\n" * 20)
-    done = shell(command, tmp_path)
-    lines = done.stderr.decode().splitlines()
-    assert done.returncode == code
-    assert len(lines) == bool(sentence) and all(sentence in line for line in lines)
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
@@ -377,76 +290,6 @@ def test_ctrl_c_ends_it_where_nobody_types(tmp_path: Path) -> None:
     assert len(questions(log)) == 1
 
 
-@pytest.mark.parametrize("flags", [("--mode", "lookahead"), ()], ids=["lookahead", "auto"])
-def test_more_sequences_than_before_are_said_and_change_no_answer(flags: tuple[str, ...]) -> None:
-    done = chat(*flags, "-n", str(SIZE), lines=[QUESTION, "/set W 30", "/regen", "/clear", QUESTION])
-    assert "the context was made anew: the conversation is decoded again" in done.err
-    assert done.out == 3 * answer("-p", QUESTION, "-W", "30")
-
-
-@pytest.mark.parametrize(
-    ("lines", "flags"),
-    [
-        (["/set temp 0.8", "/set seed 7"], ["--temp", "0.8", "-s", "7"]),
-        (["/set stop )"], ["--stop", ")"]),
-        (["/set grammar root ::= [a-f]+"], ["--grammar", "root ::= [a-f]+"]),
-        (["/set logit-bias 600-inf 601+3"], ["--logit-bias", "600-inf", "--logit-bias", "601+3"]),
-        (["/system Answer with one word."], ["-sys", "Answer with one word."]),
-        (["/set mode jacobi"], ["--mode", "plain"]),
-    ],
-    ids=lambda each: each[0],
-)
-def test_what_is_set_gives_the_answer_of_a_run_with_these_flags(lines: list[str], flags: list[str]) -> None:
-    assert chat(*QUICK, lines=[*lines, QUESTION]).out == answer("-p", QUESTION, "--mode", "lookup", *flags)
-
-
-def bad_lines(folder: Path) -> Iterator[str]:
-    """Lines that cannot be obeyed."""
-    (folder / "broken").write_text("{")
-    (folder / "picture.png").write_bytes(b"\x89PNG\xff")
-    write_chat(folder / "dead", SavedChat(settings=ChatSettings(sampling=SamplingSettings(grammar="root ::= ("))))
-    yield from ("/nothing", "/undo now", "/read", "/save", "/set mode turbo", "/set nothing 1")
-    yield from ("/set temp hot", "/set W 300", "/set W 255", "/set strict on", "/set grammar root ::= (")
-    yield from ("/set json-schema {", "/set logit-bias 999999+1", "/set context 9", "/set preset lade9")
-    yield from (f"/read {folder}/nowhere", f"/read {folder}", f"/read {folder}/picture.png", f"/save {folder}")
-    yield from (
-        f"/save {folder}/broken/chat",
-        f"/load {folder}/nowhere",
-        f"/load {folder}/broken",
-        f"/load {folder}/dead",
-    )
-
-
-def test_whatever_goes_wrong_is_one_line_and_the_chat_goes_on(tmp_path: Path) -> None:
-    lines = [*bad_lines(tmp_path)]
-    done = chat("-n", str(SIZE), "--mode", "lookahead", lines=[*lines, QUESTION, "/undo", "/show"])
-    assert done.code == 1 and done.out == answer("-p", QUESTION)
-    errors, rest = done.err.splitlines()[: len(lines)], done.err.splitlines()[len(lines) :]
-    assert all(re.fullmatch(r"lacli: .{10,}", line) for line in errors)
-    assert rest[0].startswith("took the last question back") and rest[-3:-1] == [
-        "changed   n 12, mode lookahead", "chat      0 questions",
-    ]  # fmt: skip
-
-
-def test_flags_beside_load_win_also_where_they_are_what_flags_are_by_default(tmp_path: Path) -> None:
-    file = tmp_path / "chat.json"
-    chat("--temp", "0.7", "-s", "9", "-W", "4", "-n", "5", lines=[f"/save {file}"])
-    asked = ["/set temp", "/set W", "/set seed", "/set n"]
-    shown = chat("--load", str(file), "--temp", "0", "-W", "15", lines=asked)
-    found = [line.partition(" (")[0] for line in shown.err.splitlines()]
-    assert found == ["temp is 0", "W is 15", "seed is 9", "n is 5"]
-    assert chat("--load", str(file), lines=["/set W"], env={"LACLI_WINDOW": "11"}).err.startswith("W is 4 ")
-
-
-def test_a_system_prompt_of_the_environment_is_for_new_chats(tmp_path: Path) -> None:
-    file, env = tmp_path / "chat.json", {"LACLI_SYSTEM_PROMPT": "outside"}
-    chat("-n", "1", lines=[QUESTION, f"/save {file}"], env=env)
-    assert read_chat(file).system == "outside"
-    chat("-n", "1", "--load", str(file), lines=["/system inside", f"/save {file}"], env=env)
-    chat("-n", "1", "--load", str(file), lines=[f"/save {file}"], env=env)
-    assert read_chat(file).system == "inside"
-
-
 def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
     file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
     grammar.write_text('root ::= "a"')
@@ -476,20 +319,6 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
     assert "made with -c 512, and this one has 256 tokens" in smaller
 
 
-@pytest.mark.parametrize("flags", [[], ["--temp", "0.8", "-s", "7"]], ids=["greedy", "sampled"])
-def test_a_loaded_chat_goes_on_as_the_saved_one_does(flags: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "chat.json"
-    own = ["--strict", "-n", "20", "-sys", "Be brief.", "--stop", "@@", *flags]
-    whole = chat(*own, lines=[QUESTION, f"/save {file}", NEXT, "/regen"])
-    first = chat(*own, lines=[QUESTION])
-    again = chat("--load", str(file), lines=[NEXT, "/regen"])
-    assert again.code == 0
-    assert first.out + again.out == whole.out
-    later = chat("--load", str(file), "-n", "3", lines=["/show", NEXT])
-    assert "changed   n 3" in later.err and "system    Be brief." in later.err
-    assert again.out.startswith(later.out.removesuffix("\n"))
-
-
 @pytest.mark.parametrize(
     "saved",
     [
@@ -509,9 +338,6 @@ def test_a_saved_chat_that_cannot_go_on_is_one_line(saved: str | SavedChat, tmp_
     done = chat("--load", str(file), lines=[QUESTION])
     assert done.code in (1, 2) and done.out == ""
     assert re.fullmatch(r"lacli: [^\n]{10,}\n", done.err)
-
-
-LONG_ANSWERS = ("-c", "256", "-n", "60", "--mode", "lookup", "--ignore-eos")
 
 
 def test_a_refused_question_stands_in_the_next_line_and_its_files_wait(streams: Streams, tmp_path: Path) -> None:
@@ -535,36 +361,6 @@ def test_ctrl_c_in_an_answer_keeps_what_came_in_the_log_too(
     say(chat, "one", "/show", log=tmp_path / "log")
     assert contents(chat) == kept == [message.content for message in read_chat(tmp_path / "log").messages]
     assert streams.words.startswith(note) and "auto, at most" in streams.words
-
-
-def test_other_commands_are_done_whole(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeChat, "clear", lambda chat: signal.raise_signal(signal.SIGINT))
-    say(FakeChat(), "one", "/clear")
-    assert streams.words == "cleared; the system prompt and the settings stay\n"
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_undo_offers_the_question_as_the_next_line_and_regen_answers_it_anew(streams: Streams, tmp_path: Path) -> None:
-    chat = FakeChat()
-    assert say(chat, "one", "/regen", "two", "/undo", log=tmp_path / "log").offered == ["two"]
-    assert streams.answers == "yes\nyes\nyes\n" and contents(chat) == ["one", "yes"]
-    assert [message.content for message in read_chat(tmp_path / "log").messages] == contents(chat)
-
-
-def test_a_marked_answer_gets_a_legend(streams: Streams) -> None:
-    say(FakeChat(), "one", screen=Screen(color="on", show_accepted=True))
-    assert streams.answers == "ye\x1b[36ms\x1b[0m\n" and streams.words.count("\x1b[36m1 pool\x1b[0m") == 1
-    say(FakeChat(pieces=[LacliError("broken", "mend it")]), "two", screen=Screen(color="on", show_accepted=True))
-    assert streams.words.count("accepted in parallel") == 1, "an answer that failed has none"
-
-
-def test_the_line_of_numbers_is_there_unless_it_is_not_wanted(streams: Streams) -> None:
-    repl = repl_of(FakeChat().as_chat, Screen())
-    assert repl.status(80) == "auto · context 10 of 100 (10%)"
-    repl.run(Typed(["one"]))
-    assert repl.status(80) == "auto · 4.0 tokens/s · 3.0 tokens/step · context 10 of 100 (10%)"
-    assert repl_of(FakeChat().as_chat, Screen(), plan=ChatPlan(status=False)).status(80) is None
 
 
 def test_the_log_holds_the_conversation_that_is_saved_and_a_full_context_drops_old_turns(tmp_path: Path) -> None:

@@ -19,15 +19,12 @@ from lacli.chat.settings import (
     ChatSettings,
     adjust,
     all_settings,
-    find_setting,
     key_of,
-    one_setting,
     read,
     settings_from_json,
     show,
     values_of,
 )
-from lacli.cli.main import commands
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import HUGE, SamplingSettings
 from lacli.options import Option, options_of
@@ -108,15 +105,6 @@ def test_a_grammar_and_a_schema_take_each_others_place(tmp_path: Path) -> None:
     assert adjust(after, "json-schema", "none")[0] == DEFAULT
 
 
-def test_default_resets_all_but_what_was_loaded_with_the_model() -> None:
-    strict = DecodeSettings(mode="plain", window=3, strict=True, ordered=True, min_outputs=2)
-    now = ChatSettings(strict, SamplingSettings(temp=1.0, seed=3), 7, ("x",))
-    after, sentence = adjust(now, "default", "")
-    assert after == ChatSettings(DecodeSettings(strict=True, ordered=True, min_outputs=2))
-    assert all(f"{name}: " in sentence for name in ("mode", "W", "temp", "seed", "n", "stop"))
-    assert adjust(after, "default", "") == (after, "nothing changed")
-
-
 WRONG = [
     ("tmep", "1", "did you mean temp"),
     ("zzz", "1", "/set lists them"),
@@ -159,13 +147,6 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
     with pytest.raises(LacliError) as caught:
         adjust(DEFAULT, key, value)
     assert words in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 200
-
-
-def test_one_setting_is_shown_with_its_default_and_what_it_may_be() -> None:
-    assert one_setting(WARM, SETTINGS["temp"]) == "temp is 0.7 (0 is the default); write a number"
-    assert one_setting(WARM, SETTINGS["max_tokens"]) == "n is -1 (-1 is the default); write a whole number"
-    assert one_setting(WARM, SETTINGS["ignore_eos"]) == "ignore-eos is off (off is the default); write on or off"
-    assert one_setting(WARM, SETTINGS["verify"]).endswith("write match or rejection")
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -268,38 +249,6 @@ def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed(widt
     assert words.count("*") == 3, "the sequence breakers have one of their own"
 
 
-def test_a_setting_is_known_by_every_flag_that_the_command_line_has_for_it() -> None:
-    options = {option.name: option for option in commands()["run"].params}
-    for field in SETTINGS:
-        option = options[field]
-        for flag in (*option.opts, *option.secondary_opts):
-            assert find_setting(flag).name == field, flag
-
-
-@pytest.mark.parametrize(
-    ("keys", "field"),
-    [
-        ("W w -W window", "window"),
-        ("-N ngram", "ngram"),
-        ("n -n predict max-tokens", "max_tokens"),
-        ("s seed", "seed"),
-        ("temperature TEMP", "temp"),
-        ("top_k --top-k", "top_k"),
-        ("l", "logit_bias"),
-        ("j", "json_schema"),
-        ("top-n-sigma", "top_nsigma"),
-    ],
-)
-def test_keys_are_taken_as_users_know_them(keys: str, field: str) -> None:
-    for key in keys.split():
-        assert find_setting(key).name == field
-
-
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
 def test_what_is_shown_of_texts_can_be_typed_again(stops: list[str]) -> None:
     assert read(SETTINGS["stops"], show(SETTINGS["stops"], tuple(stops))) == tuple(stops)
-
-
-def test_what_is_shown_of_biases_can_be_typed_again() -> None:
-    biases = ((3, -math.inf), (4, 0.125))
-    assert read(SETTINGS["logit_bias"], show(SETTINGS["logit_bias"], biases)) == biases

@@ -17,7 +17,6 @@ from prompt_toolkit.output import DummyOutput
 from lacli.chat import terminal
 from lacli.chat.input import Editing
 from lacli.chat.terminal import Commands, TerminalLines
-from lacli.errors import LacliError
 
 ENTER, ALT_ENTER, UP = "\r", "\x1b\r", "\x1b[A"
 CTRL_C, CTRL_D, EDITOR = "\x03", "\x04", "\x18\x05"
@@ -80,41 +79,12 @@ def test_ctrl_c_interrupts_at_an_empty_line_and_ctrl_d_ends(keys: PipeInput) -> 
             lines.read()
 
 
-@pytest.mark.parametrize(("typed", "told"), [("", 0), (f"thrown away{CTRL_C}", 11), ("a\x7f", 2), (ENTER, 1)])
-def test_what_is_typed_before_a_ctrl_c_is_told(keys: PipeInput, typed: str, told: int) -> None:
-    calls: list[None] = []
-    lines = TerminalLines(Editing(pytest.fail, typed=lambda: calls.append(None)))
-    keys.send_text(typed + CTRL_C)
-    with pytest.raises(KeyboardInterrupt):
-        lines.read()
-    assert len(calls) == told
-
-
 def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: PipeInput) -> None:
     lines = TerminalLines(Editing(pytest.fail))
     lines.edit("two\nlines")
     for typed, read in ((" more", "two\nlines more"), ("fresh", "fresh"), (UP, "fresh")):
         keys.send_text(typed + ENTER)
         assert lines.read() == read
-
-
-def test_a_line_in_another_encoding_is_refused(keys: PipeInput) -> None:
-    keys.send_bytes(b"\xff\r")
-    with pytest.raises(LacliError, match="the line is not UTF-8 text"):
-        TerminalLines(Editing(pytest.fail)).read()
-
-
-def test_a_status_line_is_asked_for_with_the_terminals_width(keys: PipeInput) -> None:
-    widths: set[int] = set()
-
-    def status(width: int) -> str:
-        widths.add(width)
-        return "context 0%"
-
-    lines = TerminalLines(Editing(pytest.fail, status=status))
-    keys.send_text("hello" + ENTER)
-    lines.read()
-    assert widths == {DummyOutput().get_size().columns}
 
 
 @pytest.mark.parametrize(
@@ -187,17 +157,6 @@ def test_history_is_kept_for_the_next_chat_and_for_its_owner_alone(keys: PipeInp
         keys.send_text(typed + ENTER)
         assert lines.read() == read
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
-
-
-def test_files_are_offered_to_commands_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "notes").mkdir()
-    for name in ("notes/in.txt", "notes.md", "a\x1b[31m"):
-        (tmp_path / name).touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for text, found in (("no", ["notes", "notes.md"]), ("notes/", ["notes/in.txt"]), ("~/notes/", ["~/notes/in.txt"])):
-        for command in ("read", "save", "load"):
-            assert completed(f"/{command} {text}") == [f"/{command} {name}" for name in found]
 
 
 @pytest.mark.parametrize("kind", ["folder", "loop", "under a file", "device", "pipe"])

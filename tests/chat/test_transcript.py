@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -57,21 +57,6 @@ def test_files_of_november_2026_are_read_with_settings_that_went_and_commands_of
     assert chat.messages[-1].tokens == (350, 407, 201) and chat.system == "Be brief."
     assert chat.settings == ChatSettings(DecodeSettings(mode="lookup"), SamplingSettings(temp=0.5), 3)
     assert not chat.damaged
-
-
-def test_a_models_path_that_is_not_utf_8_does_not_end_the_chat(tmp_path: Path) -> None:
-    write_chat(tmp_path / "chat", replace(CHAT, model="\udcff.gguf"))
-    assert read_chat(tmp_path / "chat").model == "?.gguf"
-
-
-def test_a_saved_chat_is_json_lines_with_the_tokens_of_its_answers(tmp_path: Path) -> None:
-    write_chat(tmp_path / "chat", replace(CHAT, system="größe"))
-    assert "größe" in (tmp_path / "chat").read_text("utf-8")
-    head, question, answer = map(json.loads, (tmp_path / "chat").read_text("utf-8").split("\n")[:-1])
-    assert (head["event"], head["format"], head["version"], head["model"]) == ("saved", "lacli chat", 2, "demo")
-    assert head["settings"]["logit_bias"] == ["3-inf"], "JSON has no infinity"
-    assert (question["role"], question["content"], answer["ids"]) == ("user", "a\u2028b", [5, 6])
-    assert read_chat(tmp_path / "chat").messages[1].tokens == (5, 6)
 
 
 @pytest.mark.parametrize(
@@ -133,28 +118,6 @@ def test_a_file_that_is_no_chat_gives_one_line_that_says_what_is_wrong(tmp_path:
         read_chat(path)
     told = str(caught.value)
     assert words in told and "chat.json" in told and "\n" not in told and caught.value.hint
-
-
-def test_what_cannot_be_read_gives_one_line(tmp_path: Path) -> None:
-    for name, words in ((".", "directory"), ("none", "No such file"), ("a\0b", "cannot read")):
-        with pytest.raises(LacliError, match=words) as caught:
-            read_chat(f"{tmp_path}/{name}")
-        assert "\n" not in str(caught.value)
-
-
-def test_a_torn_write_leaves_the_old_chat_and_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "chat"
-    write_chat(path, CHAT)
-
-    def full(descriptor: int) -> NoReturn:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LacliError, match="No space left"):
-        write_chat(path, replace(CHAT, system="new"))
-    assert read_chat(path) == CHAT and os.listdir(tmp_path) == ["chat"]
 
 
 def test_a_chat_is_replaced_at_once_and_keeps_its_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,28 +83,6 @@ def test_a_replay_has_the_runs_batch_sizes_and_copies_nothing(mode: ModeName) ->
     assert engine.copies == 0
 
 
-def test_a_recorder_forgets_what_was_before_a_clear() -> None:
-    engine = engine_for("lookup")
-    answer(engine, "lookup")
-    first = engine.decoded
-    answer(engine, "lookup")
-    assert engine.decoded == first
-    engine.clear()
-    assert engine.decoded == []
-
-
-def test_a_batch_that_found_no_room_is_not_recorded() -> None:
-    engine = Recorder(FakeContext(refuse_above=5))
-    assert not engine.decode(Rows([1] * 6, list(range(6)), [[0]] * 6, [True] * 6).batch())
-    assert engine.decode(Rows([1] * 5, list(range(5)), [[0]] * 5, [True] * 5).batch())
-    assert [len(rows.tokens) for rows in engine.decoded] == [5]
-
-
-def test_rows_survive_a_trip_through_a_batch() -> None:
-    rows = Rows([7, 8, 9, 8], [3, 4, 5, 4], [[0, 1, 2], [1], [1], [2]], [True, False, True, True])
-    assert Rows.of(rows.batch()) == rows
-
-
 def test_accepted_rows_follow_the_sequences_down() -> None:
     rows = Rows([5, 6, 7, 6, 8], [9, 10, 11, 10, 11], [[0, 1, 2], [1], [1], [2], [2]], [True] * 5)
     assert accepted_rows(rows, []) == [0]

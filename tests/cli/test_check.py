@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from lacli.batch import Ints
 from lacli.check.compare import Comparison, Run
 from lacli.llamacpp.context import LlamaContext
 from tests.check.test_compare import run_check
-from tests.fakes.tiny_models import write_lfm2, write_mamba
+from tests.fakes.tiny_models import write_lfm2
 from tests.fakes.wrong_contexts import Rounding
-from tests.program import Done, call, exit_code, start
+from tests.program import Done, call
 
 
 def check(*arguments: str) -> Done:
@@ -62,15 +61,6 @@ def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "BUG: rounding does not explain" in done.out
 
 
-def test_a_model_that_cannot_go_back_has_no_mode_to_check(tmp_path: Path) -> None:
-    write_mamba(tmp_path / "model.gguf")
-    done = call("check", str(tmp_path / "model.gguf"), "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert (found["modes"], found["answers"], found["verdict"]) == ([], 0, "identical")
-    assert "no mode can be checked: a recurrent model keeps one state" in done.err
-
-
 @pytest.mark.parametrize(
     ("flags", "modes", "said"),
     [
@@ -101,56 +91,6 @@ def test_a_person_gets_tables_and_progress_on_stderr() -> None:
     assert "seed 7" in done.err
     assert "\x1b" not in done.out + done.err
     assert check("--mode", "lookup", "--each", "1", "-q").err == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--temp", "1", "--verify", "rejection"], "--verify rejection"),
-        (["-b", "16"], "-b is 16"),
-        (["--mode", "lookahead", "-b", "8"], "-b is 8"),
-        (["--each", "0"], "--each"),
-        (["-p", ""], "the prompt is empty"),
-        (["--prompts", "mine.jsonl", "-p", "Hi."], "--prompts and a prompt"),
-        (["-n", "0"], "-n"),
-        (["--mode", "best"], "--mode"),
-    ],
-)
-def test_flags_that_cannot_be_checked_are_refused_in_one_line(arguments: list[str], words: str) -> None:
-    done = check("-q", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert words in done.err and done.err.count("\n") == 1
-
-
-def test_a_small_batch_keeps_auto_from_nothing() -> None:
-    done = check("--mode", "auto", "-b", "8", "--each", "1", "--json")
-    assert done.code == 0 and json.loads(done.out)["answers"] == 1
-
-
-def test_a_prompt_of_ones_own_is_checked_instead_of_the_built_in_ones(tmp_path: Path) -> None:
-    flags = ("check", "-q", "-c", "256", "-n", "8", "--mode", "lookup", "--json")
-    (tmp_path / "prompt").write_text("Explain os.path.join.")
-    typed, read = (
-        json.loads(call(*flags, *prompt).out)
-        for prompt in (["-p", "Explain os.path.join."], ["-f", str(tmp_path / "prompt")])
-    )
-    assert typed["prompts"] == read["prompts"] == 1
-    assert typed["modes"] == read["modes"]
-    assert call("check", "-f", "nosuch").code == 1
-
-
-def test_ctrl_c_before_any_mode_has_answered_is_one_line() -> None:
-    with start("check", "-n", "400") as process:
-        assert process.stderr and process.stdout
-        for line in process.stderr:
-            if b"plain:" in line:
-                break
-        os.kill(process.pid, signal.SIGINT)
-        assert process.stdout.read() == b""
-        # The next mode may have begun.
-        *_, last = process.stderr.read().decode().splitlines()
-        assert last == "lacli: stopped before any mode had answered"
-    assert exit_code(process.returncode) == 130
 
 
 def test_ctrl_c_later_shows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:

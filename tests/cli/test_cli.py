@@ -18,11 +18,10 @@ from lacli.cli.main import COMMANDS
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import MODES, PRESETS
 from lacli.text.question import read_question
-from tests.fakes.tiny_models import CONTEXT_LENGTH, write_llama, write_llama_split, write_mamba
+from tests.fakes.tiny_models import write_llama
 from tests.loading import STDLIB_7M, generate, load
-from tests.program import Done, call, exit_code, finish, on_terminal, run, start
+from tests.program import call, exit_code, finish, on_terminal, run, start
 
 QUESTION = "Show me the source code of `json.dumps`."
 SIZE = 30
@@ -82,36 +81,11 @@ def test_one_line_says_which_model_runs_unless_it_was_named_or_quiet(tiny: str) 
     assert call("run", tiny, "-p", "hi", "-n", "1", "--json").err == call("run", "-q", "-p", "hi", "-n", "1").err == ""
 
 
-def test_verbose_shows_the_log_of_llama_cpp_on_stderr(reference: dict[str, Any]) -> None:
-    done = call("run", "-v", "-p", QUESTION, "-n", str(SIZE))
-    assert "llama_model_loader" in done.err
-    assert done.out == printed(reference["text"])
-
-
 @pytest.mark.parametrize("arguments", [[], ["-p", "-"], ["-f", "-"], [str(STDLIB_7M), "-"]])
 def test_a_prompt_through_a_pipe_is_the_prompt_of_p(arguments: list[str], reference: dict[str, Any]) -> None:
     found = answer(*arguments, "-n", str(SIZE), stdin=f"{QUESTION}\n".encode())
     assert found["tokens"] == reference["tokens"]
     assert found["prompt_n"] == reference["prompt_n"]
-
-
-def test_files_are_read_as_prompts_and_system_prompts(tmp_path: Path, reference: dict[str, Any]) -> None:
-    asked, told = tmp_path / "prompt.txt", tmp_path / "system.txt"
-    asked.write_text(QUESTION + "\n")
-    told.write_text("Be brief.\n")
-    typed, read = (
-        answer("-f", str(asked), "-n", "5", *system) for system in (["-sys", "Be brief."], ["-sysf", str(told)])
-    )
-    assert typed["tokens"] == read["tokens"] and typed["prompt_n"] == read["prompt_n"] > reference["prompt_n"]
-    assert answer("-f", str(asked), "-n", str(SIZE))["tokens"] == reference["tokens"]
-
-
-def test_a_pipe_of_a_real_shell_works_and_an_answer_that_ends_its_line_gets_no_second_end(
-    reference: dict[str, Any],
-) -> None:
-    first, rest = reference["text"].split("\n", 1)
-    done = run("run", "-q", "-n", str(SIZE), "--stop", rest[:9], stdin=f"{QUESTION}\n".encode())
-    assert done == Done(0, f"{first}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -144,14 +118,6 @@ def test_a_run_says_what_its_input_added_and_can_be_told_to_leave_it(reference: 
     assert answer("--no-stdin", "-p", QUESTION, *sizes, stdin=b"1\n2")["tokens"] == reference["tokens"]
 
 
-def test_a_dash_reads_from_a_terminal_to_its_end(tiny: str) -> None:
-    terminal = on_terminal("run", tiny, "-", "--raw", "-n", "5", "-q")
-    terminal.setecho(False)
-    terminal.sendline("x")
-    terminal.sendeof()
-    assert finish(terminal).out.replace("\r", "").endswith(call("run", tiny, "--raw", "-n", "5", "-p", "x").out)
-
-
 def test_raw_continues_the_prompt_without_the_template(tiny: str) -> None:
     spelled = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     by_template, raw = answer(tiny, "-p", "hi", "-n", "9"), answer(tiny, "--raw", "-p", spelled, "-n", "9")
@@ -177,13 +143,6 @@ def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(t
     assert "is full" not in cut.err and "has 512 tokens: llama.cpp rounds 300 up" in cut.err
 
 
-def test_an_end_token_ends_the_answer_and_is_no_text() -> None:
-    found = answer("-p", "def add(a, b):")
-    assert found["finish_reason"] == "eog"
-    assert "<|" not in found["text"]
-    assert answer("-p", "def add(a, b):", "-n", str(found["predicted_n"] - 1))["text"] == found["text"]
-
-
 def test_the_first_of_several_stop_strings_ends_the_answer(reference: dict[str, Any]) -> None:
     text = reference["text"]
     later, sooner = text[len(text) // 2 :][:4], text[len(text) // 4 :][:5]
@@ -201,12 +160,6 @@ CONTROLLED = ("--grammar", 'root ::= "one" <|im_start|> "two"')
 def test_a_stop_string_may_be_the_name_of_a_control_token(mode: str) -> None:
     found = answer("-p", QUESTION, *CONTROLLED, "--mode", mode, "--stop", "<|im_start|>")
     assert (found["text"], found["finish_reason"]) == ("one", "stop")
-
-
-@pytest.mark.parametrize(("stop", "kept"), [("e<|im_start|>", "on"), ("<|im_start|>tw", "one"), ("im_start", "onetwo")])
-def test_what_is_printed_ends_before_a_stop_with_a_control_token_in_it(stop: str, kept: str) -> None:
-    assert call("run", "-p", QUESTION, *CONTROLLED, "--stop", stop).out == printed(kept)
-    assert call("chat", *CONTROLLED, "--stop", stop, stdin=QUESTION.encode()).out == printed(kept)
 
 
 def test_a_control_token_of_the_chat_templates_format_ends_an_answer() -> None:
@@ -237,16 +190,6 @@ def test_json_is_one_flat_object_with_the_promised_keys() -> None:
     assert set(found["pool"]) == {"keys", "ngrams", "fan_out_mean", "fan_out_median", "fan_out_max", "hit_rate"}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_answers_and_says_which_it_is(mode: str) -> None:
-    """That their texts are equal, up to rounding, is tested elsewhere, with the margins."""
-    found = answer("--mode", mode, "-p", QUESTION, "-n", str(SIZE))
-    assert found["mode"] == mode and found["predicted_n"] == SIZE
-    assert found["steps"] + found["draft_n_accepted"] == SIZE
-    # Auto guesses where it pays.
-    assert mode == "auto" or (found["steps"] == SIZE) == (found["draft_n"] == 0) == (mode == "plain")
-
-
 def test_stats_go_to_stderr() -> None:
     done = call("run", "-q", "--stats", "full", "-p", QUESTION, "-n", str(SIZE), "-W", "30", "-G", "1", "-N", "8")
     for subject in ("model", "mode", "prompt", "answer", "steps", "a step", "accepted", "pool"):
@@ -255,21 +198,6 @@ def test_stats_go_to_stderr() -> None:
     assert "tokens/s" not in done.out
     plain = call("run", "-q", "--stats", "--mode", "plain", "-p", "hi", "-n", "3").err
     assert "S = 1.00" in plain and "pool" not in plain
-
-
-def test_sources_are_named_with_commas_and_an_unknown_one_is_refused(tiny: str) -> None:
-    found = answer(tiny, "--sources", "pool, suffix", "--auto-rows", "9", "-p", "hi", "-n", "1")
-    assert (found["auto_sources"], found["auto_rows"]) == (["pool", "suffix"], 9)
-    refused = call("run", tiny, "--sources", "suffix,magic", "-p", "hi")
-    assert refused.code == 2 and "magic" in refused.err and "recycling" in refused.err
-    refused = call("run", tiny, "--auto-rows", "0", "-p", "hi")
-    assert refused.code == 2 and "--auto-rows" in refused.err
-
-
-def test_a_flag_wins_over_the_preset_before_or_after_it(tiny: str) -> None:
-    for flags in (["-W", "3", "--preset", "code"], ["--preset", "code", "-W3"]):
-        found = answer(tiny, *flags, "-p", "hi", "-n", "1")
-        assert (found["window"], found["ngram"]) == (3, PRESETS["code"]["ngram"])
 
 
 def test_without_flags_the_mode_is_auto_and_a_size_or_a_preset_means_lookahead(
@@ -285,27 +213,6 @@ def test_without_flags_the_mode_is_auto_and_a_size_or_a_preset_means_lookahead(
         assert answer(tiny, *flags.split(), "-p", "hi", "-n", "1")["mode"] == "auto"
 
 
-def test_spellings_of_llama_cpp_are_understood(tiny: str) -> None:
-    spellings = "-c 256 -ngl 99 -t 1 -tb 1 -b 512 -fa on -ctk f32 -ctv f32 -s 1 -W4 -N3 -G4 -n 2"
-    assert len(answer(tiny, *spellings.split(), "-p", "hi")["tokens"]) == 2
-    long = "--ctx-size 256 --gpu-layers all --threads 1 --threads-batch 1 --batch-size 512 --flash-attn off --seed 1"
-    assert len(answer(tiny, *long.split(), "--predict", "2", "--prompt", "hi")["tokens"]) == 2
-
-
-@pytest.mark.parametrize("part", [0, 1])
-def test_any_part_of_a_split_model_runs_the_model(part: int, tmp_path: Path, tiny: str) -> None:
-    parts = write_llama_split(tmp_path)
-    assert answer(str(parts[part]), "-p", "hi", "-n", "9")["text"] == answer(tiny, "-p", "hi", "-n", "9")["text"]
-
-
-def test_a_recurrent_model_runs_plain_and_says_why(folder: Path) -> None:
-    path = folder / "mamba.gguf"
-    write_mamba(path)
-    done = call("run", str(path), "--json", "-p", "hi", "-n", "5")
-    assert json.loads(done.out)["mode"] == "plain"
-    assert "recurrent" in done.err and done.err.count("\n") == 1
-
-
 def test_json_that_was_cut_is_told_under_quiet_too() -> None:
     schema = ("-q", "-p", "A number.", "-j", '{"type": "integer"}')
     assert "its JSON may not be complete" in call("run", *schema, "-n", "1").err
@@ -313,40 +220,6 @@ def test_json_that_was_cut_is_told_under_quiet_too() -> None:
     long = '{"type": "array", "minItems": 200, "items": {"type": "boolean"}}'
     full = call("run", "-q", "-p", "Some.", "-c", "256", "-j", long).err
     assert "context of 256 tokens is full" in full and "its JSON may not be complete" in full
-
-
-def test_of_a_long_context_a_run_takes_a_part_unless_more_was_asked_for(tiny: str, tmp_path: Path) -> None:
-    long = tmp_path / "long.gguf"
-    raw = bytearray(Path(tiny).read_bytes())
-    value = raw.index(b"llama.context_length") + len(b"llama.context_length") + 4
-    assert int.from_bytes(raw[value : value + 4], "little") == CONTEXT_LENGTH
-    raw[value : value + 4] = (131_072).to_bytes(4, "little")
-    long.write_bytes(raw)
-    cut = call("run", str(long), "--stats", "-p", "hi", "-n", "1").err
-    assert "context of 8,192 tokens" in cut and "is cut" not in cut
-    asked = call("run", str(long), "--stats", "-p", "hi", "-n", "1", "-c", "9000").err
-    assert "of the model's" not in asked and "context of 9,216 tokens" in asked
-
-
-def test_the_environment_sets_n_and_the_flag_wins_then_lacli_then_llama_arg(tiny: str) -> None:
-    theirs, both = {"LLAMA_ARG_N_PREDICT": "3"}, {"LLAMA_ARG_N_PREDICT": "3", "LACLI_N_PREDICT": "4"}
-    assert len(answer(tiny, "-p", "hi", env=theirs)["tokens"]) == 3
-    assert len(answer(tiny, "-p", "hi", env=both)["tokens"]) == 4
-    assert len(answer(tiny, "-p", "hi", "-n", "5", env=both)["tokens"]) == 5
-
-
-@pytest.mark.parametrize("prefix", ["LACLI_", "LLAMA_ARG_"])
-def test_the_environment_sets_what_llama_cpp_reads_there(prefix: str, tiny: str) -> None:
-    flags = {"CTX_SIZE": "256", "N_GPU_LAYERS": "0", "FLASH_ATTN": "on", "CACHE_TYPE_K": "q8_0", "CACHE_TYPE_V": "q8_0"}
-    by_environment = {f"{prefix}{name}": value for name, value in flags.items()}
-    err = call("run", tiny, "--stats", "-p", "hi", "-n", "1", env=by_environment).err
-    assert "context of 256 tokens" in err
-    refused = call("run", tiny, "--mode", "lookahead", "-p", "hi", env={f"{prefix}BATCH": "7"})
-    assert (refused.code, "-b is 7" in refused.err) == (2, True)
-    refused = call("run", tiny, "-p", "hi", env={**by_environment, f"{prefix}FLASH_ATTN": "off"})
-    assert (refused.code, "-ctv q8_0" in refused.err) == (2, True)
-    refused = call("run", tiny, "-p", "hi", env={"LACLI_THREADS": "", f"{prefix}THREADS": "many"})
-    assert (refused.code, "'-t'" in refused.err) == (2, True)
 
 
 SHOWN = ("run", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
@@ -431,15 +304,6 @@ def test_an_interrupt_ends_a_process_with_130_and_no_traceback(when: str) -> Non
     assert not out or out.endswith(b"\n")
 
 
-def test_a_reader_that_goes_away_ends_the_run_quietly() -> None:
-    with start(*ENDLESS) as process:
-        assert process.stdout and process.stderr
-        assert process.stdout.read(5)
-        process.stdout.close()
-        err = process.stderr.read()
-    assert (process.returncode, err) == (141, b"")
-
-
 def test_help_names_the_commands_and_version_is_the_packages() -> None:
     for arguments in (["--help"], ["-h"], []):
         done = call(*arguments)
@@ -459,9 +323,3 @@ def test_help_and_import_load_none_of_the_large_libraries(arguments: list[str]) 
     imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
     assert "lacli" in imported
     assert not imported & {"llama_cpp", "huggingface_hub", "numpy", "rich"}
-
-
-def test_debug_shows_the_traceback_of_an_error() -> None:
-    done = run("run", "nosuch.gguf", "-p", "hi", env={"LACLI_DEBUG": "1"})
-    assert done.code == 1
-    assert "Traceback" in done.err and "no such file" in done.err

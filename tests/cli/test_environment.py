@@ -11,10 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from lacli.cli.environment import LLAMA_CPP, variables
 from lacli.cli.main import commands
 from lacli.cli.prompt_options import PromptOptions
-from lacli.settings import DecodeSettings
 from tests.program import Done, call
 
 T = TypeVar("T")
@@ -53,9 +51,6 @@ SAMPLES = {
 
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("LACLI_", "LLAMA_"))}
 """The environment without defaults of options."""
-
-ONE_RUN = {"--prompt", "--file", "--system-prompt-file", "--raw", "--stop", "--json"}
-"""What belongs to one question only."""
 
 
 def long_name(parameter: Any) -> str:
@@ -142,13 +137,6 @@ def test_a_value_that_may_be_left_out_is_the_next_word_only_where_that_can_be_on
     assert ("m.gguf" in found.values()) == ("m.gguf" in arguments)
 
 
-@pytest.mark.parametrize(("said", "value"), [("1", "short"), ("yes", "short"), ("full", "full"), ("0", ""), ("no", "")])
-def test_the_variable_of_stats_takes_yes_and_no_beside_its_words(said: str, value: str) -> None:
-    stats = next(each for each in COMMANDS["chat"].params if each.name == "stats")
-    assert parsed("chat", stats, [], {"LACLI_STATS": said}) == value
-    assert "'most' is not one of 'on', 'off'" in refused("run", "-p", "hi", "--stats=most")
-
-
 THEIR_WORDS = {
     "THREADS": {"-1": "0"},
     "FLASH_ATTN": {
@@ -182,16 +170,6 @@ def test_every_long_spelling_makes_a_variable_which_means_the_same_option_in_eve
     assert found["LACLI_WINDOW"] == "--window"
 
 
-def test_names_are_made_from_the_long_name_or_taken_from_llama_cpp() -> None:
-    assert variables("-W", "--window") == ["LACLI_WINDOW"]
-    assert variables("--pool-text/--no-pool-text") == ["LACLI_POOL_TEXT"]
-    assert variables("--temp", "--temperature") == ["LACLI_TEMP", "LACLI_TEMPERATURE", "LLAMA_ARG_TEMPERATURE"]
-    layers = ["LACLI_GPU_LAYERS", "LACLI_N_GPU_LAYERS", "LLAMA_ARG_N_GPU_LAYERS"]
-    assert variables("-ngl", "--gpu-layers", "--n-gpu-layers") == layers
-    assert variables("-b", "--batch-size") == ["LACLI_BATCH_SIZE", "LACLI_BATCH", "LLAMA_ARG_BATCH"]
-    assert all(flag.startswith("--") for flag in LLAMA_CPP)
-
-
 def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_without_one(tmp_path: Path) -> None:
     (tmp_path / "system").write_text("from the file")
     given = [(), ("-sys", "from the flag"), ("-sysf", str(tmp_path / "system")), ("--raw",)]
@@ -202,27 +180,6 @@ def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_wit
         "from the file",
         "",
     ]
-
-
-UNSEEN = {"--quiet", "--color", "--show-accepted", "--history", "--parallel"}
-"""What a run has used up before it asks, and what is for the chat that it may become or for --prompts."""
-
-RUN = [parameter for name, parameter in EVERY if name == "run" and long_name(parameter) not in UNSEEN]
-
-
-@pytest.mark.parametrize("parameter", RUN, ids=[parameter.opts[0] for parameter in RUN])
-def test_every_flag_changes_the_settings_of_a_run(parameter: Any) -> None:
-    # Mirostat draws nothing at temperature 0, and one device of several is chosen where the model is not split.
-    base = [*([] if "--temp" in parameter.opts else ["--temp", "0.7"])]
-    base += ["-sm", "none"] if "--main-gpu" in parameter.opts else []
-    env = {"LACLI_NO_REPACK": "0", "LACLI_LEARN": "1"}  # the tests of a faulty build set the one, all set the other
-    plain = settings_of_run(*base, **env)
-    assert settings_of_run(*base, *as_flag(parameter, samples(parameter)[0])) != plain
-
-
-def test_a_window_of_the_environment_counts_as_chosen_beside_a_preset() -> None:
-    decode_settings = found(DecodeSettings, settings_of_run("--preset", "code", LACLI_WINDOW="3"))
-    assert (decode_settings.window, decode_settings.ngram) == (3, 6)
 
 
 def refused(*arguments: str, **env: str) -> str:

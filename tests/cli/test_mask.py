@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.batch import from_tree
 from lacli.cli.mask import drawn, full_step, rows_of
 from lacli.settings import DecodeSettings
-from tests.program import call
 
 EXAMPLE = DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=2)
 """The sizes that llama.cpp's examples/lookahead/lookahead.cpp and the paper's Figure 2 (b) draw."""
@@ -67,18 +65,3 @@ def test_a_row_sees_what_llama_cpps_mask_lets_it_see_in_the_batch_that_is_decode
             assert row.sees(seen) == (shares and batch.positions[other] <= batch.positions[at])
     lines = drawn(rows, settings)
     assert len(lines) == 2 * len(rows) + 7
-
-
-def test_the_picture_is_drawn_in_the_terminals_characters() -> None:
-    flags = ("mask", "-W", "5", "-N", "4", "-G", "2")
-    out = call(*flags).out
-    assert " 20 L \u25a0" in out and "21 rows (1 input, 6 verification, 14 lookahead)," in out
-    assert "12 outputs, 8 sequences (W + G + 1)." in out and "window row 0, column 1" in out
-    assert call(*flags, env={"LC_ALL": "C"}).out.isascii()
-    too_large = call("mask", "-W", "60", "-N", "6", "-G", "10")
-    assert too_large.code == 2 and "200 are drawn at most" in too_large.err
-
-
-@pytest.mark.parametrize("flags", ["-N 1", "-W -1"])
-def test_impossible_sizes_are_refused(flags: str) -> None:
-    assert call("mask", *flags.split()).code == 2

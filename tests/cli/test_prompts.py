@@ -7,10 +7,8 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import count
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +20,7 @@ from lacli.errors import LacliError, OutputError
 from lacli.llamacpp.context import LlamaContext
 from lacli.terminal.screen import Screen
 from tests.loading import generate, load
-from tests.program import Done, call, exit_code, start
+from tests.program import Done, call
 
 Row = dict[str, Any]
 
@@ -34,7 +32,6 @@ ROWS: list[Row] = [
     {"prompt": "What is a dict?", "max_tokens": 2},
 ]
 PLAIN = ("--mode", "plain", "-n", "5")
-ASKED: list[Row] = [{"id": "a", "prompt": "one"}, {"prompt": "two"}, {"prompt": ["three", "four"]}]
 ANSWERS = [
     {"index": 0, "id": "a", "prompt": "one", "text": "1"},
     {"index": 1, "prompt": "two", "text": "2"},
@@ -86,17 +83,6 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
     assert [row["finish_reason"] for row in single] == [each.finish_reason for each in alone]
     assert [row["prompt_n"] for row in single] == [each.statistics.prompt_tokens for each in alone]
     assert [row["predicted_n"] for row in single] == [each.statistics.tokens for each in alone]
-
-
-def test_the_system_prompt_of_the_command_line_is_for_rows_without_their_own_that_have_a_template(
-    tmp_path: Path,
-) -> None:
-    rows: list[Row] = [{"prompt": "one", "raw": True}, {"prompt": "one", "system": "two"}, {"prompt": "one"}]
-    sizes = [
-        [row["prompt_n"] for row in sorted(rows_of(run(tmp_path, *given, rows=rows).out), key=itemgetter("index"))]
-        for given in ((), ("-sys", "a"))
-    ]
-    assert [more - few for few, more in zip(*sizes, strict=True)] == [0, 0, max(sizes[1][2] - sizes[0][2], 1)]
 
 
 def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_it(
@@ -171,26 +157,6 @@ def test_an_error_is_no_answer_and_of_two_lines_the_later_one_counts(tmp_path: P
     path.write_text("".join(LINES) + error + "\n")
     with Answers(str(path), Screen()) as lines:
         assert lines.answered == {1, 2}
-
-
-@pytest.mark.parametrize("text", ["def main():\n    pass\n", "[]\n", '{"index": "x"}\n{', "dear diary"])
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "notes"
-    path.write_text(text)
-    with pytest.raises(LacliError, match="has a line that is no answer .give another name"):
-        Answers(str(path), Screen())
-    assert path.read_text() == text
-
-
-def test_a_link_stays_one_and_a_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "out.jsonl")
-    with Answers(str(tmp_path / "link"), Screen()) as lines:
-        for answer in ANSWERS:
-            lines.add(answer)
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "out.jsonl").read_text() == "".join(LINES)
-    for name, what in ((str(tmp_path), "Is a directory"), (str(tmp_path / "no" / "x"), "cannot write .*No such file")):
-        with pytest.raises(LacliError, match=what):
-            Answers(name, Screen())
 
 
 def test_a_full_disk_ends_the_run_and_the_answers_before_it_stay(
@@ -286,34 +252,6 @@ def test_ctrl_c_leaves_the_answers_and_the_same_command_goes_on(
     assert texts_of(out.read_text()) == texts_of(run(tmp_path, rows=rows).out)
 
 
-def test_a_process_ends_at_ctrl_c_with_130_and_what_is_out(tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "one", "max_tokens": 2}\n' + '{"prompt": "def f(x):", "raw": true}\n' * 4)
-    with start("run", "-q", "--prompts", str(prompts), "-c", "65536", "--ignore-eos") as process:
-        assert process.stdout
-        first = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert (exit_code(process.returncode), out) == (130, b"")
-    assert err == b"lacli: stopped: 1 of 5 answers written (the same command with -o goes on)\n"
-    assert json.loads(first)["index"] == 0
-
-
-def test_a_line_tells_how_far_it_is_at_every_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[tuple[str, ...]] = []
-
-    @contextmanager
-    def waiting(screen: Screen, *, shown: bool = True) -> Iterator[Any]:
-        yield (lambda *forms: said.append(forms)) if shown else lambda *forms: None
-
-    monkeypatch.setattr(Screen, "waiting", waiting)
-    run(tmp_path, "-o", str(tmp_path / "out.jsonl"), "-np", "1")
-    told = [forms for forms in said if "loading" not in forms[0]]
-    assert told[0] == ("0/5 answers, 0.0 tokens/s together", "0/5 answers", "0/5")
-    last = next(forms for forms in told if forms[-1] == "4/5")
-    assert re.fullmatch(r"4/5 answers, [\d,.]+ tokens/s together", last[0]) and last[1:] == ("4/5 answers", "4/5")
-
-
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
@@ -330,6 +268,10 @@ def test_flags_that_contradict_each_other_are_refused(flags: tuple[str, ...], wh
     assert done.code == 2 and what in done.err and done.out == ""
 
 
-def test_strict_several_at_a_time_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    done = run(tmp_path, "--strict", env={"LACLI_PARALLEL": "2"})
-    assert done.code == 2 and "(--parallel 1)" in done.err
+@pytest.mark.parametrize("text", ["def main():\n    pass\n", "[]\n", '{"index": "x"}\n{', "dear diary"])
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "notes"
+    path.write_text(text)
+    with pytest.raises(LacliError, match="has a line that is no answer .give another name"):
+        Answers(str(path), Screen())
+    assert path.read_text() == text

@@ -77,12 +77,6 @@ def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
     assert reply.usage and reply.usage.prompt_tokens == sum(each.prompt_tokens for each in alone if each)
 
 
-def test_of_several_answers_to_a_new_prompt_nothing_counts_as_decoded_before(client: OpenAI) -> None:
-    reply = client.completions.create(model="any", prompt="Nobody has asked this yet. " * 20, max_tokens=4, n=2)
-    assert reply.usage and reply.usage.prompt_tokens_details
-    assert not reply.usage.prompt_tokens_details.cached_tokens
-
-
 def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
     """Strict, as company would change the rounding of a text otherwise."""
     settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8)
@@ -186,34 +180,6 @@ def test_tokens_go_there_and_back(address: str) -> None:
     marks = [post(f"{address}/tokenize", {"content": "<|im_end|>", "parse_special": each})["tokens"] for each in (1, 0)]
     assert len(marks[0]) == 1 < len(marks[1])
     assert (by_text["stop_type"], by_text["timings"]["predicted_n"]) == ("limit", 2)
-
-
-@pytest.mark.parametrize(
-    ("path", "words"), [("tokenize", "content: give a text"), ("detokenize", "tokens: give a list")]
-)
-def test_a_field_of_another_server_counts_as_none(address: str, path: str, words: str) -> None:
-    error = post(f"{address}/{path}", {"prompt": "hello"})["error"]
-    assert error["code"] == 400 and error["message"].startswith(words)
-
-
-@pytest.mark.parametrize("path", ["detokenize", "completion", "v1/completions"])
-def test_a_token_that_does_not_exist_is_refused(address: str, path: str) -> None:
-    error = post(f"{address}/{path}", {"tokens": [10**9], "prompt": [10**9], "max_tokens": 1})["error"]
-    assert error["code"] == 400 and "there is no token 1000000000" in error["message"]
-
-
-def test_a_developer_speaks_as_the_system(address: str) -> None:
-    system, developer = (
-        post(f"{address}/apply-template", {"messages": [{"role": role, "content": "Be kind \U0001f600"}, *QUESTION]})
-        for role in ("system", "developer")
-    )
-    assert system == developer
-
-
-def test_the_text_that_stopped_an_answer_is_named(address: str) -> None:
-    body = {"prompt": "def f(", "n_predict": 30, "stop": ["nowhere", "):"]}
-    found = [post(f"{address}/completion", {**body, "stop": stop}) for stop in (["nowhere", "):"], [])]
-    assert [(each["stop_type"], each["stopping_word"]) for each in found] == [("word", "):"), ("limit", "")]
 
 
 def test_a_client_that_goes_away_frees_its_place(client: OpenAI, address: str) -> None:
