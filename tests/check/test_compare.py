@@ -10,6 +10,7 @@ import pytest
 
 from lacli.batch import Batch
 from lacli.check.compare import Result, check, checked_modes
+from lacli.check.judge import within
 from lacli.context import Context, Sampler
 from lacli.errors import BatchRefused
 from lacli.settings import DecodeSettings
