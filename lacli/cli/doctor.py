@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,8 +16,7 @@ import typer
 from lacli import __version__
 from lacli.cli import options
 from lacli.cli.environment import setting
-from lacli.cli.options import endpoints
-from lacli.errors import LacliError, ModelLoadError, in_one_line
+from lacli.errors import ModelLoadError, in_one_line
 from lacli.hub.names import SMOLLM2, smollm2_file
 from lacli.llamacpp.build import (
     LibraryMissing,
@@ -37,13 +35,7 @@ from lacli.text.format import counted, listed, printable, size_in_words
 
 State = Literal["fine", "better", "broken", "unknown"]
 
-MARKS: dict[State, tuple[str, str]] = {
-    "fine": ("ok", "32"),
-    "better": ("! ", "33"),
-    "broken": ("X ", "31"),
-    "unknown": ("? ", "90"),
-}
-"""A state's mark, and its colour's code."""
+MARKS: dict[State, str] = {"fine": "ok", "better": "! ", "broken": "X ", "unknown": "? "}
 
 
 @dataclass(frozen=True)
@@ -59,11 +51,6 @@ class Finding:
 
 
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of smollm2-135m.")]
-Rpc = Annotated[
-    str,
-    setting("--rpc", metavar="HOST:PORT,..", show_default=False,
-            help="RPC servers to ask for their devices."),
-]  # fmt: skip
 Threads = Annotated[
     int,
     setting("-t", "--threads", parser=threads_in, show_default="one a core",
@@ -73,10 +60,8 @@ Threads = Annotated[
 
 def doctor(
     no_test: NoTest = False,
-    rpc: Rpc = "",
     threads: Threads = 0,
     json: options.Json = False,
-    color: options.ColorWhen = "auto",
 ) -> None:
     """Look at this installation: what is wrong, what would be faster.
 
@@ -84,21 +69,19 @@ def doctor(
     """
     from json import dumps
 
-    from lacli.terminal.screen import Screen, console
+    from lacli.terminal.screen import Screen
 
     ModelSettings(threads=threads)
-    servers = endpoints(rpc)
     checks: dict[str, Callable[[], Finding]] = {
         "llama.cpp": check_library,
         "kernels": check_kernels,
         "ik_llama.cpp": check_ik,
         "devices": check_devices,
-        **({"RPC": lambda: check_rpc(servers)} if servers else {}),
         "cores": lambda: check_cores(threads or physical_cores()),
         "model cache": check_cache,
         **({} if no_test else {"self-test": lambda: check_answers(threads)}),
     }
-    screen, findings = Screen(color=color), dict[str, Finding]()
+    screen, findings = Screen(), dict[str, Finding]()
     with screen.waiting() as say:
         for number, (subject, check) in enumerate(checks.items(), start=1):
             say(f"looking at {subject} ({number} of {len(checks)})")
@@ -108,8 +91,7 @@ def doctor(
         found = [{"subject": subject, **asdict(finding)} for subject, finding in findings.items()]
         screen.line(dumps({"version": __version__, "usable": usable, "findings": found}, ensure_ascii=False))
     else:
-        colored = console(sys.stdout, color).color_system is not None
-        screen.line(report(findings, get_terminal_size().columns, colored=colored), colored=True)
+        screen.line(report(findings, get_terminal_size().columns))
     if not usable:
         raise typer.Exit(1)
 
@@ -170,17 +152,6 @@ def check_devices() -> Finding:
     return Finding("better", "a GPU is here, and this llama.cpp does not use it", todo)
 
 
-def check_rpc(servers: Sequence[str]) -> Finding:
-    """Ask these servers for their devices."""
-    from lacli.llamacpp import rpc
-
-    try:
-        found = rpc.remote_devices(servers)
-    except LacliError as error:
-        return Finding("broken", error.what, [error.hint] if error.hint else [])
-    return Finding("fine", "; ".join(map(device_words, found)))
-
-
 def check_cores(threads: int) -> Finding:
     """Compare `threads` with the cores and a container's limit: llama.cpp's threads wait for each other."""
     words = f"{counted(physical_cores(), 'physical core')}, -t is {threads}"
@@ -236,15 +207,13 @@ def answer_tokens(path: Path, mode: ModeName, threads: int) -> Sequence[int]:
         return generation.answer().tokens
 
 
-def report(findings: Mapping[str, Finding], columns: int, *, colored: bool) -> str:
+def report(findings: Mapping[str, Finding], columns: int) -> str:
     """Write a line for each subject with what to do below it, and a sentence at the end."""
     from lacli.terminal.screen import wrapped
 
     lines = [f"lacli {__version__}", ""]
     for subject, finding in findings.items():
-        mark, code = MARKS[finding.state]
-        line = wrapped(f"{mark} {subject:<13} {printable(finding.words)}", columns)
-        lines.append(f"\x1b[1;{code}m{mark}\x1b[0m{line.removeprefix(mark)}" if colored else line)
+        lines.append(wrapped(f"{MARKS[finding.state]} {subject:<13} {printable(finding.words)}", columns))
         # A command stays in one piece, so that it can be copied.
         lines += [f"   -> {printable(step)}" for step in finding.todo]
     broken = [subject for subject, finding in findings.items() if finding.state == "broken"]

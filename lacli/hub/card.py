@@ -112,7 +112,7 @@ def _buffers(
 ) -> tuple[int, float, float]:
     """Cells of a context, and MiB of its cache and of its other buffers."""
     with LlamaContext(model, model_settings, decode_settings) as engine:
-        kinds = library().taken
+        kinds = library().buffers
         cache = sum(kinds.get(kind, 0.0) for kind in CACHES)
         return engine.cells, cache, sum(kinds.values()) - cache
 

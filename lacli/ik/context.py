@@ -38,7 +38,6 @@ class IkModel(LlamaModel):
         ik = library()
         ik.log.verbose = verbose
         ik.log.forget()
-        ik.log.take_buffers()
         parameters = ik.llama_model_default_params()
         parameters.n_gpu_layers, parameters.fit = 0, False
         parameters.repack_tensors = settings.repack
@@ -50,7 +49,6 @@ class IkModel(LlamaModel):
             reason = ik.log.last_error().removeprefix("error loading model: ")
             raise ModelLoadError(f"ik_llama.cpp cannot load {path.name}: {reason}", OTHERWISE)
         self._free_weights = free_with(self, ik.llama_free_model, self.weights)
-        self.memory = ik.log.take_buffers()
 
     @property
     def devices(self) -> str:
@@ -74,7 +72,6 @@ class IkContext(DecodingContext):
         ik = library()
         super().__init__(ik, ik.log, model, settings, decode)
         self._log.forget()
-        self._log.take_buffers()
         with late_ctrl_c():
             self._handle = ik.llama_init_from_model(model.weights, self._parameters(settings, decode))
         self._free = free_with(self, _free_context, ik, self._handle, model)

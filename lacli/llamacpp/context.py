@@ -66,7 +66,6 @@ class LlamaContext(DecodingContext):
         least = parameters.n_ctx if settings.context else padded(model.default_context)
         while True:
             self._log.forget()
-            self._log.take_buffers()
             # A GPU's driver reserves addresses beyond the memory; it refuses a context without room itself.
             # Its log is told to a callback, in which Ctrl-C would be lost.
             with late_ctrl_c() as is_stopped, nullcontext() if model.offloaded else bounded_by_free_memory():

@@ -90,8 +90,7 @@ class DecodingContext(Closing):
         return parameters
 
     def _note_sizes(self) -> None:
-        """Note what the opened context has become: MiB of its buffers, cells, and rows of a call."""
-        self.memory = self._log.take_buffers()
+        """Note what the opened context has become: its cells, and rows of a call."""
         self.cells = int(self._api.llama_n_ctx(self._handle))
         self.batch_rows = int(self._api.llama_n_batch(self._handle))
         few = not self._model.offloaded and not self._model.has_experts

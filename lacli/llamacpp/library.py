@@ -35,14 +35,13 @@ CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr, without what it logs for each step (its level debug).
 
-    `muted`: nothing is passed on while that is set. `callbacks`: the library has only their addresses, so they are kept
-    alive here. `taken`: MiB by kind ("KV", "compute", ..) at the last `take_buffers`.
+    `muted`: nothing is passed on while that is set. `callbacks`: the library has only their addresses, so that the
+    functions must live here.
     """
 
     def __init__(self) -> None:
         self.callbacks: list[object] = []
         self.verbose = self.muted = False
-        self.taken: dict[str, float] = {}
         self._errors: deque[str] = deque(maxlen=3)
         self._level = 0
         self._buffers: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -66,24 +65,25 @@ class Log:
             sys.stderr.write(printable(line, lines=True))
 
     def forget(self) -> None:
-        """Drop the collected errors, before a call whose errors are wanted."""
+        """Drop what was collected, before a call whose errors or buffers are wanted."""
         self._errors.clear()
-
-    def take_buffers(self) -> float:
-        """Return the MiB of the buffers made since the last call, of a model or of a context, on all devices."""
-        taken: defaultdict[str, float] = defaultdict(float)
-        for (_, kind), mebibytes in self._buffers.items():
-            taken[kind] += mebibytes
-        if "KV" in taken:
-            taken["KV"] = taken["KV"] or self._cells
         self._buffers.clear()
-        self.taken, self._cells = dict(taken), 0.0
-        return sum(taken.values())
+        self._cells = 0.0
+
+    @property
+    def buffers(self) -> dict[str, float]:
+        """MiB by kind ("KV", "compute", ..) of the buffers made since the last `forget`, on all devices."""
+        made: defaultdict[str, float] = defaultdict(float)
+        for (_, kind), mebibytes in self._buffers.items():
+            made[kind] += mebibytes
+        if "KV" in made:
+            made["KV"] = made["KV"] or self._cells
+        return dict(made)
 
     def last_error(self) -> str:
         """Take the first of the last error lines, without the C function's name; the lines after it follow from it."""
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
-        self.forget()
+        self._errors.clear()
         return " ".join(line.split(": ", 1)[-1].split())
 
 

@@ -86,10 +86,9 @@ def _lacks_bytes(texts: Iterable[bytes]) -> bool:
 class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    `memory`: MiB of its weights, mapped from the file or copied to a device. `simulated`: do not load the weights;
-    contexts then say how much memory they would take. `loading`: gets the share of the weights that is loaded, again
-    and again. Kernels that fail on this processor are left out (`probe.proven`). Raises ModelLoadError for a file that
-    llama.cpp cannot load or lacli cannot decode.
+    `simulated`: do not load the weights; contexts then say how much memory they would take. `loading`: gets the share of
+    the weights that is loaded, again and again. Kernels that fail on this processor are left out (`probe.proven`).
+    Raises ModelLoadError for a file that llama.cpp cannot load or lacli cannot decode.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class LlamaModel(Closing):
         self._log = library()
         self._log.verbose = verbose
         self._log.forget()
-        self._log.take_buffers()
         if not simulated:
             settings, _ = proven(settings)
         settings = settled(settings, devices(memory=False))
@@ -132,7 +130,6 @@ class LlamaModel(Closing):
             raise ModelLoadError(f"cannot load {path.name}: {reason}", hint)
         self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
         self._free = free_with(self, lib.llama_model_free, handle)
-        self.memory = self._log.take_buffers()
         self._refuse()
 
     @property

@@ -16,7 +16,7 @@ from lacli.llamacpp import probe
 from lacli.llamacpp.build import GIB, Library, LibraryMissing
 from lacli.llamacpp.devices import CPU, Device
 from lacli.llamacpp.library import Build
-from tests.program import call, finish, on_terminal, run
+from tests.program import call, run
 
 PROCESSOR = Device(CPU, "A processor", False, 16 * GIB, 16 * GIB)
 CARD = Device("CUDA0", "A card", True, 20 * GIB, 24 * GIB)
@@ -128,7 +128,7 @@ def test_the_installed_model_answers_alike_in_both_modes(tokens: list[int] | Non
 )
 def test_the_last_sentence_says_whether_lacli_works(states: list[Any], words: str) -> None:
     findings = {str(place): Finding(state, "x") for place, state in enumerate(states)}
-    assert report(findings, 60, colored=False).splitlines()[-1] == words
+    assert report(findings, 60).splitlines()[-1] == words
 
 
 def test_the_program_reports_on_this_machine_and_writes_json(tmp_path: Path) -> None:
@@ -137,12 +137,6 @@ def test_the_program_reports_on_this_machine_and_writes_json(tmp_path: Path) -> 
     assert (done.code, done.err, found["usable"]) == (0, "", True) and found["version"]
     by_subject = {each["subject"]: each for each in found["findings"]}
     assert "self-test" in by_subject and {*by_subject["kernels"]} == {"subject", "state", "words", "todo"}
-
-
-def test_on_a_terminal_the_marks_are_coloured(tmp_path: Path) -> None:
-    env = {"TERM": "xterm", "HF_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    shown = finish(on_terminal("doctor", "--no-test", env=env)).out
-    assert "\x1b[1;32m" in shown and "smollm2" not in shown and f"{tmp_path / 'hub'}: " in shown
 
 
 def test_a_library_that_cannot_be_imported_is_reported_by_the_program(tmp_path: Path) -> None:

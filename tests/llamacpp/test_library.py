@@ -29,7 +29,9 @@ def test_buffers_of_all_kinds_and_devices_are_added_up_and_counted_once() -> Non
         "sched_reserve:      CUDA0 compute buffer size =    20.25 MiB",
         "llama_kv_cache: size =    8.00 MiB (  2048 cells)",
     )
-    assert (log.take_buffers(), log.take_buffers()) == (128.75, 0)
+    assert sum(log.buffers.values()) == 128.75
+    log.forget()
+    assert log.buffers == {}
 
 
 def test_two_caches_on_a_device_are_two_but_a_graph_that_grows_is_one() -> None:
@@ -39,7 +41,7 @@ def test_two_caches_on_a_device_are_two_but_a_graph_that_grows_is_one() -> None:
         "sched_reserve:        CPU compute buffer size =    20.00 MiB",
         "sched_reserve:        CPU compute buffer size =    23.00 MiB",
     )
-    assert log.take_buffers() == 33.0
+    assert sum(log.buffers.values()) == 33.0
 
 
 def test_a_models_own_words_in_the_log_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
