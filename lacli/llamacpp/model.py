@@ -86,9 +86,9 @@ def _lacks_bytes(texts: Iterable[bytes]) -> bool:
 class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    `simulated`: do not load the weights; contexts then say how much memory they would take. `loading`: gets the share of
-    the weights that is loaded, again and again. Kernels that fail on this processor are left out (`probe.proven`).
-    Raises ModelLoadError for a file that llama.cpp cannot load or lacli cannot decode.
+    `simulated`: do not load the weights; contexts then say how much memory they would take. `loading`: gets the share
+    of the loaded weights again and again. Kernels that fail on this processor are left out (`probe.proven`). Raises
+    ModelLoadError for a file that llama.cpp cannot load or lacli cannot decode.
     """
 
     def __init__(

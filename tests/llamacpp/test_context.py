@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -128,29 +127,6 @@ def test_a_decode_that_fails_says_why(engine: LlamaContext) -> None:
         engine.decode(from_tokens([7], 9))
     with pytest.raises(LacliError, match="invalid token"):
         engine.decode(input_at(engine.vocabulary, 2))
-
-
-def test_samplers_of_a_context_that_fails_are_freed(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    freed: list[int] = []
-    make, free = lib.llama_sampler_chain_init, lib.llama_sampler_free
-
-    def making(parameters: object) -> Any:
-        chain = make(parameters)
-        made.append(ctypes.addressof(chain.contents))
-        return chain
-
-    def freeing(chain: Any) -> None:
-        freed.append(ctypes.addressof(chain.contents))
-        free(chain)
-
-    monkeypatch.setattr(lib, "llama_sampler_chain_init", making)
-    monkeypatch.setattr(lib, "llama_sampler_free", freeing)
-    refuse_contexts(monkeypatch)
-    with pytest.raises(ModelLoadError, match="cannot make a context"):
-        LlamaContext(model, SETTINGS, LOOKAHEAD, backend_greedy=True)
-    assert len(made) == LOOKAHEAD.sequences
-    assert freed == made
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process's address space")

@@ -15,7 +15,7 @@ from lacli.batch import Batch, from_tokens
 from lacli.context import Floats
 from lacli.llamacpp.context import CANDIDATES, LlamaContext
 from lacli.llamacpp.library import lib
-from lacli.llamacpp.logits import LARGE, PART, ranked
+from lacli.llamacpp.logits import LARGE, ranked
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
@@ -54,19 +54,6 @@ def test_small_rows_with_many_equal_logits_are_ranked_as_by_a_sort(logits: Float
 def test_large_vocabularies_are_ranked_as_by_a_sort(vocabulary: int, most: int, levels: int) -> None:
     random = np.random.default_rng(vocabulary)
     holds((random.integers(0, levels, (2, vocabulary)) / 7).astype(np.float32), most)
-
-
-@pytest.mark.parametrize(
-    "places",
-    [[0, 1, 2, 3], [-4, -3, -2, -1], [0, PART, 2 * PART, 3 * PART], [PART, PART - 1, -1, 0], [-1, 2 * PART - 1, 3, 2]],
-)
-def test_the_best_tokens_are_found_wherever_they_lie(places: list[int]) -> None:
-    """At both ends, on both sides of where a part ends, and next to one another."""
-    for vocabulary in (5 * PART, 5 * PART + 7):
-        logits = np.zeros((2, vocabulary), np.float32)
-        logits[:, places] = [4, 3, 2, 1]
-        for row in ranked(logits, 4).tokens.tolist():
-            assert row == [place % vocabulary for place in places]
 
 
 @pytest.fixture(scope="module")
