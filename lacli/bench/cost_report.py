@@ -13,13 +13,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
-from lacli.text.format import age_in_words, columns, listed
-
-CLEARLY_LESS = 0.95
-"""Ratio of two times from which they may only have been measured at another moment."""
-
-IN_THE_PAPER = 2.05
-"""Tokens a step of W=15 N=5 G=15 with the prompt as reference: LLaMA-2-7B on MT-Bench, the paper's Table 3."""
+from lacli.text.format import age_in_words, columns
 
 SIZES = (2, 4, 8, 16, 32)
 """Rows of the steps whose least tokens are named."""
@@ -85,30 +79,16 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     if cost.rough:
         todo = "measure again on a calm machine, with one thread (-t 1) or for longer (--seconds)"
         return [("rough", f"The times are too rough to say what follows: {todo}.")]
+    costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
+    if (free := wide.nearly_free_rows) > 1:
+        costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"
+    change = f" Behind a step of other rows it takes {1e3 * cost.change_s:.2g} ms more." if cost.change_s else ""
     chain = "Lookahead is not for this model, which can go back along a chain of guesses only."
     return [
-        ("rows", _on_rows(wide) + _on_change(cost)),
+        ("rows", costs + change),
         ("lookahead", chain if cost.chain_only else _on_lookahead(wide)),
         ("auto", _on_auto(wide)),
     ]
-
-
-def _on_change(cost: Cost) -> str:
-    return f" Behind a step of other rows it takes {1e3 * cost.change_s:.2g} ms more." if cost.change_s else ""
-
-
-def _on_rows(step_cost: StepCost) -> str:
-    """Say what rows cost, and name the sizes that cost less than the one before: kernels take rows in groups."""
-    free, rows, row = step_cost.nearly_free_rows, step_cost.max_rows, step_cost.row
-    if free == rows:
-        return f"Up to the {rows} rows measured they are nearly free: a step costs hardly more than a plain one."
-    cheap = f"Steps of up to {free} rows cost hardly more than one of a single row. " if free > 1 else ""
-    step = f"A step of {rows} rows costs {_number(step_cost.relative(rows))} plain ones"
-    dips = [
-        str(after.rows) for before, after in pairwise(step_cost.points) if after.every < before.every * CLEARLY_LESS
-    ]
-    group = f" Steps of {listed(dips)} rows cost less than the next smaller ones measured." if dips else ""
-    return f"{cheap}{step}, {row:.2g} of a plain step for each further row.{group}"
 
 
 def _on_lookahead(step_cost: StepCost) -> str:
@@ -118,8 +98,7 @@ def _on_lookahead(step_cost: StepCost) -> str:
     needed = step_cost.break_even(settings)
     if needed is None:
         return f"Whether {name} pays is not known: its steps have {settings.max_rows} rows."
-    brings = f"it brought {IN_THE_PAPER} in the paper (7B, chat) and can bring {settings.max_step_tokens} at most"
-    return f"{name} needs {needed:.1f} tokens a step to break even; {brings}."
+    return f"{name} needs {needed:.1f} tokens a step to break even; it can bring {settings.max_step_tokens} at most."
 
 
 def _on_auto(step_cost: StepCost) -> str:
@@ -127,8 +106,8 @@ def _on_auto(step_cost: StepCost) -> str:
     least = [(rows, step_cost.relative(rows)) for rows in SIZES if rows <= step_cost.max_rows]
     named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
-        return "Mode auto, the default, will decode plainly here: no step can bring what it costs."
-    return f"Mode auto, the default, guesses only where it expects more tokens a step than: {', '.join(named)}."
+        return "Mode auto, the default, decodes plainly here: no step can bring what it costs."
+    return f"Mode auto, the default, drafts only where it expects more tokens a step than: {', '.join(named)}."
 
 
 def _titled(lines: Sequence[tuple[str, str]], width: int) -> str:
