@@ -21,8 +21,6 @@ from tests.fakes.tiny_models import write_llama
 from tests.program import HUBS, PROXIES
 
 NAME = "someone/tiny-GGUF"
-LARGE = 24_000_000
-"""The library writes 10 MB at a time, so less than that is not kept."""
 
 
 def tiny_model(folder: Path) -> bytes:
@@ -35,13 +33,6 @@ def tiny_hub(tiny: bytes) -> FakeHub:
     """A hub with one repository of several quants."""
     files = {"README.md": b"tiny", "tiny-F16.gguf": b"GGUF", "tiny-Q4_K_M.gguf": tiny, "tiny-Q8_0.gguf": tiny + b"8"}
     return FakeHub({NAME: Repository(files)})
-
-
-def add_large(hub: FakeHub, tiny: bytes) -> Repository:
-    """A repository with one file of several of the library's pieces, whose first transfer breaks."""
-    repository = Repository({"large-Q8_0.gguf": tiny + bytes(LARGE - len(tiny))}, break_after=LARGE - 1000)
-    hub.repositories["someone/large"] = repository
-    return repository
 
 
 class Here:
@@ -59,10 +50,6 @@ class Here:
             self.find(name, offline=offline)
         assert caught.value.hint and "\n" not in str(caught.value)
         return str(caught.value)
-
-    def contents(self) -> list[Path]:
-        """The files' contents in the cache, whole or not."""
-        return sorted(self.cache.glob("models--*/blobs/*"))
 
 
 @contextmanager

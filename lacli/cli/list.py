@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import json as json_format
 from time import time
-from typing import Annotated
-
-import typer
 
 from lacli.cli import options
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="WORD", show_default=False, help="Only what has this in its name or description, such as qwen or code."
-    ),
-]
 
-
-def list_models(words: Words = None, json: options.Json = False) -> None:
+def list_models(json: options.Json = False) -> None:
     """List the models on this disk, and names for MODEL.
 
     With what each weighs and the memory it takes to run. On disk are the models of the Hugging Face cache, which
@@ -28,13 +18,10 @@ def list_models(words: Words = None, json: options.Json = False) -> None:
     from lacli.hub.names import own_aliases
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
-    from lacli.text.format import listed
 
     screen = Screen()
-    found = take_inventory(own_aliases(), screen.note).containing(words or ())
+    found = take_inventory(own_aliases(), screen.note)
     if json:
         screen.line(json_format.dumps(inventory_json(found), ensure_ascii=False))
-    elif text := inventory_text(found, columns(), time()):
-        screen.line(text)
     else:
-        screen.note(f"nothing here has {listed(words or ())} in its name; lacli list shows all")
+        screen.line(inventory_text(found, columns(), time()))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.model_names import complete_name
+from lacli.cli.model_names import complete_model
 from lacli.errors import UsageError
 
 Names = Annotated[
@@ -16,7 +16,7 @@ Names = Annotated[
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        autocompletion=complete_name,
+        autocompletion=complete_model,
         help="owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf names one file.",
     ),
 ]
@@ -44,11 +44,6 @@ def pull(
     if not models:
         raise UsageError(options.NO_MODEL, options.NAMES)
     screen = Screen(color=color, quiet=quiet)
-
-    def warn(sentence: str) -> None:
-        # That the hub did not answer is said even if quiet.
-        screen.say(f"lacli: {sentence}")
-
     aliases = read_aliases(own_aliases(), screen.note)
     wanted = [(name, read_name(name, aliases)) for name in models]
     pulled: list[dict[str, str | int]] = []
@@ -56,7 +51,7 @@ def pull(
         for name, model in wanted:
             if isinstance(model, HubModel):
                 flags = {"offline": offline, "quiet": quiet, "fresh": not offline}
-                path = check_file(fetch_model(model, **flags, name=name, say=screen.note, warn=warn))
+                path = check_file(fetch_model(model, **flags, say=screen.note, warn=screen.warn))
             else:
                 path = check_file(model)
             size = sum(part.stat().st_size for part in parts(path))

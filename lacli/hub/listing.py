@@ -7,7 +7,7 @@ figures of the list of aliases.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,10 @@ from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
 from lacli.llamacpp.devices import total_memory
 from lacli.llamacpp.gguf import Header
 from lacli.llamacpp.model import LARGEST_DEFAULT_CONTEXT
-from lacli.terminal.screen import wrapped
-from lacli.text.format import DAY, age_in_words, columns, printable, size_in_words
+from lacli.text.format import age_in_words, columns, printable, size_in_words
 
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
 ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
-SIZES = (2, 3)
-"""The columns of sizes among those of the aliases."""
-
 
 F16_BYTES = 2
 """Bytes of a number in the cache without -ctk and -ctv."""
@@ -61,21 +57,6 @@ class Inventory:
             return here[0].size, running_memory(header)
         return alias.size, alias.size + alias.cache
 
-    def is_too_large(self, alias: Alias) -> bool:
-        """True if it takes more memory to run than this machine has without a GPU's."""
-        return 0 < self.memory < self.sizes(alias)[1]
-
-    def containing(self, words: Sequence[str]) -> Inventory:
-        """Keep the aliases with all `words` in name, repository or description, and the local models they name."""
-
-        def has(*texts: str) -> bool:
-            return all(word.casefold() in " ".join(texts).casefold() for word in words)
-
-        aliases = {name: each for name, each in self.aliases.items() if has(each.name, each.target, each.words)}
-        meant = [model for alias in aliases.values() for model in self.here(alias)]
-        models = [each for each in self.models if each in meant or has(each.name, each.file or each.path.name)]
-        return replace(self, models=models, aliases=aliases)
-
 
 def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inventory:
     """All models on this disk: those of the hub by name and the files that aliases name.
@@ -102,37 +83,25 @@ def inventory_json(found: Inventory) -> dict[str, Any]:
 
 def _alias_json(alias: Alias, found: Inventory) -> dict[str, Any]:
     size, memory = found.sizes(alias)
-    return {
-        "name": alias.name,
-        "model": alias.target,
-        "words": alias.words,
-        "own": alias.own,
-        "on_disk": bool(found.here(alias)),
-        "size": size or None,
-        "memory": memory or None,
-    }
+    on_disk = bool(found.here(alias))
+    told = {"name": alias.name, "model": alias.target, "words": alias.words, "on_disk": on_disk}
+    return {**told, "size": size or None, "memory": memory or None}
 
 
 def _model_json(model: LocalModel) -> dict[str, Any]:
-    header = model.header
+    header, used = model.header, model.last_used
     return {
-        "name": model.name or None,
+        "name": model.name,
         "path": str(model.path),
         "repository": model.repository or None,
         "file": model.file or None,
         "size": model.size,
         "memory": running_memory(header) if header else None,
         "type": header.file_type if header else None,
-        "architecture": header.architecture if header else None,
-        "parameters": header.parameters if header else None,
         "context": header.context if header else None,
-        "last_used": _utc(model.last_used),
+        "last_used": datetime.fromtimestamp(used, UTC).isoformat(timespec="seconds") if used else None,
         "problem": model.problem or None,
     }
-
-
-def _utc(seconds: float) -> str | None:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if seconds else None
 
 
 def inventory_text(found: Inventory, width: int, now: float) -> str:
@@ -140,56 +109,40 @@ def inventory_text(found: Inventory, width: int, now: float) -> str:
 
     `width`: columns of the terminal; 0: one line for each model and alias. `now`: seconds since 1970.
     """
-    parts = [_alias_table(found, width), _legend(found, width)] if found.aliases else []
-    if found.models:
-        parts.append(_model_table(found, now))
-    return "\n\n".join(parts)
+    legend = (
+        "MEMORY: weights and cache at the default context (-c)",
+        "* on this disk   ! takes more memory than this machine has, a GPU's not counted",
+        f"names of your own: lines 'NAME OWNER/REPO QUANT' or 'NAME FILE.gguf' in {found.own}",
+    )
+    parts = [*_alias_table(found, width), "", *legend]
+    return "\n".join([*parts, "", *_model_table(found, now)] if found.models else parts)
 
 
-def _alias_table(found: Inventory, width: int) -> str:
+def _alias_table(found: Inventory, width: int) -> list[str]:
     """One row an alias, without the model if the terminal has no room for it."""
     rows = []
     for alias in found.aliases.values():
-        wanted = {"*": found.here(alias), "+": alias.own, "!": found.is_too_large(alias)}
-        signs = "".join(sign for sign, is_so in wanted.items() if is_so)
-        size, memory = (size_in_words(each) if each else "-" for each in found.sizes(alias))
-        rows.append((alias.name, signs, size, memory, alias.words or alias.target, alias.target))
-    lines = columns(ALIAS_HEADER, rows, right=SIZES)
+        size, memory = found.sizes(alias)
+        signs = "*" * bool(found.here(alias)) + "!" * (0 < found.memory < memory)
+        told = (size_in_words(each) if each else "-" for each in (size, memory))
+        rows.append((alias.name, signs, *told, alias.words or alias.target, alias.target))
+    lines = columns(ALIAS_HEADER, rows, right=(2, 3))
     if width and max(map(len, lines)) > width:
-        lines = columns(ALIAS_HEADER[:-1], [row[:-1] for row in rows], right=SIZES, width=width)
-    return "\n".join(lines)
+        return columns(ALIAS_HEADER[:-1], [row[:-1] for row in rows], right=(2, 3), width=width)
+    return lines
 
 
-def _legend(found: Inventory, width: int) -> str:
-    lines = ["MEMORY: weights and cache at the default context (-c)", "* on this disk"]
-    if any(map(found.is_too_large, found.aliases.values())):
-        lines.append(f"! takes more than the {size_in_words(found.memory)} of this machine, a GPU's memory not counted")
-    if any(alias.own for alias in found.aliases.values()):
-        lines.append(f"+ of your own, from {found.own}")
-    else:
-        lines.append(f"names of your own: lines 'NAME OWNER/REPO QUANT' or 'NAME FILE' in {found.own}")
-    lines.append("lacli show MODEL tells more of one, lacli pull MODEL fetches one, lacli rm MODEL removes one")
-    return "\n".join(wrapped(line, width) if width else line for line in lines)
-
-
-def _model_table(found: Inventory, now: float) -> str:
+def _model_table(found: Inventory, now: float) -> list[str]:
     """One row a model, with its problem below it."""
     header, *lines = columns(HEADER, [_model_row(model, now) for model in found.models], right=(1, 2, 4))
     shown = [header]
     for line, model in zip(lines, found.models, strict=True):
         shown += [line, *([f"    {printable(model.problem)}"] if model.problem else [])]
-    return "\n".join(shown)
+    return shown
 
 
 def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
-    header, seconds = model.header, now - model.last_used
-    # Linux notes reads once a day by default (relatime), so no hour is certain.
-    used = age_in_words(seconds) if seconds >= DAY else "today"
-    return (
-        model.name,
-        size_in_words(model.size),
-        size_in_words(running_memory(header)) if header else "-",
-        header.file_type if header else "-",
-        f"{header.context:,}" if header and header.context else "-",
-        used if model.last_used else "-",
-    )
+    size, used = size_in_words(model.size), age_in_words(now - model.last_used) if model.last_used else "-"
+    if not (header := model.header):
+        return model.name, size, "-", "-", "-", used
+    return model.name, size, size_in_words(running_memory(header)), header.file_type, f"{header.context:,}", used

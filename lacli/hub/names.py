@@ -8,10 +8,9 @@ A list of aliases has one model a line, in columns separated by spaces; lines th
 
     alias  repository  quant  figures  words
 
-`repository` is `owner/repo`, `hf:owner/repo/folder/file.gguf` or a path (in quotes if it has spaces; a relative one
-starts at the list's folder), `quant` such as Q4_K_M or - for none, `figures` such as 4.9+1.1GB for the file and its
-cache, `words` a description. Only the first two are required. The user's own list replaces entries of the same name; a
-broken line there is passed over.
+`repository` is `owner/repo`, `hf:owner/repo/folder/file.gguf` or a path (a relative one starts at the list's folder),
+`quant` such as Q4_K_M, `figures` such as 4.9+1.1GB for the file and its cache, `words` a description. Only the first
+two are required. The user's own list replaces entries of the same name; a broken line there is passed over.
 
 A quant is found as llama.cpp's -hf finds it: `quant.` or `quant-` in a file's path, in any case; without one it is
 Q4_K_M, then Q8_0, then the first file. Where llama.cpp takes the first of several files that match, lacli asks.
@@ -27,12 +26,12 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
-from lacli.errors import LacliError, ModelLoadError, reason_of
+from lacli.errors import ModelLoadError
 from lacli.llamacpp.gguf import SPLIT, all_parts
-from lacli.text.files import read_file
 from lacli.text.format import offered, suggest
+from lacli.text.question import read_text
 
 SMOLLM2 = "smollm2-135m"
 """The name of the model that answers where none is named."""
@@ -50,14 +49,10 @@ PART = r"\w(?:[\w.-]*\w)?"
 
 REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
 FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
-LINE = re.compile(
-    r'(?P<name>[^\s"]+)\s+(?P<repository>"[^"]+"|[^\s"]+)'
-    r"(?:\s+(?P<quant>-|(?:UD-)?(?:(?:I?Q|TQ|FP|MXFP|NVFP)\d\w*|F16|F32|F64|BF16))(?=\s|$))?"
-    r"(?:\s+(?P<size>\d+(?:\.\d+)?)\+(?P<cache>\d+(?:\.\d+)?)GB(?=\s|$))?(?P<words>\s.*)?",
-    re.IGNORECASE,
-)
 NAME = re.compile(r"[\w+][\w.+-]*(?<!\.gguf)")
-ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)\??(?P<query>[^#]*)", re.I)
+QUANT = re.compile(r"(?:UD-)?(?:(?:I?Q|TQ|FP|MXFP|NVFP)\d\w*|F16|F32|F64|BF16)", re.IGNORECASE)
+FIGURES = re.compile(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)GB")
+ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)", re.IGNORECASE)
 PAGE = re.compile(r"/(?:blob|resolve|raw|tree)/main(?=/|$)")
 """The part of a page's address between the repository and the file; others than `main` are no names."""
 
@@ -78,15 +73,14 @@ class SeveralModels(ModelLoadError):
 class Alias:
     """A short name and the `repository` that it stands for: `owner/repo`, `hf:owner/repo/file.gguf` or a path.
 
-    `quant`: "" for none. `own`: from the user's list. `size`: bytes of the file, 0 if the list does not say. `cache`:
-    bytes of its cache at the default context.
+    `quant`: "" for none. `size`: bytes of the file, 0 if the list does not say. `cache`: bytes of its cache at the
+    default context.
     """
 
     name: str
     repository: str
     quant: str = ""
     words: str = ""
-    own: bool = False
     size: int = 0
     cache: int = 0
 
@@ -138,8 +132,8 @@ def own_aliases() -> Path:
 def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
     """All aliases by their names in lower case; `own` is the user's list, which need not exist.
 
-    smollm2-135m is the installed file if there is one. `say` is told in one sentence which lines of `own` were passed
-    over.
+    smollm2-135m is the installed file if there is one. `say` is told which lines of `own` were passed over. Raises
+    LacliError if `own` cannot be read.
     """
     found, broken = read_list(packaged_list())
     assert not broken, broken
@@ -147,62 +141,48 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
         found = [replace(each, repository=str(installed)) if each.name == SMOLLM2 else each for each in found]
     # A folder of somebody else's is an error to `Path.exists`.
     if own is not None and os.path.exists(own):
-        of_user, broken = read_list(own, own=True)
+        of_user, broken = read_list(own)
         found += of_user
     if broken and say is not None:
-        others = [f"; {each.what.removeprefix(f'{own}, ')}" for each in broken[1:3]]
-        more = f" and {len(broken) - 3} more" if broken[3:] else ""
-        say(f"passed over: {broken[0].what}{''.join(others)}{more} ({broken[0].hint})")
+        say(f"passed over: {own}, {'; '.join(broken)} ({LINE_IS})")
     return {alias.name.lower(): alias for alias in found}
 
 
-def read_list(path: Path, *, own: bool = False) -> tuple[list[Alias], list[LacliError]]:
-    """The aliases of one list in its order, and an error for each broken line."""
-    try:
-        lines = read_file(path).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        return [], [LacliError(f"{path} is not UTF-8 text", LINE_IS)]
-    except OSError as error:
-        return [], [LacliError(f"cannot read {path}: {reason_of(error)}", "it is the list of your own model names")]
-    aliases: dict[int, Alias] = {}
-    broken: list[LacliError] = []
-    for number, line in enumerate(map(str.strip, lines), start=1):
-        if not line or line.startswith("#"):
-            continue
-        try:
-            alias = _read_line(line, path.parent.absolute(), own=own)
-            if first := next((at for at, each in aliases.items() if each.name.lower() == alias.name.lower()), 0):
-                raise ValueError(f"{alias.name} is in line {first} already")
-            aliases[number] = alias
-        except ValueError as error:
-            broken.append(LacliError(f"{path}, line {number}: {error}", LINE_IS))
-    return list(aliases.values()), broken
+def read_list(path: Path) -> tuple[list[Alias], list[str]]:
+    """The aliases of one list in its order, and words for each broken line."""
+    aliases, broken = [], []
+    for number, line in enumerate(map(str.strip, read_text(str(path)).splitlines()), start=1):
+        if line and not line.startswith("#"):
+            try:
+                aliases.append(_read_line(line, path.parent.absolute()))
+            except ValueError as error:
+                broken.append(f"line {number}: {error}")
+    return aliases, broken
 
 
-def _read_line(line: str, folder: Path, *, own: bool) -> Alias:
+def _read_line(line: str, folder: Path) -> Alias:
     """Read one line of a list in `folder`. Raises ValueError saying what is wrong."""
-    match = LINE.fullmatch(line)
-    if match is None:
-        raise ValueError("no repository" if len(line.split()) == 1 else "a quote is not closed")
-    if not NAME.fullmatch(match["name"]):
-        raise ValueError(f"{match['name']} is no name: letters, digits and . _ + -, no . or - first, no .gguf last")
-    target = _read_target(match["repository"].strip('"'), folder)
-    quant, words = (match["quant"] or "").strip("-"), " ".join((match["words"] or "").split())
-    size, cache = (round(float(match[each] or 0) * 1e9) for each in ("size", "cache"))
-    return Alias(match["name"], target, quant, words, own, size, cache)
+    name, *columns = line.split()
+    if not columns:
+        raise ValueError("no repository")
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name} is no name: letters, digits and . _ + -, no . or - first, no .gguf last")
+    target = _read_target(columns.pop(0), folder)
+    quant = columns.pop(0) if columns and QUANT.fullmatch(columns[0]) else ""
+    figures = FIGURES.fullmatch(columns[0]) if columns else None
+    size, cache = (round(float(each) * 1e9) for each in (figures.groups() if figures else (0, 0)))
+    return Alias(name, target, quant, " ".join(columns[1:] if figures else columns), size, cache)
 
 
 def _read_target(text: str, folder: Path) -> str:
     """An alias's repository, or its path as an absolute one."""
-    if text.startswith(PREFIX):
-        if _on_the_hub(text):
-            return text
-        raise ValueError(f"{text} names no model of the hub")
-    if REPOSITORY.fullmatch(text) and ":" not in text and not text.endswith(".gguf"):
+    if text.startswith(PREFIX) and _on_the_hub(text):
         return text
-    if not text.endswith(".gguf"):
-        raise ValueError(f"{text!r} is neither OWNER/REPO nor a .gguf file")
-    return str(folder / os.path.expanduser(text))
+    if text.endswith(".gguf"):
+        return str(folder / os.path.expanduser(text))
+    if REPOSITORY.fullmatch(text) and ":" not in text:
+        return text
+    raise ValueError(f"{text} is neither OWNER/REPO nor a .gguf file")
 
 
 def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
@@ -210,40 +190,33 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
 
     `aliases`: by their names in lower case. Raises ModelLoadError for a name that means nothing.
     """
-    if not text.strip():
-        raise ModelLoadError("MODEL is empty", MODEL_IS)
-    text = _without_address(text)
-    if "://" in text:
-        raise ModelLoadError(f"{shortened(text)} is an address that lacli does not know", f"fetch the file; {MODEL_IS}")
+    if address := ADDRESS.match(text):
+        text = PREFIX + unquote(PAGE.sub("", address["name"], count=1)).rstrip("/")
     path = Path(os.path.expanduser(text))
     alias = aliases.get(text.lower())
     if _is_path(text) or (os.path.exists(path) if alias is None else os.path.isfile(path)):
         return path
     if alias is not None:
         return alias_model(alias)
-    if text.startswith(PREFIX):
-        if model := _on_the_hub(text):
-            return model
-        forms = "hf:owner/repo, hf:owner/repo:quant or hf:owner/repo/file.gguf"
-        raise ModelLoadError(f"{shortened(text)} names no model of the hub", forms)
+    if found := _on_the_hub(text) if text.startswith(PREFIX) else _repository(text):
+        return found
     name, _, quant = text.partition(":")
     if quant and (alias := aliases.get(name.lower())):
         meant = alias_model(alias)
         if isinstance(meant, HubModel) and not meant.file:
             return replace(meant, quant=quant)
         raise ModelLoadError(f"{alias.name} means one file, {meant}: it takes no quant", MODEL_IS)
-    if found := _repository(text):
-        return found
-    word = text.lower()
-    # llama3 is meant for llama-3.2-1b, and no llama-2 is like it.
-    letters = SEPARATORS.sub("", word)
-    squeezed = {name: SEPARATORS.sub("", name) for name in aliases if len(letters) > 2}
-    containing = [name for name in squeezed if letters in squeezed[name]]
-    containing.sort(key=lambda name: not squeezed[name].startswith(letters))
-    close = dict.fromkeys([*containing, *suggest(word, aliases, MAX_OFFERED)])
-    here = [f"{text}.gguf"] if os.path.isfile(f"{path}.gguf") else []
-    offer = offered([*here, *(aliases[name].name for name in close)][:MAX_OFFERED])
-    raise ModelLoadError(f"no such model: {shortened(text)}", f"{offer} {MODEL_IS}".lstrip())
+    raise ModelLoadError(f"no such model: {shortened(text)}", f"{_nearest(text, aliases)} {MODEL_IS}".lstrip())
+
+
+def _nearest(text: str, aliases: Mapping[str, Alias]) -> str:
+    """A question whether a file that is here or an alias was meant; "" where nothing is like it."""
+    here = [f"{text}.gguf"] if os.path.isfile(os.path.expanduser(f"{text}.gguf")) else []
+    # llama3 is meant for llama-3.2-1b.
+    letters = SEPARATORS.sub("", text.lower())
+    containing = [name for name in aliases if len(letters) > 2 and letters in SEPARATORS.sub("", name)]
+    close = dict.fromkeys([*containing, *suggest(text, aliases, MAX_OFFERED)])
+    return offered([*here, *(aliases[name].name for name in close)][:MAX_OFFERED])
 
 
 def alias_model(alias: Alias) -> Path | HubModel:
@@ -258,16 +231,6 @@ def alias_model(alias: Alias) -> Path | HubModel:
 def shortened(text: str) -> str:
     """The first `MAX_SHOWN` characters of a text."""
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
-
-
-def _without_address(text: str) -> str:
-    """`hf:owner/repo...` for the address of a page on the hub; any other text unchanged."""
-    match = ADDRESS.match(text)
-    if match is None:
-        return text
-    name = unquote(PAGE.sub("", match["name"], count=1)).rstrip("/")
-    shown = parse_qs(match["query"]).get("show_file_info", [""])[0]
-    return f"{PREFIX}{name}/{shown}" if shown else PREFIX + name
 
 
 def _is_path(text: str) -> bool:
@@ -349,7 +312,8 @@ def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
         if found:
             return with_parts(found[0], names, repository)
     if quant:
-        raise ModelLoadError(f"{repository} has no {quant}", f"it has {quants_in_words(there, repository)}")
+        known = dict.fromkeys(quant_of(name) or name for name in there)
+        raise ModelLoadError(f"{repository} has no {quant}", f"it has {', '.join(known)}")
     return with_parts(there[0], names, repository)
 
 
@@ -367,9 +331,3 @@ def missing_parts(parts: Sequence[str], there: Iterable[str]) -> str:
     missing = [part for part in parts if part not in present]
     others = f" and {len(missing) - 1} more" if missing[1:] else ""
     return f"has {len(parts)} parts, missing {missing[0]}{others}" if missing else ""
-
-
-def quants_in_words(there: Sequence[str], repository: str) -> str:
-    """The quants of a repository's models, or the files if a name has none."""
-    quants = [quant_of(name) for name in there]
-    return ", ".join(dict.fromkeys(quants if all(quants) else [f"{PREFIX}{repository}/{name}" for name in there]))

@@ -7,44 +7,23 @@ import json
 import pytest
 
 from tests import program
-from tests.fakes import tiny_models
 from tests.fakes.hub_commands import Home
 from tests.loading import smollm2
 
 
-def test_json_is_what_is_on_the_disk(home: Home) -> None:
-    parts = tiny_models.write_llama_split(home.folder)
-    links = [home.add("me/split", part.name, part.read_bytes()) for part in parts]
+def test_what_is_on_the_disk_is_listed_with_damaged_files_and_the_users_own_names(home: Home) -> None:
+    home.alias("mine me/a Q8_0 my own")
     link = home.add("me/a", "a-Q8_0.gguf")
     damaged = home.add("me/a", "a-Q4_0.gguf", home.model.read_bytes()[:5000])
     done = home.call("list", "--json")
     assert (done.code, done.err) == (0, "")
-    found = json.loads(done.out)
-    assert {each["path"]: each["size"] for each in found["models"] if each["repository"]} == {
-        str(links[0]): sum(part.stat().st_size for part in parts),
-        str(link): home.model.stat().st_size,
-        str(damaged): 5000,
-    }
-    problems = {each["file"]: each["problem"] for each in found["models"]}
-    assert problems["a-Q8_0.gguf"] is None and problems["a-Q4_0.gguf"].startswith("damaged:")
-    assert [each["path"] for each in found["models"] if each["name"] == "smollm2-135m"] == [str(smollm2())]
-
-
-def test_a_pipe_gets_plain_lines_with_damaged_files_and_the_users_own_names(home: Home) -> None:
-    home.alias("mine me/a Q8_0 my own")
-    home.add("me/a", "a-Q4_0.gguf", b"GGUF and no more")
-    home.add("me/a", "a-Q8_0.gguf")
-    done = home.call("list")
-    assert done.code == 0 and "\x1b" not in done.out
-    assert "me/a:Q8_0" in done.out and "damaged: a-Q4_0.gguf" in done.out
-    (line,) = (line for line in done.out.split("\n") if line.startswith("mine"))
-    assert line.split()[:2] == ["mine", "*+"] and line.split()[-3:] == ["my", "own", "me/a:Q8_0"]
-
-
-def test_words_that_nothing_has_are_said_and_no_error(home: Home) -> None:
-    done = home.call("list", "no-such-model")
-    assert (done.code, done.out) == (0, "") and "nothing here has no-such-model" in done.err
-    assert json.loads(home.call("list", "no-such-model", "--json").out)["models"] == []
+    found = {each["path"]: each for each in json.loads(done.out)["models"]}
+    assert found[str(link)]["size"] == home.model.stat().st_size and found[str(link)]["problem"] is None
+    assert found[str(damaged)]["problem"].startswith("damaged:") and str(smollm2()) in found
+    shown = home.call("list").out
+    assert "\x1b" not in shown and "me/a:Q8_0" in shown and "damaged: a-Q4_0.gguf" in shown
+    (line,) = (line for line in shown.split("\n") if line.startswith("mine"))
+    assert line.split()[:2] == ["mine", "*"] and line.split()[-3:] == ["my", "own", "me/a:Q8_0"]
 
 
 @pytest.mark.parametrize("command", [["list"], ["show", "me/a"], ["pull", "--offline", "mine"], ["rm", "-y", "mine"]])

@@ -1,4 +1,4 @@
-"""A Hugging Face Hub on the loopback: as much of its API as fetching a model needs, and its ways to fail.
+"""A Hugging Face Hub on the loopback: as much of its API as fetching a model needs, and some ways to fail.
 
 No test lives here. Point HF_ENDPOINT at `address` in the environment of a process of its own: huggingface_hub reads it
 once, when it is imported.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import SO_LINGER, SOL_SOCKET
-from typing import Any, Literal, Self
+from typing import Any, Self
 from urllib.parse import unquote
 
 GATED = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
@@ -30,27 +28,12 @@ BAD_TOKEN = {"X-Error-Message": "Invalid credentials in Authorization header"}
 class Repository:
     """One repository: its files, and what goes wrong with them.
 
-    gated: its files want this token. break_after: bytes after which the next transfer ends, and how it ends: the
-    connection is closed, reset, or held until `released`. tail: what a transfer that is gone on with ends in. wrong:
-    what comes has other bytes than the listing says. lie: bytes that the listing adds to every size.
-    names_only: the listing tells names alone. elsewhere: files are on another host, which takes no tokens. blob: the
-    listing's name for every content. headers: sent with every file in the place of the right ones. gone: no file that
-    is listed is there.
+    gated: its files want this token.
     """
 
     files: dict[str, bytes]
     gated: str = ""
-    break_after: int | None = None
-    ending: Literal["close", "reset", "hold"] = "reset"
-    tail: bytes = b""
-    wrong: bool = False
-    lie: int = 0
-    names_only: bool = False
-    elsewhere: bool = False
     commit: str = ""
-    blob: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
-    gone: bool = False
 
     def __post_init__(self) -> None:
         names = "\n".join(f"{name} {len(content)}" for name, content in self.files.items())
@@ -69,8 +52,6 @@ class FakeHub:
     token: str = "hf_valid"
     status: int = 0
     requests: list[tuple[str, str, str]] = field(default_factory=list)
-    held: threading.Event = field(default_factory=threading.Event)
-    released: threading.Event = field(default_factory=threading.Event)
     address: str = ""
 
     def environment(self, home: Path, **more: str) -> dict[str, str]:
@@ -103,17 +84,13 @@ class FakeHub:
         try:
             yield self
         finally:
-            self.released.set()
             server.shutdown()
             thread.join()
             server.server_close()
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """The routes: /api/models/REPOSITORY for the listing, /REPOSITORY/resolve/REVISION/FILE for a file.
-
-    A file that is elsewhere is on the host `localhost`, under /elsewhere/REPOSITORY/FILE.
-    """
+    """The routes: /api/models/REPOSITORY for the listing, /REPOSITORY/resolve/REVISION/FILE for a file."""
 
     fake: FakeHub
     protocol_version = "HTTP/1.1"
@@ -141,9 +118,6 @@ class _Answers(BaseHTTPRequestHandler):
             return self._list(match[1], repository) if repository else self._refuse(404 if token else 401, NOT_FOUND)
         if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
             return self._resolve(match[1], match[2], token)
-        if match := re.fullmatch(r"/elsewhere/([^/]+/[^/]+)/(.+)", path):
-            repository = hub.repositories[match[1]]
-            return self._refuse(400, {}) if token else self._send_file(repository, repository.files[match[2]])
         return self._refuse(404, {})
 
     def _resolve(self, name: str, file: str, token: str) -> None:
@@ -152,20 +126,15 @@ class _Answers(BaseHTTPRequestHandler):
             return self._refuse(404, NOT_FOUND)
         if repository.gated and token != repository.gated:
             return self._refuse(403 if token else 401, GATED)
-        if repository.gone or file not in repository.files:
-            return self._refuse(404, {**NO_ENTRY, **repository.headers})
-        content = repository.files[file]
-        if not repository.elsewhere:
-            return self._send_file(repository, content)
-        place = f"{self.fake.address.replace('127.0.0.1', 'localhost')}/elsewhere/{name}/{file}"
-        linked = {"X-Linked-Etag": f'"{sha256(content).hexdigest()}"', "X-Linked-Size": str(len(content))}
-        return self._send(302, b"", {"Location": place, "X-Repo-Commit": repository.commit, **linked})
+        if file not in repository.files:
+            return self._refuse(404, NO_ENTRY)
+        return self._send_file(repository, repository.files[file])
 
     def _refuse(self, status: int, headers: dict[str, str]) -> None:
         self._send(status, b"", headers)
 
     def _list(self, name: str, repository: Repository) -> None:
-        siblings = [_sibling(file, content, repository) for file, content in repository.files.items()]
+        siblings = [_sibling(file, content) for file, content in repository.files.items()]
         answer = {
             "id": name,
             "modelId": name,
@@ -180,37 +149,20 @@ class _Answers(BaseHTTPRequestHandler):
         span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(span[1]) if span else 0
         headers = {"ETag": f'"{sha256(content).hexdigest()}"', "X-Repo-Commit": repository.commit}
-        headers |= repository.headers
         headers |= {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if span else {}
-        status, body = (206 if span else 200), content[start:]
-        tail = b"wrong" if repository.wrong else repository.tail if span else b""
-        body = body[: len(body) - len(tail)] + tail
-        if self.command == "HEAD" or repository.break_after is None:
-            return self._send(status, body, headers)
-        sent, repository.break_after = body[: repository.break_after], None
-        self._send(status, sent, headers, length=len(body))
-        if repository.ending == "hold":
-            self.fake.held.set()
-            self.fake.released.wait(60)
-        if repository.ending != "close":
-            self.connection.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()  # the server would first send an end, which a client may see alone
-        self.close_connection = True
+        self._send(206 if span else 200, content[start:], headers)
 
-    def _send(self, status: int, body: bytes, headers: dict[str, str], length: int | None = None) -> None:
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
 
 
-def _sibling(name: str, content: bytes, repository: Repository) -> dict[str, Any]:
+def _sibling(name: str, content: bytes) -> dict[str, Any]:
     """A file as the listing shows it: large ones are kept by their SHA-256."""
-    if repository.names_only:
-        return {"rfilename": name}
-    size = len(content) + repository.lie
-    lfs = {"sha256": repository.blob or sha256(content).hexdigest(), "size": size, "pointerSize": 134}
-    return {"rfilename": name, "size": size, "blobId": sha1(content).hexdigest(), "lfs": lfs}
+    lfs = {"sha256": sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
+    return {"rfilename": name, "size": len(content), "blobId": sha1(content).hexdigest(), "lfs": lfs}

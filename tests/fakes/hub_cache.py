@@ -22,13 +22,6 @@ def folder_of(hub: Path, repository: str) -> Path:
     return hub / f"models--{repository.replace('/', '--')}"
 
 
-def lock_of(hub: Path, repository: str, blob: str = "abc") -> Path:
-    """The library's lock for a blob, in a folder that is there."""
-    path = hub / ".locks" / folder_of(hub, repository).name / f"{blob}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def add(hub: Path, repository: str, file: str, content: bytes | Path, commit: str = COMMIT) -> Path:
     """Put a file into the cache and return its link; the commit becomes the newest."""
     raw = content.read_bytes() if isinstance(content, Path) else content
@@ -41,18 +34,3 @@ def add(hub: Path, repository: str, file: str, content: bytes | Path, commit: st
     link.symlink_to(os.path.relpath(blob, link.parent))
     (folder / "refs" / "main").write_text(commit)
     return link
-
-
-def add_broken(hub: Path, repository: str, file: str) -> Path:
-    """Put a link whose content is gone into the cache."""
-    link = add(hub, repository, file, b"x")
-    link.resolve().unlink()
-    return link
-
-
-def add_unfinished(hub: Path, repository: str, size: int, name: str = "abc.incomplete") -> Path:
-    """Put a download that broke off into the cache."""
-    path = folder_of(hub, repository) / "blobs" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(bytes(size))
-    return path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lacli.errors import ModelLoadError
+from lacli.errors import LacliError, ModelLoadError
 from lacli.hub import names
 from lacli.hub.names import (
     Alias,
@@ -27,9 +27,9 @@ from tests.loading import smollm2
 from tests.program import ROOT
 
 ALIASES = read_aliases() | {
-    "mine": Alias("Mine", "me/mine-GGUF", "Q8_0", own=True),
-    "file": Alias("file", "hf:me/mine-GGUF/deep/a.gguf", "Q8_0", own=True),
-    "here": Alias("here", "/models/a.gguf", own=True),
+    "mine": Alias("Mine", "me/mine-GGUF", "Q8_0"),
+    "file": Alias("file", "hf:me/mine-GGUF/deep/a.gguf", "Q8_0"),
+    "here": Alias("here", "/models/a.gguf"),
 }
 QWEN = "Qwen/Qwen3-4B-GGUF"
 PAGE = "https://huggingface.co/a/b"
@@ -54,17 +54,11 @@ def refused(text: str) -> ModelLoadError:
     return caught.value
 
 
-def test_every_line_of_the_list_that_comes_with_lacli_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
     lines = [line for line in (ROOT / "models.txt").read_text("utf-8").splitlines() if line and line[0] != "#"]
-    monkeypatch.setattr(names, "smollm2_file", lambda: None)
     found = read_aliases().values()
-    read = [
-        (each.name, each.repository, each.quant, f"{each.size / 1e9:g}+{each.cache / 1e9:g}GB", each.words)
-        for each in found
-    ]
-    assert read == [
-        tuple(line.replace("0+", "+").replace(".+", "+").replace("0GB", "GB").split(maxsplit=4)) for line in lines
-    ]
+    assert [each.name for each in found] == [line.split()[0] for line in lines]
+    assert all(each.repository and each.quant and each.size and each.cache and each.words for each in found)
 
 
 def test_smollm2_is_the_file_of_its_distribution_or_else_a_model_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,15 +67,6 @@ def test_smollm2_is_the_file_of_its_distribution_or_else_a_model_of_the_hub(monk
     for name in ("no-such-distribution", "lacli"):
         monkeypatch.setattr(metadata, "files", lambda _, name=name: files(name))
         assert isinstance(read_name("smollm2-135m", read_aliases()), HubModel)
-
-
-def test_a_list_in_a_folder_of_somebody_elses_is_none(tmp_path: Path) -> None:
-    class Refused(type(Path())):  # type: ignore[misc]  # the class of this system's paths
-        def stat(self, *_: object, **__: object) -> None:
-            raise PermissionError(13, "Permission denied")
-
-    said: list[str] = []
-    assert read_aliases(Refused(tmp_path, "models.txt"), said.append) == read_aliases() and not said
 
 
 def test_a_file_and_an_alias_of_the_users_own_named_as_one_of_laclis_win(tmp_path: Path) -> None:
@@ -106,18 +91,13 @@ def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monk
         ("me a/b", Alias("me", "a/b")),
         ("Me a/b Q8_0", Alias("Me", "a/b", "Q8_0")),
         ("me a/b UD-Q4_K_XL my words", Alias("me", "a/b", "UD-Q4_K_XL", "my words")),
-        ("me a/b - words", Alias("me", "a/b", "", "words")),
         ("me a/b 4.9+1.1GB words", Alias("me", "a/b", "", "words", size=4_900_000_000, cache=1_100_000_000)),
         ("me a/b Q8_0 12+3GB", Alias("me", "a/b", "Q8_0", size=12_000_000_000, cache=3_000_000_000)),
-        ("me a/b 4.9GB", Alias("me", "a/b", words="4.9GB")),
-        ("me a/b F1 racing", Alias("me", "a/b", words="F1 racing")),
         ("me a/b bf16 words", Alias("me", "a/b", "bf16", "words")),
-        ("me a/b 7 billion", Alias("me", "a/b", words="7 billion")),
         ("me hf:a/b:Q8_0", Alias("me", "hf:a/b:Q8_0")),
         ("  me\ta/b   quick and small ", Alias("me", "a/b", words="quick and small")),
         ("me hf:a/b/c/d.gguf it's mine", Alias("me", "hf:a/b/c/d.gguf", words="it's mine")),
         ("me ~/d.gguf", Alias("me", "/home/someone/d.gguf")),
-        ('me "/my models/d.gguf" words', Alias("me", "/my models/d.gguf", words="words")),
     ],
 )
 def test_columns_after_the_repository_may_be_left_out(line: str, alias: Alias, tmp_path: Path) -> None:
@@ -129,45 +109,30 @@ def test_columns_after_the_repository_may_be_left_out(line: str, alias: Alias, t
     [
         ("alone", "no repository"),
         ("me a-word", "neither OWNER/REPO nor a .gguf file"),
-        ("me folder/deep/repo", "neither OWNER/REPO nor a .gguf file"),
         ("me a/b.", "neither OWNER/REPO nor a .gguf file"),
         ("me/you a/b", "me/you is no name"),
-        (".me a/b", ".me is no name"),
-        ("-me a/b", "-me is no name"),
         ("me.gguf a/b", "me.gguf is no name"),
-        ("me hf:a", "hf:a names no model of the hub"),
-        ("me hf:a/b/c.txt", "names no model of the hub"),
-        ('me "/my models/d.gguf', "quote"),
-        ("Fine a/c", "Fine is in line 2 already"),
+        ("me hf:a/b/c.txt", "neither OWNER/REPO nor a .gguf file"),
     ],
 )
 def test_a_broken_line_is_named_with_its_file_and_number(line: str, words: str, tmp_path: Path) -> None:
     path = own_list(tmp_path, "# a comment", "fine a/b", line)
     found, [error] = read_list(path)
     assert [alias.name for alias in found] == ["fine"]
-    assert f"{path}, line 3: " in error.what and words in error.what
-    assert error.hint.startswith("a line is NAME OWNER/REPO")
+    assert error.startswith("line 3: ") and words in error
 
 
-def test_all_other_names_go_on_working_beside_broken_lines_which_one_sentence_tells_of(tmp_path: Path) -> None:
-    path = own_list(tmp_path, "broken", "QWEN3-4B  a/b", "dir /tmp", "new a/c", "new a/d", "last")
+def test_other_names_work_beside_broken_lines_which_one_sentence_tells_of(tmp_path: Path) -> None:
+    path = own_list(tmp_path, "broken", "QWEN3-4B  a/b", "dir /tmp", "new a/c", "new a/d")
     said: list[str] = []
-    found = read_aliases(path, said.append)
-    own = {"qwen3-4b": Alias("QWEN3-4B", "a/b", own=True), "new": Alias("new", "a/c", own=True)}
-    assert found == read_aliases() | own == read_aliases(path)
-    lines = (
-        "line 1: no repository; line 3: '/tmp' is neither OWNER/REPO nor a .gguf file; line 5: new is in line 4 already"
-    )
-    assert said == [f"passed over: {path}, {lines} and 1 more ({names.LINE_IS})"]
-
-
-def test_a_list_that_is_no_text_no_file_or_not_there(tmp_path: Path) -> None:
-    path = tmp_path / "models.txt"
+    own = {"qwen3-4b": Alias("QWEN3-4B", "a/b"), "new": Alias("new", "a/d")}
+    assert read_aliases(path, said.append) == read_aliases() | own == read_aliases(path)
+    lines = "line 1: no repository; line 3: /tmp is neither OWNER/REPO nor a .gguf file"
+    assert said == [f"passed over: {path}, {lines} ({names.LINE_IS})"]
     path.write_bytes(b"\xff\xfe\x00")
-    said: list[str] = []
-    for each in (path, tmp_path, tmp_path / "none.txt"):
-        assert read_aliases(each, said.append) == read_aliases()
-    assert "not UTF-8 text" in said[0] and "cannot read" in said[1] and len(said) == 2
+    with pytest.raises(LacliError, match="not UTF-8 text"):
+        read_aliases(path)
+    assert read_aliases(tmp_path / "none.txt") == read_aliases()
 
 
 def test_a_path_in_a_list_starts_at_the_lists_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,27 +146,21 @@ def test_a_path_in_a_list_starts_at_the_lists_folder(tmp_path: Path, monkeypatch
     [
         ("a/b", HubModel("a/b")),
         ("a/b:Q8_0", HubModel("a/b", "Q8_0")),
-        ("hf:a/b", HubModel("a/b")),
         ("hf:a/b:q4", HubModel("a/b", "q4")),
         ("hf:a/b/c.gguf", HubModel("a/b", file="c.gguf")),
         ("hf:a/b/c/d e.gguf", HubModel("a/b", file="c/d e.gguf")),
         ("Qwen/Qwen2.5-0.5B_x-GGUF:UD-Q4_K_XL", HubModel("Qwen/Qwen2.5-0.5B_x-GGUF", "UD-Q4_K_XL")),
         ("qwen3-4b", HubModel(QWEN, "Q4_K_M")),
-        ("Qwen3-4B", HubModel(QWEN, "Q4_K_M")),
         ("Qwen3-4B:Q8_0", HubModel(QWEN, "Q8_0")),
         ("mine", HubModel("me/mine-GGUF", "Q8_0")),
         ("FILE", HubModel("me/mine-GGUF", file="deep/a.gguf")),
         (PAGE, HubModel("a/b")),
-        (f"{PAGE}/", HubModel("a/b")),
         (f"{PAGE}/tree/main", HubModel("a/b")),
         ("http://www.huggingface.co/a/b?library=x", HubModel("a/b")),
         ("hf.co/a/b:Q8_0", HubModel("a/b", "Q8_0")),
-        ("HuggingFace.co/a/b:Q8_0", HubModel("a/b", "Q8_0")),
         (f"{PAGE}/blob/main/c.gguf", HubModel("a/b", file="c.gguf")),
         (f"{PAGE}/resolve/main/c/d.gguf?download=true", HubModel("a/b", file="c/d.gguf")),
         (f"{PAGE}/blob/main/c%20d%2Bx.gguf", HubModel("a/b", file="c d+x.gguf")),
-        (f"{PAGE}?show_file_info=c-Q8_0.gguf", HubModel("a/b", file="c-Q8_0.gguf")),
-        (f"{PAGE}/tree/main?show_file_info=c%2Fd.gguf#top", HubModel("a/b", file="c/d.gguf")),
     ],
 )
 def test_a_name_or_the_address_of_a_page_is_a_model_of_the_hub(text: str, model: HubModel) -> None:
@@ -246,10 +205,8 @@ def test_an_alias_called_hf_hides_no_name_of_the_hub() -> None:
     [
         *((text, "did you mean") for text in ("qwen3-4", "lama-3.1-8b", "QWEN3", "min")),
         *((text, f"no such model: {text[:80]}") for text in ("zzzz", "a/b/c", "a/b:", "-a/b", "a\0b", "Q" * 5000)),
-        *((f"hf:{text}", "names no model of the hub") for text in ("", "a", "a/b/c", "a/b/c.txt", "a/b:q4/c.gguf")),
-        (f"{PAGE}/tree/refs%2Fpr%2F1", "names no model of the hub"),
-        ("https://example.com/x.gguf", "an address that lacli does not know"),
-        *((text, "MODEL is empty") for text in ("", "  ")),
+        *((f"hf:{text}", "no such model: hf:") for text in ("", "a", "a/b/c", "a/b/c.txt", "a/b:q4/c.gguf")),
+        (f"{PAGE}/tree/refs%2Fpr%2F1", "no such model: "),
         *((f"{alias}:Q8_0", "takes no quant") for alias in ("file", "here")),
     ],
 )
@@ -264,7 +221,7 @@ def test_the_nearest_names_are_offered_and_first_a_file_that_is_here(tmp_path: P
     meant = {"qwen3-4": "qwen3-4b", "lama-3.1-8b": "llama-3.1-8b", "QWEN3": "qwen3-0.6b", "min": "Mine"}
     for text, name in meant.items():
         assert name in refused(text).hint
-    assert "codellama" not in refused("llama3").hint and "llama-2" not in refused("llama3").hint
+    assert "llama-3.2-1b" in refused("llama3").hint
     assert refused("zzzz").hint == "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 
 
@@ -302,7 +259,7 @@ def test_a_quant_chooses_files_as_llama_cpp_does(files: list[str], quant: str, c
         (PARTS[:1], "", f"missing {PARTS[1]} and 1 more", "another quant"),
         (["7b/Q4_K_M.gguf", "x/Q4_K_M.gguf", "Q8_0.gguf"], "", "2 models that are Q4_K_M", "hf:me/model/x/Q4_K_M.gguf"),
         (["a-Q4_K_M.gguf", "mmproj-F16.gguf", *PARTS], "Q5_0", "me/model has no Q5_0", "it has Q4_K_M, Q6_K"),
-        (["model.gguf", "a-Q8_0.gguf"], "Q5_0", "no Q5_0", "it has hf:me/model/model.gguf, hf:me/model/a-Q8_0.gguf"),
+        (["model.gguf", "a-Q8_0.gguf"], "Q5_0", "no Q5_0", "it has model.gguf, Q8_0"),
     ],
 )
 def test_a_quant_that_chooses_nothing_says_what_there_is(files: list[str], quant: str, what: str, hint: str) -> None:
