@@ -29,7 +29,7 @@ INSTALL = "pip install 'lacli[ik]'"
 
 
 def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False, copies: bool = False) -> ModelSettings:
-    """The settings with the engine decided: ik_llama.cpp's where it is installed and can do what is asked.
+    """Return the settings with the engine decided: ik_llama.cpp's where it is installed and can do what is asked.
 
     `strict`: one row and many must have the same bits. `copies`: several copies, or other machines, decode. Raises
     UsageError where `ik` was asked for and cannot be.
@@ -43,7 +43,7 @@ def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False, co
 
 
 def machine_hindrance() -> tuple[str, str] | None:
-    """Why ik_llama.cpp cannot be used on this machine, and what to do; None where it can."""
+    """Return why ik_llama.cpp cannot be used on this machine, and what to do; None if it can."""
     if not version():
         return "needs ik-llama-cpp-python, which is not installed", INSTALL
     if lacking := NEEDED - set(processor().flags):
@@ -52,7 +52,7 @@ def machine_hindrance() -> tuple[str, str] | None:
 
 
 def _hindrance(path: Path, settings: ModelSettings, *, strict: bool, copies: bool) -> tuple[str, str] | None:
-    """Why ik_llama.cpp cannot be used, and what to do; None where it can."""
+    """Return why ik_llama.cpp cannot be used, and what to do; None if it can."""
     if hindrance := machine_hindrance():
         return hindrance
     if strict:

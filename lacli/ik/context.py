@@ -1,4 +1,4 @@
-"""A model and a context of ik_llama.cpp: the second implementation of what the loop needs of an engine."""
+"""A model and a context of ik_llama.cpp: the second implementation of `lacli.context.Context`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library of ik_llama.cpp: the one file that imports its binding, declares what that lacks and hears its log."""
+"""The library of ik_llama.cpp: the one file that imports its binding, declares what that lacks and takes its log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
 
 
 def version() -> str:
-    """The version of ik-llama-cpp-python, empty if it is not installed; nothing of it is imported."""
+    """Return the version of ik-llama-cpp-python without importing it, "" if it is not installed."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -59,5 +59,5 @@ class Library:
 
 @cache
 def library() -> Library:
-    """Start ik_llama.cpp once a process. Raises ImportError where the binding is not there, OSError where it fails."""
+    """Start ik_llama.cpp once a process. Raises ImportError without the binding, OSError if it fails."""
     return Library()

@@ -1,4 +1,4 @@
-"""One llama_context as the loop's engine: batches, logits, the cache's calls, and the memory it takes."""
+"""One llama_context as a `lacli.context.Context`: logits, candidates that a GPU selects, and sequence calls."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class LlamaContext(DecodingContext):
         return parameters
 
     def _candidates(self, count: int) -> Successors | None:
-        """The best of the candidates that the GPU selected of each output row; None where it selects none."""
+        """Return the best of the candidates that the GPU selected of each output row; None if it selects none."""
         if not self._selects_candidates:
             return None
         assert self._batch is not None, "nothing is decoded yet"
@@ -162,7 +162,7 @@ class LlamaContext(DecodingContext):
         return Successors(found.tokens[:, :count], found.logits[:, :count])
 
     def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
-        """The most probable token of each output row: the backend's choice, or by the logits without one."""
+        """Return the most probable token of each output row: the backend's choice, or by the logits without one."""
         if self._samplers and not self._selects_candidates:
             assert self._batch is not None
             rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()

@@ -167,11 +167,11 @@ class DecodingContext(Closing):
         self._interrupted = True
 
     def _candidates(self, count: int) -> Successors | None:
-        """The best tokens of each output row, where the device has selected some; None elsewhere."""
+        """Return the best tokens of each output row if the device has selected some, else None."""
         return None
 
     def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
-        """The most probable token of each output row."""
+        """Return the most probable token of each output row."""
         best: Ints = logits.argmax(axis=1)
         return best
 
@@ -211,7 +211,7 @@ class DecodingContext(Closing):
 
 
 def _struct_over(api: Any, batch: Batch) -> Any:
-    """A llama_batch over the arrays of `batch`, valid while that lives."""
+    """Return a llama_batch over the arrays of `batch`, valid while that lives."""
     pointer = ctypes.POINTER
     return api.llama_batch(
         token=batch.tokens.ctypes.data_as(pointer(api.llama_token)),
@@ -223,7 +223,7 @@ def _struct_over(api: Any, batch: Batch) -> Any:
 
 
 def padded(cells: int) -> int:
-    """The cells that a context of this size gets."""
+    """Return the cells that a context of this size gets."""
     return -(-cells // CONTEXT_PAD) * CONTEXT_PAD
 
 

@@ -133,7 +133,7 @@ def _danger(text: str) -> str:
 
 
 def _complaint(grammar: str, printed: str, logged: str) -> str:
-    """A sentence about a refused grammar.
+    """Return a sentence about a refused grammar.
 
     `printed`: the parser's words on C's stderr: its reason, the text from the fault on, the whole grammar. `logged`:
     the library's error line, for faults found after the parsing.

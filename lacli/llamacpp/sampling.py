@@ -158,12 +158,12 @@ class SamplingSettings:
 
     @property
     def greedy(self) -> bool:
-        """True if the most probable token is always the next one, so that no sampler is needed."""
+        """Whether the most probable token is always the next one, so that no sampler is needed."""
         return not self.temp and all(getattr(self, name) == DEFAULT[name] for name in ALTERS_GREEDY)
 
     @property
     def drawn_seed(self) -> int | None:
-        """The seed that tokens are drawn with, None where none are: at temperature 0 XTC alone draws."""
+        """The seed that tokens are drawn with, None if none are: at temperature 0 XTC alone draws."""
         return self.seed if self.temp or self.xtc_probability else None
 
     @property
@@ -181,7 +181,7 @@ class SamplingSettings:
 
 
 def new_seed() -> int:
-    """A random seed."""
+    """Return a random seed."""
     return randbelow(MOST_SEED + 1)
 
 

@@ -263,7 +263,7 @@ def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -
 
 @dataclass(frozen=True)
 class Capacity:
-    """The size of a context in which several settings decode one after another, or `texts` texts at a time."""
+    """The size of a context in which several settings decode in turn, or `texts` sequences at a time."""
 
     sequences: int
     max_outputs: int
@@ -274,7 +274,7 @@ class Capacity:
 
     @classmethod
     def of(cls, settings: Sequence[DecodeSettings | Capacity]) -> Capacity:
-        """Enough for each of `settings`; they agree on `ordered`, which the model decides."""
+        """Return enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
             sequences=max(each.sequences for each in settings),
             max_outputs=max(each.max_outputs for each in settings),
@@ -285,9 +285,9 @@ class Capacity:
 
     @classmethod
     def for_texts(cls, settings: DecodeSettings, texts: int, batch: int) -> Capacity:
-        """Enough for `texts` texts that decode in common steps of at most `batch` rows."""
+        """Return enough for `texts` sequences that decode in common steps of at most `batch` rows."""
         one = cls.of([settings])
-        # A step of mode auto has a row of each text and shares the others.
+        # A step of mode auto has a row of each sequence and shares the others.
         outputs = max(one.max_outputs, texts) if settings.mode == "auto" else texts * one.max_outputs
         sequences = min(texts * one.sequences, MAX_SEQUENCES)
         return replace(one, sequences=sequences, max_outputs=min(outputs, batch), texts=texts)
@@ -345,7 +345,7 @@ def check_draws(sampling: SamplingSettings) -> None:
 
 
 def _exact(cells: str) -> str:
-    """`cells` if they are exact, and exact ones in the place of the default. Raises UsageError for others."""
+    """Return `cells` if they are exact, and exact ones in the place of the default. Raises UsageError for others."""
     if cells == ModelSettings().cache_type_k:
         return EXACT_CELLS[0]
     if cells not in EXACT_CELLS:
