@@ -28,9 +28,7 @@ F16_BYTES = 2
 
 def running_memory(header: Header) -> int:
     """Bytes of a model's weights and of its cache at the default context; llama.cpp's buffers come on top."""
-    per_layer = header.kv_heads if header.kv_heads[1:] else header.kv_heads * header.layers
-    numbers = sum(per_layer) * (header.key_length + header.value_length)
-    return header.weights + F16_BYTES * numbers * min(header.context, LARGEST_DEFAULT_CONTEXT)
+    return header.weights + F16_BYTES * header.cell_values * min(header.context, LARGEST_DEFAULT_CONTEXT)
 
 
 @dataclass(frozen=True)

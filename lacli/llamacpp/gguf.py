@@ -63,13 +63,12 @@ class Header:
     """A model's facts from all parts of its file; 0, "" or () where the file does not say.
 
     `parameters`: elements of all tensors. `file_type`: Q4_K_M for example; without one, the type of most parameters.
-    `weights`: bytes of the tensors. `size`: bytes of the files. `context`, `sliding_window`: tokens. `heads`,
-    `kv_heads`: one number, or one a layer. `recurrent`: the ssm.* keys.
+    `weights`: bytes of the tensors. `size`: bytes of the files. `context`: tokens. `heads`, `kv_heads`: one number, or
+    one a layer. `cell_values`: numbers in one cell of the KV cache, of all layers.
     """
 
     architecture: str
     name: str
-    size_label: str
     parameters: int
     file_type: str
     weights: int
@@ -79,14 +78,11 @@ class Header:
     embedding: int
     heads: tuple[int, ...]
     kv_heads: tuple[int, ...]
-    key_length: int
-    value_length: int
-    sliding_window: int
+    cell_values: int
     experts: int
     experts_used: int
     vocabulary: int
     template: str
-    recurrent: dict[str, int]
 
 
 def all_parts(name: str) -> list[str]:
@@ -119,31 +115,28 @@ def read_header(path: Path) -> Header:
     files = [read_file(part) for part in parts(path)]
     first, tensors = files[0], [tensor for file in files for tensor in file.tensors]
     architecture = first.text("general.architecture")
-    embedding = first.number(f"{architecture}.embedding_length")
+    layers, embedding = first.number(f"{architecture}.block_count"), first.number(f"{architecture}.embedding_length")
     heads = first.numbers(f"{architecture}.attention.head_count")
-    head_length = embedding // max(heads) if any(heads) else 0
-    state = f"{architecture}.ssm."
+    kv_heads = first.numbers(f"{architecture}.attention.head_count_kv") or heads
+    width = embedding // max(heads) if any(heads) else 0
+    widths = (first.number(f"{architecture}.attention.{name}_length", width) for name in ("key", "value"))
     return Header(
         architecture=architecture,
         name=first.text("general.name"),
-        size_label=first.text("general.size_label"),
         parameters=sum(tensor.elements for tensor in tensors),
         file_type=_file_type(first.number("general.file_type", -1), tensors),
         weights=sum(tensor.size for tensor in tensors),
         size=sum(part.stat().st_size for part in parts(path)),
         context=first.number(f"{architecture}.context_length"),
-        layers=first.number(f"{architecture}.block_count"),
+        layers=layers,
         embedding=embedding,
         heads=heads,
-        kv_heads=first.numbers(f"{architecture}.attention.head_count_kv") or heads,
-        key_length=first.number(f"{architecture}.attention.key_length", head_length),
-        value_length=first.number(f"{architecture}.attention.value_length", head_length),
-        sliding_window=first.number(f"{architecture}.attention.sliding_window"),
+        kv_heads=kv_heads,
+        cell_values=sum(kv_heads) * (1 if kv_heads[1:] else layers) * sum(widths),
         experts=first.number(f"{architecture}.expert_count"),
         experts_used=first.number(f"{architecture}.expert_used_count"),
         vocabulary=first.lengths.get("tokenizer.ggml.tokens", 0),
         template=first.text("tokenizer.chat_template"),
-        recurrent={key.removeprefix(state): first.number(key) for key in first.keys if key.startswith(state)},
     )
 
 

@@ -39,7 +39,6 @@ def test_the_header_says_what_llama_cpp_finds_when_it_loads_the_model(
         assert (header.parameters, header.weights) == (model.parameters, model.size)
         assert (header.context, header.vocabulary) == (model.context, model.vocabulary)
         assert header.template == model.chat_template
-        assert bool(header.recurrent) == bool(model.chain_only)
     assert (header.file_type, header.size) == ("F32", path.stat().st_size)
 
 
@@ -54,17 +53,16 @@ def test_keys_are_what_the_gguf_package_reads() -> None:
     assert header.embedding == value("llama.embedding_length")
     assert header.heads == (value("llama.attention.head_count"),)
     assert header.kv_heads == (value("llama.attention.head_count_kv"),)
-    assert header.key_length == header.embedding // header.heads[0]
+    width = header.embedding // header.heads[0]
+    assert header.cell_values == 2 * width * header.kv_heads[0] * header.layers
     assert header.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
     assert header.weights == sum(int(tensor.n_bytes) for tensor in reader.tensors)
     assert header.file_type == gguf.LlamaFileType(int(str(value("general.file_type")))).name.removeprefix("MOSTLY_")
 
 
-def test_numbers_that_differ_between_layers_and_a_sliding_window_are_read(tmp_path: Path) -> None:
+def test_numbers_that_differ_between_layers_are_read(tmp_path: Path) -> None:
     tiny_models.write_hybrid(tmp_path / "hybrid.gguf")
     assert read_header(tmp_path / "hybrid.gguf").kv_heads == (0, 1)
-    tiny_models.write_gemma_swa(tmp_path / "gemma.gguf")
-    assert read_header(tmp_path / "gemma.gguf").sliding_window == tiny_models.SLIDING_WINDOW
 
 
 def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_path: Path) -> None:
