@@ -24,11 +24,9 @@ from tests.fakes.tiny_models import (
     write_bert,
     write_diffusion,
     write_llama,
-    write_llama_split,
     write_t5,
     write_unknown_architecture,
 )
-from tests.loading import STDLIB_7M, generate, load
 from tests.program import (
     PROGRAM,
     Done,
@@ -69,67 +67,43 @@ ASKED = ("run", "-q", "-p", "hi")
 
 SLIPS = [
     (FAILED, ("run", "-q", "nosuch.gguf", "-p", "hi"), "no such file: nosuch.gguf"),
-    *((USAGE, ("run", "-q", "-p", prompt), "the prompt is empty") for prompt in ("", " ", "\n")),
-    (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
-    (FAILED, (*ASKED, "-sysf", "nosuch.txt"), "cannot read nosuch.txt"),
-    (FAILED, ("run", "-q", "-f", "~nosuch/prompt"), "cannot read ~nosuch/prompt"),
-    (FAILED, ("run", "-q", "-f", "."), "cannot read .: Is a directory"),
-    (FAILED, ("run", "-q", "-p", os.fsdecode(b"caf\xe9")), "-p is not UTF-8"),
-    *((FAILED, (*ASKED, flag, os.fsdecode(b"caf\xe9")), f"{flag} is not UTF-8") for flag in ("-sys", "--stop")),
+    (USAGE, ("run", "-q", "-p", " "), "the prompt is empty"),
     (USAGE, ("run", "-q"), "there is no prompt"),
+    (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
+    (FAILED, (*ASKED, "-sysf", "."), "cannot read .: Is a directory"),
+    *((FAILED, (*ASKED, flag, os.fsdecode(b"caf\xe9")), f"{flag} is not UTF-8") for flag in ("-sys", "--stop")),
     (USAGE, (*ASKED, "--raw", "-sys", "Be brief."), "--raw leaves no place"),
-    (USAGE, (*ASKED, "--raw", "-sysf", "any.txt"), "--raw leaves no place"),
     (USAGE, (*ASKED, "-sys", "Be brief.", "-sysf", "any.txt"), "both given"),
-    *(
-        (USAGE, (*ASKED, flag, str(least - 1)), f"{flag} is {least - 1} ({flag} must be at least {least})")
-        for least, flags in (
-            (0, ("-W", "-G")),
-            (1, ("--lookup-match", "--lookup-draft", "-b")),
-            (2, ("-N",)),
-        )
-        for flag in flags
-    ),
-    *((USAGE, (*ASKED, flag, "-2"), f"lacli: {flag}") for flag in ("-c", "-t", "-tb")),
-    (USAGE, (*ASKED, "-c", "5000000000"), "-c must be at most"),
-    *((USAGE, (*ASKED, flag, "100000"), f"{flag} is 100000 ({flag} must be at most 512)") for flag in ("-t", "-tb")),
-    *((USAGE, (*ASKED, flag, "f17"), f"{flag} f17") for flag in ("-ctk", "-ctv")),
+    (USAGE, (*ASKED, "-N", "1"), "-N is 1 (-N must be at least 2)"),
+    (USAGE, (*ASKED, "-c", "-2"), "lacli: -c"),
+    (USAGE, (*ASKED, "-t", "100000"), "-t is 100000 (-t must be at most 512)"),
     (USAGE, (*ASKED, "-ctk", "f17"), "did you mean f16?"),
-    (USAGE, (*ASKED, "-ctk", "x"), "f16, bf16, q8_0"),
     (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
     (USAGE, (*ASKED, "-n", "many"), "invalid value for '-n'"),
-    (USAGE, (*ASKED, "-n", "-5"), "-n is -5 (-n must be at least -1)"),
-    (USAGE, (*ASKED, "-W", "1.5"), "invalid value for '-W'"),
     (USAGE, (*ASKED, "-ngl", "most"), "-ngl is 'most' (it must be a whole number)"),
     (USAGE, (*ASKED, "--flash-attn=perhaps"), "'on', 'off', 'auto'"),
     (USAGE, (*ASKED, "--mode", "magic"), "'lookahead'"),
     (USAGE, (*ASKED, "--chat-template", "chatlm"), "did you mean chatml?"),
-    (USAGE, ("bench", "--modes", "plan"), "did you mean plain?"),
     (USAGE, ("bench", "--classes", "edits"), "did you mean edit?"),
-    (USAGE, (*ASKED, "--preset", "poem"), "'creative'"),
     (USAGE, (*ASKED, "--colour", "on"), "Possible options: --color"),
-    (USAGE, ("run", "--frobnicate"), "no such option: --frobnicate"),
     (USAGE, ("run", "-p"), "'-p' requires an argument"),
-    (USAGE, ("--frob", "-n"), "no such option: --frob (lacli -h"),
-    (USAGE, ("qwen2.5-0.5b",), "no such command 'qwen2.5-0.5b'"),
-    (FAILED, ("run", "-q", "nosuch.gguf", "hello"), "no such file: nosuch.gguf"),
     (USAGE, ("run", "model.gguf", "hello", "-p", "hi"), "the prompt is given twice"),
     (USAGE, ("run", "model.gguf", "-m", "other.gguf"), "MODEL is model.gguf and -m is other.gguf"),
-    (USAGE, ("show", "-m", "model.gguf", "-hf", "owner/repo"), "-m is model.gguf and -hf is hf:owner/repo"),
     (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "unexpected extra argument(s) (is it?)"),
-    (USAGE, ("run", str(STDLIB_7M), "-5 plus 3"), "no such option: -5"),
     (USAGE, (*ASKED, "-j", __file__), "names a file (--json-schema-file reads it)"),
-    (USAGE, ("-v",), "no such option: -v"),
-    (USAGE, ("check", "--modes", "plain"), "Possible options: --mode"),
-    (USAGE, (*ASKED, "--stop", ""), "--stop is empty"),
     (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
-    (USAGE, ("walk",), "no such command 'walk'"),
-    (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
-    (USAGE, ("delete",), "no such command 'delete'"),
-    (USAGE, ("--frobnicate",), "no such option: --frobnicate"),
-    (USAGE, ("check", "--replicas", "2"), "no such option: --replicas"),
-    (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor -h lists what there is"),
     (USAGE, (*ASKED, "--lora", "x"), "llama-export-lora"),
-    *((USAGE, ("run", "--no-stdin", *dash), "--no-stdin") for dash in (["-p", "-"], ["-f", "-"])),
+    (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
+    (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor -h lists what there is"),
+    (USAGE, ("run", "--no-stdin", "-p", "-"), "--no-stdin"),
+    (USAGE, (*ASKED, "--temp", "nan"), "--temp is nan"),
+    (USAGE, (*ASKED, "--top-p", "1.5"), "--top-p must be at most 1"),
+    (USAGE, (*ASKED, "--mirostat", "2"), "--mirostat draws nothing at --temp 0"),
+    (USAGE, (*ASKED, "-l", "5+inf"), "--logit-bias of token 5"),
+    (USAGE, (*ASKED, "-l", "99999+1"), "--logit-bias names token 99999, and the model has"),
+    (USAGE, (*ASKED, "--grammar", 'root ::= "a"', "-j", "{}"), "--grammar and --json-schema are both given"),
+    (USAGE, (*ASKED, "--grammar", 'root ::= "a'), "the grammar cannot be used: line 1: unexpected end of input"),
+    (USAGE, (*ASKED, "-j", '{"type": "strange"}'), "strange"),
 ]
 """Each: the exit code, what was typed, and words of the line."""
 
@@ -142,15 +116,11 @@ def test_a_slip_on_the_command_line_is_one_line_with_a_hint(code: int, arguments
     assert words in line and len(line) < 300
 
 
-def test_a_path_that_is_no_model_says_what_it_is(tiny: Path, tmp_path: Path) -> None:
-    assert f"{tiny.parent} is a directory (name a file in it: {tiny})" in refused(str(tiny.parent), "-p", "hi")
-    assert "is a directory" in refused(str(tmp_path), "-p", "hi")
+def test_a_path_that_is_no_model_says_what_it_is(tmp_path: Path) -> None:
+    assert "Is a directory" in refused(str(tmp_path), "-p", "hi")
     path = tmp_path / "model.gguf"
-    for content, words in ((b"", "is empty"), (b"Hello, world.\n", "is not a GGUF"), (b"GG", "is not a GGUF file")):
-        path.write_bytes(content)
-        assert f"{path} {words}" in refused(str(path), "-p", "hi")
-    os.mkfifo(tmp_path / "pipe.gguf")
-    assert "is not a regular file" in refused(str(tmp_path / "pipe.gguf"), "-p", "hi")
+    path.write_bytes(b"Hello, world.\n")
+    assert f"{path} is not a GGUF file" in refused(str(path), "-p", "hi")
     if os.geteuid():  # root may read everything
         path.chmod(0)
         assert "Permission denied" in refused(str(path), "-p", "hi")
@@ -158,20 +128,16 @@ def test_a_path_that_is_no_model_says_what_it_is(tiny: Path, tmp_path: Path) -> 
 
 def test_a_prompt_that_is_empty_or_not_utf8_wherever_it_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
-    for blank in ("", " ", "\n"):
-        file.write_text(blank)
-        assert "the prompt is empty" in refused("-f", str(file), code=USAGE)
-    assert "there is no prompt" in refused(code=USAGE, stdin=b"\n \n")
     file.write_bytes("für immer".encode("latin-1"))
     assert "prompt.txt is not UTF-8 text: byte 0xfc at offset 1" in refused("-f", str(file))
-    assert "prompt.txt is not UTF-8" in refused("-p", "hi", "-sysf", str(file))
     assert "standard input is not UTF-8" in refused(stdin=file.read_bytes())
+    assert "there is no prompt" in refused(code=USAGE, stdin=b"\n \n")
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        *("-W 255 -G 0 -N 2", "-W 0 -G 255 -N 2", "-W 0 -G 0 -N 2", "-W 100 -G 155 -N 8", "-b 4294967296"),
+        *("-W 255 -G 0 -N 2", "-W 0 -G 255 -N 2", "-W 0 -G 0 -N 2", "-b 4294967296"),
         *("-N 99999 -b 2999940", "-ngl 99999999999", "-c 1", "-ctk q8_0 -ctv q8_0"),
     ],
 )
@@ -182,7 +148,7 @@ def test_the_largest_sizes_run_and_absurd_ones_are_only_cut(flags: str, tiny: Pa
 def test_a_truncated_model_wherever_it_ends(tiny: Path, tmp_path: Path) -> None:
     raw = tiny.read_bytes()
     path = tmp_path / "truncated.gguf"
-    for length in [4, 5, 8, 16, 23, 24, 30, *range(100, len(raw), len(raw) // 20), len(raw) - 1]:
+    for length in [4, 8, 23, 30, *range(100, len(raw), len(raw) // 10), len(raw) - 1]:
         path.write_bytes(raw[:length])
         assert "fetch it again" in refused(str(path), "-p", "hi"), length
 
@@ -232,23 +198,12 @@ def test_a_model_that_computes_no_numbers_ends_every_mode(numberless: str, mode:
 @pytest.mark.parametrize(
     "command",
     [
-        ["run", "-q", "-p", "hi", "--json"],
-        ["run", "-q", "-p", "hi", "--temp", "1", "--verify", "rejection"],
         ["check", "-q", "-n", "4", "-c", "256"],
-        ["check", "-q", "-n", "4", "-c", "256", "--temp", "1"],
         ["bench", "-q", "-n", "4", "-c", "512", "-r", "1", "--classes", "chat"],
     ],
 )
 def test_no_command_takes_an_answer_without_numbers_for_an_answer(numberless: str, command: list[str]) -> None:
     assert "NaN" in complaint(call(command[0], numberless, *command[1:]))
-
-
-def test_the_api_raises_where_a_model_computes_no_numbers(numberless: str) -> None:
-    with (
-        load(numberless, model_settings=ModelSettings(context=256, threads=1, gpu_layers=0)) as session,
-        pytest.raises(LacliError, match="NaN"),
-    ):
-        generate(session, "hi", max_tokens=4)
 
 
 @pytest.mark.parametrize("mode", ["plain", "auto"])
@@ -280,40 +235,19 @@ def test_a_chat_template_that_is_none(tiny: Path, tmp_path: Path) -> None:
     assert raw.code == 0 and "template" not in raw.err
 
 
-def test_an_unknown_architecture(tmp_path: Path) -> None:
-    path = tmp_path / "unknown.gguf"
-    write_unknown_architecture(path)
-    line = refused(str(path), "-p", "hi")
-    assert "unknown model architecture: 'nonesuch'" in line and "llama-cpp-python" in line
-
-
-def test_a_missing_part_is_named(tmp_path: Path) -> None:
-    first, second = write_llama_split(tmp_path)
-    second.unlink()
-    line = refused(str(first), "-p", "hi")
-    assert second.name in line and str(tmp_path) in line
-    assert "no such file" in refused(str(second), "-p", "hi")
-
-
 @pytest.mark.parametrize(
-    ("write", "kind"),
-    [(write_bert, "an embedding model"), (write_t5, "an encoder"), (write_diffusion, "a diffusion model")],
-    ids=["bert", "t5", "dream"],
+    ("write", "words"),
+    [
+        (write_bert, "model.gguf is an embedding model"),
+        (write_t5, "model.gguf is an encoder"),
+        (write_diffusion, "model.gguf is a diffusion model"),
+        (write_unknown_architecture, "unknown model architecture: 'nonesuch'"),
+    ],
 )
-def test_a_model_of_another_kind(write: Callable[[Path], None], kind: str, tmp_path: Path) -> None:
+def test_a_model_of_another_kind(write: Callable[[Path], None], words: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write(path)
-    assert f"model.gguf is {kind}" in refused(str(path), "-p", "hi")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other file systems want UTF-8 names")
-def test_a_name_that_is_no_text_is_a_name_like_another(tiny: Path, tmp_path: Path) -> None:
-    missing = os.fsencode(tmp_path) + b"/caf\xe9.gguf"
-    assert "no such file" in complaint(run("run", "-q", missing, "-p", "hi"))
-    with open(missing, "wb") as file:
-        file.write(tiny.read_bytes())
-    found = json.loads(run("run", "-q", missing, "-p", "hi", "-n", "2", "--json").out)
-    assert found["predicted_n"] == 2
+    assert words in refused(str(path), "-p", "hi")
 
 
 def test_no_prompt_on_a_terminal_is_wrong_usage() -> None:
@@ -337,7 +271,7 @@ def test_a_closed_standard_input() -> None:
     assert run("run", "-q", "-p", "hi", "-n", "1", program=shell).code == 0
 
 
-@pytest.mark.parametrize("sizes", [(200, 100), (MAX_SEQUENCES, 0), (0, MAX_SEQUENCES), (10**9, 10**9)])
+@pytest.mark.parametrize("sizes", [(200, 100), (10**9, 10**9)])
 def test_more_sequences_than_llama_cpp_has_and_what_would_fit(sizes: tuple[int, int], tiny: Path) -> None:
     line = refused("-W", str(sizes[0]), "-G", str(sizes[1]), "-p", "hi", code=USAGE)
     assert f"llama.cpp has {MAX_SEQUENCES}" in line
@@ -387,15 +321,6 @@ def test_a_closed_stdout_and_a_closed_stderr() -> None:
     assert "cannot write to standard output: it is closed" in complaint(closed)
     mute = run(*asked, program=("sh", "-c", 'exec "$@" 2>&-', "sh", *PROGRAM))
     assert mute == Done(0, call(*asked).out, "")
-
-
-@pytest.mark.parametrize("command", [["list"], ["show"], ["doctor", "--no-test"]], ids=" ".join)
-def test_commands_that_fit_their_text_to_the_terminal_without_a_stdout(command: list[str], tmp_path: Path) -> None:
-    shell = ("sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM)
-    done = run(*command, program=shell, env={"HF_HOME": str(tmp_path)})
-    assert (done.code, done.out) == (1, "")
-    assert "cannot write to standard output: it is closed" in done.err.splitlines()[-1]
-    assert "Traceback" not in done.err
 
 
 def test_a_terminal_that_knows_ascii_only_gets_question_marks(tiny: Path) -> None:
