@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.bench.report import as_json, summary, table
+from lacli.bench.report import as_json, summary
 from lacli.bench.results import Result, results
 from lacli.bench.rounds import Exchange, Rounds, Trial
 from lacli.bench.statistics import paired_ratio
@@ -52,11 +52,6 @@ def lasting(result: Result, *times: float) -> Result:
         for each, factor in zip(result.answered, times, strict=True)
     ]
     return replace(result, answered=tuple(answered))
-
-
-def ahead_of(clock: FakeClock) -> Result:
-    """Lookahead's answers to four prompts of one class."""
-    return next(each for each in results(answers(clock, 4, 60, ["own"], lookups=0)) if each.by.mode == "lookahead")
 
 
 def told(found: Sequence[Result], unfinished: Sequence[str] = (), busy: str = "") -> str:
@@ -121,24 +116,6 @@ def test_what_is_faster_comes_first_with_its_interval_and_its_classes(clock: Fak
         "lookup: 0.50x, slower (0.50x to 0.50x)", "    slower on code (0.50x), edit (0.50x)"
     ]  # fmt: skip
     assert "It takes" not in told(slow) and lines[-1] == "All texts are plain decoding's."
-
-
-def test_an_interval_that_holds_1_cannot_tell(clock: FakeClock) -> None:
-    ahead = ahead_of(clock)
-    plain = replace(lasting(ahead, 1, 1, 1, 1), by=contender(PLAIN, clock)[0], number=0)
-    unsure = lasting(ahead, 0.8, 1.3, 0.9, 0.95)
-    assert unsure.verdict == "cannot tell" and "It takes" in told([plain, unsure])
-    assert re.search(r": cannot tell \(0\.\d\dx to 1\.\d\dx\)\n", told([plain, unsure]))
-    assert lasting(ahead, 0.8, 0.81, 0.8, 0.79).verdict == "faster" and lasting(ahead, 2, 2, 2, 2).verdict == "slower"
-
-
-def test_the_table_shows_every_class_and_mode_in_markdown(clock: FakeClock) -> None:
-    _, found = run(clock, free, PLAIN, LOOKUP, LOOKAHEAD)
-    text = table(found, MACHINE)
-    for words in ("code", "edit", ALL, "plain", "lookup", AHEAD, "toy 1M F32", "a processor"):
-        assert words in text
-    lines = text.split("\n\n")[1].splitlines()
-    assert len({line.count("|") for line in lines}) == 1 and set(lines[1]) <= set("|-:")
 
 
 def test_rows_for_programs_count_what_the_trials_did(clock: FakeClock) -> None:

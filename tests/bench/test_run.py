@@ -13,7 +13,6 @@ from lacli.auto.model_cost import KIND
 from lacli.bench.rounds import Rounds
 from lacli.bench.run import Request
 from lacli.text.records import NAME, Records
-from tests.fakes.tiny_models import write_lfm2
 from tests.program import call, exit_code, finish, on_terminal, start
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
@@ -76,21 +75,6 @@ def test_where_the_time_is_up_before_an_answer_it_is_an_error(monkeypatch: pytes
     monkeypatch.setattr(Rounds, "__iter__", lambda rounds: iter(()))
     done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6")
     assert (done.code, done.out) == (1, "") and "until 6 s are over" in done.err and "6 s were over" in done.err
-
-
-def test_a_hybrid_models_chains_are_measured_and_what_is_not_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lacli.bench.run.COST_S", 0.6)
-    write_lfm2(tmp_path / "hybrid.gguf")
-    file = tmp_path / "mine.jsonl"
-    file.write_text('{"prompt": "one two one two one two"}\n')
-    arguments = ("--prompts", str(file), "-n", "24", "-r", "1", "-o", "json", "--modes", "jacobi,lookup,lookahead,auto")
-    done = call("bench", str(tmp_path / "hybrid.gguf"), *arguments)
-    assert done.code == 0 and "guesses are measured: a hybrid model" in done.err
-    found = json.loads(done.out)
-    assert [row["mode"] for row in found] == ["plain", "jacobi", "lookup", "auto"]
-    assert all(row["tokens"] for row in found)
 
 
 def test_ctrl_c_prints_what_was_finished() -> None:

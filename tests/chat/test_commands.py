@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,27 +139,6 @@ def test_save_replaces_a_chat_of_this_session_and_another_one_only_when_told_aga
             run_in(commands, f"/save {other}")
 
 
-def break_file(file: Path, chat: FakeChat) -> None:
-    file.write_text("{")
-
-
-def refuse_settings(file: Path, chat: FakeChat) -> None:
-    chat.refuses = ChatSettings(max_tokens=5)
-
-
-@pytest.mark.parametrize("spoil", [break_file, refuse_settings])
-def test_a_chat_that_cannot_be_loaded_leaves_all_as_it_was(
-    tmp_path: Path, spoil: Callable[[Path, FakeChat], None]
-) -> None:
-    file, chat = tmp_path / "chat", two_turns()
-    write_chat(file, SavedChat("demo", settings=ChatSettings(max_tokens=5)))
-    spoil(file, chat)
-    before = chat.conversation.as_messages(), chat.settings
-    with pytest.raises(LacliError):
-        run(chat, f"/load {file}")
-    assert (chat.conversation.as_messages(), chat.settings) == before
-
-
 @pytest.mark.parametrize(
     ("argument", "expected"),
     [
@@ -175,21 +153,3 @@ def test_a_chat_that_cannot_be_loaded_leaves_all_as_it_was(
 )
 def test_a_file_is_the_first_word_and_the_rest_is_a_question(argument: str, expected: tuple[str, str]) -> None:
     assert file_and_rest(argument) == expected
-
-
-def test_a_loaded_chat_that_was_otherwise_is_called_so(tmp_path: Path) -> None:
-    file = tmp_path / "chat"
-    strict = ChatSettings(DecodeSettings(strict=True))
-    write_chat(file, SavedChat("qwen", "chatml", "", (Message("user", "open"),), strict, context=4096))
-    with file.open("a") as lines:
-        lines.write("damaged\n{}\n\n")
-    chat = FakeChat()
-    text = run(chat, f"/load {file}").text
-    for words in ("loaded 1 message,", "made with qwen", "chatml", "--strict", "/regen", "of chat are left out: 3, 4",
-                  "made with -c 4096, and this one has 100"):  # fmt: skip
-        assert words in text
-    own = DecodeSettings(), DecodeSettings(strict=True, ordered=True, min_outputs=2)
-    for decode_settings in own:
-        chat.settings = ChatSettings(decode_settings)
-        assert ("--strict" in run(chat, f"/load {file}").text) == (not decode_settings.strict)
-        assert chat.settings.decode_settings == decode_settings, "what was loaded with the model stays"

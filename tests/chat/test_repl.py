@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import signal
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +13,6 @@ import pytest
 from lacli.chat.commands import Commands
 from lacli.chat.conversation import Chat
 from lacli.chat.repl import ChatPlan, Repl, status_line
-from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Message
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import (
@@ -24,18 +20,11 @@ from lacli.errors import (
     LacliError,
     PromptError,
 )
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.stats import Finish
 from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat
 from tests.program import (
-    PROGRAM,
-    SECONDS,
     Done,
     call,
-    environment,
-    exit_code,
-    start,
 )
 
 Line = str | type[BaseException] | BaseException
@@ -162,7 +151,7 @@ def test_ctrl_c_at_the_prompt_is_a_hint_and_twice_in_a_row_leaves(streams: Strea
 
 
 def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(name: str, *, ordinary: bool) -> str:
+    def pressed(name: str) -> str:
         signal.raise_signal(signal.SIGINT)
         return name
 
@@ -171,20 +160,6 @@ def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkey
     assert streams.words == "lacli: stopped\n" and streams.answers == "yes\n"
     with pytest.raises(Interrupted):
         say(FakeChat(), "/read file", "never", interactive=False)
-
-
-def test_an_answer_that_n_has_cut_says_so_and_how_to_go_on(streams: Streams) -> None:
-    limited = ChatSettings(max_tokens=6)
-    for interactive in (True, False):
-        ends: dict[Finish, bool] = {"length": interactive, "eog": False}
-        for ended, told in ends.items():
-            before = streams.words
-            chat = FakeChat(settings=limited, ended=ended)
-            say(chat, "one", interactive=interactive)
-            note = "lacli: the answer was cut after 6 tokens (-n); /set n -1 lifts the limit\n"
-            assert streams.words.removeprefix(before).count(note) == told
-    say(FakeChat(ended="length"), "one")
-    assert streams.words.count("was cut") == 1, "a full context is told otherwise"
 
 
 @pytest.mark.parametrize("numbers", [(212.3, 3.41, 1204, 8192, "lookahead"), (None, None, 5, 10, "plain")])
@@ -213,9 +188,7 @@ def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 """No choice between two tokens of its answer is close, so every mode gives the same one."""
 
-NEXT = "And for a stack?"
 SIZE = 12
-QUICK = ("-n", str(SIZE), "--mode", "lookup")
 
 
 def chat(*arguments: str, lines: list[str], quiet: bool = True, env: dict[str, str] | None = None) -> Done:
@@ -250,46 +223,6 @@ def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Pat
     assert "--commands" not in call("chat", "-q", "-n", "2", stdin=lines).err
 
 
-def test_a_message_of_the_command_line_comes_first_and_is_no_command(tmp_path: Path) -> None:
-    file = tmp_path / "chat.json"
-    done = chat(*QUICK, "-p", QUESTION, lines=[NEXT, f"/save {file}"])
-    assert (done.code, done.out) == (0, chat(*QUICK, lines=[QUESTION, NEXT]).out)
-    assert questions(file) == [QUESTION, NEXT]
-    file.unlink()
-    chat("-n", "1", "--prompt", "/show", lines=[f"/save {file}"])
-    assert read_chat(file).messages[0].content == "/show"
-
-
-def shell(command: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
-    """What a shell makes of a line in which lacli is called."""
-    program = shlex.join(PROGRAM)
-    return subprocess.run(
-        ["/bin/sh", "-c", command.replace("lacli", program, 1)],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
-
-
-def test_ctrl_c_ends_it_where_nobody_types(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    # The answer would take a minute, so it goes on however late Ctrl-C comes.
-    flags = ("-n", "20000", "--ignore-eos", "-c", "20480", "--mode", "plain", "--log", str(log))
-    with start("chat", "-q", *flags, stdin=subprocess.PIPE) as process:
-        assert process.stdin and process.stdout
-        process.stdin.write(f"{QUESTION}\n{QUESTION}\n".encode())
-        process.stdin.flush()
-        begun = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        rest, err = process.communicate(timeout=SECONDS)
-    shown = begun + rest
-    assert (exit_code(process.returncode), err) == (130, b"")
-    assert shown.startswith(b"```python\n") and shown.endswith(b"\n")
-    assert len(questions(log)) == 1
-
-
 def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
     file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
     grammar.write_text('root ::= "a"')
@@ -317,27 +250,6 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
     )
     assert "of 768 tokens used" in larger and "made with -c" not in larger
     assert "made with -c 512, and this one has 256 tokens" in smaller
-
-
-@pytest.mark.parametrize(
-    "saved",
-    [
-        "",
-        SavedChat(settings=ChatSettings(sampling=SamplingSettings(grammar="root ::= ("))),
-        SavedChat(model="/no/such.gguf"),
-        SavedChat(template="nowhere"),
-    ],
-    ids=["empty", "no grammar", "no model", "no template"],
-)
-def test_a_saved_chat_that_cannot_go_on_is_one_line(saved: str | SavedChat, tmp_path: Path) -> None:
-    file = tmp_path / "chat"
-    file.touch()
-    if saved:
-        assert isinstance(saved, SavedChat)
-        write_chat(file, saved)
-    done = chat("--load", str(file), lines=[QUESTION])
-    assert done.code in (1, 2) and done.out == ""
-    assert re.fullmatch(r"lacli: [^\n]{10,}\n", done.err)
 
 
 def test_a_refused_question_stands_in_the_next_line_and_its_files_wait(streams: Streams, tmp_path: Path) -> None:

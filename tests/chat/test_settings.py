@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.chat.settings import (
-    KEYS,
     SETTINGS,
     ChatSettings,
     adjust,
@@ -23,12 +21,11 @@ from lacli.chat.settings import (
     read,
     settings_from_json,
     show,
-    values_of,
 )
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import HUGE, SamplingSettings
 from lacli.options import Option, options_of
-from lacli.settings import MODES, PRESETS, SOURCES, DecodeSettings, decode_settings
+from lacli.settings import MODES, SOURCES, DecodeSettings, decode_settings
 
 DEFAULT = ChatSettings()
 WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
@@ -192,13 +189,6 @@ def test_settings_survive_json_that_every_reader_knows(settings: ChatSettings) -
     assert settings_from_json(json.loads(text)) == settings
 
 
-def test_json_leaves_out_what_the_model_decides_and_may_leave_out_what_is_default() -> None:
-    decided = ChatSettings(DecodeSettings(strict=True, ordered=True, min_outputs=2))
-    assert settings_from_json(decided.json).decode_settings == DecodeSettings(strict=True)
-    found = settings_from_json({"temp": 1, "warmth": 3, "window_init": "random"})
-    assert found == replace(DEFAULT, sampling=SamplingSettings(temp=1.0)) and type(found.sampling.temp) is float
-
-
 @pytest.mark.parametrize(
     ("found", "words"),
     [
@@ -221,15 +211,6 @@ def test_json_that_is_no_settings_is_said_in_one_line(found: object, words: str)
     with pytest.raises(UsageError) as caught:
         settings_from_json(found)
     assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_every_key_that_is_offered_is_taken_and_choices_are_known() -> None:
-    assert {"default", "preset", "W", "temp", "stop", "n", "grammar-file"} <= set(KEYS) and all(KEYS.values())
-    assert values_of("mode") == values_of("--mode") == MODES and values_of("sources") == SOURCES
-    assert values_of("preset") == tuple(PRESETS) and values_of("temp") == values_of("zzz") == ()
-    for setting in SETTINGS.values():
-        for choice in values_of(key_of(setting)):
-            adjust(WARM, key_of(setting), choice)
 
 
 def test_a_setting_that_does_nothing_at_temperature_0_is_called_so() -> None:

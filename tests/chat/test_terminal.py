@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,42 +85,6 @@ def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: Pipe
         assert lines.read() == read
 
 
-@pytest.mark.parametrize(
-    ("body", "read"),
-    [
-        ('printf " and\\nmore\\n" >> "$1"', "text and\nmore"),
-        ("exit 3", "text"),
-        ("printf '\\377' > \"$1\"", "text"),
-    ],
-    ids=["edits", "fails", "writes no text"],
-)
-def test_an_editor_gives_the_line_back(
-    keys: PipeInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, read: str
-) -> None:
-    program, said = tmp_path / "my editor", list[str]()
-    program.write_text(f'#!/bin/sh\nshift\n{body}\ntouch "{tmp_path}/edited"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("VISUAL", f"'{program}' -flag")
-    lines = TerminalLines(Editing(said.append))
-    keys.send_text(f"text{EDITOR}")
-
-    app = lines._session.app
-
-    async def send() -> None:
-        """Press Enter once the editor is over and its text is there."""
-        while lines._in_editor or not app.current_buffer.text:
-            await asyncio.sleep(0)
-        keys.send_text(ENTER)
-
-    def begin() -> None:
-        app.create_background_task(send())
-
-    app.pre_run_callables.append(begin)
-    assert lines.read().startswith(read)
-    assert bool(said) == ("377" in body)
-    assert all("the line was not edited" in sentence for sentence in said)
-
-
 def completed(text: str) -> list[str]:
     """The whole lines that the offers make of a text."""
     found = Commands().get_completions(Document(text), CompleteEvent())
@@ -157,26 +119,3 @@ def test_history_is_kept_for_the_next_chat_and_for_its_owner_alone(keys: PipeInp
         keys.send_text(typed + ENTER)
         assert lines.read() == read
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("kind", ["folder", "loop", "under a file", "device", "pipe"])
-def test_a_history_that_cannot_be_kept_is_said_once(keys: PipeInput, tmp_path: Path, kind: str) -> None:
-    history = tmp_path / "history"
-    match kind:
-        case "folder":
-            history.mkdir()
-        case "under a file":
-            history.write_bytes(b"")
-            history = history / "inner"
-        case "loop":
-            history.symlink_to(history)
-        case "device":
-            history.symlink_to("/dev/full")
-        case "pipe":
-            os.mkfifo(history)
-    said: list[str] = []
-    lines = TerminalLines(Editing(said.append, history))
-    for typed in ("first", UP):
-        keys.send_text(typed + ENTER)
-        assert lines.read() == "first"
-    assert len(said) == 1 and said[0].startswith(f"lines are not kept after this chat: {history}: ")

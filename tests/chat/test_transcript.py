@@ -34,10 +34,6 @@ def line(event: str, **what: Any) -> str:
     return json.dumps({"event": event, **what})
 
 
-def first(**what: Any) -> str:
-    return line("saved", **{"format": "lacli chat", "version": 2, "settings": {}} | what)
-
-
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXT, TEXT, TEXT, st.lists(TEXT, max_size=5), st.integers(-1, 2**32 - 2), st.integers(0, 2**31 - 1))
 def test_what_is_saved_is_read_again(
@@ -89,35 +85,6 @@ def test_a_damaged_line_is_named_and_the_rest_is_read(tmp_path: Path, wrong: byt
     raw = file.read_bytes().split(b"\n")
     file.write_bytes(b"\n".join([*raw[:3], wrong, *raw[3:]]))
     assert read_chat(file) == replace(CHAT, messages=CHAT.messages * 2, damaged=(4,))
-
-
-BROKEN = {
-    "nothing": ("", "line 1"),
-    "words": ("hello", "line 1"),
-    "torn": (first()[:-5], "line 1"),
-    "a list": ("[]", "line 1"),
-    "another kind": ('{"answer": 42}', "line 1"),
-    "no chat": (line("clear"), "line 1"),
-    "another format": (first(format="tar"), '"format" is not "lacli chat"'),
-    "deep": ("[" * 100_000, "no saved chat"),
-    "a newer format": (first(version=3), "use a newer lacli"),
-    "no version": (first(version="1"), "begins no chat"),
-    "a number as system": (first(system=3), '"system" is not a text'),
-    "half a character": (first(system="\ud800"), "line 1"),
-    "no seed": (first(seed=-2), '"seed"'),
-    "no context": (first(context=-1), '"context"'),
-    "a setting out of range": (first(settings={"top_p": 7}), "must be at most 1"),
-}
-
-
-@pytest.mark.parametrize(("text", "words"), BROKEN.values(), ids=BROKEN)
-def test_a_file_that_is_no_chat_gives_one_line_that_says_what_is_wrong(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "chat.json"
-    path.write_text(text)
-    with pytest.raises(LacliError) as caught:
-        read_chat(path)
-    told = str(caught.value)
-    assert words in told and "chat.json" in told and "\n" not in told and caught.value.hint
 
 
 def test_a_chat_is_replaced_at_once_and_keeps_its_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,21 +154,6 @@ def follow(commands: Commands, chat: FakeChat, step: str, saved: Path) -> None:
             command = parse(f"/{step} {argument}".strip())
             assert command
             commands.run(command)
-
-
-def test_a_chat_that_is_cleared_or_left_for_another_stays_in_the_log(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with Log(str(path), pytest.fail) as log:
-        log.update(CHAT)
-        log.begin()
-        assert read_chat(path) == CHAT
-        log.update(replace(CHAT, system="another"))
-    assert read_chat(path).system == "another" and path.read_text("utf-8").count('"saved"') == 2
-    torn = path.read_bytes()[:-5]
-    path.write_bytes(torn)
-    with Log(str(path), pytest.fail) as log:
-        log.update(CHAT)
-    assert path.read_bytes().startswith(torn + b"\n") and read_chat(path).damaged
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -83,14 +81,6 @@ def test_a_replay_has_the_runs_batch_sizes_and_copies_nothing(mode: ModeName) ->
     assert engine.copies == 0
 
 
-def test_accepted_rows_follow_the_sequences_down() -> None:
-    rows = Rows([5, 6, 7, 6, 8], [9, 10, 11, 10, 11], [[0, 1, 2], [1], [1], [2], [2]], [True] * 5)
-    assert accepted_rows(rows, []) == [0]
-    assert accepted_rows(rows, [6, 7]) == [0, 1, 2]
-    with pytest.raises(Mismatch, match="token 9 was accepted 1 deep"):
-        accepted_rows(rows, [9])
-
-
 def test_a_text_that_the_batches_did_not_bring_is_a_mismatch() -> None:
     engine = engine_for("lookup")
     steps = answer(engine, "lookup")
@@ -116,15 +106,3 @@ def test_rows_before_the_input_are_decoded_again_with_it() -> None:
     prompt = [*[1] * 8, 4]
     *_, last = replay(engine, prompt, [[5], text[1:]], text[:2])
     np.testing.assert_array_equal(last, plain_logits(FakeContext(), prompt, text[:2]))
-
-
-def test_a_replay_takes_the_prompts_tokens_and_not_those_of_the_run() -> None:
-    """A wrong token in a far cell, and a batch that begins behind a gap."""
-    engine = engine_for("lookup")
-    steps = answer(engine, "lookup")
-    first, *others = engine.decoded
-    engine.decoded = [replace(first, tokens=[9, *first.tokens[1:]]), *others]
-    np.testing.assert_array_equal(next(replay(engine, PROMPT, steps, [])), plain_logits(FakeContext(), PROMPT, []))
-    engine.decoded = [replace(first, positions=[each + 1 for each in first.positions]), *others]
-    with pytest.raises(Mismatch, match="begins at position 1, and 0 tokens are held"):
-        next(replay(engine, PROMPT, steps, []))

@@ -13,9 +13,7 @@ import pytest
 from lacli.batch import Ints
 from lacli.check.compare import Comparison, Run
 from lacli.llamacpp.context import LlamaContext
-from tests.check.test_compare import run_check
 from tests.fakes.tiny_models import write_lfm2
-from tests.fakes.wrong_contexts import Rounding
 from tests.program import Done, call
 
 
@@ -35,17 +33,6 @@ def test_a_quick_model_has_no_bug(flags: tuple[str, ...]) -> None:
     if "--strict" in flags:
         assert found["strict"] and found["identical"] == 8
         assert (found["flash_attention"], found["cache_type_k"]) == ("on", "q8_0")
-
-
-@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--fail-on-difference"], 3)])
-def test_rounding_fails_a_check_only_where_that_is_asked_for(
-    arguments: list[str], code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounded = run_check(Rounding)
-    monkeypatch.setattr("lacli.check.compare.check", lambda *_, **__: rounded)
-    done = check("-q", *arguments)
-    assert (done.code, done.err) == (code, "")
-    assert f"{rounded.counts.rounding} of 12 texts part from plain decoding's" in done.out
 
 
 def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,18 +66,6 @@ def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
     assert [mode["mode"] for mode in found["modes"]] == modes
     assert (found["answers"], found["bugs"]) == (2 * len(modes), 0)
     assert f"{said}: a hybrid model" in done.err
-
-
-def test_a_person_gets_tables_and_progress_on_stderr() -> None:
-    done = check("--mode", "lookup", "--each", "1", "--temp", "0.5")
-    assert done.code == 0
-    assert "lookup" in done.out and "jacobi:" not in done.out and "1 prompt, at most 24 tokens" in done.out
-    assert "The text is plain decoding's." in done.out
-    assert max(map(len, done.out.splitlines())) <= 100
-    assert "lacli: plain: 1 answer of at most 24 tokens" in done.err
-    assert "seed 7" in done.err
-    assert "\x1b" not in done.out + done.err
-    assert check("--mode", "lookup", "--each", "1", "-q").err == ""
 
 
 def test_ctrl_c_later_shows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,9 @@ from lacli import __version__
 from lacli.batch import Batch
 from lacli.cli.main import COMMANDS
 from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
 from lacli.text.question import read_question
 from tests.fakes.tiny_models import write_llama
-from tests.loading import STDLIB_7M, generate, load
+from tests.loading import STDLIB_7M
 from tests.program import call, exit_code, finish, on_terminal, run, start
 
 QUESTION = "Show me the source code of `json.dumps`."
@@ -152,24 +150,6 @@ def test_the_first_of_several_stop_strings_ends_the_answer(reference: dict[str, 
     assert call("run", "-p", QUESTION, "-n", str(SIZE), "--stop", later, "--stop", sooner).out == printed(found["text"])
 
 
-CONTROLLED = ("--grammar", 'root ::= "one" <|im_start|> "two"')
-"""Makes the 7M model say two words with a control token between them."""
-
-
-@pytest.mark.parametrize("mode", ["plain", "lookahead", "auto"])
-def test_a_stop_string_may_be_the_name_of_a_control_token(mode: str) -> None:
-    found = answer("-p", QUESTION, *CONTROLLED, "--mode", mode, "--stop", "<|im_start|>")
-    assert (found["text"], found["finish_reason"]) == ("one", "stop")
-
-
-def test_a_control_token_of_the_chat_templates_format_ends_an_answer() -> None:
-    settings = ModelSettings(threads=1, gpu_layers=0)
-    with load(model_settings=settings, sampling=SamplingSettings(grammar=CONTROLLED[1]), template="chatml") as session:
-        assert generate(session, QUESTION).text == "one"
-        assert generate(session, QUESTION, raw=True).text == "onetwo"
-        assert generate(session, QUESTION, stops=["<|im_start|>"], raw=True).finish_reason == "stop"
-
-
 def test_json_is_one_flat_object_with_the_promised_keys() -> None:
     done = call("run", "--json", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
     assert done.out.count("\n") == 1
@@ -213,15 +193,6 @@ def test_without_flags_the_mode_is_auto_and_a_size_or_a_preset_means_lookahead(
         assert answer(tiny, *flags.split(), "-p", "hi", "-n", "1")["mode"] == "auto"
 
 
-def test_json_that_was_cut_is_told_under_quiet_too() -> None:
-    schema = ("-q", "-p", "A number.", "-j", '{"type": "integer"}')
-    assert "its JSON may not be complete" in call("run", *schema, "-n", "1").err
-    assert not call("run", "-q", "-p", "A number.", "-n", "1").err
-    long = '{"type": "array", "minItems": 200, "items": {"type": "boolean"}}'
-    full = call("run", "-q", "-p", "Some.", "-c", "256", "-j", long).err
-    assert "context of 256 tokens is full" in full and "its JSON may not be complete" in full
-
-
 SHOWN = ("run", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
 
 
@@ -239,31 +210,8 @@ def test_accepted_tokens_are_coloured_on_a_terminal_and_a_legend_says_which_is_w
     assert 0 < len(ANSWER_COLOUR.findall(quiet)) == quiet.count("\x1b[0m") <= drafted["draft_n_accepted"]
 
 
-def test_no_escape_codes_where_they_are_not_wanted() -> None:
-    for flags, env in (["--show-accepted"], {"NO_COLOR": "1"}), (["--show-accepted"], {"TERM": "dumb"}), (["-q"], {}):
-        assert "\x1b" not in finish(on_terminal(*SHOWN, *flags, env=env)).out
-    assert "\x1b" not in call(*SHOWN, "--show-accepted").out
-    coloured = call(*SHOWN, "-q", "--show-accepted", "--color", "on", env={"NO_COLOR": "1"}).out
-    assert ANSWER_COLOUR.search(coloured) and ESCAPE.sub("", coloured) == call(*SHOWN, "-q").out
-    assert "\x1b" not in finish(on_terminal(*SHOWN, "--show-accepted", "--color", "off")).out
-
-
 ENDLESS = ("run", "-q", "--raw", "-p", "def f(x):", "-c", "16384", "--ignore-eos")
 """An answer that takes half a minute, so it goes on however late Ctrl-C comes."""
-
-
-def test_ctrl_c_on_a_terminal_keeps_the_text_so_far_and_typed_keys_are_no_part_of_it() -> None:
-    terminal = on_terminal(*ENDLESS)
-    terminal.expect(r"\S+")
-    assert not terminal.getecho()
-    terminal.sendintr()
-    first = terminal.after
-    done = finish(terminal)
-    assert done.code == 130
-    assert done.out.endswith("\n") and "Traceback" not in done.out
-    text = (first + done.out).replace("^C", "").strip()
-    whole = answer("--raw", "-p", "def f(x):", "-n", str(SIZE))["text"].strip()
-    assert whole.startswith(text) or text.startswith(whole)
 
 
 @pytest.mark.parametrize(("calls", "tokens"), [(0, 0), (4, 3)], ids=["in the prompt", "in the answer"])
@@ -286,24 +234,6 @@ def test_ctrl_c_leaves_the_object_and_the_report_of_the_part_that_was_answered(
     assert reference["text"].startswith(found["text"])
 
 
-@pytest.mark.parametrize("when", ["loading", "answering"])
-def test_an_interrupt_ends_a_process_with_130_and_no_traceback(when: str) -> None:
-    with start(*ENDLESS, "-v", "--stats") as process:
-        assert process.stdout and process.stderr
-        assert process.stderr.readline()
-        if when == "answering":
-            # The log of the cleared cache is among the last lines before the answer.
-            for line in process.stderr:
-                if b"sched_reserve" in line:
-                    break
-            assert process.stdout.read(1)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert exit_code(process.returncode) == 130
-    assert b"Traceback" not in err and b"ignored" not in err
-    assert not out or out.endswith(b"\n")
-
-
 def test_help_names_the_commands_and_version_is_the_packages() -> None:
     for arguments in (["--help"], ["-h"], []):
         done = call(*arguments)
@@ -323,3 +253,30 @@ def test_help_and_import_load_none_of_the_large_libraries(arguments: list[str]) 
     imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
     assert "lacli" in imported
     assert not imported & {"llama_cpp", "huggingface_hub", "numpy", "rich"}
+
+
+def test_no_escape_codes_where_they_are_not_wanted() -> None:
+    for flags, env in (["--show-accepted"], {"NO_COLOR": "1"}), (["--show-accepted"], {"TERM": "dumb"}), (["-q"], {}):
+        assert "\x1b" not in finish(on_terminal(*SHOWN, *flags, env=env)).out
+    assert "\x1b" not in call(*SHOWN, "--show-accepted").out
+    coloured = call(*SHOWN, "-q", "--show-accepted", "--color", "on", env={"NO_COLOR": "1"}).out
+    assert ANSWER_COLOUR.search(coloured) and ESCAPE.sub("", coloured) == call(*SHOWN, "-q").out
+    assert "\x1b" not in finish(on_terminal(*SHOWN, "--show-accepted", "--color", "off")).out
+
+
+@pytest.mark.parametrize("when", ["loading", "answering"])
+def test_an_interrupt_ends_a_process_with_130_and_no_traceback(when: str) -> None:
+    with start(*ENDLESS, "-v", "--stats") as process:
+        assert process.stdout and process.stderr
+        assert process.stderr.readline()
+        if when == "answering":
+            # The log of the cleared cache is among the last lines before the answer.
+            for line in process.stderr:
+                if b"sched_reserve" in line:
+                    break
+            assert process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert exit_code(process.returncode) == 130
+    assert b"Traceback" not in err and b"ignored" not in err
+    assert not out or out.endswith(b"\n")

@@ -13,7 +13,7 @@ import pytest
 
 from lacli.cli.main import commands
 from lacli.cli.prompt_options import PromptOptions
-from tests.program import Done, call
+from tests.program import call
 
 T = TypeVar("T")
 
@@ -159,17 +159,6 @@ def test_a_variable_of_llama_cpps_is_read_in_its_words(name: str) -> None:
         assert parsed(command, parameter, [], {theirs: word}) == expected, word
 
 
-def test_every_long_spelling_makes_a_variable_which_means_the_same_option_in_every_command() -> None:
-    found: dict[str, str] = {}
-    for name, parameter in EVERY:
-        longs = {f"LACLI_{each[2:].replace('-', '_').upper()}" for each in parameter.opts if each.startswith("--")}
-        assert longs <= {*parameter.envvar}, (name, parameter.opts)
-        assert len(parameter.envvar) == len({*parameter.envvar}), (name, parameter.opts)
-        for variable in parameter.envvar:
-            assert found.setdefault(variable, long_name(parameter)) == long_name(parameter)
-    assert found["LACLI_WINDOW"] == "--window"
-
-
 def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_without_one(tmp_path: Path) -> None:
     (tmp_path / "system").write_text("from the file")
     given = [(), ("-sys", "from the flag"), ("-sysf", str(tmp_path / "system")), ("--raw",)]
@@ -180,16 +169,3 @@ def test_a_system_prompt_of_the_environment_makes_room_for_the_flags_that_go_wit
         "from the file",
         "",
     ]
-
-
-def refused(*arguments: str, **env: str) -> str:
-    done: Done = call(*arguments, env=env)
-    assert (done.code, len(done.err.splitlines())) == (2, 1), done.err
-    return done.err
-
-
-def test_raw_wins_over_a_template_of_the_environment_and_not_over_one_of_the_command_line() -> None:
-    for name in ("LACLI_CHAT_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE"):
-        assert call("run", "-q", "-n", "1", "-p", "hi", "--raw", env={name: "nonesuch"}).code == 0
-    flags = ("--raw", "--chat-template", "chatml")
-    assert "drop one" in refused("run", "-p", "hi", *flags, LACLI_CHAT_TEMPLATE="nonesuch")

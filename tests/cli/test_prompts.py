@@ -17,7 +17,6 @@ import pytest
 from lacli import DecodeSettings, ModelSettings
 from lacli.cli.prompts import Answers
 from lacli.errors import LacliError, OutputError
-from lacli.llamacpp.context import LlamaContext
 from lacli.terminal.screen import Screen
 from tests.loading import generate, load
 from tests.program import Done, call
@@ -147,18 +146,6 @@ def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
     assert path.read_text() == LINES[0]
 
 
-def test_an_error_is_no_answer_and_of_two_lines_the_later_one_counts(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    error = json.dumps({"index": 0, "id": "a", "prompt": "one", "error": "too long"})
-    path.write_text(f"{error}\n{LINES[1]}{LINES[2]}")
-    with Answers(str(path), Screen()) as lines:
-        assert lines.answered == {1, 2}
-        lines.add(ANSWERS[0])
-    path.write_text("".join(LINES) + error + "\n")
-    with Answers(str(path), Screen()) as lines:
-        assert lines.answered == {1, 2}
-
-
 def test_a_full_disk_ends_the_run_and_the_answers_before_it_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,28 +194,6 @@ def test_a_prompt_that_cannot_be_decoded_has_an_error_and_the_others_go_on(tmp_p
         assert len(found[2]["text"]) == 1 and found[2]["predicted_n"] > 0
 
 
-def test_what_ends_the_model_ends_the_run_and_the_answers_before_it_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add, answered = Answers.add, list[int]()
-
-    def failing(*_: object) -> NoReturn:
-        raise LacliError("llama_decode failed (-3)")
-
-    def last(lines: Answers, row: Row) -> None:
-        add(lines, row)
-        answered.append(row["index"])
-        monkeypatch.setattr(LlamaContext, "decode", failing)
-
-    monkeypatch.setattr(Answers, "add", last)
-    out = tmp_path / "out.jsonl"
-    rows = [{"prompt": "one", "max_tokens": 2}, {"prompt": "two", "max_tokens": 90}]
-    done = run(tmp_path, "-o", str(out), "--ignore-eos", "-np", "1", rows=rows)
-    assert (done.code, done.err.splitlines()[-1]) == (1, "lacli: llama_decode failed (-3)")
-    # Which prompt's thread asks first is not certain.
-    assert [row["index"] for row in rows_of(out.read_text())] == answered and len(answered) == 1
-
-
 def test_ctrl_c_leaves_the_answers_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,22 +217,6 @@ def test_ctrl_c_leaves_the_answers_and_the_same_command_goes_on(
     assert texts_of(out.read_text()) == texts_of(run(tmp_path, rows=rows).out)
 
 
-@pytest.mark.parametrize(
-    ("flags", "what"),
-    [
-        (("--prompts", "x", "-p", "y"), "--prompts goes without -p "),
-        (("--prompts", "x", "-f", "y"), "--prompts goes without -f "),
-        (("--prompts", "x", "phi-4", "y"), "--prompts goes without PROMPT "),
-        (("--prompts", "x", "--show-accepted"), "--prompts goes without --show-accepted "),
-        (("-o", "x", "-p", "y"), "-o is for the answers to --prompts (> FILE keeps a single answer)"),
-        (("--prompts", "x", "--raw", "-sys", "y"), "--raw leaves no place for a system prompt"),
-    ],
-)
-def test_flags_that_contradict_each_other_are_refused(flags: tuple[str, ...], what: str) -> None:
-    done = call("run", *flags)
-    assert done.code == 2 and what in done.err and done.out == ""
-
-
 @pytest.mark.parametrize("text", ["def main():\n    pass\n", "[]\n", '{"index": "x"}\n{', "dear diary"])
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes"
@@ -275,3 +224,15 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> No
     with pytest.raises(LacliError, match="has a line that is no answer .give another name"):
         Answers(str(path), Screen())
     assert path.read_text() == text
+
+
+def test_an_error_is_no_answer_and_of_two_lines_the_later_one_counts(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    error = json.dumps({"index": 0, "id": "a", "prompt": "one", "error": "too long"})
+    path.write_text(f"{error}\n{LINES[1]}{LINES[2]}")
+    with Answers(str(path), Screen()) as lines:
+        assert lines.answered == {1, 2}
+        lines.add(ANSWERS[0])
+    path.write_text("".join(LINES) + error + "\n")
+    with Answers(str(path), Screen()) as lines:
+        assert lines.answered == {1, 2}

@@ -61,13 +61,6 @@ def test_the_events_of_a_stream_make_the_answer(client: OpenAI) -> None:
     assert len({event.id for event in events}) == 1
 
 
-def test_a_stop_text_ends_an_answer_before_it(client: OpenAI) -> None:
-    whole = client.completions.create(model="any", prompt="def f(", max_tokens=30).choices[0].text
-    assert ":" in whole
-    cut = client.completions.create(model="any", prompt="def f(", max_tokens=30, stop=":").choices[0]
-    assert cut.text == whole.partition(":")[0] and cut.finish_reason == "stop"
-
-
 def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
     reply = client.completions.create(model="any", prompt=["def f(", "class A"], max_tokens=8, n=2)
     texts = [choice.text for choice in reply.choices]
@@ -75,24 +68,6 @@ def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
     assert texts[0] == texts[1] != texts[2] == texts[3]
     alone = [client.completions.create(model="any", prompt=each, max_tokens=1).usage for each in ("def f(", "class A")]
     assert reply.usage and reply.usage.prompt_tokens == sum(each.prompt_tokens for each in alone if each)
-
-
-def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
-    """Strict, as company would change the rounding of a text otherwise."""
-    settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8)
-    with (
-        lacli.load(STDLIB_7M, threads=1, strict=True) as model,
-        serving(Server(model, settings).app(Access())) as address,
-        OpenAI(base_url=f"{address}/v1", api_key="none") as client,
-    ):
-
-        def texts(seed: int, n: int) -> list[str]:
-            reply = client.completions.create(model="any", prompt="def f(", seed=seed, n=n)
-            return [choice.text for choice in reply.choices]
-
-        together, last = texts(7, 3), 2**32 - 2
-        assert len({*together}) == 3 and together == [*texts(7, 1), *texts(8, 1), *texts(9, 1)]
-        assert texts(last, 2)[1:] == texts(0, 1)
 
 
 def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
@@ -208,3 +183,21 @@ def test_the_docs_say_of_each_parameter_of_the_client_whether_it_is_done(client:
     names = {name for call in (client.chat, client) for name in signature(call.completions.create).parameters}
     names -= {"extra_headers", "extra_query", "extra_body", "timeout"}
     assert len(names) > 30 and not {name for name in names if not re.search(rf"[|,] {name}[ ,;]", docs)}
+
+
+def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
+    """Strict, as company would change the rounding of a text otherwise."""
+    settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8)
+    with (
+        lacli.load(STDLIB_7M, threads=1, strict=True) as model,
+        serving(Server(model, settings).app(Access())) as address,
+        OpenAI(base_url=f"{address}/v1", api_key="none") as client,
+    ):
+
+        def texts(seed: int, n: int) -> list[str]:
+            reply = client.completions.create(model="any", prompt="def f(", seed=seed, n=n)
+            return [choice.text for choice in reply.choices]
+
+        together, last = texts(7, 3), 2**32 - 2
+        assert len({*together}) == 3 and together == [*texts(7, 1), *texts(8, 1), *texts(9, 1)]
+        assert texts(last, 2)[1:] == texts(0, 1)

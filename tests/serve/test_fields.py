@@ -154,18 +154,6 @@ def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:
     assert picture["error"]["code"] == 400
 
 
-def test_probabilities_may_be_those_of_the_draw(address: str) -> None:
-    body = {"prompt": "Today", "n_predict": 4, "n_probs": 5, "post_sampling_probs": True}
-    for more in ({"temperature": 1.0, "seed": 3}, {}):
-        for each in post(f"{address}/completion", {**body, **more})["completion_probabilities"]:
-            best = [entry["prob"] for entry in each["top_probs"]]
-            assert 0 < each["prob"] <= max(best) and best == sorted(best, reverse=True)
-            if len(best) < 5:
-                assert sum(best) == pytest.approx(1)
-            if not more:
-                assert best == [1]
-
-
 def test_null_is_as_if_a_field_were_left_out(address: str) -> None:
     body = {"messages": QUESTION, "max_tokens": 3}
     nothing = dict.fromkeys(("n", "stream", "tools", "parallel_tool_calls", "stop", "top_logprobs"))
@@ -197,25 +185,6 @@ def test_scripts_of_named_pages_may_ask(closed: str, origin: str, may: bool) -> 
     wanted = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     _, headers = asked(closed, "OPTIONS", "/v1/chat/completions", **wanted)
     assert (dict(headers).get("access-control-allow-origin") == origin) == may
-
-
-def test_a_system_prompt_of_the_server_and_variables_of_a_request_are_in_the_prompt(model: lacli.Model) -> None:
-    source = "{% for message in messages %}{{ message.role }}:{{ message.content }};{% endfor %}{{ mood }}"
-    with lacli.load(STDLIB_7M, threads=1, template=source, template_variables={"mood": "calm"}) as own:
-        settings = ServeSettings(NAME, SamplingSettings(), system="Be brief.")
-        with serving(Server(own, settings).app(Access())) as address:
-
-            def prompt(*messages: dict[str, str], **more: Any) -> str:
-                body = {"messages": [*messages, *QUESTION], **more}
-                return str(post(f"{address}/apply-template", body)["prompt"])
-
-            question = f"user:{QUESTION[0]['content']};"
-            assert prompt() == f"system:Be brief.;{question}calm"
-            for role in ("system", "developer"):
-                assert prompt({"role": role, "content": "Own."}) == f"system:Own.;{question}calm"
-            assert prompt(chat_template_kwargs={"mood": "wild"}).endswith(";wild")
-            refused = post(f"{address}/apply-template", {"messages": QUESTION, "chat_template_kwargs": {"messages": 1}})
-            assert refused["error"]["code"] == 400 and "chat_template_kwargs cannot set" in refused["error"]["message"]
 
 
 def test_a_window_of_a_request_is_at_most_the_loaded_one() -> None:
@@ -251,9 +220,3 @@ def test_a_field_is_taken_refused_or_named_in_the_log_once(address: str, caplog:
     ):
         error = post(url, {**body, **refused})["error"]
         assert error["code"] == 400 and f"{[*refused][0]} is not offered" in error["message"]
-
-
-def test_what_of_a_schema_is_not_enforced_is_in_the_log(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    schema = {"type": "array", "uniqueItems": True}
-    assert post(f"{address}/completion", {"prompt": "x", "n_predict": 2, "json_schema": schema})["content"]
-    assert "uniqueItems" in caplog.text

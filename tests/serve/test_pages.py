@@ -18,7 +18,7 @@ from lacli.serve.app import Server, ServeSettings
 from lacli.serve.pages import FILES, FOLDER, HEADERS
 from lacli.serve.run import Access
 from tests.serve.conftest import NAME, serving
-from tests.serve.test_app import QUESTION, post
+from tests.serve.test_app import QUESTION
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -70,17 +70,6 @@ def test_events_tell_of_their_steps_where_that_is_asked_for(client: OpenAI) -> N
     taken = [step for step in steps if "rows" in step]
     assert sum(step["tokens"] for step in taken) == told[-1]["timings"]["predicted_n"]
     assert all(step["rows"] >= step["tokens"] and step["ms"] > 0 for step in taken)
-
-
-def test_a_plain_answer_is_the_same_text_a_token_a_step(address: str) -> None:
-    prompt = "def f(a, b):\n    return a\n" * 4
-    found = {
-        mode: post(f"{address}/completion", {"prompt": prompt, "n_predict": 30, "mode": mode})
-        for mode in ("plain", "auto")
-    }
-    assert found["plain"]["content"] == found["auto"]["content"]
-    assert found["plain"]["timings"]["draft_n"] == 0
-    assert "mode auto" in post(f"{address}/completion", {"prompt": "a", "mode": "lookup"})["error"]["message"]
 
 
 @pytest.fixture(scope="module")
@@ -142,15 +131,3 @@ def test_a_hostile_answer_is_text(page: Page) -> None:
     assert answer.text_content() == HOSTILE
     assert answer.locator("script, img, a, b, i").count() == 0
     assert answer.locator(".token.suffix").count() > 0
-
-
-def test_a_key_is_asked_for_until_it_is_right(browser: Browser, locked: str) -> None:
-    page = browser.new_page()
-    page.goto(locked)
-    for key in ("wrong", KEY):
-        page.get_by_role("textbox", name="Key").fill(key)
-        page.keyboard.press("Enter")
-        if key == "wrong":
-            page.get_by_text("That key was refused.").wait_for()
-    page.get_by_text(NAME, exact=True).wait_for()
-    page.close()

@@ -22,18 +22,6 @@ from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import Access, access_for, open_sockets, read_keys
 from tests.serve.conftest import NAME, serving
 
-HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-BODY = b'{"prompt": "def f(", "max_tokens": 40, "stream": true}'
-ASKED = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
-
-
-def until(client: socket.socket, end: bytes) -> bytes:
-    """What comes up to `end`, or to the end of the connection."""
-    found = b""
-    while not found.endswith(end) and (more := client.recv(4096)):
-        found += more
-    return found
-
 
 def connected(address: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=3)
@@ -45,35 +33,8 @@ def test_a_connection_without_a_request_is_closed(address: str, monkeypatch: pyt
         assert client.recv(1) == b""
 
 
-def test_an_answer_may_take_longer_than_headers(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with connected(address) as client:
-        client.sendall(HEALTH)
-        assert b" 200 " in until(client, b"}")
-        monkeypatch.setattr(run, "HEADERS_S", 0.0)
-        client.sendall(ASKED)
-        assert b"data: [DONE]" in until(client, b"0\r\n\r\n")
-
-
 def app_for(model: lacli.Model, access: Access) -> Any:
     return Server(model, ServeSettings(NAME, SamplingSettings())).app(access)
-
-
-def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, tmp_path: Path) -> None:
-    if not (openssl := which("openssl")):
-        pytest.skip("openssl makes the certificate")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
-    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
-    made = [openssl, "req", "-x509", *curve, *name, "-out", str(cert), "-keyout", str(key)]
-    subprocess.run(made, check=True, capture_output=True)
-    trusting = ssl.create_default_context(cafile=str(cert))
-    with (
-        serving(app_for(model, Access()), ssl_certfile=str(cert), ssl_keyfile=str(key)) as address,
-        urlopen(f"{address}/health", context=trusting) as reply,
-    ):
-        assert reply.status == 200
-    with pytest.raises(LacliError, match="cannot serve"):
-        run.serve(run.Listener(app_for(model, Access()), ssl_certfile=str(key), ssl_keyfile=str(cert)), [])
 
 
 @pytest.mark.parametrize(("host", "hint"), [("nowhere.invalid", "all its addresses"), ("127.0.0.1", "--port 0")])
@@ -145,3 +106,21 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
         file.unlink() if text is None else file.write_text(text)
         with pytest.raises(LacliError, match="a key a line"):
             read_keys(str(file))
+
+
+def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, tmp_path: Path) -> None:
+    if not (openssl := which("openssl")):
+        pytest.skip("openssl makes the certificate")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
+    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    made = [openssl, "req", "-x509", *curve, *name, "-out", str(cert), "-keyout", str(key)]
+    subprocess.run(made, check=True, capture_output=True)
+    trusting = ssl.create_default_context(cafile=str(cert))
+    with (
+        serving(app_for(model, Access()), ssl_certfile=str(cert), ssl_keyfile=str(key)) as address,
+        urlopen(f"{address}/health", context=trusting) as reply,
+    ):
+        assert reply.status == 200
+    with pytest.raises(LacliError, match="cannot serve"):
+        run.serve(run.Listener(app_for(model, Access()), ssl_certfile=str(key), ssl_keyfile=str(cert)), [])
