@@ -190,7 +190,7 @@ def read_file(path: Path) -> GgufFile:
     except OSError as error:
         raise ModelLoadError(f"cannot read {path.name}: {reason_of(error)}", DAMAGED) from error
     except BROKEN as error:
-        raise ModelLoadError(f"cannot read {path.name}: it is no GGUF file", DAMAGED) from error
+        raise ModelLoadError(f"cannot read {path.name}: it is no whole GGUF file", DAMAGED) from error
     there, whole = path.stat().st_size, max((tensor.end for tensor in found.tensors), default=0)
     if there < whole:
         raise ModelLoadError(f"{path.name} has {there:,} of its {whole:,} bytes", DAMAGED)

@@ -232,17 +232,6 @@ def test_with_a_grammar_llama_cpp_draws_again_among_what_it_allows(
     assert 0 < again < 40
 
 
-@pytest.mark.parametrize(
-    "settings", [WARM, replace(WARM, xtc_probability=0.5), replace(WARM, mirostat=2), replace(WARM, grammar=GRAMMAR)]
-)
-def test_begin_starts_anew(model: LlamaModel, logits: Floats, settings: SamplingSettings) -> None:
-    with LlamaSampler(model, settings) as sampler:
-        sampler.begin([])
-        first = sampler.draw(logits), sampler.draw(logits)
-        sampler.begin([])
-        assert (sampler.draw(logits), sampler.draw(logits)) == first
-
-
 def test_the_distribution_with_a_grammar_is_that_of_the_draws(model: LlamaModel) -> None:
     settings = replace(WARM, top_k=6, min_p=0.0, grammar='root ::= [a-z "=()]+')
     logits = np.full(model.vocabulary, -5.0, np.float32)
