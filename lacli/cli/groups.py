@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
-from lacli.cli.environment import setting
+from lacli.cli.environment import setting, yes_or_no
 from lacli.options import Option, options_of
 
 
@@ -40,13 +40,18 @@ def parameters_of(settings: type[Any], default: Any = None, *, only: tuple[str, 
     ]
 
 
+def group_of(settings: type[Any]) -> Table:
+    """Return the options of a settings class as a group."""
+    return Table(tuple(parameters_of(settings, settings())), lambda **values: settings(**given(settings, values)))
+
+
 def _parameter(each: Option, default: Any) -> Parameter:
     """Return a setting's Typer option."""
     flags, kind, shown = each.flags, each.kind, each.shown or False
     if each.repeated or each.read or not each.variable:
         kind, default = (list[str] if each.repeated else str), None
     elif default is True:
-        flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}",)
+        flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}", *flags[1:])
     elif default is None and not shown:
         shown = str(each.default) if each.default else False
     declared = (setting if each.variable else typer.Option)(
@@ -54,7 +59,7 @@ def _parameter(each: Option, default: Any) -> Parameter:
         help=each.help,
         metavar=each.metavar,
         show_default=shown or (default is not None and default != "" and default is not False),
-        parser=None if each.repeated else each.read,
+        parser=yes_or_no if kind is bool else None if each.repeated else each.read,
     )
     return option(each.name, Annotated[kind if default is not None else kind | None, declared], default)
 

@@ -6,116 +6,91 @@ import logging
 import re
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
 
 from lacli.cli import options
 from lacli.cli.chat import ANSWERING
-from lacli.cli.environment import setting, variable_of, yes_or_no
-from lacli.cli.groups import typed, with_groups
+from lacli.cli.groups import group_of, with_groups
 from lacli.cli.prompt_options import PromptOptions
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.options import check, option
 from lacli.settings import DecodeSettings
 from lacli.text.format import counted
 
-KEYS = ("api_key", "api_key_file", "no_auth")
-"""Options of a server's keys: one that is typed replaces those of the environment."""
 
-Host = Annotated[
-    str,
-    setting("--host", metavar="ADDRESS",
-            help="Address to listen on, several with commas, or unix:PATH for a socket file alone."),
-]  # fmt: skip
-Port = Annotated[int, setting("--port", min=0, max=65535, help="Port. 0 takes a free one.")]
-Parallel = Annotated[
-    int | None,
-    setting("-np", "--parallel", min=1, show_default="4, or 1 with --strict",
-            help="Answers decoded at a time. They share the context of -c."),
-]  # fmt: skip
-Drain = Annotated[
-    float,
-    setting("--drain", min=0, help="Seconds that running answers have when the server ends."),
-]
-Alias = Annotated[
-    str,
-    setting("-a", "--alias", show_default="the file's",
-            help="Comma-separated names; replies carry the first in alphabetical order."),
-]  # fmt: skip
-Tags = Annotated[str, setting("--tags", show_default=False, help="Words beside the name, with commas.")]
-Slots = Annotated[bool, setting("--slots/--no-slots", parser=yes_or_no, help="Answer GET /slots.")]
-Metrics = Annotated[bool, setting("--metrics/--no-metrics", parser=yes_or_no, help="Answer GET /metrics.")]
-Measure = Annotated[
-    bool,
-    setting("--measure/--no-measure",
-            help="Measure once, for some seconds, what steps of a new model cost here."),
-]  # fmt: skip
-Page = Annotated[bool, setting("--ui/--no-ui", parser=yes_or_no, help="Show the page at /.")]
-Cors = Annotated[
-    str,
-    setting("--cors-origins", "--cors", metavar="ORIGINS", show_default=False,
-            help="Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *."),
-]  # fmt: skip
+@dataclass(frozen=True)
+class ServerOptions:
+    """How the server is reached and what it shows."""
 
+    host: str = option(
+        "127.0.0.1",
+        "Address to listen on, several with commas, or unix:PATH for a socket file alone.",
+        metavar="ADDRESS",
+    )
+    port: int = option(8080, "Port. 0 takes a free one.", least=0, most=65535)
+    parallel: int = option(
+        0,
+        "Answers decoded at a time. They share the context of -c.",
+        *("-np", "--parallel"),
+        least=0,
+        shown="4, or 1 with --strict",
+    )
+    drain: float = option(10.0, "Seconds that running answers have when the server ends.", least=0)
+    alias: str = option(
+        "",
+        "Comma-separated names; replies carry the first in alphabetical order.",
+        *("-a", "--alias"),
+        shown="the file's",
+    )
+    api_key: tuple[str, ...] = option(
+        (), "Ask for this key, or one of several with commas.", metavar="KEY", repeated=True
+    )
+    api_key_file: str = option("", "Keys, one a line.", metavar="FILE")
+    no_auth: bool = option(False, "Let everybody in who reaches the address.")
+    ssl_cert_file: str = option("", "Certificate in PEM, for https.", metavar="FILE")
+    ssl_key_file: str = option("", "Its private key.", metavar="FILE")
+    tags: str = option("", "Words beside the name, with commas.")
+    slots: bool = option(True, "Answer GET /slots.")
+    metrics: bool = option(True, "Answer GET /metrics.")
+    ui: bool = option(True, "Show the page at /.")
+    cors_origins: str = option(
+        "",
+        "Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *.",
+        *("--cors-origins", "--cors"),
+        metavar="ORIGINS",
+    )
+    measure: bool = option(True, "Measure once, for some seconds, what steps of a new model cost here.")
 
-def _unless_typed(context: typer.Context, parameter: typer.CallbackParam, given: Any) -> Any:
-    """What is given of keys; the environment's makes room for what is typed, which is processed first."""
-    is_replaced = variable_of(context, parameter) and typed(context).intersection(KEYS)
-    return parameter.get_default(context) if is_replaced else given
+    def __post_init__(self) -> None:
+        check(self)
+        if bool(self.ssl_cert_file) != bool(self.ssl_key_file):
+            raise UsageError("https needs a certificate and its key", "give --ssl-cert-file and --ssl-key-file")
 
+    @property
+    def keys(self) -> list[str]:
+        """All API keys. Raises UsageError for an empty one: a variable that is not set."""
+        from lacli.serve.run import read_keys
 
-ApiKey = Annotated[
-    list[str] | None,
-    setting("--api-key", metavar="KEY", show_default=False, callback=_unless_typed,
-            help="Ask for this key, or one of several with commas."),
-]  # fmt: skip
-ApiKeyFile = Annotated[
-    str | None,
-    setting("--api-key-file", metavar="FILE", show_default=False, callback=_unless_typed,
-            help="Keys, one a line."),
-]  # fmt: skip
-NoAuth = Annotated[
-    bool,
-    setting("--no-auth", callback=_unless_typed,
-            help="Let everybody in who reaches the address."),
-]  # fmt: skip
-SslCertFile = Annotated[
-    str,
-    setting("--ssl-cert-file", metavar="FILE", show_default=False,
-            help="Certificate in PEM, for https."),
-]  # fmt: skip
-SslKeyFile = Annotated[str, setting("--ssl-key-file", metavar="FILE", show_default=False, help="Its private key.")]
+        keys = [key.strip() for text in self.api_key for key in text.split(",")]
+        if not all(keys):
+            raise UsageError("--api-key is empty", "give a key, or leave it out")
+        return [*keys, *(read_keys(self.api_key_file) if self.api_key_file else ())]
 
 
-@with_groups(asked=options.model_name, **ANSWERING)
+@with_groups(asked=options.model_name, own=group_of(ServerOptions), **ANSWERING)
 def serve(
     asked: str,
-    host: Host = "127.0.0.1",
-    port: Port = 8080,
-    parallel: Parallel = None,
-    drain: Drain = 10,
-    alias: Alias = "",
-    api_key: ApiKey = None,
-    api_key_file: ApiKeyFile = None,
-    no_auth: NoAuth = False,
-    ssl_cert_file: SslCertFile = "",
-    ssl_key_file: SslKeyFile = "",
-    tags: Tags = "",
-    slots: Slots = True,
-    metrics: Metrics = True,
-    ui: Page = True,
-    cors_origins: Cors = "",
     *,
+    own: ServerOptions,
     prompt_options: PromptOptions,
     decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     model_settings: ModelSettings,
     copies: ReplicaSettings,
     offline: options.Offline = False,
-    measure: Measure = True,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
@@ -138,13 +113,10 @@ def serve(
     from lacli.text.records import state_file
 
     screen = Screen(color=color, quiet=quiet)
-    hosts, keys = _checked_hosts(host), _keys(api_key or (), api_key_file)
-    access = run.access_for(hosts, keys, _names(cors_origins), no_auth=no_auth)
-    if bool(ssl_cert_file) != bool(ssl_key_file):
-        raise UsageError("https needs a certificate and its key", "give --ssl-cert-file and --ssl-key-file")
-    run.check_files(*filter(None, (ssl_cert_file, ssl_key_file)))
+    hosts, keys = _checked_hosts(own.host), own.keys
+    access = run.access_for(hosts, keys, _names(own.cors_origins), no_auth=own.no_auth)
     in_file = hosts[0].startswith(run.UNIX)
-    listening = [] if in_file else run.open_sockets(hosts, port)
+    listening = [] if in_file else run.open_sockets(hosts, own.port)
     path = options.model_path(asked, screen, offline)
     with ExitStack() as stack:
         for each in listening:
@@ -158,19 +130,19 @@ def serve(
                 template=prompt_options.template,
                 template_variables=prompt_options.variables,
                 replicas=copies,
-                texts=parallel or (1 if decode_settings.strict else PARALLEL),
-                often_alone=not parallel,
+                texts=own.parallel or (1 if decode_settings.strict else PARALLEL),
+                often_alone=not own.parallel,
                 verbose=verbose,
                 loading=loading,
             )
         session.use_known(state_file())
-        if measure and session.texts > 1 and session.settings.mode == "auto" and session.wants_cost:
+        if own.measure and session.texts > 1 and session.settings.mode == "auto" and session.wants_cost:
             screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
             session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
         screen.notes(session.notes, session.warnings)
         with Model(session, sampling) as model:
             # A client may ask for the name that the model was started by.
-            names = sorted(_names(alias)) or [path.stem, *([asked] if not Path(asked).exists() else [])]
+            names = sorted(_names(own.alias)) or [path.stem, *([asked] if not Path(asked).exists() else [])]
             settings = app.ServeSettings(
                 names[0],
                 sampling,
@@ -178,24 +150,24 @@ def serve(
                 prompt_options.max_tokens,
                 prompt_options.stops,
                 aliases=tuple(names),
-                tags=tuple(sorted(_names(tags))),
-                slots=slots,
-                metrics=metrics,
-                page=ui,
+                tags=tuple(sorted(_names(own.tags))),
+                slots=own.slots,
+                metrics=own.metrics,
+                page=own.ui,
                 verbose=verbose,
             )
-            scheme = "https" if ssl_cert_file else "http"
+            scheme = "https" if own.ssl_cert_file else "http"
             ports = [each.getsockname()[1] for each in listening]
             places = [_address(scheme, *each) for each in zip(hosts, ports, strict=False)] or hosts
             asking = f", for {counted(len(keys), 'key')}" if keys else ""
             told = f"{settings.name} answers at {' and '.join(places)}, {session.texts} at a time{asking}"
             server = run.Listener(
                 app.Server(model, settings).app(access),
-                drain_s=drain,
+                drain_s=own.drain,
                 begun=lambda: screen.warn(f"{told}; Ctrl-C ends it"),
                 uds=hosts[0].removeprefix(run.UNIX) if in_file else None,
-                ssl_certfile=ssl_cert_file or None,
-                ssl_keyfile=ssl_key_file or None,
+                ssl_certfile=own.ssl_cert_file or None,
+                ssl_keyfile=own.ssl_key_file or None,
             )
             run.log_to(sys.stderr, logging.WARNING if quiet else logging.INFO)
             run.serve(server, listening or None)
@@ -217,16 +189,6 @@ def _checked_hosts(text: str) -> list[str]:
         if not host.startswith("unix:") and ("/" in host or re.fullmatch(r"[^:]*:\d+", host)):
             raise UsageError(f"--host {host} is no address", "write --host 0.0.0.0 or a name; --port takes the port")
     return hosts
-
-
-def _keys(given: list[str] | tuple[()], file: str | None) -> list[str]:
-    """Return all API keys. Raises UsageError for an empty one: a variable that is not set."""
-    from lacli.serve.run import read_keys
-
-    keys = [key.strip() for text in given for key in text.split(",")]
-    if not all(keys):
-        raise UsageError("--api-key is empty", "give a key, or leave it out")
-    return [*keys, *(read_keys(file) if file else ())]
 
 
 def _address(scheme: str, host: str, port: int) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import hmac
 import logging
-import os
 import signal
 import socket
 import sys
@@ -189,13 +188,6 @@ def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
         found.append(bound)
         port = bound.getsockname()[1]
     return found
-
-
-def check_files(*paths: str) -> None:
-    """Raise LacliError for a file that cannot be read: uvicorn reads it when the model is loaded."""
-    for path in paths:
-        if not os.access(path, os.R_OK):
-            raise LacliError(f"cannot read {path}", "give a certificate and its key in PEM")
 
 
 class Listener(uvicorn.Server):
