@@ -143,7 +143,7 @@ THEIRS = {
     "template.jinja": (("run", "--chat-template", "./template.jinja", "-p", "hi", *FEW),),
     "prompts.jsonl": (("bench", "--prompts", "prompts.jsonl", "--modes", "lookup", "--each", "1", "-r", "1", *FEW),),
 }
-"""Files that users write, and name: a pipe in the place of one is waited for, as they want."""
+"""Files that users write, and name."""
 
 CONTENTS = {
     "config/lacli/models.txt": f"mine {STDLIB_7M}\n",
@@ -186,15 +186,15 @@ def garbled_file(random: Random, folder: Path) -> Run:
     shutil.copytree(folder.parent / "furnished", folder, symlinks=True, dirs_exist_ok=True)
     name, runs = random.choice([*OURS.items(), *THEIRS.items()])
     (path,) = folder.glob(name)
-    garble(path, random, pipe=name in OURS)
+    garble(path, random)
     return Run(random.choice(runs), b"hi\n/load saved.json\nhi\n")
 
 
-def garble(path: Path, random: Random, *, pipe: bool) -> None:
-    """Damage a file. pipe: a pipe may lie in its place."""
+def garble(path: Path, random: Random) -> None:
+    """Damage a file."""
     raw = path.read_bytes()
     at = random.randrange(len(raw))
-    match random.choice(("cut", "flip", "noise", "value", "value", "zeros", "deep", "twice", "folder", "zero", "pipe")):
+    match random.choice(("cut", "flip", "noise", "value", "value", "zeros", "deep", "twice", "folder", "zero")):
         case "cut":
             path.write_bytes(raw[:at])
         case "flip":
@@ -218,9 +218,6 @@ def garble(path: Path, random: Random, *, pipe: bool) -> None:
         case "zero":
             path.unlink()
             path.symlink_to("/dev/zero")
-        case "pipe" if pipe:
-            path.unlink()
-            os.mkfifo(path)
 
 
 KINDS: dict[str, Kind] = {"flags": odd_flags, "files": garbled_file}

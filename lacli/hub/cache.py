@@ -28,6 +28,7 @@ from lacli.hub.names import (
     with_quant,
 )
 from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
+from lacli.text.files import read_file
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo
@@ -174,22 +175,26 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
 
 def _snapshots(repository: str) -> list[Path]:
     """The folders of a repository's commits, the one that `main` names first, then the one written last."""
-    folder = repository_folder(repository)
+    newest = _newest(repository)
     try:
-        newest = (folder / "refs" / "main").read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        newest = ""
-    try:
-        found = [path for path in folder.glob("snapshots/*") if path.is_dir()]
+        found = [path for path in repository_folder(repository).glob("snapshots/*") if path.is_dir()]
     except PermissionError:
         return []
     return sorted(found, key=lambda path: (path.name != newest, -path.stat().st_mtime))
 
 
+def _newest(repository: str) -> str:
+    """The commit that `main` names, "" if that is not known."""
+    try:
+        return read_file(repository_folder(repository) / "refs" / "main").decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def remember_newest(repository: str, commit: str) -> None:
     """Make `commit` the newest one, as the library does after asking for `main`."""
-    main = repository_folder(repository) / "refs" / "main"
-    if not main.exists() or main.read_text() != commit:  # a cache that is up to date may be read-only
+    if _newest(repository) != commit:  # a cache that is up to date may be read-only
+        main = repository_folder(repository) / "refs" / "main"
         main.parent.mkdir(parents=True, exist_ok=True)
         main.write_text(commit)
 

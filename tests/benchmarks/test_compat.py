@@ -29,15 +29,6 @@ def test_every_test_stands_in_one_list() -> None:
     assert "cors_options (CORS by default" in lists[LEFT_OUT]
 
 
-def test_cases_of_a_function_are_counted() -> None:
-    theirs = {f"test_a.py::test_b[{case}]": {"outcome": "passed", "why": ""} for case in "xyz"}
-    assert in_lists(theirs, theirs)[PASSES] == "3 tests:\n\n- test_a.py: b x3"
-
-
-def test_a_test_without_a_result_of_ours_is_ours_to_mend() -> None:
-    assert "one" in in_lists(results(a__one="passed"), {})[OURS]
-
-
 def test_the_lists_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
     page = tmp_path / "serve.md"
     page.write_text(f"before\n{BEGIN}old\n{END}behind\n", encoding="utf-8")

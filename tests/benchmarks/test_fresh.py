@@ -65,12 +65,6 @@ def test_short_answers_are_left_out_and_the_table_says_so() -> None:
     assert "too short: 2." in tables([*ROWS, *short]) and "too short" not in tables(ROWS)
 
 
-def test_every_model_and_length_has_its_tables_even_without_an_answer_of_plain_decoding() -> None:
-    first, second = tables([*ROWS, replace(ROWS[0], limit=256)]).split("m.gguf, answers of 256 tokens")
-    assert cells(first) == cells(tables(ROWS))
-    assert cells(second)["all"] == {"": "all", "plain": "", "auto": ""}
-
-
 def test_rows_are_read_back_without_the_line_that_an_interrupt_cut(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,11 +121,6 @@ def test_what_is_known_is_not_asked_again() -> None:
     assert len(list(planned(each=2)[0].rows(PROMPTS, [replace(row, limit=32) for row in rows]))) == len(rows)
 
 
-def test_no_round_begins_too_late() -> None:
-    plan, asked = planned(until=-math.inf)
-    assert not list(plan.rows(PROMPTS)) and not asked
-
-
 def test_a_third_turn_has_the_answers_that_are_given_and_spec_benchs_first_turn_none(tmp_path: Path) -> None:
     file = tmp_path / "question.jsonl"
     file.write_text('{"category": "coding", "turns": ["a", "b"]}\n{"category": "roleplay", "turns": ["c"]}\n')
@@ -143,13 +132,6 @@ def test_a_third_turn_has_the_answers_that_are_given_and_spec_benchs_first_turn_
         "third turn": 4,
     }
     assert {len(texts) for texts in found["third turn"]} == {5}
-
-
-def test_a_file_of_another_form_is_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "question.jsonl"
-    file.write_text('{"category": "coding"}\n')
-    with pytest.raises(LacliError, match=r"cannot read prompts in .*question\.jsonl"):
-        read_conversations([file])
 
 
 def test_lacli_gets_the_rendered_prompt_and_a_copy_of_the_cache_folder(
@@ -170,8 +152,3 @@ def test_lacli_gets_the_rendered_prompt_and_a_copy_of_the_cache_folder(
         assert ask(Prompt("edit", 0, "<user>Hi", (1, 2)), 64) == Answer(64, 0.2, ".", 32, 1.5)
     with pytest.raises(LacliError, match="reads 2 tokens in a prompt of 3"):
         ask(Prompt("edit", 0, "<user>Hi", (1, 2, 3)), 64)
-
-
-def test_a_contenders_name_says_its_flags() -> None:
-    assert flags_of("lookup") == ["--engine", "llama", "--mode", "lookup"]
-    assert flags_of("lookahead:15/5/7@ik")[:6] == ["--engine", "ik", "--mode", "lookahead", "-W", "15"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Mapping
 from decimal import Decimal
@@ -12,13 +11,12 @@ import huggingface_hub
 import pytest
 
 from benchmarks import suites
-from benchmarks.scores import completion, final_number, same_number, score
+from benchmarks.scores import final_number, same_number, score
 from benchmarks.suites import SUITES, load_suite, read_suite, task_of
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError
 from tests.loading import STDLIB_7M
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 TURNS = {"question_id": 81, "category": "writing", "turns": ["First.", "Second."]}
 HUMANEVAL = {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "    pass\n"}
 ROWS: Mapping[str, Mapping[str, object]] = {
@@ -34,16 +32,12 @@ ROWS: Mapping[str, Mapping[str, object]] = {
 """A row in each suite's form, with words of our own."""
 
 
-def fetched_from(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: str(path))
-
-
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_reads_its_form_and_stops_where_it_should(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file := tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROWS[name])}\n" * 1200)
-    fetched_from(file, monkeypatch)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: str(file))
     tasks = load_suite(name)
     limits = {"gsm8k": 1000, "xsum": 1000, "cnn-dm": 1000, "spec-bench": 6 * 1200}
     assert len(tasks) == limits.get(name, 1200)
@@ -59,27 +53,6 @@ def test_a_suite_that_cannot_be_fetched_or_read_is_one_line(tmp_path: Path, monk
         if raw:
             with pytest.raises(LacliError, match="cannot be read as a suite"):
                 read_suite(file)
-
-
-def test_every_format_gives_the_same_tasks_whatever_the_files_name(tmp_path: Path) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    lines = b'{"prompt": "one"}\n\n{"prompt": "two"}\n'
-    parquet.write_table(pyarrow.Table.from_pylist([{"prompt": "one"}, {"prompt": "two"}]), tmp_path / "0")
-    listed = b'[{"prompt": "one"},\n {"prompt": "two"}]\n'
-    for number, raw in enumerate((lines, b"\xef\xbb\xbf" + lines, listed, gzip.compress(lines)), start=1):
-        (tmp_path / str(number)).write_bytes(raw)
-    for number in range(5):
-        assert read_suite(tmp_path / str(number)) == [Task(("one",)), Task(("two",))], number
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="no files of the published suites here")
-def test_the_published_files_of_spec_bench_and_humaneval_are_read() -> None:
-    tasks = read_suite(SHARED / "spec_bench_question.jsonl")
-    assert [len(task.turns) for task in tasks] == [2] * 80 + [1] * 400
-    assert {task.kind for task in tasks[80:]} == {"translation", "summarization", "qa", "math_reasoning", "rag"}
-    tasks = read_suite(SHARED / "HumanEval.jsonl.gz")
-    assert [task.name for task in tasks] == [f"HumanEval/{number}" for number in range(164)]
-    assert [completion(task.reference) for task in tasks] == [task.reference for task in tasks]
 
 
 def test_rows_become_the_papers_prompts_and_limits() -> None:
@@ -125,18 +98,6 @@ def test_rouge_is_the_mean_f1_of_common_words_pairs_and_the_longest_common_order
     pairs = [("The cat was under the bed.", "the cat was found under the bed"), ("One two.", "two three")]
     expected = {"rouge1": (12 / 13 + 1 / 2) / 2, "rouge2": (8 / 11 + 0) / 2, "rougeL": (12 / 13 + 1 / 2) / 2}
     assert score("xsum", pairs) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("answer", "kept"),
-    [
-        ("    return 1\n\ndef g():\n    pass", "    return 1\n"),
-        ("    return 1\nif __name__", "    return 1"),
-        ("    # a comment inside\n    return 1", "    # a comment inside\n    return 1"),
-    ],
-)
-def test_a_completion_ends_where_the_function_does(answer: str, kept: str) -> None:
-    assert completion(answer) == kept
 
 
 def test_a_suites_file_is_measured_scored_and_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
