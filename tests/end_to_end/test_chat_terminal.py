@@ -17,9 +17,7 @@ import pexpect
 import pyte
 import pytest
 
-from lacli.chat.input import COMMANDS
 from lacli.chat.transcript import read_chat
-from lacli.terminal.screen import wrapped
 from tests.fakes.chat_terminal import (
     CTRL_C,
     CTRL_D,
@@ -204,18 +202,6 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came(start_chat: Start, tmp_path:
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
 
 
-def test_ctrl_c_while_a_message_is_read_in_leaves_the_question_open(start_chat: Start, tmp_path: Path) -> None:
-    file = tmp_path / "long.txt"
-    file.write_text("".join(f"self.x{number} = {number}\n" for number in range(200)))
-    chat = start_chat(program=until_ctrl_c("batch.positions[0] > 200"))
-    chat.send(f"/read {file} {QUESTION}{ENTER}")
-    # Between the words about the file and its first token Ctrl-C is not heard.
-    assert " tokens\n" in chat.sees("WAITING\r\n")
-    chat.process.send(CTRL_C)
-    assert "stopped before the answer began; /regen gives it" in chat.shown()
-    assert shown(answer("-f", str(file), "-p", QUESTION))[:-1] in chat.says("/regen")
-
-
 @pytest.fixture
 def long_question(tmp_path: Path) -> str:
     """A line whose question is read in several pieces."""
@@ -320,28 +306,6 @@ def test_lines_are_known_in_the_next_chat_unless_history_is_off(start_chat: Star
     assert chat.ends() == 0 and file.stat().st_mode & 0o777 == 0o600
     chat = start_chat()
     assert chat.says(UP) == "mode: lookup -> plain\n"
-
-
-def test_twenty_columns_lose_nothing(start_chat: Start) -> None:
-    chat = start_chat(columns=20)
-    assert chat.says(QUESTION) == shown(answer("-p", QUESTION), wrapped(CUT, 20))
-    for line in ("/set", "/show", "/nothing"):
-        reply = chat.says(line)
-        assert all(len(row) <= 20 or " " not in row.strip() for row in reply.splitlines())
-    words = chat.says("/help").split()
-    assert all(word in words for entry in COMMANDS for word in f"{entry.shown} {entry.help}".split())
-    assert re.search(r"context \d%\x1b", chat.drawn)
-    assert chat.ends() == 0
-
-
-def test_no_color_leaves_no_colours_and_suggests_nothing(start_chat: Start) -> None:
-    chat = start_chat("--show-accepted", "--mode", "lookahead", NO_COLOR="1")
-    assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
-    assert "\x1b[" not in chat.raw
-    chat.says("Wri\x1b[Cx /\t")
-    # What is chosen in a list is reversed, which is no colour.
-    assert set(re.findall(r"\x1b\[([\d;]*)m", chat.drawn)) <= {"0", "0;7"}
-    assert "Wrix" in plain(chat.drawn)
 
 
 def test_a_dumb_terminal_gets_a_prompt_and_no_codes() -> None:
