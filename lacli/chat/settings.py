@@ -12,7 +12,7 @@ from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
 from lacli.options import KINDS, NOTHING, Option, options_of
 from lacli.settings import PRESETS, SOURCES, AnswerSettings, DecodeSettings
-from lacli.text.format import did_you_mean, no_effect
+from lacli.text.format import did_you_mean, listed
 from lacli.text.question import check_text, read_text
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
@@ -271,7 +271,7 @@ def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
     # Temperature 0 makes all of these idle; another change concerns its own setting alone.
     told = [each for field, each in SETTINGS.items() if "temp" in changes or field in changes]
     idle = [key_of(each) for each in told if each.label in new.sampling.idle]
-    notes = [f"{no_effect(idle)} at temperature 0; /set temp 0.8 draws, for example"] if idle else []
+    notes = [f"no effect at temperature 0: {listed(idle)}; /set temp 0.8 draws, for example"] if idle else []
     return new, "; ".join([changes_in_words(now, new), *notes])
 
 

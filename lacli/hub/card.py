@@ -21,7 +21,7 @@ from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.text.format import columns, count_in_words, printable, size_in_words
 
 CONTEXTS = (4096, 8192)
-"""Tokens of the contexts that are shown beside the model's own if none is asked for."""
+"""Tokens of the contexts that are shown with the model's own if none is asked for."""
 
 MAX_CONTEXT = 2**20
 """Tokens of the largest context that is counted unasked: llama.cpp takes some memory a cell even then."""
@@ -34,7 +34,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Memory:
-    """What a context of `tokens` cells takes beside the weights, in bytes.
+    """What a context of `tokens` cells takes without the weights, in bytes.
 
     `cache`: of all its tokens. `plain`: with the buffers of plain decoding (compute and outputs). `lookahead`: with
     those of lookahead's sequences and rows; None if the model cannot.

@@ -62,8 +62,8 @@ def check_file(path: Path) -> Path:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
     except FileNotFoundError as error:
-        beside = map(str, path.parent.glob("*.gguf"))
-        raise ModelLoadError(f"no such file: {shown}", did_you_mean(str(path), beside, MODEL_IS)) from error
+        near = map(str, path.parent.glob("*.gguf"))
+        raise ModelLoadError(f"no such file: {shown}", did_you_mean(str(path), near, MODEL_IS)) from error
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"cannot read {shown}: {reason_of(error)}", MODEL_IS) from error
     if magic != MAGIC:

@@ -30,7 +30,7 @@ from urllib.parse import unquote
 
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.gguf import SPLIT, all_parts
-from lacli.text.format import offered, suggest
+from lacli.text.format import did_you_mean
 from lacli.text.question import read_text
 
 SMOLLM2 = "smollm2-135m"
@@ -40,7 +40,6 @@ LIST = "models.txt"
 LINE_IS = "a line is NAME OWNER/REPO [QUANT] or NAME FILE.gguf"
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 PREFIX = "hf:"
-MAX_OFFERED = 4
 MAX_SHOWN = 80
 """Characters of a name in a message: a whole prompt may stand in a model's place."""
 
@@ -62,7 +61,6 @@ COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 
 LAST_QUANT = re.compile(r"(?<![^\W_])((?:I?Q|TQ|BF|FP?|MXFP|NVFP)\d\w*)$", re.IGNORECASE)
 LAST_WORD = re.compile(r"[-.](\w+)$")
-SEPARATORS = re.compile(r"[\W_]+")
 
 
 class SeveralModels(ModelLoadError):
@@ -206,17 +204,7 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
         if isinstance(meant, HubModel) and not meant.file:
             return replace(meant, quant=quant)
         raise ModelLoadError(f"{alias.name} means one file, {meant}: it takes no quant", MODEL_IS)
-    raise ModelLoadError(f"no such model: {shortened(text)}", f"{_nearest(text, aliases)} {MODEL_IS}".lstrip())
-
-
-def _nearest(text: str, aliases: Mapping[str, Alias]) -> str:
-    """A question whether a file that is here or an alias was meant; "" where nothing is like it."""
-    here = [f"{text}.gguf"] if os.path.isfile(os.path.expanduser(f"{text}.gguf")) else []
-    # llama3 is meant for llama-3.2-1b.
-    letters = SEPARATORS.sub("", text.lower())
-    containing = [name for name in aliases if len(letters) > 2 and letters in SEPARATORS.sub("", name)]
-    close = dict.fromkeys([*containing, *suggest(text, aliases, MAX_OFFERED)])
-    return offered([*here, *(aliases[name].name for name in close)][:MAX_OFFERED])
+    raise ModelLoadError(f"no such model: {shortened(text)}", did_you_mean(text, aliases, MODEL_IS))
 
 
 def alias_model(alias: Alias) -> Path | HubModel:

@@ -56,7 +56,7 @@ TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
 
 
 def color_code(origin: Origin) -> str:
-    """The terminal's code for tokens guessed by `origin`; empty for the model's own."""
+    """The terminal's code for tokens drafted by `origin`; empty for the model's own."""
     number = ORIGIN_COLORS.get(origin)
     if number is None:
         return ""
@@ -66,7 +66,7 @@ def color_code(origin: Origin) -> str:
 class Screen:
     """stdout for the answer and stderr for messages about it.
 
-    `color`: auto means on a terminal that supports it. `quiet`: print no notes. `show_accepted`: colour guessed text by
+    `color`: auto means on a terminal that supports it. `quiet`: print no notes. `show_accepted`: colour drafted text by
     its origin where stdout has colours; it may change between answers. Reasoning is dim there in any case.
     """
 

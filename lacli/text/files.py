@@ -84,18 +84,18 @@ def replace_file(path: Path, lines: Iterable[bytes], opener: Callable[[str, int]
 
     `opener`: opens a new file, as for `open`.
     """
-    beside = path.parent / f".lacli-{token_hex(8)}"
+    written = path.parent / f".lacli-{token_hex(8)}"
     try:
-        with open(beside, "xb", opener=opener) as file:
+        with open(written, "xb", opener=opener) as file:
             file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
-            shutil.copymode(path, beside)
-        os.replace(beside, path)
+            shutil.copymode(path, written)
+        os.replace(written, path)
     finally:
         with suppress(OSError):
-            beside.unlink()
+            written.unlink()
 
 
 def nearest_folder(path: Path) -> Path:

@@ -85,11 +85,6 @@ def listed(names: Sequence[str], word: str = "and") -> str:
     return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def no_effect(names: Sequence[str]) -> str:
-    """Say that options have no effect: "-W has no effect", "-W and -N have no effect"."""
-    return f"{listed(names)} {'have' if names[1:] else 'has'} no effect"
-
-
 def printable(text: str, *, lines: bool = False) -> str:
     """Return `text` of a model, a file or a hub with a sign for each character that would control a terminal.
 

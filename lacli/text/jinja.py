@@ -66,4 +66,4 @@ DEFAULTS: dict[str, object] = {
     "raise_exception": _raise,
     "strftime_now": _now,
 }
-"""Names that templates expect beside the conversation; a user's variables replace them."""
+"""Names that templates expect with the conversation; a user's variables replace them."""

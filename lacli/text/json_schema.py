@@ -16,7 +16,7 @@ OPTIONS = {"lenient": True, "whitespace_pattern": r"[ \n\t]{0,20}"}
 """llguidance names unknown keywords instead of refusing them, and ends runs of space, which small models repeat."""
 
 OPEN = {"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
-"""Keywords beside `properties` that say what else an object has."""
+"""Keywords next to `properties` that say what else an object has."""
 
 LITERAL = ("const", "enum")
 """Keywords whose values are no schemas."""

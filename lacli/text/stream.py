@@ -14,17 +14,12 @@ from lacli.tree import Origin
 class Piece:
     """The text of one token.
 
-    `origin`: the source that guessed the token. `reasoning`: the text belongs to a reasoning block, not to the answer.
+    `origin`: the source that drafted the token. `reasoning`: the text belongs to a reasoning block, not to the answer.
     """
 
     text: str
     origin: Origin = Origin.MODEL
     reasoning: bool = False
-
-    @property
-    def guessed(self) -> bool:
-        """Whether the token was accepted in parallel, not chosen one at a time."""
-        return self.origin is not Origin.MODEL
 
 
 class HeldPieces:
@@ -100,7 +95,7 @@ class TextStream:
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
         """Read tokens up to the first stop string and return the text that is certain.
 
-        `origins`: the source that guessed each token.
+        `origins`: the source that drafted each token.
         """
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):

@@ -65,7 +65,7 @@ CALL_MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[CALL_ID]", "[AR
 """Texts around a model's calls of functions, for some models control tokens, which have to be printed to be found."""
 
 SPACE = " \t\n\v\f\r"
-"""Space as C's isspace knows it, which llama.cpp strips beside some control tokens."""
+"""Space as C's isspace knows it, which llama.cpp strips next to some control tokens."""
 
 
 class TemplateModel(Protocol):
@@ -84,7 +84,7 @@ class ChatTemplate:
     """A compiled chat template.
 
     `name`: the name or file it was chosen by. `source`: its Jinja text. `stops`: texts that end a turn, for a bundled
-    one whose format the model's own end tokens may not belong to. `variables`: the user's, beside the conversation.
+    one whose format the model's own end tokens may not belong to. `variables`: the user's, with the conversation.
     `stands_in`: the model has no template, so this one is for conversations only; a prompt alone is continued as it is.
     """
 

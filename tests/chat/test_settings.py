@@ -214,10 +214,10 @@ def test_json_that_is_no_settings_is_said_in_one_line(found: object, words: str)
 
 
 def test_a_setting_that_does_nothing_at_temperature_0_is_called_so() -> None:
-    assert "top-k has no effect at temperature 0" in adjust(DEFAULT, "top-k", "3")[1]
+    assert "no effect at temperature 0: top-k" in adjust(DEFAULT, "top-k", "3")[1]
     assert "no effect" not in adjust(WARM, "top-k", "3")[1]
     warm = adjust(adjust(WARM, "top-k", "3")[0], "min-p", "0.5")[0]
-    assert "top-k and min-p have no effect" in adjust(warm, "temp", "0")[1]
+    assert "no effect at temperature 0: top-k and min-p" in adjust(warm, "temp", "0")[1]
 
 
 @pytest.mark.parametrize("width", [20, 53, 80, 300])

@@ -105,11 +105,11 @@ def test_a_control_token_is_never_printed_and_hides_no_stop(tokens: list[int], s
 def test_a_piece_knows_where_its_token_was_guessed_and_so_do_its_halves() -> None:
     stream = TextStream([b"a", b"b#", b"c"].__getitem__, ["##"])
     pieces = stream.feed([0, 1, 2], [Origin.POOL, Origin.SUFFIX, Origin.MODEL])
-    assert [(piece.text, piece.origin, piece.guessed) for piece in pieces] == [
-        ("a", Origin.POOL, True),
-        ("b", Origin.SUFFIX, True),
-        ("#", Origin.SUFFIX, True),
-        ("c", Origin.MODEL, False),
+    assert [(piece.text, piece.origin) for piece in pieces] == [
+        ("a", Origin.POOL),
+        ("b", Origin.SUFFIX),
+        ("#", Origin.SUFFIX),
+        ("c", Origin.MODEL),
     ]
 
 
