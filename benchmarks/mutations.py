@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("lacli", "tests", "benchmarks", "recipes", "docs", "pyproject.toml", "models.txt", "README.md")
+COPIED = ("lacli", "tests", "benchmarks", "recipes", "docs", "pyproject.toml", "README.md")
 
 PATIENCE_S = 600.0
 """Seconds that the tests of one mutant may take; a mutant whose tests never end is caught."""

@@ -23,7 +23,11 @@ def test_help_in_the_docs_is_what_the_program_prints(page: str) -> None:
 
 
 def test_every_model_has_a_unique_alias_a_repository_a_quant_figures_and_words() -> None:
-    lines = [line for line in (ROOT / "models.txt").read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in (ROOT / "lacli" / "data" / "models.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     models = [line.split(maxsplit=4) for line in lines]
     assert len({alias for alias, *_ in models}) == len(models) >= 20
     for _, repository, quant, figures, words in models:

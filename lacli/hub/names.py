@@ -113,13 +113,6 @@ def smollm2_file() -> Path | None:
     return None
 
 
-def packaged_list() -> Path:
-    """The list of aliases that comes with lacli: in the package's data, or at the root of a checkout."""
-    package = Path(str(files("lacli")))
-    installed = package / "data" / LIST
-    return installed if installed.is_file() else package.parent / LIST
-
-
 def own_aliases() -> Path:
     """The user's own list of model names, which need not exist."""
     from platformdirs import user_config_path
@@ -133,7 +126,7 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
     smollm2-135m is the installed file if there is one. `say` is told which lines of `own` were passed over. Raises
     LacliError if `own` cannot be read.
     """
-    found, broken = read_list(packaged_list())
+    found, broken = read_list(Path(str(files("lacli"))) / "data" / LIST)
     assert not broken, broken
     if installed := smollm2_file():
         found = [replace(each, repository=str(installed)) if each.name == SMOLLM2 else each for each in found]

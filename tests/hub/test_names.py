@@ -16,7 +16,6 @@ from lacli.hub.names import (
     choose,
     has_quant,
     models,
-    packaged_list,
     quant_of,
     read_aliases,
     read_list,
@@ -55,7 +54,11 @@ def refused(text: str) -> ModelLoadError:
 
 
 def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
-    lines = [line for line in (ROOT / "models.txt").read_text("utf-8").splitlines() if line and line[0] != "#"]
+    lines = [
+        line
+        for line in (ROOT / "lacli" / "data" / "models.txt").read_text("utf-8").splitlines()
+        if line and line[0] != "#"
+    ]
     found = read_aliases().values()
     assert [each.name for each in found] == [line.split()[0] for line in lines]
     assert all(each.repository and each.quant and each.size and each.cache and each.words for each in found)
@@ -74,15 +77,6 @@ def test_a_file_and_an_alias_of_the_users_own_named_as_one_of_laclis_win(tmp_pat
     assert read_name("smollm2-135m", read_aliases(mine)) == HubModel("a/b")
     (tmp_path / "smollm2-135m").touch()
     assert read_name("smollm2-135m", read_aliases(mine)) == Path("smollm2-135m")
-
-
-def test_the_list_of_an_installed_package_is_among_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert packaged_list() == ROOT / "models.txt"
-    (tmp_path / "lacli" / "data").mkdir(parents=True)
-    monkeypatch.setattr(names, "files", lambda name: tmp_path / name)
-    assert packaged_list() == tmp_path / "models.txt"
-    assert packaged_list() != own_list(tmp_path / "lacli" / "data", "a  b/c") == packaged_list()
-    assert list(read_aliases()) == ["a"]
 
 
 @pytest.mark.parametrize(
