@@ -26,7 +26,7 @@ import numpy as np
 from lacli import batch
 from lacli.auto.mode import AutoModes
 from lacli.batch import BatchPart
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import physical_cores
 from lacli.llamacpp.model import LlamaModel
@@ -72,7 +72,7 @@ class Bench:
 def run(engine: LlamaContext, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
     """What the steps of one answer say."""
     statistics = RunStatistics(prompt_tokens=len(prompt))
-    for step in Decoder(engine, settings, make_mode=AutoModes()).generate(prompt, limit):
+    for step in Engine(engine, settings, make_mode=AutoModes()).steps(prompt, SequenceOptions(limit)):
         statistics.add(step)
     return statistics
 
@@ -109,8 +109,8 @@ def plain(bench: Bench) -> Iterator[list[str]]:
             for question, _ in product(texts, range(bench.repeats)):
                 prompt = bench.prompt(question)
                 bare += intervals(bare_loop(engine, prompt, bench.limit))
-                decoder = Decoder(engine, settings, make_mode=AutoModes())
-                ours += intervals([perf_counter() for _ in decoder.generate(prompt, bench.limit)])
+                decoder = Engine(engine, settings, make_mode=AutoModes())
+                ours += intervals([perf_counter() for _ in decoder.steps(prompt, SequenceOptions(bench.limit))])
             ratios.append(median(bare) / median(ours))
             yield [name, f"{ms(median(bare)):.3f}", f"{ms(median(ours)):.3f}", f"{ratios[-1]:.3f}"]
     yield ["all", "", "", f"{geometric_mean(ratios):.3f}"]

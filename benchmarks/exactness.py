@@ -26,13 +26,12 @@ from time import perf_counter
 from typing import Any
 
 from lacli.auto.mode import AutoModes
-from lacli.batch import from_tree
-from lacli.cache import Cache
+from lacli.batch import from_tokens, from_tree
 from lacli.check.compare import Comparison
 from lacli.check.judge import PLAIN, largest_difference
 from lacli.check.replay import Recorder
 from lacli.context import Context, Floats
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.model import LlamaModel
@@ -79,17 +78,15 @@ def chosen_questions(path: Path) -> Iterator[str]:
 
 def moved(engine: Context, prompt: Sequence[int], tokens: Sequence[int], plain: Sequence[Floats]) -> float:
     """How far logits move at most if the answer is decoded ROWS tokens at a time and not one by one."""
-    cache, inputs = Cache(engine), [prompt[-1], *tokens[:-1]]
-    cache.clear()
-    cache.prefill(prompt[:-1])
-    largest = 0.0
+    inputs, past, largest = [prompt[-1], *tokens[:-1]], len(prompt) - 1, 0.0
+    engine.clear()
+    assert engine.decode(from_tokens(prompt[:-1], 0)), "the context has room"
     for start in range(0, len(inputs), ROWS):
         tree = Tree(inputs[start])
         tree.add_path(inputs[start + 1 : start + ROWS], 0, Origin.CHAIN)
-        assert engine.decode(from_tree(tree, cache.past)), "the context has room"
+        assert engine.decode(from_tree(tree, past + start)), "the context has room"
         for row, logits in enumerate(engine.logits()):
             largest = max(largest, largest_difference(logits, plain[start + row]))
-        cache.commit(tree, range(1, len(tree)))
     return largest
 
 
@@ -107,10 +104,10 @@ def work(arguments: argparse.Namespace) -> None:
         open_engine = partial(LlamaContext, model, model_settings, backend_greedy=False)
         # A base model goes on with the question.
         template = choose_template("", model)[0] if model.chat_template else None
-        comparison = stack.enter_context(Comparison(open_engine, arguments.tokens, plain))
-        engines = {name: Recorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
         # A check gives mode auto large steps; here it takes those that pay, as for a user.
-        decoders = {name: Decoder(engines[name], mode, make_mode=AutoModes()) for name, mode in modes.items()}
+        comparison = Comparison(open_engine, arguments.tokens, plain, make_mode=AutoModes())
+        stack.enter_context(comparison)
+        engines = {name: Recorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
         chain = replace(plain, mode="lookup", lookup_draft=ROWS - 1)
         rows = stack.enter_context(open_engine(chain))
         for line in sys.stdin:
@@ -119,13 +116,13 @@ def work(arguments: argparse.Namespace) -> None:
             found: dict[str, Any] = {}
             if len(prompt) <= LONGEST:
                 kept = Kept()
-                decoder = Decoder(comparison.plain_engine, plain, kept)
-                steps = decoder.generate(prompt, arguments.tokens)
+                options = SequenceOptions(arguments.tokens, kept)
+                steps = Engine(comparison.plain_context, plain).steps(prompt, options)
                 tokens, begin = list(next(steps).tokens), perf_counter()
                 tokens += [token for step in steps for token in step.tokens]
                 found = {"tokens": len(tokens), "seconds": perf_counter() - begin}
                 found["moved"] = moved(rows, prompt, tokens, kept.logits)
-                runs = {name: comparison.one(decoder, engines[name], prompt) for name, decoder in decoders.items()}
+                runs = {name: comparison.one(engines[name], mode, prompt) for name, mode in modes.items()}
                 found["verdicts"] = {name: "equal" if run.identical else run.verdict for name, run in runs.items()}
             print(json.dumps(found), flush=True)
 

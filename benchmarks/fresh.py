@@ -27,10 +27,10 @@ from typing import Any
 
 from benchmarks.fresh_table import SHORTEST, Answer, Row, read_rows, tables
 from benchmarks.rivals import ANSWER_S, START_S, Rival, environment, failed, find_rival
+from lacli.engine.load import ModelEngine, open_engine
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.template import with_one_bos
 
@@ -96,7 +96,7 @@ def read_conversations(paths: Sequence[Path]) -> dict[str, list[list[str]]]:
     return {kind: conversations for kind, conversations in found.items() if conversations}
 
 
-def prompt_of(session: Session, kind: str, place: int, conversation: Sequence[str]) -> Prompt:
+def prompt_of(session: ModelEngine, kind: str, place: int, conversation: Sequence[str]) -> Prompt:
     """Render a conversation as a prompt of the session's model."""
     *earlier, question = conversation
     tokens = session.prompt(question, history=list(zip(earlier[::2], earlier[1::2], strict=True)))
@@ -156,10 +156,10 @@ def flags_of(name: str) -> list[str]:
 
 
 def contenders(
-    names: Sequence[str], model: Path, session: Session, cache: Path, draft: Path | None = None
+    names: Sequence[str], model: Path, session: ModelEngine, cache: Path, draft: Path | None = None
 ) -> dict[str, Ask]:
     """Who answers, by the names in the table. `cache`: of lacli. `draft`: the model of a llama-server that drafts."""
-    model_settings = replace(session.model_settings, context=session.engine.cells)
+    model_settings = replace(session.model_settings, context=session.context.cells)
     found: dict[str, Ask] = {}
     for name in names:
         if name.startswith("llama-"):
@@ -253,7 +253,7 @@ def measure(arguments: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row
     slow, names = ([name for name in text.split(",") if name] for text in (arguments.slow, arguments.contenders))
     with TemporaryDirectory(prefix="lacli-") as folder:
         cache = Path(folder)
-        with Session(
+        with open_engine(
             model,
             ModelSettings(threads=threads, threads_batch=threads),
             DecodeSettings(mode="plain"),

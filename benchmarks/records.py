@@ -23,10 +23,10 @@ from lacli.batch import Batch, Ints
 from lacli.bench.tasks import Task, read_tasks
 from lacli.check.replay import Recorder, Rows
 from lacli.context import Context, Floats, Successors
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
+from lacli.engine.load import ModelEngine, open_engine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 
 COUNT = 8
@@ -119,7 +119,7 @@ class Records:
     def __init__(self, folder: Path, model: Path, limit: int) -> None:
         self._folder = folder / model.stem
         self._model, self._limit = model, limit
-        self._session: Session | None = None
+        self._session: ModelEngine | None = None
 
     def plain(self, question: Question, *, decode: bool = True) -> Record | None:
         """Return the record of a question, decoded now if it is missing; None if it may not be."""
@@ -143,15 +143,16 @@ class Records:
         if not path.exists():
             if not decode:
                 return None
-            decoder = Decoder(self._open().engine, DecodeSettings(mode="lookahead"))
-            steps = list(decoder.generate(self._prompt(question), self._tokens(question)))
+            engine = Engine(self._open().context, DecodeSettings(mode="lookahead"))
+            steps = list(engine.steps(self._prompt(question), SequenceOptions(self._tokens(question))))
             np.savez_compressed(path, steps=np.array([(step.rows, len(step.tokens)) for step in steps], np.int16))
         with np.load(path) as found:
             return [(rows, tokens) for rows, tokens in found["steps"].tolist()]
 
     def _decode(self, question: Question, path: Path) -> None:
-        prompt, watched, answer = self._prompt(question), Watched(self._open().engine), list[int]()
-        for step in Decoder(watched, DecodeSettings(mode="plain")).generate(prompt, self._tokens(question)):
+        prompt, watched, answer = self._prompt(question), Watched(self._open().context), list[int]()
+        options = SequenceOptions(self._tokens(question))
+        for step in Engine(watched, DecodeSettings(mode="plain")).steps(prompt, options):
             answer += step.tokens
         rows = watched.rows[: len(answer)]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,10 +177,12 @@ class Records:
     def _tokens(self, question: Question) -> int:
         return min(question.task.max_tokens, MAX_EDIT) or self._limit
 
-    def _open(self) -> Session:
+    def _open(self) -> ModelEngine:
         if self._session is None:
             settings = ModelSettings(context=4096, threads=1, threads_batch=1)
-            self._session = Session(self._model, settings, DecodeSettings(mode="lookahead"), SamplingSettings(temp=0.0))
+            self._session = open_engine(
+                self._model, settings, DecodeSettings(mode="lookahead"), SamplingSettings(temp=0.0)
+            )
         return self._session
 
     def _path(self, question: Question, what: str) -> Path:

@@ -26,7 +26,7 @@ from benchmarks.simulated import SimulatedContext, Stairs
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost
 from lacli.context import Context, Successors
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.settings import DecodeSettings
 from lacli.text.format import markdown
 
@@ -124,9 +124,11 @@ def answer(
     engine = RecordedLawContext(RecordedContext(record, off), law, plain_s)
     with engine.clock():
         begin = engine.now
-        decoder = Decoder(engine, settings, make_mode=AutoModes(cost))
-        steps = list(decoder.generate(record.prompt, len(record.answer)))
-        seconds, changes = engine.now - begin - decoder.prompt_s, engine.changes - 1
+        decoding = Engine(engine, settings, make_mode=AutoModes(cost))
+        found = list(decoding.decode(record.prompt, SequenceOptions(len(record.answer))))
+        steps = [each.step for each in found if each.step]
+        prompt_s = found[0].sequence.prompt_s if found[0].sequence else 0.0
+        seconds, changes = engine.now - begin - prompt_s, engine.changes - 1
     assert [token for step in steps for token in step.tokens] == record.answer, "every mode gives plain decoding's text"
     return Answer(kind, len(record.answer), len(steps), sum(step.rows for step in steps), seconds, changes)
 

@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, Never
 
-    from lacli.api.model import Model
-    from lacli.api.streams import AsyncStream, Stream
     from lacli.auto.step_cost import Cost
+    from lacli.engine.answer import Answer
     from lacli.errors import LacliError
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
-    from lacli.session.generation import Answer
+    from lacli.model import Model
     from lacli.settings import DecodeSettings, ModeName
+    from lacli.streams import AsyncStream, Stream
 
 
 PARALLEL = 4
 """Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
 
 HOMES = {
-    "Answer": "session.generation",
-    "AsyncStream": "api.streams",
+    "Answer": "engine.answer",
+    "AsyncStream": "streams",
     "DecodeSettings": "settings",
     "LacliError": "errors",
-    "Model": "api.model",
+    "Model": "model",
     "ModelSettings": "llamacpp.settings",
     "Placement": "llamacpp.settings",
     "ReplicaSettings": "llamacpp.settings",
     "SamplingSettings": "llamacpp.sampling",
-    "Stream": "api.streams",
+    "Stream": "streams",
 }
 
 
@@ -98,7 +98,7 @@ def load(
     which process or with which other machines one copy of the model computes.
     `sampling`: how tokens are drawn where an answer says nothing else.
     `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own, or a bundled one if it
-    has none (`session.notes` says which); None: prompts are continued as they are.
+    has none (`engine.notes` says which); None: prompts are continued as they are.
     `template_variables`: what the template gets beside a conversation, {"enable_thinking": False} for example.
     `cost`: what steps cost here, where it was measured before; mode auto learns it otherwise.
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
@@ -106,8 +106,8 @@ def load(
     from dataclasses import replace
     from os import PathLike
 
-    from lacli.api.model import Model
-    from lacli.api.options import told_to_programs, unknown_option
+    from lacli.answer_options import told_to_programs, unknown_option
+    from lacli.engine.load import open_engine
     from lacli.errors import UsageError
     from lacli.hub.download import find_model
     from lacli.hub.names import own_aliases
@@ -115,7 +115,7 @@ def load(
     from lacli.llamacpp.model import giving_way
     from lacli.llamacpp.sampling import SamplingSettings
     from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-    from lacli.session.session import Session
+    from lacli.model import Model
     from lacli.settings import DecodeSettings
     from lacli.settings import decode_settings as settings_of
 
@@ -148,7 +148,7 @@ def load(
         if type(parallel) is not int or parallel < 1:
             raise UsageError(f"parallel is {parallel!r}", "parallel must be a whole number, at least 1")
         sampling = sampling or SamplingSettings()
-        session = Session(
+        engine = open_engine(
             find_model(model, aliases=own_aliases()),
             giving_way(replace(model_settings or ModelSettings(engine="auto"), **loading)),  # type: ignore[arg-type]  # names of integers
             decoding,
@@ -157,7 +157,7 @@ def load(
             template_variables=template_variables,
             cost=cost,
             replicas=replicas,
-            texts=parallel,
+            slots=parallel,
             often_alone=often_alone,
         )
-    return Model(session, sampling)
+    return Model(engine, sampling)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from time import perf_counter
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.tree import Branches
 
 Floats = npt.NDArray[np.floating]
 
@@ -120,124 +117,6 @@ class Context(Protocol):
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""
-
-
-class EngineGroup(ABC):
-    """What decodes the steps of one text: a single engine, or replicas that share the rows of each step.
-
-    `tokens` is always the whole text: the cache holds a beginning of it, and its last token is the next step's input.
-    """
-
-    @property
-    @abstractmethod
-    def engine(self) -> Context:
-        """One that speaks for all, which are of one model and size."""
-
-    @property
-    @abstractmethod
-    def past(self) -> int:
-        """Tokens of the text that at least one cache holds."""
-
-    @property
-    @abstractmethod
-    def cells(self) -> int:
-        """Tokens that every cache can hold."""
-
-    @property
-    @abstractmethod
-    def cache_s(self) -> float:
-        """Seconds of sequence calls so far."""
-
-    @property
-    @abstractmethod
-    def rows(self) -> int:
-        """Rows of the last step; those that several replicas have decoded count for each."""
-
-    @property
-    @abstractmethod
-    def times(self) -> tuple[float, float]:
-        """Seconds of decoding the last step and of reading its choices."""
-
-    @abstractmethod
-    def room(self, tokens: Sequence[int]) -> int:
-        """Rows that the next step's tree may have."""
-
-    @abstractmethod
-    def prefill(self, tokens: Sequence[int], read: Read = unread, *, all_replicas: bool = True) -> float:
-        """Decode what is missing of a text's beginning; return the seconds that it took.
-
-        `read`: gets the number of tokens decoded so far, after each batch. `all_replicas`: bring every replica up to
-        date, not just the first.
-        """
-
-    @abstractmethod
-    def decode(self, tokens: Sequence[int], tree: Branches) -> bool:
-        """Decode a step; False, with nothing changed, when it finds no cells."""
-
-    @abstractmethod
-    def choices(self) -> Mapping[int, int]:
-        """The most probable token after each output node of the last step."""
-
-    @abstractmethod
-    def logits(self) -> Callable[[int], Floats]:
-        """A function that returns the logits, (vocabulary,), after an output node of the last step."""
-
-    @abstractmethod
-    def successors(self, count: int) -> Successors:
-        """The `count` most probable tokens after each output node of the last step, in the tree's order."""
-
-    @abstractmethod
-    def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
-        """Hold on to the input and the accepted `nodes` of the last step.
-
-        `ordered`: hold only cells in the order of the text, which those behind other guesses are not.
-        """
-
-    @abstractmethod
-    def cut(self, length: int) -> None:
-        """Cut the caches back to the first `length` tokens; a model that cannot forget a part forgets all."""
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Forget everything."""
-
-    @abstractmethod
-    def unshare(self) -> None:
-        """Mend what an interrupt may have left: sequences that own more than is known."""
-
-
-class StepClock:
-    """What the parts of one step take, in seconds, counted from its making on.
-
-    `groups`: of the step's texts. Where there are several, each is told the time of the whole step up to its own end.
-    `choose_s`: seconds of reading the most probable tokens and, added by each text, of choosing its own.
-    """
-
-    def __init__(self, groups: Sequence[EngineGroup]) -> None:
-        self.groups = groups
-        self._begin, self._cache_before = perf_counter(), self._cache_s()
-
-    def decoded(self) -> None:
-        """The batch is decoded, and the most probable tokens are read."""
-        # Sequences that catch up with a long text do so once: no step costs that again.
-        self._shared_s = self._cache_s() - self._cache_before
-        self._decode_s, self.choose_s = self.groups[0].times
-
-    def step_s(self) -> float:
-        """The time so far, which another step like this one takes too."""
-        return perf_counter() - self._begin - self._shared_s
-
-    def parts(self) -> tuple[float, float, float, float]:
-        """The time so far: decoding, choosing, sequence calls, and Python for all the rest."""
-        cache_s = self._cache_s() - self._cache_before
-        known = self._decode_s + self.choose_s + cache_s
-        return self._decode_s, self.choose_s, cache_s, perf_counter() - self._begin - known
-
-    def _cache_s(self) -> float:
-        seconds = 0.0
-        for group in self.groups:
-            seconds += group.cache_s
-        return seconds
 
 
 class Distribution(NamedTuple):

@@ -36,7 +36,7 @@ def this_build_is_not_tried_again() -> Iterator[None]:
     def known(settings: ModelSettings) -> tuple[ModelSettings, str]:
         return proven(settings)[0], ""
 
-    with patch.dict(os.environ, {IN_TRIAL: FAULT}), patch("lacli.session.session.proven", known):
+    with patch.dict(os.environ, {IN_TRIAL: FAULT}), patch("lacli.engine.load.proven", known):
         yield
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from lacli import DecodeSettings, ModelSettings, ReplicaSettings, SamplingSettings
 from lacli.auto.step_cost import Cost
+from lacli.engine.answer import Answer, as_stops
+from lacli.engine.engine import Engine
+from lacli.engine.load import ModelEngine, open_engine
 from lacli.hub.download import find_model
 from lacli.hub.names import smollm2_file
-from lacli.session.generation import Answer, as_stops
-from lacli.session.session import Session
 
 STDLIB_7M = Path(__file__).parent / "data" / "stdlib-7m.q8_0.gguf"
 """A model of 7 million parameters that knows Python's standard library: it is quick and repeats itself."""
@@ -43,9 +44,9 @@ def load(
     template_variables: Mapping[str, object] | None = None,
     cost: Cost | None = None,
     replicas: ReplicaSettings | None = None,
-) -> Session:
+) -> ModelEngine:
     """A session with the defaults for what is not given."""
-    return Session(
+    return open_engine(
         find_model(model),
         model_settings or ModelSettings(),
         decode_settings or DecodeSettings(),
@@ -58,7 +59,7 @@ def load(
 
 
 def generate(
-    session: Session,
+    session: ModelEngine,
     prompt: str,
     *,
     system: str = "",
@@ -72,3 +73,8 @@ def generate(
     for _ in generation:
         pass
     return generation.answer()
+
+
+def last_tokens(engine: Engine) -> list[int]:
+    """The tokens of the sequence that an engine for one at a time had last, as far as its cache may have them."""
+    return engine._admission._slots[0].tokens

@@ -23,7 +23,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     (r"256 \(-W of at most 207 fits", lambda: DecodeSettings(window=208, guesses=0)),
     (r"^--sources: there is no source 'magic'.*, or none", lambda: decode_settings(sources=("suffix", "magic"))),
     (r"^there is no preset 'speed' \(one of code, ", lambda: decode_settings("speed")),
-    (r"^--auto-rows is 257 \(--auto-rows can be at most 256", lambda: DecodeSettings(auto_rows=257)),
+    (r"^--auto-rows is 257 \(--auto-rows must be at most 256", lambda: DecodeSettings(auto_rows=257)),
     (r"^-ctk q9_9 is no cache type .*q8_0", lambda: ModelSettings(cache_type_k="q9_9")),
     ("half of a character", lambda: SamplingSettings(grammar="\ud800")),
     ("half of a character", lambda: SamplingSettings(json_schema="\udfff")),

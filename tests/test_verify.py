@@ -21,10 +21,10 @@ from lacli.context import Distribution, Floats
 from lacli.settings import DecodeSettings, ModeName
 from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier, verify_tree
+from tests.engine.test_engine import any_settings, engine_for, prompts, tokens_of
 from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.sampler import FakeSampler
-from tests.test_decode import any_settings, engine_for, prompts, tokens_of
 
 DRAWS = 4_000
 LENGTH = 3

@@ -14,8 +14,7 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from lacli.auto.step_cost import Point, StepCost
-from lacli.batch import Batch
-from lacli.cache import Cache
+from lacli.batch import Batch, from_tokens
 from lacli.context import Context
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
@@ -193,11 +192,11 @@ class _Bench:
         self._worthwhile = worthwhile
         self._tokens = cycle(tokens)
         self._clock = clock
-        self._cache = Cache(engine)
+        self._past = 0
         self._batch = Batch(engine.batch_rows)
         self._context = 0
         self.stopped = self.is_cut = False
-        self._cache.clear()
+        engine.clear()
 
     def fill(self, context: int, largest: int) -> bool:
         """Prefill `context` tokens for steps of up to `largest` rows; False if the cache cannot take back guesses."""
@@ -205,7 +204,7 @@ class _Bench:
         self._refill()
         rows = min(2, largest)
         self._decode(self._tree(rows, every=False))
-        return self._go_back(rows)
+        return self._go_back()
 
     def staircase(self, sizes: Sequence[int], end: float, most: float) -> StepCost:
         """Measure as many of the sizes as can be timed often enough until the clock shows `end`, in `most` rounds."""
@@ -262,22 +261,31 @@ class _Bench:
 
     def _step(self, size: int, *, every: bool) -> float:
         """Return the seconds of decoding `size` rows and reading their choices."""
-        if self._cache.past > self._context + drift(self._context) or self._cache.room < size:
+        room = min(self._engine.cells - self._past, self._engine.batch_rows)
+        if self._past > self._context + drift(self._context) or room < size:
             self._refill()
         seconds = self._decode(self._tree(size, every=every))
-        self._go_back(size)
+        self._go_back()
         return seconds
 
     def _refill(self) -> None:
-        if self._cache.past > self._context:
-            self._cache.clear()
-        self._cache.prefill(list(islice(self._tokens, self._context - self._cache.past)))
+        if self._past > self._context:
+            self._engine.clear()
+            self._past = 0
+        tokens = list(islice(self._tokens, self._context - self._past))
+        most = min(self._engine.batch_rows, self._engine.prefill_rows)
+        for begin in range(0, len(tokens), most):
+            piece = tokens[begin : begin + most]
+            fits = self._engine.decode(from_tokens(piece, self._past))
+            assert fits, "contexts are chosen so that they fit"
+            self._past += len(piece)
 
-    def _go_back(self, rows: int) -> bool:
+    def _go_back(self) -> bool:
         """Take the last step back; a recurrent state, which is kept behind each row, goes back behind its first row."""
-        begin = self._cache.past
-        self._cache.grow(begin + rows)
-        return self._cache.truncate(begin) or self._cache.truncate(begin + 1)
+        if self._engine.remove(0, self._past, -1):
+            return True
+        self._past += 1
+        return self._engine.remove(0, self._past, -1)
 
     def _tree(self, size: int, *, every: bool) -> Tree:
         tree = Tree(next(self._tokens))
@@ -285,7 +293,7 @@ class _Bench:
         return tree
 
     def _decode(self, tree: Tree) -> float:
-        batch = self._batch.set_tree(tree, self._cache.past)
+        batch = self._batch.set_tree(tree, self._past)
         begin = self._clock()
         fits = self._engine.decode(batch)
         self._engine.greedy()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from lacli.bench.rounds import Contender, Exchange, Trial, timed
 from lacli.bench.sweep import Axes, Point, points
+from lacli.engine.engine import SequenceOptions
+from lacli.engine.load import ModelEngine
+from lacli.engine.weights import OpenContext
 from lacli.errors import UsageError
-from lacli.llamacpp.decoding import DecodingContext
 from lacli.llamacpp.settings import Capacity
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.screen import Screen
 from lacli.text.files import Closing
@@ -26,17 +27,17 @@ FAMILY: dict[ModeName, str] = {
 """The modes that share a context; plain and auto have their own, so that what other modes need cannot slow them."""
 
 
-def points_of(session: Session, axes: Axes, screen: Screen) -> list[Point]:
-    """The points that `session` can run, plain decoding first; the screen tells what is left out and why."""
+def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
+    """The points that `engine` can run, plain decoding first; the screen tells what is left out and why."""
     modes: Sequence[ModeName] = axes.modes
-    base = session.settings
-    if why := session.model.chain_only:
-        back = 0 if base.strict else session.max_rollback
+    base = engine.settings
+    if why := engine.model.chain_only:
+        back = 0 if base.strict else engine.max_rollback
         only = f"chains of at most {back} guesses are" if back else "plain decoding is"
         screen.note(f"only {only} measured: {why}")
         modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
         base = replace(base, max_rollback=back)
-    found, skipped = points(replace(axes, modes=tuple(modes)), base=base, model_settings=session.model_settings)
+    found, skipped = points(replace(axes, modes=tuple(modes)), base=base, model_settings=engine.model_settings)
     if skipped and len({point.settings.mode for point in found}) < len(modes):
         raise UsageError(f"{skipped[0].label} cannot run: {skipped[0].reason}", "lacli mask shows what a setting takes")
     for each in skipped:
@@ -53,37 +54,38 @@ def with_plain(points: Sequence[Point]) -> list[Point]:
 
 
 class Contexts(Closing):
-    """Open contexts by point, as few as there can be; close them before the session, or use them in `with`.
+    """Open contexts by point, as few as there can be; close them before the engine, or use them in `with`.
 
     The session's own context is plain decoding's. Raises ModelLoadError when one does not fit into memory.
     """
 
-    def __init__(self, session: Session, points: Sequence[Point]) -> None:
-        self._session = session
-        on_backend = False if session.sampler else session.model.chooses
-        self._engines: dict[str, Mapping[str, DecodingContext]] = {"plain": session.copies.contexts}
+    def __init__(self, engine: ModelEngine, points: Sequence[Point]) -> None:
+        self._engine = engine
+        on_backend = False if engine.sampler else engine.model.chooses
+        self._contexts: dict[str, OpenContext] = {"plain": engine.context}
         families: dict[str, list[DecodeSettings]] = {}
         for point in points:
             families.setdefault(FAMILY[point.settings.mode], []).append(point.settings)
         with ExitStack() as stack:
             for family, settings in families.items():
-                if family not in self._engines:
-                    opened = session.copies.more(Capacity.of(settings), backend_greedy=on_backend)
-                    self._engines[family] = opened
-                    for context in opened.values():
-                        stack.callback(context.close)
+                if family not in self._contexts:
+                    opened = engine.weights.open(Capacity.of(settings), backend_greedy=on_backend)
+                    self._contexts[family] = opened
+                    stack.callback(opened.close)
             self._closing = stack.pop_all()
 
-    def engine(self, point: Point) -> DecodingContext:
-        """The context that a point decodes in, of several copies of the model the first one's."""
-        return next(iter(self._engines[FAMILY[point.settings.mode]].values()))
+    def context(self, point: Point) -> OpenContext:
+        """The context that a point decodes in."""
+        return self._contexts[FAMILY[point.settings.mode]]
 
     def contender(self, point: Point) -> Contender:
-        """A point as a contender, with a new decoder for each answer."""
-        session, engines = self._session, self._engines[FAMILY[point.settings.mode]]
+        """A point as a contender, with a new engine for each answer."""
 
         def answer(exchange: Exchange) -> Trial:
-            return timed(session.decoder_in(engines, point.settings), exchange, session.text)
+            options = SequenceOptions(exchange.max_tokens, self._engine.verifier())
+            return timed(
+                self._engine.engine_in(self.context(point), point.settings), exchange, options, self._engine.text
+            )
 
         return Contender(point, answer)
 

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
 from lacli.bench.statistics import spread
 from lacli.bench.tasks import ALL
+from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.library import devices, version
-from lacli.session.report import describe_sampling
-from lacli.session.session import Session
+from lacli.report import describe_sampling
 from lacli.text.format import counted, markdown
 
 Format = Literal["text", "md", "json"]
@@ -51,12 +51,12 @@ class Machine:
     comparable: bool
 
 
-def machine_of(session: Session) -> Machine:
+def machine_of(engine: ModelEngine) -> Machine:
     """What is measured on and with, as of now."""
-    model, settings, found = session.model, session.model_settings, devices()
+    model, settings, found = engine.model, engine.model_settings, devices()
     gpus = [device.description for device in found if device.is_gpu]
     processors = [device.description for device in found if device.name == "CPU"]
-    copies = list(session.copies.names) if len(session.copies.names) > 1 else []
+    copies = list(engine.weights.names) if len(engine.weights.names) > 1 else []
     shared = {
         "build_number": version(),
         "test_time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -68,7 +68,7 @@ def machine_of(session: Session) -> Machine:
         "model_type": model.description,
         "model_size": model.size,
         "model_n_params": model.parameters,
-        "n_ctx": session.engine.cells,
+        "n_ctx": engine.context.cells,
         "n_batch": settings.batch,
         "n_threads": settings.threads,
         "n_threads_batch": settings.threads_batch,
@@ -76,12 +76,12 @@ def machine_of(session: Session) -> Machine:
         "flash_attn": settings.flash_attention,
         "type_k": settings.cache_type_k,
         "type_v": settings.cache_type_v,
-        "sampling": describe_sampling(session.sampling),
+        "sampling": describe_sampling(engine.sampling),
         "peak_memory_mib": round(peak_memory(), 1),
     }
     together = f", copies on {', '.join(copies)}" if copies else ""
     words = f"{model.description} on {', '.join([*gpus, *processors])}, {settings.thread_words}{together}"
-    return Machine(shared, words, comparable=not session.sampling.draws_otherwise)
+    return Machine(shared, words, comparable=not engine.sampling.draws_otherwise)
 
 
 def as_json(found: Sequence[Result], machine: Machine) -> str:

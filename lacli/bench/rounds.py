@@ -14,7 +14,7 @@ from time import perf_counter
 
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.stats import Step, core_wanted_s
 from lacli.terminal.screen import Screen
 
@@ -77,23 +77,26 @@ class Contender:
         return self.point.settings.mode
 
 
-def timed(decoder: Decoder, exchange: Exchange, text: Callable[[Sequence[int]], str]) -> Trial:
+def timed(engine: Engine, exchange: Exchange, options: SequenceOptions, text: Callable[[Sequence[int]], str]) -> Trial:
     """Decode one answer to its end. `text`: detokenizes; called after the clock has stopped.
 
     Raises TimeUp behind the first step after the exchange's deadline.
     """
     begin = perf_counter()
-    first_token_s = 0.0
-    steps = []
-    with closing(decoder.generate(exchange.prompt, exchange.max_tokens)) as taken:
-        for step in taken:
+    first_token_s = prompt_s = 0.0
+    steps: list[Step] = []
+    with closing(engine.decode(exchange.prompt, options)) as taken:
+        for sequence, step, _ in taken:
+            if step is None or sequence is None:
+                continue
             first_token_s = first_token_s or perf_counter() - begin
+            prompt_s = sequence.prompt_s
             steps.append(step)
             if not step.finish and perf_counter() > exchange.deadline:
                 raise TimeUp
-    seconds = perf_counter() - begin - decoder.prompt_s
+    seconds = perf_counter() - begin - prompt_s
     ids = tuple(token for step in steps for token in step.tokens)
-    return Trial(ids, text(ids), seconds, decoder.prompt_s, first_token_s, tuple(steps))
+    return Trial(ids, text(ids), seconds, prompt_s, first_token_s, tuple(steps))
 
 
 @dataclass

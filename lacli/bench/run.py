@@ -16,11 +16,10 @@ from lacli.bench.rounds import Ask, Exchange, Rounds, TimeUp
 from lacli.bench.sweep import Axes, Point
 from lacli.bench.tasks import Task, by_class, in_turns
 from lacli.check.compare import fixed_seed
+from lacli.engine.load import ModelEngine, open_engine
 from lacli.errors import Interrupted, LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.replicas.copies import ALONE
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import MIN_CORE_SHARE
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
@@ -101,16 +100,16 @@ class BenchOutcome:
 
 def benchmark(request: Request, screen: Screen) -> None:
     """Run a benchmark and print it. Raises what `finish` raises."""
-    with opened(request, screen) as session:
-        outcome = compared(session, request, screen)
+    with opened(request, screen) as engine:
+        outcome = compared(engine, request, screen)
     finish(outcome, request, screen)
 
 
 @contextmanager
-def opened(request: Request, screen: Screen) -> Iterator[Session]:
-    """A session for plain decoding, the baseline of all modes."""
+def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
+    """A engine for plain decoding, the baseline of all modes."""
     with loading_model(screen, verbose=request.verbose) as loading:
-        session = Session(
+        engine = open_engine(
             request.path,
             request.model_settings,
             replace(request.decode_settings, mode="plain"),
@@ -120,30 +119,29 @@ def opened(request: Request, screen: Screen) -> Iterator[Session]:
             verbose=request.verbose,
             loading=loading,
         )
-    with session:
-        # Some are about plain, which is only the first of the modes here.
-        screen.notes([note for note in session.notes if ALONE not in note], session.warnings)
-        if not session.sampling.greedy:
-            screen.note(f"sampling with seed {session.sampling.seed}")
-        yield session
+    with engine:
+        screen.notes(engine.notes, engine.warnings)
+        if not engine.sampling.greedy:
+            screen.note(f"sampling with seed {engine.sampling.seed}")
+        yield engine
 
 
-def compared(session: Session, request: Request, screen: Screen, points: Sequence[Point] = ()) -> BenchOutcome:
+def compared(engine: ModelEngine, request: Request, screen: Screen, points: Sequence[Point] = ()) -> BenchOutcome:
     """Let all contenders answer until the time is up; Ctrl-C keeps what was finished.
 
     `points`: what is compared, by default the points of the request's axes.
     """
-    ask, tasks = asking(session), request.asked
-    chosen = points or points_of(session, request.axes, screen)
+    ask, tasks = asking(engine), request.asked
+    chosen = points or points_of(engine, request.axes, screen)
     with ExitStack() as stack:
         with ctrl_c_ends_at_once():
-            contexts = stack.enter_context(Contexts(session, chosen))
+            contexts = stack.enter_context(Contexts(engine, chosen))
         competing = [contexts.contender(point) for point in chosen]
         rounds = Rounds(competing, tasks, request.repetitions, ask, request.deadline)
         try:
             if any(each.mode == "auto" for each in competing):
                 plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
-                session.learn_cost(plan, request.state, screen.note, ctrl_c_ends_at_once())
+                engine.learn_cost(plan, request.state, screen.note, ctrl_c_ends_at_once())
             screen.note("warming up")
             rounds.warm_up(_shortest(ask, tasks), screen, leave_out=request.leave_out)
         except KeyboardInterrupt:
@@ -161,10 +159,10 @@ def compared(session: Session, request: Request, screen: Screen, points: Sequenc
             screen.note("stopped; what follows is what was finished")
             interrupted = True
         core_s = process_time() - core_begin
-        wanted_s = sum(trial.core_wanted_s(session.threads) for found in rounds.trials.values() for trial in found)
+        wanted_s = sum(trial.core_wanted_s(engine.threads) for found in rounds.trials.values() for trial in found)
         for task in rounds.left_out:
-            screen.note(f"left out: {task.kind} prompt of more tokens than the context of {session.engine.cells} holds")
-        return BenchOutcome(rounds, machine_of(session), interrupted, core_s / wanted_s if wanted_s else 1.0)
+            screen.note(f"left out: {task.kind} prompt of more tokens than the context of {engine.context.cells} holds")
+        return BenchOutcome(rounds, machine_of(engine), interrupted, core_s / wanted_s if wanted_s else 1.0)
 
 
 def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
@@ -192,13 +190,13 @@ def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         raise too_short(request)
 
 
-def asking(session: Session) -> Ask:
+def asking(engine: ModelEngine) -> Ask:
     """Turns of tasks through the model's chat template, for the session's context."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))
-        prompt = session.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
-        room = session.engine.cells - len(prompt)
+        prompt = engine.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
+        room = engine.context.cells - len(prompt)
         return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= LEAST_ROOM else None
 
     return ask

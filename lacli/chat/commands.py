@@ -22,9 +22,9 @@ from lacli.chat.settings import (
 )
 from lacli.chat.talk import Conversation
 from lacli.chat.transcript import Log, SavedChat, absolute, read_chat, write_chat
+from lacli.engine.answer import Answer
 from lacli.errors import LacliError, UsageError
-from lacli.session.generation import Answer
-from lacli.session.report import describe, describe_sampling
+from lacli.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen
 from lacli.text.format import columns, counted
@@ -94,7 +94,7 @@ class Commands:
     def as_saved(self) -> SavedChat:
         """The chat as a file has it."""
         chat, conversation = self.chat, self.chat.conversation
-        context = chat.session.model_settings.context
+        context = chat.engine.model_settings.context
         messages = tuple(conversation.messages)
         return SavedChat(self.model, self.template, conversation.system, messages, chat.settings, chat.seed, context)
 
@@ -106,7 +106,7 @@ class Commands:
             f"the chat was made with {saved.model}": saved.model not in ("", self.model),
             f"it had another chat template: {saved.template or 'its own'}": saved.template != self.template,
             f"it was made with -c {saved.context}, and this one has {cells:,} tokens": saved.context > cells,
-            "it was made with --strict, and this session has it not": strict,
+            "it was made with --strict, and this engine has it not": strict,
             f"damaged lines of {file} are left out: {', '.join(map(str, saved.damaged))}": bool(saved.damaged),
             "the last question has no answer: /regen gives one": len(saved.messages) % 2 == 1,
         }
@@ -160,12 +160,12 @@ class Commands:
 
     def _show(self, argument: str) -> Reply:
         chat = self.chat
-        session, sampling, used = chat.session, chat.settings.sampling, chat.used
+        engine, sampling, used = chat.engine, chat.settings.sampling, chat.used
         # A schema can be long, and /set json-schema shows it.
         drawn = describe_sampling(replace(sampling, json_schema="", seed=max(sampling.seed, chat.seed)))
         lines = {
-            "model": f"{self.model}: {session.model.description}".removeprefix(": "),
-            "template": session.prompts.template.name,
+            "model": f"{self.model}: {engine.model.description}".removeprefix(": "),
+            "template": engine.prompts.template.name,
             "system": " ".join(chat.conversation.system.split()) or "none",
             "mode": describe(chat.settings.decode_settings),
             "sampling": f"{drawn}, with a JSON schema" if sampling.json_schema else drawn,
@@ -189,7 +189,7 @@ class Commands:
         tokens = self.chat.tokens_of(text)
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
         if tokens >= self.chat.cells:
-            hint = f"give a part of it; {self.chat.session.decoder.context_hint(tokens)}"
+            hint = f"give a part of it; {self.chat.engine.context_hint(tokens)}"
             raise LacliError(f"{size} and the context has {self.chat.cells:,}", hint)
         self.files.append((name, text))
         if question:
@@ -207,7 +207,7 @@ class Commands:
         return Reply(f"saved {counted(len(saved.messages), 'message')} to {name}")
 
     def _load(self, argument: str) -> Reply:
-        """Settings first, for a context may refuse them; the parts of --strict stay as this session has them."""
+        """Settings first, for a context may refuse them; the parts of --strict stay as this engine has them."""
         name = file_name(argument)
         saved, now = read_chat(name), self.chat.settings
         settings = saved.settings.with_values({field: now.values[field] for field in WITH_THE_MODEL})

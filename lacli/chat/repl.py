@@ -15,11 +15,11 @@ from lacli.chat.input import PLAIN_WORDS, Editing, Lines, can_edit, message_of, 
 from lacli.chat.settings import ChatSettings, given_beside
 from lacli.chat.talk import Conversation
 from lacli.chat.transcript import Log, SavedChat
+from lacli.engine.load import open_engine
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError
 from lacli.llamacpp.model import giving_way
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.session.session import Session
 from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
@@ -75,7 +75,7 @@ class ChatPlan:
 
     @property
     def sampling(self) -> SamplingSettings:
-        """How the session samples: with the saved chat's seed where the user has set none."""
+        """How the engine samples: with the saved chat's seed where the user has set none."""
         sampling = self.settings.sampling
         return replace(sampling, seed=self.saved.seed) if self.saved and sampling.seed < 0 else sampling
 
@@ -91,7 +91,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         # Under -q too: the log was asked for.
         log = stack.enter_context(Log(plan.log, screen.warn))
         with loading_model(screen, verbose=plan.verbose) as loading:
-            session = Session(
+            engine = open_engine(
                 path,
                 giving_way(model_settings),
                 plan.settings.decode_settings,
@@ -103,20 +103,20 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
                 loading=loading,
                 reading=partial(screen.reading, shown=not plan.verbose),
             )
-        stack.enter_context(session)
+        stack.enter_context(engine)
         if plan.known:
-            session.use_known(plan.known)
+            engine.use_known(plan.known)
         conversation = Conversation(plan.system, saved.messages)
-        talk = Chat(session, plan.settings, conversation)
+        talk = Chat(engine, plan.settings, conversation)
         commands = Commands(talk, screen, log, plan.model, plan.template, file=saved.path, may_replace={saved.path})
         repl = Repl(talk, commands, screen, log, plan, interactive=is_terminal(sys.stdin))
         lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
-        notes = [*session.notes, *talk.notes]
+        notes = [*engine.notes, *talk.notes]
         others = commands.differences(saved) if plan.saved else []
-        screen.notes([*notes, *others], session.warnings)
+        screen.notes([*notes, *others], engine.warnings)
         if repl.interactive:
             known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
-            context = f"{session.model.description}, context {talk.cells:,} tokens{known}"
+            context = f"{engine.model.description}, context {talk.cells:,} tokens{known}"
             screen.note(f"{context}; /help for help, Ctrl-D ends")
             repl.show_last()
         elif not (plan.commands or plan.first):

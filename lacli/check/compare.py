@@ -11,10 +11,10 @@ from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.check.judge import PLAIN, Difference, Verdict, first_difference
 from lacli.check.replay import Recorder
 from lacli.context import Context, Sampler
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import BatchRefused, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.modes import Mode
+from lacli.modes import MakeMode
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
@@ -85,65 +85,67 @@ class Comparison(Closing):
 
     `max_tokens`: of an answer. `plain`: how plain decoding is done. `sampler`: what tokens are drawn with, or None to
     take the most probable ones. `repeats`: equal batches give equal bits, as on the CPU.
+    `make_mode`: makes the modes.
     """
 
     def __init__(
         self,
-        open_engine: OpenContext,
+        open_context: OpenContext,
         max_tokens: int,
         plain: DecodeSettings = PLAIN,
         sampler: Sampler | None = None,
         *,
         repeats: bool = True,
+        make_mode: MakeMode = fixed_clock_modes,
     ) -> None:
-        self._open_engine = open_engine
+        self._make_mode = make_mode
+        self._open_context = open_context
         self._max_tokens = max_tokens
         self._sampler = sampler
         self._repeats = repeats
         self._settings = plain
         self._plain: dict[tuple[int, ...], list[int]] = {}
         self._closing = ExitStack()
-        self.plain_engine = self._closing.enter_context(open_engine(plain))
+        self.plain_context = self._closing.enter_context(open_context(plain))
 
-    def decoder(self, engine: Context, settings: DecodeSettings, mode: Callable[[], Mode] | None = None) -> Decoder:
-        """A decoder that draws as this comparison does. `mode`: makes a mode that is none of the settings'."""
-        verifier = SampleAndMatch(self._sampler) if self._sampler else None
-        make_mode = (lambda *_, **__: mode()) if mode else fixed_clock_modes
-        return Decoder(engine, settings, verifier, make_mode=make_mode)
+    def steps(self, context: Context, settings: DecodeSettings, prompt: Sequence[int]) -> Iterator[Step]:
+        """Decode an answer, in a new engine that draws as this comparison does."""
+        options = SequenceOptions(self._max_tokens, SampleAndMatch(self._sampler) if self._sampler else None)
+        return Engine(context, settings, make_mode=self._make_mode).steps(prompt, options)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""
         key = tuple(prompt)
         if key not in self._plain:
-            steps = self.decoder(self.plain_engine, self._settings).generate(prompt, self._max_tokens)
+            steps = self.steps(self.plain_context, self._settings, prompt)
             self._plain[key] = [token for step in steps for token in step.tokens]
         return self._plain[key]
 
     def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> list[Run]:
-        """Answer each prompt with a decoder of its own, on one engine."""
+        """Answer each prompt with an engine of its own, in one context."""
         return list(self.each(settings, prompts))
 
     def each(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
         """The same one by one."""
-        with self._open_engine(settings) as opened:
-            engine = Recorder(opened)
+        with self._open_context(settings) as opened:
+            context = Recorder(opened)
             for prompt in prompts:
-                yield self.one(self.decoder(engine, settings), engine, prompt)
+                yield self.one(context, settings, prompt)
 
-    def one(self, decoder: Decoder, engine: Recorder, prompt: Sequence[int]) -> Run:
-        """Answer one prompt with a decoder on this engine, which may have answered others before."""
+    def one(self, context: Recorder, settings: DecodeSettings, prompt: Sequence[int]) -> Run:
+        """Answer one prompt in a context that may have answered others before."""
         expected = self.plain(prompt)
         steps: list[Step] = []
         failure = ""
         try:
-            steps.extend(decoder.generate(prompt, self._max_tokens))
+            steps.extend(self.steps(context, settings, prompt))
         except BatchRefused as error:
             # Up to there it has to be plain's text; a text that parted before may end in its own way.
             failure = error.what
             expected = expected[: sum(len(step.tokens) for step in steps)]
         tokens = [step.tokens for step in steps]
         difference = first_difference(
-            engine, self.plain_engine, prompt, expected, tokens, self._settings, self._sampler, repeats=self._repeats
+            context, self.plain_context, prompt, expected, tokens, self._settings, self._sampler, repeats=self._repeats
         )
         return Run(tuple(prompt), tuple(steps), difference, "" if difference else failure)
 
@@ -216,7 +218,7 @@ class Result:
 
 
 def check(
-    open_engine: OpenContext,
+    open_context: OpenContext,
     prompts: Sequence[Sequence[int]],
     modes: Sequence[DecodeSettings],
     max_tokens: int,
@@ -238,7 +240,7 @@ def check(
     plain = replace(modes[0], mode="plain", max_rollback=-1)
     answers = len(prompts) * (1 + len(modes))
     with (
-        Comparison(open_engine, max_tokens, plain, sampler, repeats=repeats) as comparison,
+        Comparison(open_context, max_tokens, plain, sampler, repeats=repeats) as comparison,
         bar(answers, "answers") as answered,
     ):
         progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")

@@ -16,7 +16,7 @@ import numpy as np
 
 from lacli.check.replay import Mismatch, Recorder, replay
 from lacli.context import Context, Floats, Sampler
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import LacliError
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
@@ -54,7 +54,7 @@ def within(margin: float, rounding: float) -> bool:
 
 def first_difference(
     engine: Recorder,
-    plain_engine: Context,
+    plain_context: Context,
     prompt: Sequence[int],
     expected: Sequence[int],
     steps: Sequence[Sequence[int]],
@@ -66,7 +66,7 @@ def first_difference(
     """Compare what a mode has just generated with plain's text; None where they are equal.
 
     `engine`: has decoded the mode's steps since its last clear; they are replayed on it. `steps`: the tokens of each
-    step. `expected`: plain's tokens for the prompt under the same limit, from an engine like `plain_engine` with
+    step. `expected`: plain's tokens for the prompt under the same limit, from an engine like `plain_context` with
     `settings`. `sampler`: what both were drawn with, or None when greedy. `repeats`: equal batches give equal bits, as
     on the CPU. Clears both engines.
     """
@@ -91,7 +91,7 @@ def first_difference(
     except (Mismatch, LacliError):
         # What a broken cache has led to may not even be decoded again.
         return unexplained
-    logits = plain_logits(plain_engine, prompt, expected[:at], settings)
+    logits = plain_logits(plain_context, prompt, expected[:at], settings)
     margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)
     verdict: Verdict = "bug"
     if chosen == tokens[: at + 1] and not isnan(rounding):
@@ -119,7 +119,7 @@ def plain_logits(
 ) -> Floats:
     """Plain's logits, (vocabulary,), after the prompt and tokens that it has generated before; clears the engine."""
     given = _Given(tokens)
-    for _ in Decoder(engine, settings, given).generate(prompt, len(tokens) + 1):
+    for _ in Engine(engine, settings).steps(prompt, SequenceOptions(len(tokens) + 1, given)):
         pass
     return given.logits
 

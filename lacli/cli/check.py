@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from lacli.bench.tasks import Task
     from lacli.check.compare import Result
     from lacli.check.report import Setup
+    from lacli.engine.load import ModelEngine
     from lacli.ik.context import IkContext
     from lacli.llamacpp.context import LlamaContext
     from lacli.llamacpp.model import LlamaModel
-    from lacli.session.session import Session
     from lacli.terminal.screen import Screen
 
 Mode = Annotated[
@@ -94,8 +94,8 @@ def check(
     from lacli.bench.tasks import by_class
     from lacli.check.compare import fixed_seed, refuse_other_draws
     from lacli.check.report import as_json, as_lines
+    from lacli.engine.load import open_engine
     from lacli.llamacpp.model import giving_way
-    from lacli.session.session import Session
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns
     from lacli.text.question import check_text, read_text
@@ -112,10 +112,10 @@ def check(
     plain = replace(decode_settings, mode="plain")
     with loading_model(screen, verbose=verbose) as loading:
         model_settings = giving_way(model_settings)
-        opened = Session(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
-    with opened as session:
+        opened = open_engine(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
+    with opened as engine:
         try:
-            setup, result = _checked(session, tasks, predict, mode, screen)
+            setup, result = _checked(engine, tasks, predict, mode, screen)
             # While the model is open: it knows the tokens' texts.
             found = as_json(setup, result) if json else None
             shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
@@ -140,23 +140,23 @@ def _tasks(own: str | None, prompts: str | None) -> list[Task]:
     return [Task((prompt,)) for prompt in ([own] if own else PROMPTS)]
 
 
-def _modes(session: Session, only: settings.ModeName | None, screen: Screen) -> list[DecodeSettings]:
+def _modes(engine: ModelEngine, only: settings.ModeName | None, screen: Screen) -> list[DecodeSettings]:
     """The modes to check; of a model with a recurrent state those whose chains it can take back, and that is said."""
     from lacli.check.compare import checked_modes
 
-    modes = [fitted(each, session.model_settings) for each in checked_modes(session.settings, only)]
-    if why := session.model.chain_only:
-        back = 0 if session.settings.strict else session.max_rollback
+    modes = [fitted(each, engine.model_settings) for each in checked_modes(engine.settings, only)]
+    if why := engine.model.chain_only:
+        back = 0 if engine.settings.strict else engine.max_rollback
         modes = [replace(each, max_rollback=back) for each in modes if back and each.mode != "lookahead"]
         checked = f"only chains of at most {back} guesses are checked" if modes else "no mode can be checked"
         screen.note(f"{checked}: {why}")
     for mode in modes:
-        check_rows(mode, session.model_settings)
+        check_rows(mode, engine.model_settings)
     return modes
 
 
 def _checked(
-    session: Session,
+    engine: ModelEngine,
     tasks: Sequence[Task],
     predict: int,
     only: settings.ModeName | None,
@@ -168,36 +168,36 @@ def _checked(
     """
     from lacli.check import compare
     from lacli.check.report import Setup
-    from lacli.session.report import describe_sampling
+    from lacli.report import describe_sampling
 
-    model, model_settings = session.model, session.model_settings
-    modes = _modes(session, only, screen)
-    screen.notes(session.notes, session.warnings)
-    if not session.sampling.greedy:
-        screen.note(f"sampling with seed {session.sampling.seed}")
-    asked = [session.prompt(task.turns[0], task.system, raw=task.raw) for task in tasks]
+    model, model_settings = engine.model, engine.model_settings
+    modes = _modes(engine, only, screen)
+    screen.notes(engine.notes, engine.warnings)
+    if not engine.sampling.greedy:
+        screen.note(f"sampling with seed {engine.sampling.seed}")
+    asked = [engine.prompt(task.turns[0], task.system, raw=task.raw) for task in tasks]
     setup = Setup(
         model=str(model.path),
         description=model.description,
         backend=model.devices,
         on_gpu=model.offloaded,
-        context=session.engine.cells,
+        context=engine.context.cells,
         model_settings=model_settings,
-        decode_settings=session.settings,
-        sampling=session.sampling,
-        sampled=describe_sampling(session.sampling),
+        decode_settings=engine.settings,
+        sampling=engine.sampling,
+        sampled=describe_sampling(engine.sampling),
         predict=predict,
         prompts=len(asked),
         piece=partial(model.piece, special=True),
     )
     # There may be no memory for one more context.
-    session.engine.close()
+    engine.context.close()
     result = compare.check(
         partial(_open, model, model_settings),
         asked,
         modes,
         predict,
-        sampler=session.sampler,
+        sampler=engine.sampler,
         repeats=not model.offloaded,
         progress=screen.note,
         bar=screen.progress,

@@ -13,12 +13,12 @@ from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any
 
 from lacli import PARALLEL
-from lacli.api.model import Model, Prompt
-from lacli.api.options import AnswerOptions
+from lacli.answer_options import AnswerOptions
 from lacli.cli.prompt_rows import PromptRow, read_rows
+from lacli.engine.answer import Answer
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError, SamplingError, UsageError, reason_of
 from lacli.llamacpp.sampling import new_seed
-from lacli.session.generation import Answer
+from lacli.model import Model, Prompt
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.terminal.screen import Screen
@@ -142,7 +142,7 @@ def ask_all(
             several = loading.replicas.groups or loading.replicas.count
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
             opened = loading.opened(question, output, screen, min(most, len(left)))
-            with opened as session, Model(session) as model:
+            with opened as engine, Model(engine) as model:
                 asked = PromptList(model, rows, left, lines)
                 # Lines on the same terminal show how far it is, and a pipe may lead back to it.
                 asked.run(screen, shown=not output.verbose and (name is not None or is_file(sys.stdout)))
@@ -170,7 +170,7 @@ class PromptList:
         Raises Interrupted after Ctrl-C, and what ended the model or the output; what is answered by then is written.
         """
         # One more than there are slots: its prompt is cut into tokens before a slot is free.
-        workers = [Thread(target=self._work, daemon=True) for _ in range(self._model.session.texts + 1)]
+        workers = [Thread(target=self._work, daemon=True) for _ in range(self._model.engine.slots + 1)]
         with second_ctrl_c_ends(TWICE_S), ctrl_c_calls(lambda: self._arrivals.put(KeyboardInterrupt())):
             try:
                 with screen.waiting(shown=shown) as say:
@@ -193,8 +193,8 @@ class PromptList:
         """What the answers were, and how fast."""
         seconds = perf_counter() - self._begin
         rate = f"{self._tokens / seconds:,.1f} tokens/s together"
-        session = self._model.session
-        slots = f"{session.texts} at a time in {session.engine.cells:,} tokens"
+        engine = self._model.engine
+        slots = f"{engine.slots} at a time in {engine.context.cells:,} tokens"
         answers = f"{counted(self._done, 'answer')}, {slots}"
         return f"{answers}: {counted(self._tokens, 'token')} in {seconds:,.2f} s, {rate}"
 
@@ -202,7 +202,7 @@ class PromptList:
         """Answer one row after another, in a thread beside others."""
         for index in self._coming:
             asked = self._rows[index]
-            line: Row = {"index": index, **asked.repeated, "model": self._model.session.model.path.name}
+            line: Row = {"index": index, **asked.repeated, "model": self._model.engine.model.path.name}
             try:
                 self._arrivals.put({**line, **self._answered(index, asked)})
             except ROW_ERRORS as error:
@@ -241,7 +241,7 @@ class PromptList:
         """The answer to a row's messages, or to a turn behind the `texts` of those before it."""
         task = row.task
         history = [*zip(task.turns, texts, strict=False)]
-        raw = not row.messages and (task.raw or self._model.session.prompts.template.stands_in)
+        raw = not row.messages and (task.raw or self._model.engine.prompts.template.stands_in)
         if row.messages:
             prompt: Prompt = row.messages
         elif raw:

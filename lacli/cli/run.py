@@ -23,8 +23,8 @@ from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings, Detail
 
 if TYPE_CHECKING:
-    from lacli.session.generation import Answer, Generation
-    from lacli.session.session import Session
+    from lacli.engine.answer import Answer, Generation
+    from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
     from lacli.text.stream import Piece
 
@@ -70,7 +70,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Loading:
-    """What sessions are made of. `model`: as MODEL is; None for smollm2-135m. `replicas`: as Session takes it."""
+    """What sessions are made of. `model`: as MODEL is; None for smollm2-135m. `replicas`: as ModelEngine takes it."""
 
     model: str | None
     model_settings: ModelSettings
@@ -82,16 +82,16 @@ class Loading:
     @contextmanager
     def opened(
         self, question: PromptOptions, output: Output, screen: Screen, parallel: int | None = None
-    ) -> Iterator[Session]:
+    ) -> Iterator[ModelEngine]:
         """Load the model: for a question, or for several of its kind, `parallel` at a time."""
+        from lacli.engine.load import open_engine
         from lacli.llamacpp.model import giving_way
-        from lacli.session.session import Session
         from lacli.terminal.screen import loading_model
         from lacli.text.records import state_file
 
         path = options.model_path(self.model, screen, self.offline)
         with loading_model(screen, verbose=output.verbose) as loading:
-            opened = Session(
+            opened = open_engine(
                 path,
                 giving_way(self.model_settings),
                 self.decode_settings,
@@ -99,15 +99,15 @@ class Loading:
                 template=None if question.raw else question.template,
                 template_variables=question.variables,
                 replicas=self.replicas,
-                texts=parallel,
+                slots=parallel,
                 verbose=output.verbose,
                 loading=loading,
                 reading=partial(screen.reading, shown=not output.verbose),
             )
-        with opened as session:
-            session.use_known(state_file())
-            screen.notes(session.notes, session.warnings)
-            yield session
+        with opened as engine:
+            engine.use_known(state_file())
+            screen.notes(engine.notes, engine.warnings)
+            yield engine
 
 
 @with_groups(asked=options.asked, **ANSWERING)
@@ -177,13 +177,15 @@ def run(
 
 def ask(question: PromptOptions, loading: Loading, output: Output, screen: Screen) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
-    with loading.opened(question, output, screen) as session:
-        prompt = session.prompt(question.text, question.system, raw=question.raw)
-        generation = _answer(session, prompt, question, output, screen)
-        _conclude(session, generation, question, output, screen)
+    with loading.opened(question, output, screen) as engine:
+        prompt = engine.prompt(question.text, question.system, raw=question.raw)
+        generation = _answer(engine, prompt, question, output, screen)
+        _conclude(engine, generation, question, output, screen)
 
 
-def _answer(session: Session, prompt: list[int], question: PromptOptions, output: Output, screen: Screen) -> Generation:
+def _answer(
+    engine: ModelEngine, prompt: list[int], question: PromptOptions, output: Output, screen: Screen
+) -> Generation:
     """Show the answer as it comes."""
     from lacli.terminal.interrupts import without_ctrl_c
     from lacli.text.files import is_file
@@ -195,9 +197,9 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
     stopped = False
     with ExitStack() as progress:
         count = progress.enter_context(screen.answering(shown=unseen and not output.verbose))
-        stops = (*question.stops, *(() if question.raw else session.prompts.turn_ends))
-        generation = session.generate(prompt, question.max_tokens, stops)
-        begun = begun_reasoning(session.text(prompt[-LAST_TOKENS:], special=True))
+        stops = (*question.stops, *(() if question.raw else engine.prompts.turn_ends))
+        generation = engine.generate(prompt, question.max_tokens, stops)
+        begun = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
         try:
             _stream(generation, output, screen, begun, count)
         except KeyboardInterrupt:
@@ -211,7 +213,7 @@ def _answer(session: Session, prompt: list[int], question: PromptOptions, output
         elif unseen:
             screen.note(f"stopped after {counted(tokens, 'token')} of the answer")
         with without_ctrl_c():
-            _tell_cost(session, generation.answer(), output, screen)
+            _tell_cost(engine, generation.answer(), output, screen)
         raise Interrupted("")
     return generation
 
@@ -240,10 +242,10 @@ def _stream(
 
 
 def _conclude(
-    session: Session, generation: Generation, question: PromptOptions, output: Output, screen: Screen
+    engine: ModelEngine, generation: Generation, question: PromptOptions, output: Output, screen: Screen
 ) -> None:
     """Say why and how the answer ended, and what it cost if asked."""
-    from lacli.session.report import context_full
+    from lacli.report import context_full
     from lacli.text.format import counted
 
     answer = generation.answer()
@@ -252,22 +254,22 @@ def _conclude(
     # Under -q too: a program that reads JSON could not.
     tell = screen.warn if output.has_schema else screen.note
     if answer.filled_context(question.max_tokens):
-        cells = session.engine.cells
+        cells = engine.context.cells
         incomplete = "its JSON may not be complete; " if output.has_schema else ""
-        tell(context_full(cells, f"{incomplete}{session.decoder.context_hint(cells + 1)}"))
+        tell(context_full(cells, f"{incomplete}{engine.context_hint(cells + 1)}"))
     elif answer.finish_reason == "length" and output.has_schema and not output.json:
         cut = f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n"
         tell(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
-    _tell_cost(session, answer, output, screen, question.max_tokens)
+    _tell_cost(engine, answer, output, screen, question.max_tokens)
 
 
-def _tell_cost(session: Session, answer: Answer, output: Output, screen: Screen, max_tokens: int = -1) -> None:
+def _tell_cost(engine: ModelEngine, answer: Answer, output: Output, screen: Screen, max_tokens: int = -1) -> None:
     """Print the JSON object and the report if asked. `max_tokens`: the answer's limit."""
     from json import dumps
 
-    from lacli.session.report import as_json, as_lines
+    from lacli.report import as_json, as_lines
 
     if output.json:
-        screen.line(dumps(as_json(session, answer), ensure_ascii=False))
+        screen.line(dumps(as_json(engine, answer), ensure_ascii=False))
     if output.stats:
-        screen.say(as_lines(session, answer, detail=output.stats, width=screen.width, max_tokens=max_tokens))
+        screen.say(as_lines(engine, answer, detail=output.stats, width=screen.width, max_tokens=max_tokens))

@@ -104,10 +104,10 @@ def serve(
     except ImportError as error:
         raise UsageError(f"lacli serve needs {error.name}", "in lacli's folder: pip install '.[serve]'") from error
     from lacli import PARALLEL
-    from lacli.api.model import Model
     from lacli.auto.model_cost import SERVING
+    from lacli.engine.load import open_engine
     from lacli.llamacpp.model import giving_way
-    from lacli.session.session import Session
+    from lacli.model import Model
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
@@ -122,7 +122,7 @@ def serve(
         for each in listening:
             stack.enter_context(each)
         with loading_model(screen, verbose=verbose) as loading:
-            session = Session(
+            engine = open_engine(
                 path,
                 giving_way(model_settings),
                 decode_settings,
@@ -130,17 +130,17 @@ def serve(
                 template=prompt_options.template,
                 template_variables=prompt_options.variables,
                 replicas=copies,
-                texts=own.parallel or (1 if decode_settings.strict else PARALLEL),
+                slots=own.parallel or (1 if decode_settings.strict else PARALLEL),
                 often_alone=not own.parallel,
                 verbose=verbose,
                 loading=loading,
             )
-        session.use_known(state_file())
-        if own.measure and session.texts > 1 and session.settings.mode == "auto" and session.wants_cost:
+        engine.use_known(state_file())
+        if own.measure and engine.slots > 1 and engine.settings.mode == "auto" and engine.wants_cost:
             screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
-            session.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
-        screen.notes(session.notes, session.warnings)
-        with Model(session, sampling) as model:
+            engine.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
+        screen.notes(engine.notes, engine.warnings)
+        with Model(engine, sampling) as model:
             # A client may ask for the name that the model was started by.
             names = sorted(_names(own.alias)) or [path.stem, *([asked] if not Path(asked).exists() else [])]
             settings = app.ServeSettings(
@@ -160,7 +160,7 @@ def serve(
             ports = [each.getsockname()[1] for each in listening]
             places = [_address(scheme, *each) for each in zip(hosts, ports, strict=False)] or hosts
             asking = f", for {counted(len(keys), 'key')}" if keys else ""
-            told = f"{settings.name} answers at {' and '.join(places)}, {session.texts} at a time{asking}"
+            told = f"{settings.name} answers at {' and '.join(places)}, {engine.slots} at a time{asking}"
             server = run.Listener(
                 app.Server(model, settings).app(access),
                 drain_s=own.drain,

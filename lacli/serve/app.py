@@ -16,10 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lacli.api.model import Model
-from lacli.api.options import AnswerOptions
+from lacli.answer_options import AnswerOptions
 from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
+from lacli.model import Model
 from lacli.serve import pages
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
@@ -102,7 +102,7 @@ class Server:
         return JSONResponse(form.whole(deltas))
 
     def _chat(self, asked: ChatRequest) -> tuple[list[Choice], Form]:
-        prompts, rules = self._model.session.prompts, None
+        prompts, rules = self._model.engine.prompts, None
         rendered, sampling = self._rendered(asked), self._sampling(asked)
         if asked.offered:
             if asked.has_to_call and asked.has_grammar:
@@ -131,12 +131,12 @@ class Server:
 
     def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings) -> Setting:
         """What the bodies and events of a request's answers are made of."""
-        session, limit = self._model.session, self._limit(asked)
+        engine, limit = self._model.engine, self._limit(asked)
         lengths = {"max_tokens": limit, "n_predict": limit, "stop": [*self._settings.stops, *asked.stop]}
-        ends = session.model.ends() if sampling.ignore_eos else ()
+        ends = engine.model.ends() if sampling.ignore_eos else ()
         return Setting(
             self._settings.name,
-            session.prompts.piece,
+            engine.prompts.piece,
             {**in_their_words(sampling, ends), **lengths},
             self._model.context,
             per_token=asked.timings_per_token,
@@ -150,7 +150,7 @@ class Server:
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
         """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""
-        model = self._model.session.model
+        model = self._model.engine.model
         return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
 
     def _with_grammar(
@@ -215,7 +215,7 @@ class Server:
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
-        prompts = self._model.session.prompts
+        prompts = self._model.engine.prompts
         if asked.offered or any(message.is_of_tools for message in asked.messages):
             format_of(prompts.template)
         tools = [tool.model_dump() for tool in asked.tools] if asked.offered else []
@@ -236,11 +236,11 @@ class Server:
         if isinstance(prompt, PromptObject):
             prompt = prompt.prompt_string
         if isinstance(prompt, str):
-            return self._model.session.prompt(prompt, raw=True)
+            return self._model.engine.prompt(prompt, raw=True)
         tokens: list[int] = []
         for index, part in enumerate(prompt):
             if isinstance(part, str):
-                tokens += self._model.session.model.tokenize(part, add_special=not index)
+                tokens += self._model.engine.model.tokenize(part, add_special=not index)
             else:
                 tokens.append(part)
         if not tokens:

@@ -8,14 +8,14 @@ from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
-from lacli.api.model import Model
-from lacli.api.options import AnswerOptions
-from lacli.api.request import PromptProgress
-from lacli.api.streams import AsyncStream
+from lacli.answer_options import AnswerOptions
+from lacli.engine.answer import Answer
+from lacli.engine.worker import PromptProgress
+from lacli.model import Model
 from lacli.serve.meter import Meter
 from lacli.serve.tools import Call, CallRules, CallSplitter
-from lacli.session.generation import Answer
 from lacli.stats import Finish, RunStatistics, Step
+from lacli.streams import AsyncStream
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
@@ -68,9 +68,9 @@ class Choice:
         `rules`: what it may call.
         """
         self.index, self.prompt, self._meter = index, tokens, meter
-        self._text_of = model.session.text
+        self._text_of = model.engine.text
         self.stream: AsyncStream = model.astream(tokens, **options)
-        end = model.session.text(tokens[-LAST_TOKENS:], special=True)
+        end = model.engine.text(tokens[-LAST_TOKENS:], special=True)
         self._splitter = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
         self._calls = CallSplitter(rules) if rules else None
         self.has_logprobs = "logprobs" in options

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lacli.api.request import PromptProgress
+from lacli.engine.worker import PromptProgress
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.protocol import CompletionRequest
 from lacli.serve.replies import REASONS, Reply, timings, token_logprob, token_probability, usage

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from lacli import __version__
-from lacli.api.model import Model
-from lacli.api.options import checked_tokens
+from lacli.answer_options import checked_tokens
 from lacli.errors import in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.model import Model
 from lacli.serve.meter import Meter
 from lacli.serve.refusals import FAILED, INVALID, Endpoint, Refused, body_of, not_offered
 
@@ -76,7 +76,7 @@ class Inspection:
 
     @property
     def _described(self) -> dict[str, Any]:
-        model, settings = self._model.session.model, self._settings
+        model, settings = self._model.engine.model, self._settings
         meta = {
             "n_vocab": model.vocabulary,
             "n_ctx_train": model.context,
@@ -94,16 +94,16 @@ class Inspection:
         }
 
     async def props(self, request: Request) -> Response:
-        session = self._model.session
+        engine = self._model.engine
         return JSONResponse(
             {
                 "default_generation_settings": {
                     "n_ctx": self._model.context,
                     "params": {"seed": self._settings.sampling.seed, "temperature": self._settings.sampling.temp},
                 },
-                "total_slots": session.texts,
-                "model_path": str(session.model.path),
-                "chat_template": session.prompts.template.source,
+                "total_slots": engine.slots,
+                "model_path": str(engine.model.path),
+                "chat_template": engine.prompts.template.source,
                 "build_info": f"lacli {__version__}",
             }
         )
@@ -114,12 +114,12 @@ class Inspection:
         if not isinstance(content, str):
             raise Refused(400, INVALID, "content: give a text")
         begins, is_parsed = bool(asked.get("add_special", False)), bool(asked.get("parse_special", True))
-        tokenize = self._model.session.model.tokenize
+        tokenize = self._model.engine.model.tokenize
         tokens = await run_in_threadpool(tokenize, content, add_special=begins, special=is_parsed)
         if not asked.get("with_pieces"):
             return JSONResponse({"tokens": tokens})
         pieces = [
-            {"id": token, "piece": _piece(self._model.session.model.piece(token, special=True))} for token in tokens
+            {"id": token, "piece": _piece(self._model.engine.model.piece(token, special=True))} for token in tokens
         ]
         return JSONResponse({"tokens": pieces})
 
@@ -127,12 +127,12 @@ class Inspection:
         tokens = (await body_of(request)).get("tokens")
         if not isinstance(tokens, list):
             raise Refused(400, INVALID, "tokens: give a list of token ids")
-        session = self._model.session
-        known = checked_tokens(tokens, session.model.vocabulary)
-        return JSONResponse({"content": await run_in_threadpool(partial(session.text, special=True), known)})
+        engine = self._model.engine
+        known = checked_tokens(tokens, engine.model.vocabulary)
+        return JSONResponse({"content": await run_in_threadpool(partial(engine.text, special=True), known)})
 
     async def slots(self, request: Request) -> Response:
-        return JSONResponse(self._meter.slots(self._model.session.texts, self._model.context))
+        return JSONResponse(self._meter.slots(self._model.engine.slots, self._model.context))
 
     async def metrics(self, request: Request) -> Response:
         text = self._meter.text(*self._model.load)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from lacli.api.streams import AsyncStream
 from lacli.serve.replies import timings
 from lacli.stats import RunStatistics
+from lacli.streams import AsyncStream
 
 HELP = {
     "prompt_tokens_total": "Tokens of prompts that were decoded.",
@@ -96,7 +96,7 @@ class Meter:
 
     def _count_ended(self) -> None:
         """Count the answers that have ended; of a prompt that was left a chunk may still be decoded."""
-        for each in [each for each in self._left if each.stream.cost.steps or not each.stream.in_loop]:
+        for each in [each for each in self._left if each.stream.cost.steps or not each.stream.in_worker]:
             self._left.remove(each)
             self._count(each.stream.cost)
 

@@ -18,15 +18,15 @@ from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import Batch
 from lacli.context import Successors
-from lacli.decode import Decoder
 from lacli.settings import SOURCES, DecodeSettings, SourceName
 from lacli.stats import Step
 from lacli.tree import Origin
 from lacli.verify import SampleAndMatch
+from tests.engine.test_engine import VOCABULARY, ends, engine_for, holds_its_text, plain_tokens, prompts, tokens_of
 from tests.fakes.clock import ClockedContext, FakeClock
+from tests.fakes.decoding import Decoding
 from tests.fakes.sampler import FakeSampler
 from tests.fakes.scripted_context import ScriptedContext
-from tests.test_decode import VOCABULARY, ends, engine_for, holds_its_text, plain_tokens, prompts, tokens_of
 
 PLAIN_S = 0.01
 
@@ -124,15 +124,15 @@ class Setting:
         text = self.plain(self.prompt, self.limit)
         with clocked(clock, first_trial=2):
             measured = self.measured.measured if self.measured else None
-            decoder = Decoder(engine, self.chosen, make_mode=AutoModes(measured))
+            decoder = Decoding(engine, self.chosen, make_mode=AutoModes(measured))
             steps = list(decoder.generate(self.prompt, self.limit))
             assert tokens_of(steps) == text
             assert decoder.tokens == self.prompt + text
-            assert holds_its_text(decoder, engine)
+            assert not steps or holds_its_text(decoder, engine)
             begun = [*decoder.tokens[:20], *self.prompt[:3]]
-            again = list(decoder.generate(begun, 9, reuse=True))
+            again = list(decoder.generate(begun, 9))
             assert tokens_of(again) == self.plain(begun, 9)
-            assert holds_its_text(decoder, engine)
+            assert not steps or holds_its_text(decoder, engine)
         for step in [*steps, *again]:
             assert step.rows <= self.chosen.max_rows and step.drafted < self.chosen.max_step_tokens
         return [*steps, *again]
@@ -203,11 +203,11 @@ def test_a_seed_gives_plains_text_at_any_cost(
     chosen: DecodeSettings, stairs: Stairs, prompt: list[int], seed: int, temperature: float, penalty: float
 ) -> None:
     plain, sampler = DecodeSettings(mode="plain"), FakeSampler(seed, temperature, penalty)
-    alone = tokens_of(list(Decoder(engine_for(plain), plain, SampleAndMatch(sampler)).generate(prompt, 40)))
+    alone = tokens_of(list(Decoding(engine_for(plain), plain, SampleAndMatch(sampler)).generate(prompt, 40)))
     clock = FakeClock()
     with clocked(clock, first_trial=2):
         engine = toy(chosen, stairs, clock, 256, frozenset())
-        decoder = Decoder(engine, chosen, SampleAndMatch(sampler), make_mode=AutoModes(stairs.measured))
+        decoder = Decoding(engine, chosen, SampleAndMatch(sampler), make_mode=AutoModes(stairs.measured))
         assert tokens_of(list(decoder.generate(prompt, 40))) == alone
     assert sampler._seen == prompt + alone
 
@@ -277,7 +277,7 @@ def run(
     clock = FakeClock()
     engine = ScriptedContext(writer, seconds, clock)
     with clocked(clock):
-        steps = list(Decoder(engine, chosen, make_mode=AutoModes(cost)).generate(list(writer.text), length))
+        steps = list(Decoding(engine, chosen, make_mode=AutoModes(cost)).generate(list(writer.text), length))
     plain = sum(seconds(1, PROMPT - 1 + token) for token in range(length))
     return sum(step.seconds for step in steps) / plain, steps
 
@@ -384,7 +384,7 @@ def watched(
     clock = FakeClock()
     engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, sequences=chosen.sequences)
     with clocked(clock, first_trial):
-        decoder = Decoder(engine, chosen, make_mode=AutoModes(stairs.measured))
+        decoder = Decoding(engine, chosen, make_mode=AutoModes(stairs.measured))
         prompt = list(writer.text)
         steps = list(decoder.generate(prompt, length))
     return engine, steps
@@ -429,7 +429,7 @@ def test_where_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
     engine = Watching(Writer(11), lambda rows, _: GPU.seconds(rows), clock := FakeClock(), sequences=AUTO.sequences)
     with clocked(clock):
         writer = Writer(11)
-        list(Decoder(engine, AUTO, make_mode=AutoModes()).generate(list(writer.text), 200))
+        list(Decoding(engine, AUTO, make_mode=AutoModes()).generate(list(writer.text), 200))
     largest = 1
     for rows in engine.rows:
         assert rows <= max(2 * largest, FIRST_ROWS)
@@ -446,7 +446,7 @@ def test_a_source_whose_guesses_do_not_come_true_sleeps_and_learns_nothing(stair
     writer, clock, chosen = Writer(15, departs=0, passage=1), FakeClock(), replace(AUTO, sources=("recycling",))
     engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, looking_s=0.03 * PLAIN_S)
     with clocked(clock):
-        list(Decoder(engine, chosen, make_mode=AutoModes(stairs.measured)).generate(list(writer.text), 1000))
+        list(Decoding(engine, chosen, make_mode=AutoModes(stairs.measured)).generate(list(writer.text), 1000))
     assert 0 < engine.learned < most * len(engine.rows)
 
 
@@ -498,11 +498,11 @@ def test_what_was_learned_of_the_machine_goes_on_with_the_next_answer() -> None:
     writer = Writer(13)
     engine = Watching(writer, lambda rows, _: GPU.seconds(rows), clock, sequences=AUTO.sequences)
     with clocked(clock):
-        decoder = Decoder(engine, AUTO, make_mode=AutoModes())
+        decoder = Decoding(engine, AUTO, make_mode=AutoModes())
         list(decoder.generate(list(writer.text), 100))
         assert engine.rows[0] == 1
         steps = len(engine.rows)
-        list(decoder.generate(list(writer.text), 20, reuse=True))
+        list(decoder.generate(list(writer.text), 20))
         assert engine.rows[steps] > 1
 
 
@@ -517,8 +517,8 @@ def test_a_debt_that_a_busy_moment_left_keeps_no_later_answer_from_guessing() ->
 
     engine = Watching(writer, seconds, clock, sequences=AUTO.sequences)
     with clocked(clock):
-        decoder = Decoder(engine, AUTO, make_mode=AutoModes())
+        decoder = Decoding(engine, AUTO, make_mode=AutoModes())
         list(decoder.generate(list(writer.text), 150))
         assert len(larger) == 1, "the account forbids a second one"
-        list(decoder.generate(list(writer.text), 150, reuse=True))
+        list(decoder.generate(list(writer.text), 150))
     assert len(larger) > 5

@@ -17,11 +17,10 @@ from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes
 from lacli.auto.model_cost import KIND, cost_key, cost_of, device_names, known_cost, machine_key
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.decode import Decoder
+from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import Device, with_threads
 from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.settings import ModelSettings, Placement
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.records import HASHED, NAME, Records
 from tests.loading import load
@@ -244,13 +243,13 @@ def test_a_model_of_another_name_is_not_even_read(state: Path, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+def session() -> Iterator[ModelEngine]:
     model_settings = ModelSettings(context=256, threads=1, threads_batch=1, gpu_layers=0)
     with load(model_settings=model_settings, decode_settings=DecodeSettings(mode="auto")) as session:
         yield session
 
 
-def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later(session: Session) -> None:
+def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later(session: ModelEngine) -> None:
     seen: list[Cost | None] = []
 
     class Seeing(Experience):
@@ -258,25 +257,21 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
             seen.append(cost)
             super().__init__(settings, cost, *more, **others)
 
-    class Told(Decoder):
-        def __init__(self, *given: Any, make_mode: AutoModes, **more: Any) -> None:
-            seen.append(make_mode.cost)
-            super().__init__(*given, make_mode=make_mode, **more)
-
     session.use_cost(COST)
-    session.decoder_in(session.engine, session.settings, Told)
+    assert session._make_mode == AutoModes(COST)
+    assert session.engine_in(session.context, session.settings)._make_mode == AutoModes(COST)
     session.adapt(replace(session.settings, mode="plain"), session.sampling)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lacli.auto.mode.Experience", Seeing)
         session.adapt(replace(session.settings, mode="auto"), session.sampling)
-    assert seen == [COST, COST]
+        list(session.generate([1, 2, 3], 1))
+    assert seen == [COST]
     with load(model_settings=session.model_settings, decode_settings=session.settings, cost=COST) as other:
-        other.decoder_in(other.engine, other.settings, Told)
-    assert seen == [COST] * 3
+        assert other._make_mode == AutoModes(COST)
 
 
 def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(
-    session: Session, state: Path, monkeypatch: pytest.MonkeyPatch
+    session: ModelEngine, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lacli.auto.step_cost.ROUGH", inf)
     plan, told = MeasurePlan((8,), (1, 2, 4), seconds=30, rounds=3), list[str]()
@@ -290,7 +285,7 @@ def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(
 
 
 def test_on_a_busy_machine_a_session_soon_ends_measuring_and_tries_it_in_an_hour_again(
-    session: Session, state: Path, monkeypatch: pytest.MonkeyPatch
+    session: ModelEngine, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lacli.auto.step_cost.MIN_CORE_SHARE", 0.8)
     monkeypatch.setattr("lacli.auto.model_cost.process_time", lambda: 0.0)

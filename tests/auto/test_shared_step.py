@@ -18,10 +18,9 @@ from lacli.auto.shared_step import MAX_DELAY
 from lacli.auto.step_cost import Cost
 from lacli.batch import Batch
 from lacli.context import Floats
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.modes import Growing
 from lacli.pool import NgramPool
-from lacli.schedule import Schedule
 from lacli.settings import DecodeSettings
 from tests.auto.test_mode import STAIRS, Stairs, Writer, clocked
 from tests.fakes.clock import FakeClock
@@ -79,7 +78,7 @@ class ManyWriters(ScriptedContext):
 @contextmanager
 def schedule_of(
     writers: list[Writer], stairs: Stairs, cost: Cost | None, mode: str = "auto", begun: int | None = None
-) -> Iterator[tuple[Schedule, ManyWriters]]:
+) -> Iterator[tuple[Engine, ManyWriters]]:
     chosen = DecodeSettings(mode="auto" if mode == "auto" else "plain").for_texts(len(writers))
     clock = FakeClock()
     engine = ManyWriters(
@@ -90,15 +89,15 @@ def schedule_of(
         size=chosen.sequences,
     )
     with clocked(clock):
-        schedule = Schedule(Decoder(engine, chosen, make_mode=AutoModes(cost)), len(writers))
+        schedule = Engine(engine, chosen, len(writers), make_mode=AutoModes(cost))
         for writer in writers[:begun]:
-            schedule.add(list(writer.text), LENGTH)
+            schedule.add(list(writer.text), SequenceOptions(LENGTH))
         yield schedule, engine
 
 
 def run(writers: list[Writer], stairs: Stairs, cost: Cost | None = None, mode: str = "auto") -> ManyWriters:
     with schedule_of(writers, stairs, cost, mode) as (schedule, engine):
-        while schedule.texts:
+        while schedule.sequences:
             schedule.step()
     return engine
 
@@ -136,11 +135,11 @@ def test_one_text_that_copies_gets_the_rows_and_the_other_none(shape: str) -> No
     writers = [Writer(1), Writer(2, passage=1)]
     drafted = [0, 0]
     with schedule_of(writers, stairs, stairs.measured) as (schedule, engine):
-        texts = [*schedule.texts]
-        while len(schedule.texts) == 2:
+        texts = [*schedule.sequences]
+        while len(schedule.sequences) == 2:
             for news in schedule.step():
                 if news.step:
-                    drafted[texts.index(news.text)] += news.step.drafted
+                    drafted[[*map(id, texts)].index(id(news.sequence))] += news.step.drafted
     assert drafted[0] > 5 * drafted[1]
     # With half of the machine the other one would have a token in two plain steps.
     assert engine.took <= MAX_DELAY * max(2 * stairs.seconds(1), stairs.seconds(2)) * len(engine.rows)
@@ -162,8 +161,8 @@ def test_a_steps_cost_is_recorded_once_and_never_beside_a_piece_of_prompt(monkey
         engine.batch_rows = 190
         for _ in range(10):
             schedule.step()
-        schedule.add(list(writers[2].text), LENGTH)
-        while schedule.texts:
+        schedule.add(list(writers[2].text), SequenceOptions(LENGTH))
+        while schedule.sequences:
             schedule.step()
     assert engine.mixed[-1] <= 64 and max(engine.rows) > 20
     assert recorded == engine.rows
@@ -185,7 +184,7 @@ def test_beside_a_piece_of_prompt_guesses_pay_for_what_they_add_to_it(beside: in
 
 def test_texts_share_what_is_known_of_the_machine_and_the_losses() -> None:
     with schedule_of([Writer(seed) for seed in range(2)], STAIRS["gpu"], None) as (schedule, _):
-        first, second = (text.mode.experience for text in schedule.texts)  # type: ignore[attr-defined]
+        first, second = (text.mode.experience for text in schedule.sequences)  # type: ignore[attr-defined]
     assert isinstance(first, Experience) and first is second
 
 
@@ -202,14 +201,14 @@ class Drawn:
 def test_a_sampled_text_changes_nothing_of_what_greedy_ones_are_expected_to_bring() -> None:
     with schedule_of([Writer(1, departs=0), Writer(2)], STAIRS["gpu"], None, begun=0) as (schedule, engine):
         drawn, greedy = (
-            schedule.add(list(writer.text), 100, verifier=verifier)
+            schedule.add(list(writer.text), SequenceOptions(100, verifier))
             for writer, verifier in zip(engine.writers, (Drawn(), None), strict=True)
         )
         kinds = [text.mode.experience for text in (drawn, greedy)]  # type: ignore[attr-defined]
-        while schedule.texts:
+        while schedule.sequences:
             schedule.step()
-        after = schedule.add(list(engine.writers[1].text), 100)
-        later = schedule.add(list(engine.writers[0].text), 100, verifier=Drawn())
+        after = schedule.add(list(engine.writers[1].text), SequenceOptions(100))
+        later = schedule.add(list(engine.writers[0].text), SequenceOptions(100, Drawn()))
     kinds += [text.mode.experience for text in (after, later)]  # type: ignore[attr-defined]
     assert kinds[0] is kinds[3] and kinds[1] is kinds[2] and kinds[0].cost_model is kinds[1].cost_model
     # The drawn text departs from what it repeats, the greedy one never does.

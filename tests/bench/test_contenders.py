@@ -10,8 +10,9 @@ from lacli.bench.contenders import Contexts, with_plain
 from lacli.bench.rounds import Exchange
 from lacli.bench.sweep import Axes, Point, points
 from lacli.bench.tasks import Task
+from lacli.engine.load import ModelEngine
+from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.settings import ModelSettings
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.loading import load
 
@@ -20,37 +21,38 @@ QUESTION = "Write a Python function is_empty: Return true if the queue is empty.
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+def session() -> Iterator[ModelEngine]:
     with load(model_settings=LOADING, decode_settings=DecodeSettings(mode="plain")) as session:
         yield session
 
 
-def exchange(session: Session) -> Exchange:
+def exchange(session: ModelEngine) -> Exchange:
     return Exchange(Task((QUESTION,), max_tokens=24), 0, tuple(session.prompt(QUESTION)), 24)
 
 
 def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_and_auto_have_their_own(
-    session: Session,
+    session: ModelEngine,
 ) -> None:
     chosen, _ = points(Axes(windows=(2, 4), ngrams=(3,)), session.settings)
     with Contexts(session, chosen) as contexts:
-        engines = [contexts.engine(point) for point in chosen]
+        engines = [contexts.context(point) for point in chosen]
         modes = [point.settings.mode for point in chosen]
         by_mode = {mode: {id(e) for e, m in zip(engines, modes, strict=True) if m == mode} for mode in set(modes)}
         assert by_mode["jacobi"] == by_mode["lookup"] and len(by_mode["lookahead"]) == 1
         assert len({next(iter(ids)) for ids in by_mode.values()}) == 4
-        assert by_mode["plain"] == {id(session.engine)} and session.engine.sequences == 1
+        assert by_mode["plain"] == {id(session.context)} and session.context.sequences == 1
         *_, ahead, auto = chosen
         widest = max(point.settings.sequences for point in chosen if point.settings.mode == "lookahead")
-        assert contexts.engine(ahead).sequences == widest
-        assert contexts.engine(auto).sequences == auto.settings.sequences
+        assert contexts.context(ahead).sequences == widest
+        assert contexts.context(auto).sequences == auto.settings.sequences
 
 
-def test_counts_of_a_benchmark_are_llama_decode_calls(session: Session) -> None:
+def test_counts_of_a_benchmark_are_llama_decode_calls(session: ModelEngine) -> None:
     chosen = with_plain([Point(DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4))])
     with Contexts(session, chosen) as contexts:
         for point in chosen:
-            engine = contexts.engine(point)
+            engine = contexts.context(point)
+            assert isinstance(engine, LlamaContext)
             before = engine.calls
             trial = contexts.contender(point).answer(exchange(session))
             prefills = 1

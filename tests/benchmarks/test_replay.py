@@ -23,7 +23,7 @@ from benchmarks.replay import (
 )
 from lacli.batch import Batch, from_tokens
 from lacli.settings import MODES, DecodeSettings
-from tests.test_decode import engine_for
+from tests.engine.test_engine import engine_for
 
 CLIFF = Law("cliff", {1: 1.0, 8: 2.0, 9: 6.0, 64: 8.0})
 CHEAP = Law("cheap", {1: 1.0, 64: 1.3})

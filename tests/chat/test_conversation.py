@@ -17,7 +17,8 @@ from lacli.chat.conversation import Chat, PromptTokens
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation, Message
 from lacli.check.judge import PLAIN
-from lacli.decode import Decoder
+from lacli.engine.load import ModelEngine, open_engine
+from lacli.engine.weights import ReplicaPlan
 from lacli.errors import (
     ModelLoadError,
     PromptError,
@@ -28,12 +29,11 @@ from lacli.llamacpp.decoding import DecodingContext
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import common_prefix
-from lacli.replicas.copies import ReplicaPlan
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.text.reasoning import answer_of
 from lacli.text.template import stand_in
 from lacli.verify import SampleAndMatch
+from tests.fakes.decoding import Decoding
 from tests.fakes.fake_chat import talked
 from tests.fakes.talking import (
     LOADING,
@@ -47,7 +47,7 @@ from tests.fakes.talking import (
     said,
 )
 from tests.fakes.tiny_models import write_gemma_swa, write_hybrid, write_mamba
-from tests.loading import STDLIB_7M
+from tests.loading import STDLIB_7M, last_tokens
 
 JACOBI = DecodeSettings(mode="jacobi", window=4)
 NEXT = "Explain json.dumps."
@@ -133,8 +133,8 @@ ANSWER = "the answer is here"
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with Session(STDLIB_7M, LOADING, PLAIN, SamplingSettings()) as opened:
+def session() -> Iterator[ModelEngine]:
+    with open_engine(STDLIB_7M, LOADING, PLAIN, SamplingSettings()) as opened:
         yield opened
 
 
@@ -142,7 +142,7 @@ def after(answer: str) -> list[dict[str, str]]:
     return [ASKED, {"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
 
 
-def spelled_otherwise(session: Session, text: str) -> list[int]:
+def spelled_otherwise(session: ModelEngine, text: str) -> list[int]:
     """A text a character at a time, as no tokenizer cuts it."""
     tokens = [token for char in text for token in session.model.tokenize(char, add_special=False)]
     assert tokens != session.model.tokenize(text, add_special=False)
@@ -150,7 +150,7 @@ def spelled_otherwise(session: Session, text: str) -> list[int]:
     return tokens
 
 
-def test_an_answer_keeps_its_tokens(session: Session) -> None:
+def test_an_answer_keeps_its_tokens(session: ModelEngine) -> None:
     prompts = PromptTokens(session)
     first = prompts.prompt([ASKED])
     tokens = spelled_otherwise(session, ANSWER)
@@ -161,19 +161,19 @@ def test_an_answer_keeps_its_tokens(session: Session) -> None:
     assert session.text(second.tokens, special=True) == session.prompts.render(after(ANSWER))
 
 
-def test_without_an_answer_of_ours_the_tokenizer_decides(session: Session) -> None:
+def test_without_an_answer_of_ours_the_tokenizer_decides(session: ModelEngine) -> None:
     prompts = PromptTokens(session)
     assert prompts.prompt(after(ANSWER)).tokens == session.prompts.conversation(after(ANSWER))
 
 
-def test_a_conversation_that_was_changed_is_read_anew(session: Session) -> None:
+def test_a_conversation_that_was_changed_is_read_anew(session: ModelEngine) -> None:
     prompts = PromptTokens(session)
     prompts.answered(prompts.prompt([ASKED]), spelled_otherwise(session, ANSWER))
     other = after("something else")
     assert prompts.prompt(other).tokens == session.prompts.conversation(other)
 
 
-def test_taking_a_question_back_finds_the_answer_before_it(session: Session) -> None:
+def test_taking_a_question_back_finds_the_answer_before_it(session: ModelEngine) -> None:
     prompts = PromptTokens(session)
     tokens = spelled_otherwise(session, ANSWER)
     prompts.answered(prompts.prompt([ASKED]), tokens)
@@ -184,7 +184,9 @@ def test_taking_a_question_back_finds_the_answer_before_it(session: Session) -> 
     assert session.text(spelled, special=True) == session.prompts.render(changed)
 
 
-def test_an_answer_followed_by_ordinary_text_is_read_with_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_followed_by_ordinary_text_is_read_with_it(
+    session: ModelEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         session.prompts, "render", lambda messages: "".join(f"{each['content']} USER: " for each in messages)
     )
@@ -202,14 +204,12 @@ def chat() -> Iterator[Chat]:
 def test_undo_and_clear_forget_what_was_taken_back(chat: Chat) -> None:
     said(chat.ask(QUESTION))
     one = chat.used
-    text = list(chat.session.decoder.tokens)
     said(chat.ask(NEXT))
     assert chat.used > one
     assert chat.undo() == NEXT
     assert one <= chat.used <= one + 12
-    assert chat.session.decoder.tokens[: one - 1] == text[: one - 1]
     chat.clear()
-    assert chat.used == 0 and chat.conversation.questions == 0 and len(chat.session.decoder.tokens) < 5
+    assert chat.used == 0 and chat.conversation.questions == 0
     assert chat.undo() is None
 
 
@@ -274,25 +274,25 @@ def test_what_is_said_after_an_edit_keeps_the_tokens_of_the_answers() -> None:
         chat.conversation.system = "Be brief."
         chat.recall()
         said(chat.ask(NEXT))
-        text = session.decoder.tokens
+        text = last_tokens(session)
         assert sum(text[at : at + len(tokens)] == tokens for at in range(len(text))) == 3
 
 
 def test_tokens_that_are_special_here_are_no_answers_of_this_model(chat: Chat) -> None:
-    start = chat.session.model.tokenize("<|im_start|>", add_special=False)
+    start = chat.engine.model.tokenize("<|im_start|>", add_special=False)
     saved = [Message("user", QUESTION), Message("assistant", "", tuple(start))]
     chat.resume(Conversation("", saved))
     said(chat.ask(NEXT))
-    rendered = chat.session.prompts.render(chat.conversation.as_messages()[:-1])
-    assert chat.session.text(chat.session.decoder.tokens, special=True).startswith(rendered)
+    rendered = chat.engine.prompts.render(chat.conversation.as_messages()[:-1])
+    assert chat.engine.text(last_tokens(chat.engine), special=True).startswith(rendered)
 
 
 def test_an_edit_under_a_template_that_fails_is_an_edit_all_the_same(chat: Chat) -> None:
     said(chat.ask(QUESTION))
-    own = chat.session.prompts.template
+    own = chat.engine.prompts.template
     assert own
     failing = "{{ raise_exception('not today') }}"
-    chat.session.prompts.use(replace(own, source=failing, formatter=chat.session.model.compile_template(failing)))
+    chat.engine.prompts.use(replace(own, source=failing, formatter=chat.engine.model.compile_template(failing)))
     assert chat.undo() == QUESTION and not chat.conversation.messages
     chat.clear()
 
@@ -316,7 +316,7 @@ def test_an_answer_that_ends_at_once_is_an_empty_one_and_said_to_be(chat: Chat) 
 
 def test_a_mode_that_a_model_cannot_run_is_said_each_time(tmp_path: Path) -> None:
     write_mamba(tmp_path / "model.gguf")
-    with Session(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
+    with open_engine(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
         chat = chat_on(session)
         assert "recurrent" in chat.change(ChatSettings(SMALL, max_tokens=12))
         assert chat.change(replace(chat.settings, max_tokens=8)) == ""
@@ -325,13 +325,13 @@ def test_a_mode_that_a_model_cannot_run_is_said_each_time(tmp_path: Path) -> Non
 def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> None:
     said(chat.ask(QUESTION))
     text = "the answer is here"
-    odd = [token for char in text for token in chat.session.model.tokenize(char, add_special=False)]
+    odd = [token for char in text for token in chat.engine.model.tokenize(char, add_special=False)]
     saved = [chat.conversation.messages[0], Message("assistant", text, tuple(odd))]
     with opened() as session:
         again = Chat(session, ChatSettings(session.settings, max_tokens=12), Conversation("", saved))
         said(again.ask(NEXT))
         place = len(session.prompts.conversation(Conversation("", saved[:1]).as_messages()))
-        assert session.decoder.tokens[place : place + len(odd)] == odd
+        assert last_tokens(session)[place : place + len(odd)] == odd
         foreign = [saved[0], Message("assistant", "of another model", (1, 2, 10**6))]
         again.resume(Conversation("", foreign))
         assert said(again.ask(NEXT))
@@ -358,7 +358,7 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
     said(chat.ask(QUESTION))
     more = replace(SMALL, window=12, guesses=9)
     assert "made anew" in chat.change(ChatSettings(more, max_tokens=12))
-    assert chat.session.engine.sequences == 22 and not chat.session.decoder.tokens
+    assert chat.engine.context.sequences == 22 and not last_tokens(chat.engine)
     answer = said(chat.ask(NEXT))
     assert chat.turns[1].statistics.reused_tokens == 0
     messages = chat.conversation.as_messages()[:-1]
@@ -379,18 +379,18 @@ def test_what_fits_into_the_context_keeps_it(chat: Chat) -> None:
 
 def test_settings_that_cannot_be_change_nothing(chat: Chat) -> None:
     said(chat.ask(QUESTION))
-    before = (chat.settings, chat.session.sampler)
+    before = (chat.settings, chat.engine.sampler)
     with pytest.raises(UsageError, match="grammar"):
         chat.change(ChatSettings(SMALL, SamplingSettings(grammar="root ::= (")))
     with pytest.raises(UsageError, match="rows"):
         chat.change(ChatSettings(replace(SMALL, window=200, ngram=20)))
-    assert (chat.settings, chat.session.sampler) == before
+    assert (chat.settings, chat.engine.sampler) == before
     assert said(chat.ask(NEXT))
 
 
 def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
     said(chat.ask(QUESTION))
-    make, left = chat.session.copies._context, [1]
+    make, left = chat.engine.weights._context, [1]
 
     def full(copy: ReplicaPlan, settings: DecodeSettings, greedy: bool | None) -> DecodingContext:
         if left:
@@ -398,7 +398,7 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch:
             raise ModelLoadError("cannot make a context: not enough memory")
         return make(copy, settings, greedy)
 
-    monkeypatch.setattr(chat.session.copies, "_context", full)
+    monkeypatch.setattr(chat.engine.weights, "_context", full)
     with pytest.raises(ModelLoadError):
         chat.change(ChatSettings(replace(SMALL, window=30)))
     assert chat.settings.decode_settings == SMALL
@@ -410,13 +410,13 @@ def test_a_model_without_a_template_talks_in_chatml() -> None:
         session.prompts.use(stand_in(session.model))
         chat = chat_on(session)
         said(chat.ask(QUESTION))
-        assert "<|im_start|>user" in session.text(session.decoder.tokens, special=True)
+        assert "<|im_start|>user" in session.text(last_tokens(session), special=True)
 
 
 BEGINS_THOUGHT = "{% if add_generation_prompt %}<think>\n{% endif %}"
 
 
-def use_also(session: Session, source: str) -> None:
+def use_also(session: ModelEngine, source: str) -> None:
     """The session's template with something behind it."""
     own = session.prompts.template
     assert own
@@ -429,7 +429,7 @@ def test_a_thought_that_the_prompt_opened_stays_decoded_where_the_template_keeps
         use_also(session, BEGINS_THOUGHT)
         chat = chat_on(session, 10)
         said(chat.ask(QUESTION))
-        kept = [*session.decoder.tokens]
+        kept = [*last_tokens(session)]
         watched = Watched(session)
         said(chat.ask("And then?"))
         assert watched.prompt[: len(kept)] == kept
@@ -452,13 +452,13 @@ def test_a_thought_that_the_prompt_opened_and_ctrl_c_cut_off_leaves_the_history(
 def test_each_turn_is_a_fresh_run_of_the_same_tokens(decode_settings: DecodeSettings) -> None:
     with opened(decode_settings) as session, LlamaContext(session.model, LOADING, PLAIN) as plain_engine:
         watched, chat = Watched(session), chat_on(session)
-        fresh = Decoder(plain_engine, PLAIN)
+        fresh = Decoding(plain_engine, PLAIN)
         differences = []
         for question in TURNS:
-            held = watched.decoder.tokens[: watched.decoder.group.past]
+            held = watched.text[:-1]
             said(chat.ask(question))
             prompt = watched.prompt
-            assert watched.decoder.reused == min(common_prefix(held, prompt), len(prompt) - 1)
+            assert watched.reused == min(common_prefix(held, prompt), len(prompt) - 1)
             assert watched.holds_its_text
             expected = [token for step in fresh.generate(prompt, 12) for token in step.tokens]
             if difference := judged(watched, plain_engine, expected):
@@ -475,24 +475,24 @@ def test_with_strict_turns_are_fresh_runs_to_the_last_bit(temp: float) -> None:
         watched, chat = Watched(session), chat_on(session, sampling=sampling)
         plain = replace(session.settings, mode="plain")
         with LlamaContext(session.model, session.model_settings, plain) as engine:
-            fresh = Decoder(engine, plain, SampleAndMatch(sampler) if temp else None)
+            fresh = Decoding(engine, plain, SampleAndMatch(sampler) if temp else None)
             for question in TURNS[::2]:
                 said(chat.ask(question))
                 prompt = watched.prompt
                 assert watched.tokens == [token for step in fresh.generate(prompt, 12) for token in step.tokens]
-        assert watched.decoder.reused > 200
+        assert watched.reused > 200
 
 
 @pytest.mark.parametrize("write", [write_mamba, write_hybrid, write_gemma_swa], ids=lambda write: write.__name__)
 def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], None], tmp_path: Path) -> None:
     write(tmp_path / "model.gguf")
-    with Session(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
+    with open_engine(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
         watched, chat = Watched(session), chat_on(session, 10)
         with LlamaContext(session.model, LOADING, PLAIN) as engine:
             for question in ("one two", "three", "", "four", "five"):
                 if question:
                     said(chat.ask(question))
-                    fresh = Decoder(engine, PLAIN).generate(watched.prompt, 10)
+                    fresh = Decoding(engine, PLAIN).generate(watched.prompt, 10)
                     assert watched.tokens == [token for step in fresh for token in step.tokens]
                 else:
                     chat.undo()
@@ -511,7 +511,7 @@ def test_a_prompt_without_room_for_an_answer_drops_the_oldest_turns_and_the_chat
         assert sizes[at - 2] + 8 <= 512 and sizes[at - 1] <= 256, "half of the context is free"
         assert max(sizes) <= 512 - 512 // 8 and len(notes) < len(TURNS) // 3
         assert chat.conversation.questions == len(TURNS), "the transcript has all turns"
-        assert session.text(session.decoder.tokens, special=True).count("Be careful.") == 1
+        assert session.text(last_tokens(session), special=True).count("Be careful.") == 1
         said(chat.again())
         assert chat.turns[-1].tokens == chat.turns[-2].tokens
 

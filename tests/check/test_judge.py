@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lacli.check.judge import PLAIN, largest_difference, plain_logits, within
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from tests.fakes.context import FakeContext
 
 
@@ -21,6 +21,8 @@ def test_equal_infinities_are_no_difference() -> None:
 
 def test_plain_logits_are_those_that_plain_decoding_chose_from() -> None:
     prompt = [1, 2, 3, 1, 2]
-    tokens = [token for step in Decoder(FakeContext(), PLAIN).generate(prompt, 20) for token in step.tokens]
+    tokens = [
+        token for step in Engine(FakeContext(), PLAIN).steps(prompt, SequenceOptions(20)) for token in step.tokens
+    ]
     for count, token in enumerate(tokens):
         assert plain_logits(FakeContext(), prompt, tokens[:count]).argmax() == token

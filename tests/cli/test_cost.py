@@ -89,7 +89,7 @@ def test_a_session_begins_with_what_was_measured(
         told.append(known_cost(*given))
         return told[-1]
 
-    monkeypatch.setattr("lacli.session.session.known_cost", telling)
+    monkeypatch.setattr("lacli.engine.load.known_cost", telling)
     measured(cache, *FEW)
     for mode in ("auto", "plain"):
         assert call(*command, "-n", "1", "--mode", mode, env=cache).code == 0

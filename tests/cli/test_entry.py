@@ -32,7 +32,7 @@ It does so in text that is executed, as dataclasses are made: Python then ends b
 EARLY = ["lacli.cli.main", "typer", "lacli.cli.chat", "lacli.settings"]
 """What is loaded before the command line is read, the first and the last of it among them."""
 
-LATER = {"run": ["lacli.session.session", "numpy", "llama_cpp"], "chat": ["lacli.chat.repl", "numpy", "llama_cpp"]}
+LATER = {"run": ["lacli.engine.load", "numpy", "llama_cpp"], "chat": ["lacli.chat.repl", "numpy", "llama_cpp"]}
 
 
 def installed() -> Sequence[str]:

@@ -259,13 +259,13 @@ import termios
 from lacli.__main__ import main
 from lacli.chat import repl
 
-made = repl.Session
+made = repl.ModelEngine
 
 def loaded(*arguments, **options):
     print("shown:", bool(termios.tcgetattr(0)[3] & termios.ECHO))
     return made(*arguments, **options)
 
-repl.Session = loaded
+repl.ModelEngine = loaded
 main()
 """
     chat = start_chat(program=(sys.executable, "-c", text))

@@ -64,14 +64,14 @@ def test_a_coder_calls_a_function_and_answers_with_its_result(name: str) -> None
 
 def test_gemma_without_a_template_talks_in_its_own_format_and_stops() -> None:
     with lacli.load(other_model("gemma-3-270m"), parallel=1, context=1024) as model:
-        assert "conversations are written in gemma" in model.session.notes[0]
+        assert "conversations are written in gemma" in model.engine.notes[0]
         messages = [{"role": "user", "content": "Name a colour. Answer in one word."}]
-        assert "<start_of_turn>user" in model.session.text(model.tokenize(messages), special=True)
+        assert "<start_of_turn>user" in model.engine.text(model.tokenize(messages), special=True)
         answer = model.chat(messages, max_tokens=100)
         assert "_of_turn>" not in answer.text and "<|im_" not in answer.text
         # A base model may not end a turn by itself, so its format is what ends it.
-        assert model.session.prompts.turn_ends == ("<end_of_turn>", "<start_of_turn>")
-        assert all(map(model.session.model.has_token, model.session.prompts.turn_ends))
+        assert model.engine.prompts.turn_ends == ("<end_of_turn>", "<start_of_turn>")
+        assert all(map(model.engine.model.has_token, model.engine.prompts.turn_ends))
 
 
 def test_gemma_behind_more_tokens_than_its_window_decodes_as_plain_does() -> None:
@@ -96,7 +96,7 @@ def test_behind_six_thousand_tokens_smollm2_decodes_only_what_is_new() -> None:
         assert 6000 < len(prompt) < 6500
         first = "".join(piece.text for piece in session.generate(prompt, 16))
         longer = [*prompt, *session.model.tokenize(" 451 red balls.\nBox 452 holds")]
-        generation = session.generate(longer, 8, reuse=True)
+        generation = session.generate(longer, 8)
         second = "".join(piece.text for piece in generation)
     assert first.startswith(" 451 red balls.\nBox 452") and second.startswith(" 452 red balls")
     assert generation.answer().statistics.reused_tokens >= len(prompt)

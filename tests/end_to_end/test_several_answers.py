@@ -8,8 +8,8 @@ import pytest
 from lacli import ModelSettings, load
 from lacli.check.judge import Difference, parting, plain_logits, within
 from lacli.context import Floats
+from lacli.engine.answer import Answer
 from lacli.llamacpp.context import LlamaContext
-from lacli.session.generation import Answer
 from lacli.settings import ModeName
 from tests.end_to_end.test_stdlib_7m import QUESTIONS
 from tests.fakes.decoding import auto_decoder
@@ -43,8 +43,9 @@ def test_eight_answers_at_once_are_plains_but_for_rounding(mode: ModeName) -> No
     with load(STDLIB_7M, mode=mode, parallel=TOGETHER, model_settings=SETTINGS) as model:
         answers = model.generate(questions, max_tokens=LIMIT, logprobs=5)
         steps = [answer.statistics.steps for answer in answers]
-        assert max(steps) <= model.session.engine.calls < sum(steps) / 2, "they share steps"
-        session = model.session
+        assert isinstance(model.engine.context, LlamaContext)
+        assert max(steps) <= model.engine.context.calls < sum(steps) / 2, "they share steps"
+        session = model.engine
         with LlamaContext(session.model, SETTINGS, PLAIN, backend_greedy=False) as engine:
             for question, answer in zip(questions, answers, strict=True):
                 prompt = session.prompt(question)

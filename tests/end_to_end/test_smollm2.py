@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lacli.check.compare import Comparison
+from lacli.engine.load import ModelEngine
 from lacli.llamacpp.settings import ModelSettings
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.fakes.margins import PLAIN, bugs, compare
 from tests.loading import generate, load, smollm2
@@ -40,18 +40,18 @@ MODES = {
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+def session() -> Iterator[ModelEngine]:
     with load(smollm2(), model_settings=SETTINGS, decode_settings=PLAIN) as session:
         yield session
 
 
 @pytest.fixture(scope="module")
-def comparison(session: Session) -> Iterator[Comparison]:
+def comparison(session: ModelEngine) -> Iterator[Comparison]:
     with compare(session.model, SETTINGS, LIMIT) as comparison:
         yield comparison
 
 
-def test_the_template_is_its_own_and_the_first_sentence_answers_the_question(session: Session) -> None:
+def test_the_template_is_its_own_and_the_first_sentence_answers_the_question(session: ModelEngine) -> None:
     question = "What is the capital of Japan?"
     system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     turns = [f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in (("system", system), ("user", question))]
@@ -61,7 +61,7 @@ def test_the_template_is_its_own_and_the_first_sentence_answers_the_question(ses
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_gives_plains_text_but_for_rounding(mode: str, session: Session, comparison: Comparison) -> None:
+def test_every_mode_gives_plains_text_but_for_rounding(mode: str, session: ModelEngine, comparison: Comparison) -> None:
     runs = comparison.run(MODES[mode], [session.prompt(question, "Be brief.") for question in QUESTIONS.values()])
     assert bugs(runs) == []
     assert all(len(run.tokens) == LIMIT or session.model.is_end(run.tokens[-1]) for run in runs)
@@ -87,7 +87,7 @@ def test_an_answer_under_a_schema_is_json_of_it() -> None:
     assert json.loads(done.out)["city"] in ("Tokyo", "Rome")
 
 
-def test_text_that_is_not_latin_comes_in_whole_characters(session: Session) -> None:
+def test_text_that_is_not_latin_comes_in_whole_characters(session: ModelEngine) -> None:
     question = "Repeat: Привет, 世界! 🙂"
     generation = session.generate(session.prompt(question), 24, session.prompts.turn_ends)
     pieces = [piece.text for piece in generation]
@@ -96,7 +96,7 @@ def test_text_that_is_not_latin_comes_in_whole_characters(session: Session) -> N
     assert any(ord(letter) > 0x400 for letter in "".join(pieces))
 
 
-def test_a_stop_string_across_tokens_ends_an_answer_and_is_no_part_of_it(session: Session) -> None:
+def test_a_stop_string_across_tokens_ends_an_answer_and_is_no_part_of_it(session: ModelEngine) -> None:
     answer = generate(session, "What is the capital of Japan?", max_tokens=24, stops=" of Jap")
     assert (answer.text, answer.finish_reason) == ("The capital", "stop")
 

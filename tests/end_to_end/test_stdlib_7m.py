@@ -16,18 +16,17 @@ from lacli.check.compare import Comparison, Run
 from lacli.check.judge import first_difference, within
 from lacli.check.replay import Recorder, accepted_rows, replay
 from lacli.context import Context
-from lacli.decode import Decoder
+from lacli.engine.load import ModelEngine
 from lacli.errors import UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.decoding import PREFILL_ROWS_ON_CPU
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.text.template import as_messages, choose_template
 from lacli.tree import Origin, Tree
-from tests.fakes.decoding import auto_decoder
+from tests.fakes.decoding import Decoding, auto_decoder
 from tests.fakes.margins import (
     PLAIN,
     Logits,
@@ -35,7 +34,7 @@ from tests.fakes.margins import (
     compare,
     logits_of_last,
 )
-from tests.loading import STDLIB_7M, generate, load
+from tests.loading import STDLIB_7M, generate, last_tokens, load
 
 LIMIT = 48
 
@@ -195,11 +194,10 @@ def test_a_pool_kept_from_other_prompts_changes_no_text(
 ) -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=6)
     with LlamaContext(model, ON_ONE_THREAD, chosen) as opened:
-        engine = Recorder(opened)
-        decoder = auto_decoder(engine, chosen)
-        runs = [comparison.one(decoder, engine, prompt) for prompt in (*prompts[3:6], prompts[3])]
-    assert bugs(runs) == []
-    assert len(runs[-1].steps) < len(runs[0].steps), "a question asked again finds its answer in the pool"
+        decoder = auto_decoder(opened, chosen)
+        steps = [list(decoder.generate(prompt, LIMIT)) for prompt in (*prompts[3:6], prompts[3])]
+        assert bugs([comparison.one(Recorder(opened), chosen, prompt) for prompt in prompts[3:6]]) == []
+    assert len(steps[-1]) < len(steps[0]), "a question asked again finds its answer in the pool"
 
 
 def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaModel, prompts: list[list[int]]) -> None:
@@ -245,24 +243,24 @@ def test_a_mistake_in_the_engine_is_called_a_bug(
     chosen = DecodeSettings(mode="lookahead", window=3, ngram=5, guesses=2)
     with kind(model, ON_ONE_THREAD, chosen) as broken:
         engine = Recorder(broken)
-        runs = [comparison.one(auto_decoder(engine, chosen), engine, prompt) for prompt in prompts[4:8]]
+        runs = [comparison.one(engine, chosen, prompt) for prompt in prompts[4:8]]
     assert bugs(runs)
 
 
 def test_a_wrong_token_is_called_a_bug(model: LlamaModel, comparison: Comparison, lookahead_runs: list[Run]) -> None:
     prompt, expected = equal_run(lookahead_runs)
     at = LIMIT // 2
-    least_likely = int(logits_of_last(comparison.plain_engine, prompt, expected[: at + 1]).argmin())
+    least_likely = int(logits_of_last(comparison.plain_context, prompt, expected[: at + 1]).argmin())
     with LlamaContext(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
         engine = Recorder(opened)
         steps = [list(step.tokens) for step in auto_decoder(engine, LOOKAHEAD).generate(prompt, LIMIT)]
-        assert first_difference(engine, comparison.plain_engine, prompt, expected, steps) is None
+        assert first_difference(engine, comparison.plain_context, prompt, expected, steps) is None
         made = 0
         for step in steps:
             if made <= at < made + len(step):
                 step[at - made] = least_likely
             made += len(step)
-        found = first_difference(engine, comparison.plain_engine, prompt, expected, steps)
+        found = first_difference(engine, comparison.plain_context, prompt, expected, steps)
     assert found
     assert (found.at, found.plain, found.other) == (at, expected[at], least_likely)
     assert found.bug
@@ -275,7 +273,7 @@ def test_a_text_that_ends_elsewhere_is_called_a_bug(
     with LlamaContext(model, ON_ONE_THREAD, LOOKAHEAD) as opened:
         engine = Recorder(opened)
         for steps, text in (([expected[:-1]], expected), ([expected], expected[:-1])):
-            found = first_difference(engine, comparison.plain_engine, prompt, text, steps)
+            found = first_difference(engine, comparison.plain_context, prompt, text, steps)
             assert found and found.bug and found.at == len(expected) - 1
 
 
@@ -293,7 +291,7 @@ def coarse(model: LlamaModel) -> Iterator[Recorder]:
 def test_what_a_coarse_cache_rounds_away_is_no_bug(
     coarse: Recorder, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
-    runs = [comparison.one(auto_decoder(coarse, NARROW), coarse, prompt) for prompt in prompts[::3]]
+    runs = [comparison.one(coarse, NARROW, prompt) for prompt in prompts[::3]]
     assert [run for run in runs if run.difference], "the texts are equal: the test has lost its point"
     assert bugs(runs) == []
 
@@ -311,7 +309,7 @@ def test_a_mistake_is_a_bug_where_rounding_is_larger(
     coarse: Recorder, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     wrong = WrongFarToken(coarse)
-    runs = [comparison.one(auto_decoder(wrong, NARROW), coarse, prompt) for prompt in prompts[:6]]
+    runs = [comparison.one(wrong, NARROW, prompt) for prompt in prompts[:6]]
     found = [run.difference for run in runs if run.bug and run.difference]
     assert any(within(each.margin, each.rounding) for each in found), found
 
@@ -390,7 +388,7 @@ class Interrupted(LlamaContext):
         return super().greedy()
 
 
-def holds_exactly_its_text(decoder: Decoder, engine: LlamaContext) -> bool:
+def holds_exactly_its_text(decoder: Decoding, engine: LlamaContext) -> bool:
     """Whether the cache holds the accepted tokens but the last, in sequence 0 alone."""
     held = [last_position(engine, sequence) + 1 for sequence in range(engine.sequences)]
     return held[0] == max(held) == len(decoder.tokens) - 1
@@ -416,9 +414,9 @@ def test_an_answer_that_ends_early_leaves_exactly_the_accepted_tokens_in_the_cac
         assert holds_exactly_its_text(decoder, opened)
         taken += continue_plainly(engine, decoder.tokens, LIMIT - len(tokens_of(taken)))
         tokens, expected = [step.tokens for step in taken], comparison.plain(prompt)
-        found = first_difference(engine, comparison.plain_engine, prompt, expected, tokens)
+        found = first_difference(engine, comparison.plain_context, prompt, expected, tokens)
         assert found is None or not found.bug
-        assert interrupted or bugs([comparison.one(decoder, engine, prompt)]) == []
+        assert interrupted or bugs([comparison.one(engine, chosen, prompt)]) == []
 
 
 @pytest.mark.parametrize("name", MODES)
@@ -442,7 +440,7 @@ def test_a_context_that_runs_full_ends_with_length_after_as_many_tokens_as_plain
         assert len(tokens_of(list(auto_decoder(opened, MODES[name]).generate(whole)))) == 1, "a prompt of all cells"
 
 
-def session_of(decode_settings: DecodeSettings) -> Session:
+def session_of(decode_settings: DecodeSettings) -> ModelEngine:
     return load(model_settings=ON_ONE_THREAD, decode_settings=decode_settings)
 
 
@@ -477,9 +475,9 @@ def test_a_stop_string_inside_an_accepted_run_leaves_nothing_behind_it(
             assert printed == answer.text == "".join(texts)[:at]
             assert answer.finish_reason == "stop"
             assert list(answer.tokens) == run.tokens[:token]
-            assert session.decoder.tokens == [*run.prompt, *run.tokens[:token]]
-            assert isinstance(session.engine, LlamaContext)
-            assert last_position(session.engine, 0) == len(session.decoder.tokens) - 2
+            assert last_tokens(session) == [*run.prompt, *run.tokens[:token]]
+            assert isinstance(session.context, LlamaContext)
+            assert last_position(session.context, 0) == len(last_tokens(session)) - 2
 
 
 @pytest.mark.parametrize("chosen", [None, DecodeSettings(mode="lookahead")], ids=["default", "lookahead"])
@@ -500,7 +498,7 @@ def test_the_bundled_model_answers_a_chat_prompt(chosen: DecodeSettings | None) 
 
 def test_special_tokens_inside_an_answer_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     with session_of(PLAIN) as session:
-        monkeypatch.setattr(session.engine, "is_end", lambda token: False)
+        monkeypatch.setattr(session.context, "is_end", lambda token: False)
         answer = generate(session, QUESTIONS[SHORT], max_tokens=60)
         assert any(map(session.model.is_end, answer.tokens)), "the answer does not end: the test has lost its point"
         assert "<|" not in answer.text

@@ -18,7 +18,7 @@ from lacli.bench.rounds import (
 )
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.settings import DecodeSettings
 from tests.fakes.clock import ClockedContext, FakeClock
 
@@ -51,7 +51,7 @@ def contender(
     engine = ClockedContext(sequences=settings.sequences, clock=clock, cost=cost)
 
     def answer(exchange: Exchange) -> Trial:
-        return timed(Decoder(engine, settings), exchange, words)
+        return timed(Engine(engine, settings), exchange, SequenceOptions(exchange.max_tokens), words)
 
     return Contender(Point(settings), answer), engine
 

@@ -10,7 +10,7 @@ import pytest
 from lacli.batch import Batch
 from tests.fakes.context import FakeContext
 
-READERS = ("lacli.bench.rounds", "lacli.decode", "lacli.context", "lacli.cache", "lacli.schedule")
+READERS = ("lacli.bench.rounds", "lacli.engine.cells", "lacli.engine.engine", "lacli.engine.step")
 """Modules that ask for the time."""
 
 

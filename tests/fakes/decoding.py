@@ -1,22 +1,61 @@
-"""Decoders of tests, of any mode."""
+"""Engines of tests for one sequence at a time, in any mode."""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
 from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.auto.mode import AutoModes
-from lacli.context import Context, EngineGroup
-from lacli.decode import Decoder
+from lacli.context import Context
+from lacli.engine.engine import Engine, SequenceOptions
+from lacli.modes import MakeMode, new_mode
 from lacli.settings import DecodeSettings
+from lacli.stats import Step
 from lacli.verify import Verifier
 
 
-def fixed_clock_decoder(
-    engine: Context | EngineGroup, settings: DecodeSettings, verifier: Verifier | None = None
-) -> Decoder:
-    """A decoder that takes the same steps each time; rows cost next to nothing, so mode auto guesses all it can."""
-    return Decoder(engine, settings, verifier, make_mode=fixed_clock_modes)
+class Decoding:
+    """An engine for one sequence at a time, that draws with one verifier.
+
+    `tokens`, `reused`: of the last sequence.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        settings: DecodeSettings,
+        verifier: Verifier | None = None,
+        *,
+        make_mode: MakeMode = new_mode,
+    ) -> None:
+        self.engine = Engine(context, settings, make_mode=make_mode)
+        self._verifier = verifier
+        self.tokens: list[int] = []
+        self.reused: int | None = None
+
+    @property
+    def settings(self) -> DecodeSettings:
+        return self.engine.settings
+
+    @property
+    def past(self) -> int:
+        """Tokens that the engine believes its cache to have."""
+        return self.engine._admission._slots[0].past
+
+    def generate(self, prompt: Sequence[int], limit: int = -1) -> Generator[Step]:
+        """The steps of what follows a prompt."""
+        for sequence, step, _ in self.engine.decode(prompt, SequenceOptions(limit, self._verifier)):
+            assert sequence
+            self.tokens, self.reused = sequence.tokens, sequence.reused
+            if step:
+                yield step
 
 
-def auto_decoder(engine: Context | EngineGroup, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoder:
-    """A decoder that goes by the clock in mode auto, and has measured nothing before."""
-    return Decoder(engine, settings, verifier, make_mode=AutoModes())
+def fixed_clock_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
+    """Takes the same steps each time; rows cost next to nothing, so mode auto drafts all it can."""
+    return Decoding(context, settings, verifier, make_mode=fixed_clock_modes)
+
+
+def auto_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
+    """Goes by the clock in mode auto, and has measured nothing before."""
+    return Decoding(context, settings, verifier, make_mode=AutoModes())

@@ -11,11 +11,11 @@ from typing import cast
 from lacli.chat.conversation import Chat
 from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation
+from lacli.engine.answer import Answer
+from lacli.engine.load import ModelEngine
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
-from lacli.session.generation import Answer
-from lacli.session.session import Session
 from lacli.stats import Finish, RunStatistics
 from lacli.text.stream import Piece
 from lacli.tree import Origin
@@ -51,20 +51,20 @@ class FakeChat(Chat):
         return cast(Chat, self)
 
     @property
-    def session(self) -> Session:  # type: ignore[override]  # made of what a test has set
-        session = SimpleNamespace(
+    def engine(self) -> ModelEngine:  # type: ignore[override]  # made of what a test has set
+        engine = SimpleNamespace(
             model=MODEL,
-            engine=SimpleNamespace(cells=self.cells),
+            context=SimpleNamespace(cells=self.cells),
             prompts=SimpleNamespace(template=SimpleNamespace(name="chatml")),
             settings=self.settings.decode_settings,
             sources=self.settings.decode_settings.sources,
             sampling=self.settings.sampling,
             model_settings=ModelSettings(),
-            decoder=SimpleNamespace(context_hint=lambda tokens: f"-c {tokens} has room"),
-            copies=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
+            context_hint=lambda tokens: f"-c {tokens} has room",
+            weights=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
             times_plain=lambda run: 1.2,
         )
-        return cast(Session, session)
+        return cast(ModelEngine, engine)
 
     @property
     def seed(self) -> int:

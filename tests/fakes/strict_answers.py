@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
+from lacli.engine.load import open_engine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from tests.loading import generate
 
@@ -39,7 +39,9 @@ def main() -> None:
     modes, questions, limit = (MODES, QUESTIONS, 32) if threads == 1 else (SHORT, QUESTIONS[1:2], 12)
     found = []
     for decode_settings in modes:
-        with Session(Path(sys.argv[1]), model_settings, decode_settings, SamplingSettings(seed=7, temp=1.0)) as session:
+        with open_engine(
+            Path(sys.argv[1]), model_settings, decode_settings, SamplingSettings(seed=7, temp=1.0)
+        ) as session:
             found.append([generate(session, each, max_tokens=limit).tokens for each in questions])
     json.dump(found, sys.stdout)
 

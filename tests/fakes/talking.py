@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
+from lacli.auto.mode import AutoModes
 from lacli.batch import Batch
 from lacli.chat.conversation import Chat
 from lacli.chat.settings import ChatSettings
@@ -20,10 +22,11 @@ from lacli.check.judge import (
 )
 from lacli.check.replay import Recorder, Rows, accepted_rows
 from lacli.context import Context, Floats
+from lacli.engine.engine import Progress
+from lacli.engine.load import ModelEngine, open_engine
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.session.session import Session
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from tests.loading import STDLIB_7M
@@ -38,11 +41,11 @@ TURNS = [task.format(name) for task in TASKS for name in NAMES]
 
 def opened(
     decode_settings: DecodeSettings = SMALL, sampling: SamplingSettings | None = None, context: int = 0
-) -> Session:
-    return Session(STDLIB_7M, replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
+) -> ModelEngine:
+    return open_engine(STDLIB_7M, replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
 
 
-def chat_on(session: Session, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:
+def chat_on(session: ModelEngine, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:
     settings = ChatSettings(session.settings, sampling or SamplingSettings(), limit)
     return Chat(session, settings, Conversation(), **more)
 
@@ -78,23 +81,31 @@ class Tracked(Recorder):
         self.held.clear()
         super().clear()
 
+    def close(self) -> None:
+        """The context is closed by whoever has opened it."""
+
 
 class Watched:
-    """A session's decoder, on a tracked engine, whose steps of the last turn and prompts are kept."""
+    """An engine on a tracked context, whose steps of the last turn and prompts are kept."""
 
-    def __init__(self, session: Session) -> None:
-        self.engine = Tracked(session.engine)
-        self.decoder = session.decoder = session.decoder_in(self.engine, session.settings)
+    def __init__(self, engine: ModelEngine) -> None:
+        self.context = Tracked(engine.context)
+        engine.use(self.context, engine.settings, AutoModes())
+        self.engine = engine
         self.steps: list[Step] = []
         self.prompt: list[int] = []
-        self._generate = self.decoder.generate
-        self.decoder.generate = self._noting  # type: ignore[method-assign]
+        self.text: list[int] = []
+        self.reused = 0
+        self._decode = engine.decode
+        engine.decode = self._noting  # type: ignore[method-assign, assignment]
 
-    def _noting(self, prompt: Sequence[int], max_tokens: int = -1, *, reuse: bool = False) -> Generator[Step]:
-        self.prompt, self.steps, self.engine.decoded = list(prompt), [], []
-        for step in self._generate(prompt, max_tokens, reuse=reuse):
-            self.steps.append(step)
-            yield step
+    def _noting(self, prompt: Sequence[int], *more: Any) -> Generator[Progress]:
+        self.prompt, self.steps, self.context.decoded = list(prompt), [], []
+        for progress in self._decode(prompt, *more):
+            assert progress.sequence
+            self.text, self.reused = progress.sequence.tokens, progress.sequence.reused or 0
+            self.steps += [progress.step] if progress.step else []
+            yield progress
 
     @property
     def tokens(self) -> list[int]:
@@ -103,30 +114,30 @@ class Watched:
     @property
     def holds_its_text(self) -> bool:
         """Whether each cached position has the token of the text there, so that a difference can only be rounding."""
-        return [token for _, token in sorted(self.engine.held[0].items())] == self.decoder.tokens[:-1]
+        return [token for _, token in sorted(self.context.held[0].items())] == self.text[:-1]
 
     def logits_after(self, text: Sequence[int]) -> Floats:
         """The logits after the first generated tokens, in the shape of the step that chose the next one."""
-        recorded = [rows for rows in self.engine.decoded if any(rows.outputs)]
+        recorded = [rows for rows in self.context.decoded if any(rows.outputs)]
         ends = list(accumulate(len(step.tokens) for step in self.steps))
         place = next(place for place, end in enumerate(ends) if len(text) < end)
         begin, rows = [0, *ends][place], recorded[place]
-        self.decoder.group.cut(rows.positions[0])
+        self.context.remove(-1, rows.positions[0], -1)
         for sequence in {sequence for ids in rows.sequences for sequence in ids if sequence}:
-            self.engine.remove(sequence, 0, -1)
-            self.engine.copy(0, sequence, 0, rows.positions[0])
-        assert self.engine.decode(rows.batch())
-        logits: Floats = self.engine.logits()[sum(rows.outputs[: accepted_rows(rows, text[begin:])[-1]])].copy()
+            self.context.remove(sequence, 0, -1)
+            self.context.copy(0, sequence, 0, rows.positions[0])
+        assert self.context.decode(rows.batch())
+        logits: Floats = self.context.logits()[sum(rows.outputs[: accepted_rows(rows, text[begin:])[-1]])].copy()
         return logits
 
 
-def judged(watched: Watched, plain_engine: LlamaContext, expected: Sequence[int]) -> Difference | None:
+def judged(watched: Watched, plain_context: LlamaContext, expected: Sequence[int]) -> Difference | None:
     """Where the turn parts from a fresh plain run of the same prompt, by the rule of `lacli check`."""
     at = parting(expected, watched.tokens)
     if at is None:
         return None
     plain, other = expected[at], watched.tokens[at]
     replayed = watched.logits_after(expected[:at])
-    logits = plain_logits(plain_engine, watched.prompt, expected[:at])
+    logits = plain_logits(plain_context, watched.prompt, expected[:at])
     margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)
     return Difference(at, plain, other, margin, rounding, "rounding" if within(margin, rounding) else "bug")

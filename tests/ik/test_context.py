@@ -143,7 +143,7 @@ def test_several_texts_at_a_time_are_those_of_one_alone() -> None:
         alone = [model.generate(prompt, max_tokens=12).text for prompt in prompts]
         together = model.generate(prompts, max_tokens=12)
         assert [answer.text for answer in together] == alone
-        assert "ik_llama.cpp" in model.session.model.devices
+        assert "ik_llama.cpp" in model.engine.model.devices
 
 
 def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:

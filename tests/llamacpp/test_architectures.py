@@ -24,10 +24,10 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES as ALL_MODES
 from lacli.settings import DecodeSettings
+from tests.engine.test_hybrid import CHAINS, Prophet
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN, bugs, compare
 from tests.loading import generate, load
-from tests.test_hybrid import CHAINS, Prophet
 
 LIMIT = 60
 LOOP = "for x in range(10):\n    print(x)\n"
@@ -97,7 +97,7 @@ def test_a_model_that_cannot_go_back_decodes_plainly_and_says_why(
     for chosen in (PLAIN, *drafting):
         with load(path, model_settings=ON_ONE_THREAD, decode_settings=chosen) as session:
             assert session.settings.mode == "plain"
-            assert session.engine.sequences == 1
+            assert session.context.sequences == 1
             assert len(session.notes) == (chosen != PLAIN)
             assert all(why in note and note.startswith("decoding plainly") for note in session.notes)
             answers.append(
@@ -199,7 +199,9 @@ def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
             engine = Recorder(opened)
             future = [*prompt, *other.plain(prompt)]
             prophet = partial(Prophet, future, MAX_ROLLBACK, seed)
-            run = other.one(other.decoder(engine, chosen, prophet), engine, prompt)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(other, "_make_mode", lambda *_, prophet=prophet, **__: prophet())
+                run = other.one(engine, chosen, prompt)
             assert bugs([run]) == []
             depths = {len(step.tokens) - 1 for step in run.steps}
             assert max(depths) > MAX_ROLLBACK // 2 and 0 in depths

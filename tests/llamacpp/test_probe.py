@@ -49,7 +49,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     monkeypatch.setattr(probe, "state_file", lambda: tmp_path / NAME)
     monkeypatch.delenv(probe.IN_TRIAL)
     monkeypatch.delitem(MACHINE, probe.IN_TRIAL)
-    monkeypatch.setattr("lacli.session.session.proven", probe.proven)
+    monkeypatch.setattr("lacli.engine.load.proven", probe.proven)
     probe.fault_of.cache_clear()
     yield child
     probe.fault_of.cache_clear()

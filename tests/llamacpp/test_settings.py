@@ -18,7 +18,7 @@ import pytest
 
 from lacli.batch import from_tokens, from_tree
 from lacli.context import Floats
-from lacli.decode import Decoder
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import weight_types
@@ -33,7 +33,6 @@ from lacli.llamacpp.settings import (
     shared_settings,
     strict_settings,
 )
-from lacli.schedule import Schedule
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests import program
@@ -149,16 +148,14 @@ def test_texts_that_take_turns_in_one_context_have_the_logits_of_plain_decoding_
         texts = [f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n" for each in strict_answers.QUESTIONS]
         prompts = [model.tokenize(text) for text in texts]
         with LlamaContext(model, model_settings, guessing) as engine:
-            schedule = Schedule(Decoder(engine, guessing), places=1)
+            turns = Engine(engine, guessing)
             for prompt in prompts:
                 together.append(Recorder())
-                schedule.add(prompt, 40, verifier=together[-1])
-                while schedule.texts:
-                    schedule.step()
+                assert [*turns.steps(prompt, SequenceOptions(40, together[-1]))]
         for prompt in prompts:
             alone.append(Recorder())
             with LlamaContext(model, model_settings, plain) as engine:
-                assert [*Decoder(engine, plain, alone[-1]).generate(prompt, 40)]
+                assert [*Engine(engine, plain).steps(prompt, SequenceOptions(40, alone[-1]))]
     assert [each.rows for each in together] == [each.rows for each in alone]
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import lacli
 from benchmarks.soak import KINDS, Soak, questions
+from lacli.engine.engine import Engine, Progress
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.schedule import News, Schedule
 from lacli.serve import choices
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import Access
@@ -72,7 +72,7 @@ def test_a_client_that_does_not_read_loses_its_place_and_gets_an_error_event(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choices, "MAX_UNREAD", 8)
-    monkeypatch.setattr("lacli.api.request.HELD_S", 0.0)
+    monkeypatch.setattr("lacli.engine.worker.HELD_S", 0.0)
     client = opened(port, LONG)
     # There is one place.
     other = post(f"http://127.0.0.1:{port}/v1/completions", {"prompt": "class A", "max_tokens": 4})
@@ -106,16 +106,16 @@ def test_a_client_that_goes_away_leaves_no_complaint(port: int, caplog: pytest.L
 
 
 def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(schedule: Schedule) -> list[News]:
-        if not (news := one_step(schedule)):
+    def step(engine: Engine) -> list[Progress]:
+        if not (news := one_step(engine)):
             return news
         raise RuntimeError("the device is gone")
 
-    one_step = Schedule.step
+    one_step = Engine.step
     settings = ServeSettings("demo", SamplingSettings())
     with lacli.load(STDLIB_7M, threads=1) as model, serving(Server(model, settings).app(Access())) as address:
         assert get(f"{address}/health") == {"status": "ok"}
-        monkeypatch.setattr(Schedule, "step", step)
+        monkeypatch.setattr(Engine, "step", step)
         last = rest(opened(int(address.rpartition(":")[2]), LONG))[-1]
         later = post(f"{address}/v1/completions", LONG)
         for found in (json.loads(last), later):

@@ -14,6 +14,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 import lacli
+from lacli.engine.prompts import PromptWriter
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
@@ -29,7 +30,6 @@ from lacli.serve.tools import (
     CallSplitter,
     format_of,
 )
-from lacli.session.prompt import PromptWriter
 from lacli.text.template import STOPS
 from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.loading import STDLIB_7M
@@ -426,7 +426,7 @@ def test_a_grammar_makes_calls_of_every_format(form: CallFormat, prompt: str, mo
 
 def test_only_where_several_are_allowed_a_call_may_be_followed_by_another(model: lacli.Model) -> None:
     # The first token behind a call is forced to go on: a grammar with no second call cannot.
-    comma = model.session.model.tokenize(",", add_special=False)[-1]
+    comma = model.engine.model.tokenize(",", add_special=False)[-1]
     sampling = SamplingSettings(logit_bias=((comma, 100.0),))
     for several in (True, False):
         grammar = CallRules(MISTRAL, {"clock": NOTHING}, several, forced=True).grammar("")[0]
@@ -439,7 +439,7 @@ def test_an_answer_with_a_schema_keeps_to_it_or_calls(form: CallFormat, model: l
     schema = {"$ref": "#/$defs/truth", "$defs": {"truth": {"type": "boolean"}}}
     for prompt, closer in (("a?", ""), ("a?<think>\n", "</think>\n\n")):
         grammar = CallRules(form, {"weather": SCHEMA}, False, False, json.dumps(schema)).grammar(prompt)[0]
-        called = model.session.model.tokenize(form.begin[0], add_special=False)[-1]
+        called = model.engine.model.tokenize(form.begin[0], add_special=False)[-1]
         for bias in (-100.0, 100.0):
             sampling = SamplingSettings(logit_bias=((called, bias),), grammar=grammar)
             text = model.generate("Is it?", sampling=sampling, max_tokens=80).text.removeprefix(closer)
@@ -494,15 +494,15 @@ def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
 @pytest.fixture(scope="module")
 def control(model: lacli.Model) -> tuple[int, str]:
     """A control token that no template writes, and its name."""
-    prompts = model.session.prompts
-    names = {token: prompts.text([token], special=True) for token in model.session.model.ends()}
+    prompts = model.engine.prompts
+    names = {token: prompts.text([token], special=True) for token in model.engine.model.ends()}
     return next((token, name) for token, name in names.items() if name not in bundled("qwen"))
 
 
 def test_control_tokens_in_calls_results_and_functions_are_plain_text(control: tuple[int, str]) -> None:
     token, name = control
     with lacli.load(STDLIB_7M, threads=1, template="qwen") as model:
-        prompts = model.session.prompts
+        prompts = model.engine.prompts
         tool = {"type": "function", "function": {"name": "f", "description": name}}
         call = {"function": {"name": "f", "arguments": json.dumps({name: name})}}
         messages = [
@@ -511,16 +511,16 @@ def test_control_tokens_in_calls_results_and_functions_are_plain_text(control: t
             {"role": "tool", "content": name, "tool_call_id": "a"},
         ]
         tokens = prompts.tokenize(prompts.render(written(messages), [tool]))
-        assert token not in tokens and model.session.text(tokens).count(name) == 4
+        assert token not in tokens and model.engine.text(tokens).count(name) == 4
 
 
 def test_a_control_token_that_begins_a_call_has_a_text(
     control: tuple[int, str], model: lacli.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token, name = control
-    assert not model.session.prompts.piece(token)
-    monkeypatch.setattr("lacli.session.prompt.CALL_MARKERS", (name,))
-    prompts = PromptWriter(model.session.model, compiled("{{ tools }}" + name))
+    assert not model.engine.prompts.piece(token)
+    monkeypatch.setattr("lacli.engine.prompts.CALL_MARKERS", (name,))
+    prompts = PromptWriter(model.engine.model, compiled("{{ tools }}" + name))
     assert prompts.piece(token) == name.encode()
 
 

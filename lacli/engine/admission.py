@@ -1,0 +1,188 @@
+"""Which sequence gets which slot and cells: reuse, sharing a common beginning, and who gives way where cells run out.
+
+A new prompt takes the idle slot of which at least half is its beginning. The slot of an ended sequence keeps its cells
+until they are needed. When cells run out idle slots are emptied, oldest first; then the newest sequence is cleared, and
+is prefilled again from its tokens when there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lacli.context import Context
+from lacli.engine.cells import Cells
+from lacli.engine.step import TokenSequence
+from lacli.modes import common_prefix
+
+HEADROOM = 16
+"""Cells that a sequence needs beyond its tokens to be given cells: fewer would soon be taken from it again."""
+
+MIN_SHARED = 64
+"""Tokens of a common beginning from which a sequence shares a running one's cells, or waits until that has read them.
+
+As rows they cost several plain steps (benchmarks/step_costs.jsonl); waiting costs one or two.
+"""
+
+MOST_IDLE, IDLE_SHARE = 4, 1 / 4
+"""Idle slots that keep their cells, and the part of the context that these may have where attention passes all cells.
+
+The one that was used last keeps its cells in any case: a chat that is longer goes on there.
+"""
+
+
+class Slot(Cells):
+    """The cells of one sequence at a time.
+
+    `tokens`: of the sequence that has it or had it last; the cache has a beginning of them. `source`: the slot with
+    which it shares the cells of its first `shared` tokens. `used`: grows with every use.
+    """
+
+    def __init__(self, context: Context, ids: range, limit: int) -> None:
+        super().__init__(context, ids, limit)
+        self.tokens: list[int] = []
+        self.source: Slot | None = None
+        self.shared = self.used = 0
+
+    @property
+    def own_cells(self) -> int:
+        """Cells that it has for itself."""
+        return self.past - self.shared
+
+    def common(self, tokens: Sequence[int]) -> int:
+        """Tokens at the beginning of `tokens` that the cache has."""
+        return min(common_prefix(self.tokens, tokens), self.past)
+
+
+class Admission:
+    """The slots of a context, each a range of sequence ids, and the sequences in the order of their arrival.
+
+    No call names other ids, so that no sequence can touch another's cells.
+    """
+
+    def __init__(self, context: Context, slots: int, ids: int, limit: int, *, shares: bool) -> None:
+        """`ids`: sequence ids of a slot. `limit`: tokens of a sequence. `shares`: sequences may share cells."""
+        self._context = context
+        self._shares = shares and context.can_share
+        self._most_idle_cells = int(context.cells * (IDLE_SHARE if context.passes_all_cells else 1))
+        self._slots = [Slot(context, range(place * ids, (place + 1) * ids), limit) for place in range(slots)]
+        self.sequences: list[TokenSequence] = []
+
+    @property
+    def idle(self) -> list[Slot]:
+        """The slots without a sequence, the one that was used longest ago first."""
+        taken = [each.cells for each in self.sequences]
+        return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.used)
+
+    def take_slot(self, prompt: Sequence[int]) -> Slot:
+        """Take the idle slot of which at least half is the beginning of a prompt, and cut it back to that.
+
+        Else an empty one, else the one that was used longest ago.
+        """
+        common = {slot: slot.common(prompt[:-1]) for slot in self.idle}
+        alike = [slot for slot in common if slot.past and 2 * common[slot] >= slot.past]
+        empty = [slot for slot in common if not slot.past]
+        slot = max(alike, key=common.__getitem__) if alike else [*empty, *common][0]
+        self._cut(slot, common[slot])
+        slot.tokens = [*prompt]
+        return slot
+
+    def free_slot(self, sequence: TokenSequence) -> None:
+        """Take out a sequence; its slot is idle, and keeps its cells if not too many others do."""
+        slot_of(sequence).used = 1 + max(slot.used for slot in self._slots)
+        self.sequences.remove(sequence)
+        filled = [slot for slot in self.idle if slot.past]
+        while len(filled) > MOST_IDLE or (
+            len(filled) > 1 and sum(slot.own_cells for slot in filled) > self._most_idle_cells
+        ):
+            self._cut(filled.pop(0), 0)
+
+    def give_cells(self) -> None:
+        """Give cells to the sequences that wait, in the order of their arrival, as far as there are enough."""
+        headroom = HEADROOM
+        for sequence in self.sequences:
+            if sequence.has_cells or sequence.is_held:
+                continue
+            slot = slot_of(sequence)
+            source, shared, coming = self._longest_beginning(sequence)
+            if coming - max(shared, slot.past) >= MIN_SHARED:
+                continue
+            if shared < max(MIN_SHARED, slot.past + 1):
+                source, shared = None, slot.past
+            fits = self.find_cells(len(sequence.tokens) - shared + headroom, slot)
+            held = next((each for each in self.sequences if each.is_held and each.has_cells), None)
+            if not fits and held:
+                self.clear(held)
+                self.give_cells()
+                return
+            if not fits and any(each.has_cells for each in self.sequences):
+                return
+            headroom += HEADROOM
+            sequence.has_cells = True
+            if source:
+                self._cut(slot, 0)
+                slot.share_beginning(source, shared)
+                slot.source, slot.shared = source, shared
+            if sequence.reused is None:
+                sequence.reused = slot.past
+            sequence.is_prefilled = sequence.missing == 0
+
+    def find_cells(self, cells: int, kept: Slot | None = None) -> bool:
+        """Empty slots as `empty_oldest` does until `cells` are free; False if there are too few all the same."""
+        while self._used_cells() + cells > self._context.cells:
+            if not self.empty_oldest(kept):
+                return False
+        return True
+
+    def empty_oldest(self, kept: Slot | None = None) -> bool:
+        """Empty the idle slot used longest ago, or one whose sequence waits, but not `kept`; False without one."""
+        waiting = (slot_of(each) for each in self.sequences if not each.has_cells)
+        slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
+        if slot:
+            self._cut(slot, 0)
+        return slot is not None
+
+    def clear(self, sequence: TokenSequence) -> None:
+        """Take the cells of a sequence, which goes on once there are enough again."""
+        self._cut(slot_of(sequence), 0)
+        sequence.has_cells = sequence.is_prefilled = False
+
+    def mend(self) -> None:
+        """Put cells right after an interrupt, which may have come between any two calls of a step."""
+        for slot in self._slots:
+            # A second copy of the same cells would count twice.
+            slot.unshare()
+            slot.cut(max(len(slot.tokens) - 1, 0))
+
+    def _used_cells(self) -> int:
+        """Cells that idle slots have, and that sequences with cells have or are about to have."""
+        idle = sum(slot.own_cells for slot in self.idle)
+        return idle + sum(
+            (len(each.tokens) if each.has_cells else each.cells.past) - slot_of(each).shared for each in self.sequences
+        )
+
+    def _longest_beginning(self, sequence: TokenSequence) -> tuple[Slot | None, int, int]:
+        """The running slot with most of the beginning of a sequence, and the number of those tokens.
+
+        Last the number of them that any running slot will have once its prompt is decoded.
+        """
+        source, shared, coming = None, 0, 0
+        for other in self.sequences if self._shares else ():
+            if other is sequence or not other.has_cells:
+                continue
+            coming = max(coming, common_prefix(other.tokens, sequence.tokens[:-1]))
+            if (common := slot_of(other).common(sequence.tokens[:-1])) > shared:
+                source, shared = slot_of(other), common
+        return source, shared, coming
+
+    def _cut(self, slot: Slot, length: int) -> None:
+        """Cut a slot back to its first `length` tokens; cells that others share stay with them."""
+        slot.cut(length)
+        for each in self._slots:
+            if each is slot or each.source is slot:
+                each.shared = min(each.shared, slot.past)
+
+
+def slot_of(sequence: TokenSequence) -> Slot:
+    """The slot of a sequence."""
+    assert isinstance(sequence.cells, Slot), "every sequence has a slot"
+    return sequence.cells

@@ -1,0 +1,216 @@
+"""One answer on its way: the engine's steps as text, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from time import perf_counter
+from weakref import ReferenceType, ref
+
+from lacli.context import Reading, unseen
+from lacli.engine.engine import Engine, Progress, SequenceOptions
+from lacli.pool import PoolStatistics
+from lacli.stats import Finish, RunStatistics, Step
+from lacli.text.files import Closing
+from lacli.text.format import counted
+from lacli.text.stream import Piece, TextStream
+from lacli.verify import TokenLogprob, Verifier
+
+MAX_SHOWN = 60
+"""Characters of an answer's text in its repr."""
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """One finished generation.
+
+    `tokens`: the generated ids that the text was made of, with an end token but without those of a stop string, which
+    count as predicted all the same. `finish_reason`: stop (the stop string `stop`), eog (an end token), length
+    (`max_tokens`, or a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they
+    were asked for. `seed`: what its tokens were drawn with, None where the most probable ones were taken. `warnings`:
+    sentences on what it does not keep to of a JSON schema that was its own, and not its session's.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: Finish
+    statistics: RunStatistics
+    pool: PoolStatistics
+    logprobs: tuple[TokenLogprob, ...] = ()
+    stop: str = ""
+    seed: int | None = None
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        """Show the text's beginning, its tokens and how it ended: all of the statistics would fill a notebook."""
+        shown = self.text if len(self.text) <= MAX_SHOWN else f"{self.text[:MAX_SHOWN]}..."
+        return f"<lacli.Answer {shown!r}: {counted(len(self.tokens), 'token')}, {self.finish_reason}>"
+
+    @property
+    def tokens_per_step(self) -> float:
+        """S, the step compression."""
+        return self.statistics.tokens_per_step
+
+    def filled_context(self, max_tokens: int) -> bool:
+        """True if a full context has ended the answer, and not the limit of `max_tokens`."""
+        return self.finish_reason == "length" and self.statistics.tokens != max_tokens
+
+
+def as_stops(stops: str | Sequence[str]) -> tuple[str, ...]:
+    """The stop strings of an argument that may be a single one."""
+    return (stops,) if isinstance(stops, str) else tuple(stops)
+
+
+class AnswerText:
+    """Makes an answer of the progress of a sequence. `stopped`: True once a stop string has come."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        bytes_of: Callable[[int], bytes],
+        prompt: Sequence[int],
+        stops: Sequence[str] = (),
+        *,
+        controls: Mapping[int, str] | None = None,
+        watch: Callable[[Step], None] | None = None,
+        logprobs: Sequence[TokenLogprob] = (),
+        seed: int | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        """`engine`: decodes it. `bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
+
+        `watch`: gets every step. `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has
+        them.
+        """
+        self._engine = engine
+        self._watch, self._logprobs = watch, logprobs
+        self._stream = TextStream(bytes_of, stops, controls)
+        self._seed, self._warnings = seed, tuple(warnings)
+        self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._finish: Finish = "interrupt"
+        self.statistics = RunStatistics(prompt_tokens=len(prompt))
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._stream.stop)
+
+    def begin(self) -> None:
+        """Count time from now on."""
+        self._begin = perf_counter()
+
+    def take(self, progress: Progress) -> list[Piece]:
+        """Count a step, and give the text that it makes certain."""
+        sequence, step, _ = progress
+        if step is None:
+            return []
+        if sequence and not self.statistics.steps:
+            self.statistics.reused_tokens = sequence.reused or 0
+            self.statistics.prompt_s = sequence.prompt_s
+            self.statistics.first_token_s = perf_counter() - self._begin
+        if self._watch:
+            self._watch(step)
+        stream, before = self._stream, self._stream.read
+        ended = step.finish == "eog"
+        tokens = step.tokens[:-1] if ended else step.tokens
+        pieces = stream.feed(tokens, step.origins[: len(tokens)])
+        self._tokens += step.tokens
+        if stream.stop:
+            self._finish = "stop"
+            del self._tokens[stream.kept :]
+            self.statistics.add(step, stream.read - before)
+        else:
+            self._finish = step.finish or self._finish
+            self.statistics.add(step)
+        return self._note(pieces)
+
+    def end(self) -> list[Piece]:
+        """Give the rest of the text: no step comes any more."""
+        if self._finish == "interrupt":
+            # No step said why: the limit is 0, or not one more row finds a cell.
+            self._finish = "length"
+        return self._note(self._stream.finish())
+
+    def answer(self) -> Answer:
+        """The text and tokens so far, and what they cost."""
+        return Answer(
+            text="".join(self._text),
+            tokens=tuple(self._tokens),
+            finish_reason=self._finish,
+            statistics=self.statistics,
+            pool=self._engine.pool.statistics(),
+            logprobs=tuple(self._logprobs[: len(self._tokens)]),
+            stop=self._stream.stop,
+            seed=self._seed,
+            warnings=self._warnings,
+        )
+
+    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
+        """Return the log probabilities of the tokens from index `first` on whose text has come, at least in part.
+
+        Of an answer that has ended by itself or by its limit, those of all further tokens.
+        """
+        has_all = self._finish in ("eog", "length")
+        return self._logprobs[first : len(self._tokens) if has_all else self._stream.begun]
+
+    def _note(self, pieces: list[Piece]) -> list[Piece]:
+        self._text += [piece.text for piece in pieces]
+        return pieces
+
+
+class Generation(AnswerText, Closing):
+    """One answer on its way in the caller's thread: iterate it for text pieces, then read `answer()`.
+
+    It can be iterated once: another iteration yields nothing and changes nothing. Leaving the iteration early is safe:
+    answer, text and cache stop at the last step that was taken.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        bytes_of: Callable[[int], bytes],
+        prompt: Sequence[int],
+        max_tokens: int = -1,
+        stops: Sequence[str] = (),
+        *,
+        verifier: Verifier | None = None,
+        controls: Mapping[int, str] | None = None,
+        watch: Callable[[Step], None] | None = None,
+        seed: int | None = None,
+        reading: Reading = unseen,
+    ) -> None:
+        """`max_tokens`: -1 for no limit. `verifier`: draws the tokens. `reading`: entered during prefill.
+
+        The others: as `AnswerText` takes them.
+        """
+        super().__init__(engine, bytes_of, prompt, stops, controls=controls, watch=watch, seed=seed)
+        self._reading = reading
+        self._prompt = prompt
+        self._options = SequenceOptions(max_tokens, verifier)
+        # A strong reference would keep an iteration that was left open.
+        self._iteration: ReferenceType[Generator[Piece]] | None = None
+
+    def __iter__(self) -> Iterator[Piece]:
+        if self._iteration is not None:
+            return iter(())
+        pieces = self._decode()
+        self._iteration = ref(pieces)
+        return pieces
+
+    def close(self) -> None:
+        """End it at the last step that was taken."""
+        if self._iteration and (pieces := self._iteration()):
+            pieces.close()
+
+    def _decode(self) -> Generator[Piece]:
+        self.begin()
+        with closing(self._engine.decode(self._prompt, self._options, self._reading)) as steps:
+            for progress in steps:
+                yield from self.take(progress)
+                if self.stopped:
+                    return
+            yield from self.end()

@@ -1,0 +1,126 @@
+"""The cells of one slot: which tokens of its sequence the cache has, and how far the slot's other ids share them.
+
+All sequence calls of a decode go through `Cells`, each limited to the positions it is about: an unlimited one walks
+the cache's per-sequence bookkeeping and costs milliseconds at a few thousand tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+
+from lacli.batch import BatchPart
+from lacli.context import Context
+from lacli.tree import ROOT, Branches
+
+ALL = -1
+"""As a sequence id: every one. As an end: to the end."""
+
+
+class Cells:
+    """The tokens 0 .. past-1 of a sequence in its first id, and how far its other ids share them.
+
+    `past`: tokens in the cache; the next input goes to this position. `limit`: tokens that the sequence may have.
+    `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. After the prefill an id is
+    brought up to date when a tree next uses it, not before: idle ones cost nothing.
+    """
+
+    def __init__(self, context: Context, ids: range, limit: int) -> None:
+        """`ids`: the sequence ids that belong to the slot; trees count them from 0."""
+        self._context, self._ids, self.limit = context, ids, limit
+        self.first = ids.start
+        self._owns_all = ids == range(context.sequences)
+        self._shared = [0] * len(ids)
+        self.past = 0
+        self.seconds = 0.0
+        self.part = BatchPart(None, 0)
+
+    def room(self, tokens: Sequence[int]) -> int:
+        """Rows that the next step's tree may have, beside the tokens before its input that the cache lacks."""
+        missing = len(tokens) - 1 - self.past
+        return min(self.limit - (len(tokens) - 1), self._context.batch_rows - missing)
+
+    def lay_out_step(self, tokens: Sequence[int], branches: Branches) -> BatchPart:
+        """Make rows of what the cache lacks of a sequence and of its step's tree, which its ids share from now on."""
+        others = branches.sequences[ROOT][1:]
+        if others:
+            begin = perf_counter()
+            for each in others:
+                if self._shared[each] < self.past:
+                    self._context.copy(self.first, self.first + each, self._shared[each], self.past)
+                    self._shared[each] = self.past
+            self.seconds += perf_counter() - begin
+        self.part = BatchPart(branches, self.past, tokens[self.past : -1], self.first)
+        return self.part
+
+    def lay_out_prompt(self, tokens: Sequence[int], rows: int) -> BatchPart:
+        """Make rows of the next `rows` tokens that the cache lacks, without logits."""
+        self.part = BatchPart(None, self.past, tokens[self.past : self.past + rows], self.first)
+        return self.part
+
+    def commit_prompt(self) -> None:
+        """Take the decoded tokens of a prompt into account."""
+        self.past += len(self.part.again)
+
+    def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
+        """Keep the input and the accepted `nodes` of the decoded step, and nothing else of its tree.
+
+        `ordered`: keep only cells in the order of the sequence, which those behind rejected drafts are not.
+        """
+        if ordered:
+            nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
+        tree, _, again, _ = self.part
+        assert tree is not None, "a step was decoded"
+        start = self.past + len(again) + 1
+        self.past = end = start + len(nodes)
+        others = tree.sequences[ROOT][1:]
+        if len(tree.tokens) == 1 + len(nodes) and not others:
+            return
+        begin = perf_counter()
+        owner = tree.sequences[nodes[-1]][0] if nodes else 0
+        if owner:
+            self._context.copy(self.first + owner, self.first, start, end)
+            for each in others:
+                self._context.remove(self.first + each, start, ALL)
+        else:
+            # The path is a chain in the first id, or there is none: what follows it goes.
+            gone = self._remove_from(end, [0, *others])
+            assert gone, "a step has no more drafted tokens than the model can take back"
+        for each in others:
+            self._shared[each] = start
+        self.seconds += perf_counter() - begin
+
+    def cut(self, length: int) -> None:
+        """Cut all ids back to the first `length` tokens; a model that cannot take back a part loses all."""
+        # First what is believed, then the cells: an interrupt in between is mended by cutting again.
+        self.past = min(length, self.past)
+        self._shared = [min(shared, self.past) for shared in self._shared]
+        if not self._remove_from(self.past):
+            self.past = 0
+            self._shared = [0] * len(self._ids)
+            if self._owns_all:
+                self._context.clear()
+            else:
+                self._remove_from(0)
+
+    def share_beginning(self, other: Cells, length: int) -> None:
+        """Share the cells of the first `length` tokens of another slot; this one is empty."""
+        self._context.copy(other.first, self.first, 0, length)
+        self.past = length
+
+    def unshare(self) -> None:
+        """Take everything from all ids but the first; each gets it again when a tree next uses it."""
+        self._shared = [0] * len(self._ids)
+        for each in self._ids[1:]:
+            self._context.remove(each, 0, ALL)
+
+    def _remove_from(self, position: int, used: Iterable[int] | None = None) -> bool:
+        """Take the positions from `position` on from all ids; False where the model cannot.
+
+        `used`: the ids that may have any, all by default. Among other sequences each one costs a walk over all cells.
+        """
+        # A recurrent model has one id a slot and does not know -1.
+        if self._owns_all and len(self._ids) > 1:
+            return self._context.remove(ALL, position, ALL)
+        ids = self._ids if used is None else [self.first + each for each in used]
+        return all([self._context.remove(each, position, ALL) for each in ids])

@@ -1,0 +1,420 @@
+"""`open_engine`: the one function that loads a model; the engine over it, with its prompts, samplers and step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from lacli.auto.measure import MeasurePlan
+from lacli.auto.mode import AutoModes
+from lacli.auto.model_cost import cost_beside, is_put_off, known_cost, put_off
+from lacli.auto.step_cost import Cost
+from lacli.context import Context, Reading, unseen
+from lacli.engine.answer import Generation, as_stops
+from lacli.engine.engine import Engine
+from lacli.engine.prompts import PromptWriter
+from lacli.engine.weights import OpenContext, Weights
+from lacli.errors import LacliError, UsageError
+from lacli.ik.choice import with_engine
+from lacli.llamacpp.context import max_rollback
+from lacli.llamacpp.decoding import CONTEXT_PAD
+from lacli.llamacpp.gguf import weight_types
+from lacli.llamacpp.model import LlamaModel, offloads
+from lacli.llamacpp.probe import proven
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.llamacpp.sampling import SamplingSettings, new_seed
+from lacli.llamacpp.settings import (
+    Capacity,
+    ModelSettings,
+    ReplicaSettings,
+    check_draws,
+    check_rows,
+    fitted,
+    shared_settings,
+    strict_settings,
+)
+from lacli.settings import DecodeSettings, SourceName, restrict_to_chain
+from lacli.stats import RunStatistics, Step
+from lacli.text.files import Closing
+from lacli.text.json_schema import grammar_of
+from lacli.text.template import VARIABLES, check_variables, choose_template
+from lacli.verify import Verifier, verifier
+
+CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix",)
+"""The sources of mode auto that draft chains; a model with a recurrent state takes nothing else back."""
+
+
+def open_engine(
+    path: Path,
+    model_settings: ModelSettings,
+    decode_settings: DecodeSettings,
+    sampling: SamplingSettings | None = None,
+    *,
+    slots: int | None = None,
+    often_alone: bool = False,
+    template: str | None = "",
+    template_variables: Mapping[str, object] | None = None,
+    cost: Cost | None = None,
+    replicas: ReplicaSettings | None = None,
+    verbose: bool = False,
+    loading: Callable[[float], None] | None = None,
+    reading: Reading = unseen,
+) -> ModelEngine:
+    """Load a model and open its context.
+
+    `slots`: sequences that a worker decodes together, each with sampling of its own; None for one at a time in the
+    caller's thread. `often_alone`: mostly one of them runs. `template`: as `choose_template` takes it. `cost`: what
+    steps cost here, if it was measured before. `replicas`: how many replicas of the model decode each step, and where.
+    `loading`: as LlamaModel takes it. `reading`: shows how a prompt is read.
+    Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
+    """
+    model_settings, fault = proven(model_settings)
+    notes = [fault] if fault else []
+    if not often_alone:
+        model_settings = shared_settings(model_settings, slots or 1, on_gpu=offloads(model_settings))
+    check_rows(fitted(decode_settings, model_settings), model_settings)
+    if decode_settings.strict:
+        if replicas and replicas.rpc:
+            raise UsageError("--strict is about this machine's processor, and --rpc computes on others", "drop one")
+        if (slots or 1) > 1:
+            what = "--strict decodes one sequence at a time: among others its cells lie in another order"
+            raise UsageError(what, "--parallel 1")
+        check_draws(sampling or SamplingSettings())
+        model_settings, decode_settings = strict_settings(
+            model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)
+        )
+        types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
+        notes.append(f"--strict decodes with -fa on {types}")
+    several = replicas is not None and replicas != ReplicaSettings()
+    model_settings = with_engine(path, model_settings, strict=decode_settings.strict, copies=several)
+    with ExitStack() as stack:
+        weights = stack.enter_context(Weights(path, model_settings, replicas, verbose=verbose, loading=loading))
+        engine = ModelEngine(
+            weights,
+            decode_settings,
+            sampling or SamplingSettings(),
+            slots,
+            notes,
+            template=template,
+            template_variables=template_variables or {},
+            cost=cost,
+            reading=reading,
+        )
+        stack.pop_all()
+    return engine
+
+
+class ModelEngine(Engine, Closing):
+    """An engine over a loaded model; use it in `with`, or close it. A closed one raises LacliError.
+
+    `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
+    `warnings`: those of them that say what an answer does not keep to. `prompts`: writes prompts as the chat template
+    does. `sampling`, `sampler`: how tokens are drawn where a sequence says nothing else; None takes the most probable.
+    """
+
+    context: OpenContext
+
+    def __init__(
+        self,
+        weights: Weights,
+        decode_settings: DecodeSettings,
+        sampling: SamplingSettings,
+        slots: int | None,
+        notes: list[str],
+        *,
+        template: str | None,
+        template_variables: Mapping[str, object],
+        cost: Cost | None,
+        reading: Reading,
+    ) -> None:
+        """For `open_engine`, whose arguments these are."""
+        self.weights, self.model = weights, weights.model
+        self.model_settings = weights.model_settings
+        self.notes, self.warnings = notes, list[str]()
+        self._reading, self._cost = reading, cost
+        self._has_worker = slots is not None
+        self.slots = slots or 1
+        self._state: Path | None = None
+        self._schema: tuple[str, str, list[str]] = ("", "", [])
+        self.prompts = self._prompt_writer(template, template_variables)
+        settings = self._restricted(decode_settings)
+        self.notes += source_notes(settings)
+        self.sampling = self._own_sampling(sampling)
+        self.sampler = self._new_sampler(self.sampling)
+        with ExitStack() as stack:
+            stack.callback(self._close_sampler)
+            context = self._open_context(settings)
+            stack.pop_all()
+        self.notes += weights.notes
+        self.notes += context_notes(self.model_settings.context, context.cells, self.model, alone=self.slots == 1)
+        longest = self.model.context if self.model_settings.context else self.model.default_context
+        super().__init__(context, settings, self.slots, longest=longest, make_mode=AutoModes(cost))
+
+    @property
+    def sources(self) -> tuple[SourceName, ...]:
+        """Where mode auto can take drafts from, of the sources that were chosen."""
+        return asked_sources(self.settings)
+
+    @cached_property
+    def max_rollback(self) -> int:
+        """Drafted tokens that the model can take back after a step: -1 for any number and trees."""
+        return max_rollback(self.model, self.model_settings)
+
+    @property
+    def threads(self) -> int:
+        """Threads of this process that decode; 0 where GPUs or several replicas do."""
+        alone = len(self.weights.names) == 1
+        return self.model_settings.threads if alone and not offloads(self.model_settings) else 0
+
+    def prompt(
+        self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
+    ) -> list[int]:
+        """The tokens of a question: through the chat template where there is one, or as it stands.
+
+        `history`: the questions before it, each with its answer. Raises PromptError when the question is empty.
+        """
+        return self.prompts.question(question, system, history, raw=raw)
+
+    def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """What tokens say; end tokens and other control tokens only with `special`."""
+        return self.prompts.text(tokens, special=special)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int = -1,
+        stops: str | Sequence[str] = (),
+        *,
+        watch: Callable[[Step], None] | None = None,
+    ) -> Generation:
+        """Begin an answer to prompt tokens in the caller's thread; iterate it for the text as it is accepted.
+
+        `stops`: a text that ends it, or several. `watch`: gets every step.
+        """
+        self.model.check_open()
+        stops = as_stops(stops)
+        return Generation(
+            self,
+            self.prompts.piece,
+            prompt,
+            max_tokens,
+            stops,
+            verifier=self.verifier(),
+            controls=self.prompts.control_tokens(stops),
+            watch=watch,
+            seed=self.sampling.drawn_seed,
+            reading=self._reading,
+        )
+
+    def engine_in(self, context: Context, settings: DecodeSettings) -> Engine:
+        """An engine for one sequence that drafts as this one does, in another context of the same model."""
+        return Engine(context, settings, make_mode=AutoModes(self._cost))
+
+    def times_plain(self, run: RunStatistics) -> float | None:
+        """How many times as fast as plain decoding an answer was, by the measured costs of its steps.
+
+        None where these were not measured.
+        """
+        if not (self._cost and run.steps):
+            return None
+        at, least = self._cost.at(run.prompt_tokens + run.tokens), self.settings.min_outputs
+        # A plain step of --strict is padded to `least` rows.
+        return run.tokens / sum(
+            count * (at.relative(rows) if rows > least else 1.0) for rows, count in run.batches.items()
+        )
+
+    def use_cost(self, cost: Cost) -> None:
+        """Decode from now on with the measured step costs of one replica."""
+        if self.weights.elsewhere:
+            # A server's name says nothing about what it computes with.
+            return
+        self._cost = cost.among(len(self.weights.names))
+        self.reconfigure(self.settings, AutoModes(self._cost))
+
+    def use_known(self, state: Path) -> None:
+        """Let mode auto begin with the step costs that the file `state` has."""
+        self._state = state
+        if cost := known_cost(state, self.model.path, self.model_settings):
+            self.use_cost(cost)
+
+    @property
+    def wants_cost(self) -> bool:
+        """True if mode auto can be told what steps cost here and has not been; not right after a try that failed."""
+        return not self._cost and not (self._state and is_put_off(self._state, self.model.path, self.model_settings))
+
+    def learn_cost(
+        self,
+        plan: MeasurePlan,
+        state: Path,
+        progress: Callable[[str], None],
+        opening: AbstractContextManager[None] | None = None,
+    ) -> Cost:
+        """Tell mode auto what steps cost here, as the file `state` has it or measured now.
+
+        `progress`, `opening`: as `measure_cost` takes them. Raises KeyboardInterrupt after Ctrl-C.
+        """
+        cost = cost_beside(self.model, self.model_settings, plan, state, progress, opening)
+        if cost.stopped:
+            raise KeyboardInterrupt
+        # Times of a busy machine mislead more than none: mode auto learns them then.
+        if cost.rough and self._state:
+            put_off(self._state, self.model.path, self.model_settings)
+        elif cost.staircases and not cost.rough:
+            self.use_cost(cost)
+        return cost
+
+    def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
+        """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.
+
+        What --strict has decided about the model stays. Raises UsageError for settings that cannot be, ModelLoadError
+        when the context does not fit into memory; then all is as before, but nothing is decoded.
+        """
+        now = self.settings
+        chosen = replace(decode_settings, strict=now.strict, ordered=now.ordered, min_outputs=now.min_outputs)
+        chosen = self._restricted(chosen)
+        if (chosen.mode, chosen.sources) != (now.mode, now.sources):
+            self.notes += source_notes(chosen)
+        if chosen.strict:
+            check_draws(sampling)
+        sampling = self._own_sampling(sampling)
+        before = now, self.sampling, self.sampler
+        self.sampling, self.sampler = sampling, self._new_sampler(sampling)
+        suits = self.context.suits(chosen, raw_logits=self.sampler is not None)
+        if suits:
+            self.reconfigure(chosen)
+        else:
+            self._change_context(chosen, before)
+        if before[-1]:
+            before[-1].close()
+        return not suits
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self.model.closed:
+            return
+        self.end_all()
+        self._close_sampler()
+        self.context.close()
+        self.weights.close()
+
+    def completed(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
+        """The settings with a random seed chosen, and a JSON schema turned into its grammar.
+
+        Beside them sentences on what the grammar does not keep to. Raises UsageError for a schema that cannot be.
+        """
+        if sampling.seed < 0:
+            sampling = replace(sampling, seed=new_seed())
+        if not sampling.json_schema:
+            return sampling, []
+        if sampling.json_schema != self._schema[0]:
+            self._schema = sampling.json_schema, *grammar_of(sampling.json_schema)
+        _, grammar, warnings = self._schema
+        return replace(sampling, grammar=grammar, json_schema=""), warnings
+
+    def verifier(self) -> Verifier | None:
+        """What draws the tokens of the next sequence as `sampling` says; None takes the most probable ones."""
+        return verifier(self.sampler, self.sampling) if self.sampler else None
+
+    def own_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
+        """What draws the tokens of one sequence among others as `sampling` says, and its sampler, to be closed.
+
+        None for both where the most probable tokens are taken. `sampling`: completed. Raises UsageError for a grammar
+        that cannot be.
+        """
+        sampler = self._new_sampler(sampling)
+        return (verifier(sampler, sampling) if sampler else None), sampler
+
+    def _prompt_writer(self, wanted: str | None, variables: Mapping[str, object]) -> PromptWriter:
+        """Choose the template. `wanted`: as --chat-template takes it; None to continue prompts as they are."""
+        template, notes = choose_template(wanted, self.model)
+        self.notes += notes
+        variables = check_variables(variables)
+        if variables and template.stands_in:
+            self.notes.append(f"{VARIABLES} has no effect: the model has no chat template")
+        return PromptWriter(self.model, replace(template, variables=variables))
+
+    def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
+        """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
+        if self.model.chain_only:
+            self.weights.keep_first(self.model.chain_only)
+        if self._has_worker:
+            self.weights.keep_first("sequences that share steps share a context")
+        if self.slots > 1 and self.model.chain_only:
+            if settings.mode != "plain":
+                self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
+            settings = replace(settings, mode="plain", max_rollback=0)
+        settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
+        self.notes += notes
+        settings = fitted(settings, self.model_settings).for_texts(self.slots)
+        check_rows(settings, self.model_settings)
+        return settings
+
+    def _own_sampling(self, sampling: SamplingSettings) -> SamplingSettings:
+        sampling, warnings = self.completed(sampling)
+        told = [each for each in warnings if each not in self.warnings]
+        self.notes += told
+        self.warnings += told
+        return sampling
+
+    def _new_sampler(self, sampling: SamplingSettings) -> LlamaSampler | None:
+        return None if sampling.greedy and not self.model.suppressed else LlamaSampler(self.model, sampling)
+
+    def _close_sampler(self) -> None:
+        if self.sampler:
+            self.sampler.close()
+
+    def _open_context(self, settings: DecodeSettings) -> OpenContext:
+        # A sampler reads raw logits, which are not there where the backend chooses; any sequence may have one.
+        raw = self.sampler is not None or self._has_worker
+        size: DecodeSettings | Capacity = settings
+        if self._has_worker:
+            size = Capacity.for_texts(settings, self.slots, self.model_settings.batch)
+        return self.weights.open(size, backend_greedy=False if raw else None)
+
+    def _change_context(
+        self, settings: DecodeSettings, before: tuple[DecodeSettings, SamplingSettings, LlamaSampler | None]
+    ) -> None:
+        """Close the context before another is made, since both may not fit into memory; what was comes back.
+
+        Where even that does not fit any more, the closed one stays and every answer says so until one can be made.
+        """
+        self.context.close()
+        try:
+            context = self._open_context(settings)
+        except LacliError:
+            self._close_sampler()
+            settings, self.sampling, self.sampler = before
+            with suppress(LacliError):
+                self.use(self._open_context(settings), settings, AutoModes(self._cost))
+            raise
+        self.use(context, settings, AutoModes(self._cost))
+
+
+def context_notes(asked: int, cells: int, model: LlamaModel, *, alone: bool) -> list[str]:
+    """Say where the context is another one than -c `asked` for, or than the model was trained with.
+
+    `alone`: one text has all of it.
+    """
+    whole, notes = model.context, []
+    if asked > whole:
+        behind = f"the model was trained with {whole:,} tokens; behind them its text may fall apart"
+        shared = f"answers share {asked:,} tokens, and none has more than the {whole:,} that the model was trained with"
+        notes.append(behind if alone else shared)
+    if 0 < asked < cells:
+        notes.append(f"the context has {cells:,} tokens: llama.cpp rounds {asked:,} up to a multiple of {CONTEXT_PAD}")
+    return notes
+
+
+def asked_sources(settings: DecodeSettings) -> tuple[SourceName, ...]:
+    """The sources of mode auto that can guess anything."""
+    return tuple(name for name in settings.sources if settings.max_rollback < 0 or name in CHAIN_SOURCES)
+
+
+def source_notes(settings: DecodeSettings) -> list[str]:
+    """Say where mode auto has no source left to guess from."""
+    if settings.mode != "auto" or asked_sources(settings):
+        return []
+    return ["no source is left, so auto decodes plainly"]

@@ -1,0 +1,221 @@
+"""One step of the paper for all sequences that take it: grow trees, decode them in one batch, verify, commit, learn.
+
+Token ids in, steps out. It knows a context, modes and verifiers, but neither llama.cpp nor text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from lacli.batch import Batch, BatchPart
+from lacli.context import Context, Successors
+from lacli.engine.cells import Cells
+from lacli.errors import SamplingError
+from lacli.modes import Growing, Mode, Outcome
+from lacli.settings import DecodeSettings
+from lacli.stats import Finish, Step
+from lacli.tree import Origin, Tree
+from lacli.verify import Choose, Path, Verifier, verify_tree
+
+
+@dataclass(eq=False)
+class TokenSequence:
+    """One sequence on its way: its tokens, and what drafts, chooses and stores them.
+
+    `prompt`: how many of the `tokens` are the prompt's. `tokens`: the prompt's and the accepted ones; a cache has all
+    of them but the last, which is the next step's input, and but those before it that have to be decoded again.
+    `verifier`: draws tokens, None takes the most probable ones. `remaining`: tokens it may still get, None for no
+    limit. `has_cells`: False while it waits for them. `is_prefilled`: the cache has all that the next step needs.
+    `reused`: tokens of its prompt that were in the cache when it first got cells, None before. `prompt_s`: seconds from
+    `added`, a time of `perf_counter`, to its first step. `finish`: why it has ended, None while it goes on. `is_held`:
+    no step of it is wanted now; its cells go where another sequence needs them. `drafts`: False for one token a step.
+    """
+
+    prompt: int
+    tokens: list[int]
+    mode: Mode
+    cells: Cells
+    verifier: Verifier | None = None
+    remaining: int | None = None
+    has_cells: bool = False
+    is_prefilled: bool = False
+    reused: int | None = None
+    prompt_s: float = 0.0
+    finish: Finish | None = None
+    is_held: bool = False
+    added: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        """Tokens before the input that the cache lacks."""
+        return len(self.tokens) - 1 - self.cells.past
+
+
+class Stepper:
+    """Takes the steps of a context's sequences.
+
+    `ordered`, `min_outputs` of the settings are those of --strict: cells in the order of the sequence, and rows of
+    logits that a step has at least.
+    """
+
+    def __init__(self, context: Context, settings: DecodeSettings) -> None:
+        self.settings = settings
+        self._context = context
+        self._batch = Batch(context.batch_rows)
+        self._decode_s = self._choose_s = 0.0
+        # Of the last batch: the most probable token after each output row, and rankings by their width.
+        self._choices: list[int] = []
+        self._rankings: dict[int, Successors] = {}
+
+    def room(self, sequence: TokenSequence) -> int:
+        """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
+        return sequence.cells.room(sequence.tokens) - (self.settings.min_outputs - 1)
+
+    def take(
+        self, ready: Sequence[TokenSequence], prompts: Sequence[TokenSequence] = ()
+    ) -> list[Step | SamplingError] | None:
+        """Take one step of all `ready` sequences in one batch; None if not even one row of each finds a cell.
+
+        `prompts`: other sequences, whose pieces of prompt are laid out and decoded in the same batch. A sequence whose
+        sampler has nothing left to choose from gets its error, and keeps what it had before the step.
+        """
+        pieces = [each.cells.part for each in prompts]
+        if not ready:
+            return [] if self._run(pieces) else None
+        begin, cache_before = perf_counter(), sum([each.cells.seconds for each in ready])
+        trees = self._decode(ready, pieces)
+        if trees is None:
+            return None
+        # Ids that catch up with a long sequence do so once: no step costs that again.
+        shared_s = sum([each.cells.seconds for each in ready]) - cache_before
+        clock = _Clock(begin, cache_before, shared_s)
+        first, taken = 0, []
+        for sequence, tree in zip(ready, trees, strict=True):
+            taken.append(self._accept(sequence, tree, first, ready, clock))
+            first += sum(tree.verified)
+        return taken
+
+    def _decode(self, ready: Sequence[TokenSequence], pieces: Sequence[BatchPart]) -> list[Tree] | None:
+        """Grow and decode a tree of each sequence, half as large each time the cache has no cells for them."""
+        least, is_alone = self.settings.min_outputs, len(ready) == 1 and not pieces
+        rooms, left, other_rows = [self.room(each) for each in ready], 0, 0
+        if not is_alone:
+            other_rows = sum([each.missing for each in ready]) + sum([len(piece.again) for piece in pieces])
+            left = self._context.batch_rows - other_rows
+            if left < len(ready):
+                return None
+        while min(rooms) > 0:
+            first = ready[0]
+            if is_alone:
+                trees = [first.mode.grow(first.tokens, rooms[0])]
+            else:
+                growing = [Growing(each.mode, each.tokens, room) for each, room in zip(ready, rooms, strict=True)]
+                trees = first.mode.grow_all(growing, left, other_rows)
+            if len(trees) < least and sum(map(len, trees)) < least:
+                # A second row where a step would have one, and single rows have a kernel of their own.
+                trees[0].pad()
+            parts = [*pieces]
+            for sequence, tree in zip(ready, trees, strict=True):
+                parts.append(sequence.cells.lay_out_step(sequence.tokens, tree))
+            if self._run(parts):
+                return trees
+            # A row that pads a tree is outside the room.
+            sizes = [min(len(tree), room) for tree, room in zip(trees, rooms, strict=True)]
+            if max(sizes) == 1:
+                return None
+            rooms = [max(size // 2, 1) for size in sizes]
+        return None
+
+    def _run(self, parts: Sequence[BatchPart]) -> bool:
+        """Decode a batch and read its choices; False, with nothing changed, if it finds no cells."""
+        begin = perf_counter()
+        if not self._context.decode(self._batch.set_parts(parts)):
+            return False
+        decoded = perf_counter()
+        self._choices = self._context.greedy().tolist() if self._batch.wanted else []
+        self._rankings = {}
+        self._decode_s, self._choose_s = decoded - begin, perf_counter() - decoded
+        return True
+
+    def _accept(
+        self, sequence: TokenSequence, tree: Tree, first: int, ready: Sequence[TokenSequence], clock: _Clock
+    ) -> Step | SamplingError:
+        """Verify a decoded tree, commit what is accepted, and say what the step was.
+
+        `first`: the batch's output row of the tree's input. With several sequences each one's time is that of the whole
+        step up to its own end.
+        """
+        begin, cells = perf_counter(), sequence.cells
+        outputs = [node for node, wanted in enumerate(tree.verified) if wanted]
+        choices = dict(zip(outputs, self._choices[first : first + len(outputs)], strict=True))
+        try:
+            path = self._verify(sequence, tree, choices, first)
+        except SamplingError as error:
+            cells.cut(cells.past)
+            # Its frames would keep the context as long as somebody keeps the error.
+            return error.with_traceback(None)
+        self._choose_s += perf_counter() - begin
+        rows = sequence.missing + len(tree) if len(ready) == 1 else self._batch.rows
+        cells.commit(path.nodes, ordered=self.settings.ordered)
+        sequence.tokens += path.tokens
+        if sequence.remaining is not None:
+            sequence.remaining -= len(path.tokens)
+
+        def successors(count: int) -> Successors:
+            if count not in self._rankings:
+                self._rankings[count] = self._context.successors(count)
+            found, end = self._rankings[count], first + len(outputs)
+            return Successors(found.tokens[first:end], found.logits[first:end])
+
+        outcome = Outcome(choices, path.nodes, rows, clock.step_s(), successors, perf_counter)
+        sequence.mode.observe(tree, outcome)
+        finish = path.finish
+        if finish is None and self.room(sequence) <= 0:
+            finish = "length"
+        drafted = tree.reachable()
+        cache_s = sum([each.cells.seconds for each in ready]) - clock.cache_before
+        known = self._decode_s + self._choose_s + cache_s
+        return Step(
+            tokens=tuple(path.tokens),
+            origins=(*[tree.origins[node] for node in path.nodes], Origin.MODEL),
+            rows=self._batch.rows,
+            drafted=len(drafted),
+            decode_s=self._decode_s,
+            choose_s=self._choose_s,
+            cache_s=cache_s,
+            python_s=perf_counter() - clock.begin - known,
+            finish=finish,
+            guesses=drafted,
+        )
+
+    def _verify(self, sequence: TokenSequence, tree: Tree, choices: Mapping[int, int], first: int) -> Path:
+        """The accepted way down a tree that was just decoded. Raises SamplingError as `verify_tree`."""
+        choose = self._drawn(sequence.verifier, tree, choices, first) if sequence.verifier else choices.__getitem__
+        is_end, remaining = self._context.is_end, sequence.remaining
+
+        def ends(token: int, count: int) -> Finish | None:
+            if is_end(token):
+                return "eog"
+            return "length" if count == remaining else None
+
+        return verify_tree(tree, choose, ends)
+
+    def _drawn(self, verifier: Verifier, tree: Tree, outputs: Mapping[int, int], first: int) -> Choose:
+        """The verifier's choice after a node of the tree that was just decoded."""
+        rows = {node: row for row, node in enumerate(outputs, start=first)}
+        return lambda node: verifier.choose(self._context.row_logits(rows[node]), tree.guesses(node))
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """When a step began, seconds of sequence calls before it, and those that no step like it takes again."""
+
+    begin: float
+    cache_before: float
+    shared_s: float
+
+    def step_s(self) -> float:
+        """The time so far, which another step like this one takes too."""
+        return perf_counter() - self.begin - self.shared_s

@@ -1,1 +1,0 @@
-"""A loaded model that answers: its prompts, one generation, and the report of an answer."""

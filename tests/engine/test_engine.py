@@ -1,0 +1,378 @@
+"""The loop on the fake engine: every mode gives plain's tokens, for any sizes, prompts and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from typing import TypeVar
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lacli.batch import Batch, Ints
+from lacli.engine.engine import Engine, SequenceOptions
+from lacli.errors import PromptError
+from lacli.settings import MODES, SOURCES, DecodeSettings, ModeName
+from lacli.stats import Step
+from lacli.tree import Origin
+from tests.fakes.context import FakeContext, RuleBroken
+from tests.fakes.decoding import Decoding, fixed_clock_decoder
+
+VOCABULARY = 12
+Result = TypeVar("Result")
+
+any_settings = st.builds(
+    DecodeSettings,
+    mode=st.sampled_from(MODES),
+    window=st.integers(0, 7),
+    ngram=st.integers(2, 6),
+    guesses=st.integers(0, 6),
+    window_init=st.sampled_from(["prompt", "random", "pool"]),
+    window_shift=st.sampled_from(["once", "refill"]),
+    pool_prompt=st.booleans(),
+    pool_text=st.booleans(),
+    pool_keys=st.integers(1, 20),
+    jacobi_iterations=st.integers(1, 6),
+    lookup_match=st.integers(1, 3),
+    lookup_draft=st.integers(1, 6),
+    sources=st.lists(st.sampled_from(SOURCES), unique=True).map(tuple),
+    auto_rows=st.integers(1, 70),
+    ordered=st.booleans(),
+    min_outputs=st.sampled_from([1, 2]),
+)
+prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
+ends = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)
+
+
+def engine_for(
+    chosen: DecodeSettings, cells: int = 256, rows: int = 256, ends: frozenset[int] = frozenset()
+) -> FakeContext:
+    max_outputs = max(chosen.sequences, chosen.max_outputs)
+    return FakeContext(
+        cells,
+        rows,
+        chosen.sequences,
+        VOCABULARY,
+        ends,
+        max_outputs=max_outputs,
+        ordered=chosen.ordered,
+        min_outputs=chosen.min_outputs,
+    )
+
+
+def tokens_of(steps: list[Step]) -> list[int]:
+    return [token for step in steps for token in step.tokens]
+
+
+def holds_its_text(decoder: Decoding, engine: FakeContext) -> bool:
+    """The cache holds all of the text but its last token, and in order of the text perhaps a step's tokens less."""
+    held, text = engine.held(), decoder.tokens
+    least = len(text) - (decoder.settings.max_step_tokens if decoder.settings.ordered else 1)
+    return held == text[: len(held)] and least <= len(held) < len(text)
+
+
+def plain_tokens(prompt: list[int], limit: int = -1, cells: int = 256, ends: frozenset[int] = frozenset()) -> list[int]:
+    chosen = DecodeSettings(mode="plain")
+    return tokens_of(list(fixed_clock_decoder(engine_for(chosen, cells, ends=ends), chosen).generate(prompt, limit)))
+
+
+@given(any_settings, prompts, ends, st.integers(-1, 80), st.integers(41, 130), st.integers(4, 64))
+@settings(max_examples=500, deadline=None)
+def test_every_mode_equals_plain(
+    chosen: DecodeSettings, prompt: list[int], ends: frozenset[int], limit: int, cells: int, rows: int
+) -> None:
+    engine = engine_for(chosen, cells, rows, ends)
+    decoder = fixed_clock_decoder(engine, chosen)
+    steps = list(decoder.generate(prompt, limit))
+    # A row that pads a step needs a cell, which the text then cannot have.
+    assert tokens_of(steps) == plain_tokens(prompt, limit, cells - chosen.min_outputs + 1, ends)
+    assert decoder.tokens == prompt + tokens_of(steps)
+    # Without a step nothing is read.
+    assert not steps or holds_its_text(decoder, engine)
+
+
+@given(any_settings, prompts, st.integers(1, 20), st.integers(1, 5))
+@settings(max_examples=100, deadline=None)
+def test_closing_early_leaves_exactly_the_accepted_tokens(
+    chosen: DecodeSettings, prompt: list[int], steps: int, cut: int
+) -> None:
+    engine = engine_for(chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
+    generation = decoder.generate(prompt, 100)
+    taken = [step for _, step in zip(range(steps), generation, strict=False)]
+    generation.close()
+    assert decoder.tokens == prompt + tokens_of(taken)
+    assert holds_its_text(decoder, engine)
+    begun = decoder.tokens[: max(len(decoder.tokens) - cut, 1)]
+    assert tokens_of(list(decoder.generate(begun, 10))) == plain_tokens(begun, 10)
+    assert holds_its_text(decoder, engine)
+
+
+def test_a_window_of_bigrams_may_be_accepted_deeper_than_its_candidates() -> None:
+    """The case that showed how many tokens may have to be decoded again."""
+    chosen = DecodeSettings(mode="lookahead", window=5, ngram=2, guesses=2, window_init="prompt", window_shift="refill",
+                            pool_prompt=False, pool_text=False, pool_keys=12, ordered=True)  # fmt: skip
+    engine = engine_for(chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
+    steps = [step for _, step in zip(range(19), decoder.generate([9, 0, 6, 11, 11, 11, 5], 100), strict=False)]
+    assert max(len(step.tokens) for step in steps) - 1 > chosen.ngram - 1
+    assert all(len(step.tokens) - 1 <= chosen.deepest for step in steps)
+    assert holds_its_text(decoder, engine)
+
+
+@given(any_settings, prompts, prompts)
+@settings(max_examples=100, deadline=None)
+def test_a_second_prompt_is_answered_as_by_a_fresh_decoder(
+    chosen: DecodeSettings, first: list[int], second: list[int]
+) -> None:
+    decoder = fixed_clock_decoder(engine_for(chosen), chosen)
+    list(decoder.generate(first, 30))
+    assert tokens_of(list(decoder.generate(second, 30))) == plain_tokens(second, 30)
+
+
+@given(any_settings, prompts, st.integers(1, 30))
+@settings(max_examples=100, deadline=None)
+def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
+    chosen: DecodeSettings, prompt: list[int], largest: int
+) -> None:
+    assume(largest >= chosen.min_outputs + (chosen.max_step_tokens if chosen.ordered else 1))
+    engine = engine_for(chosen)
+    decoder = fixed_clock_decoder(engine, chosen)
+    generation = decoder.generate(prompt, 40)
+    first = next(generation)
+    engine.refuse_above = largest
+    assert tokens_of([first, *generation]) == plain_tokens(prompt, 40)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: ModeName) -> None:
+    chosen = DecodeSettings(mode=mode, window=4, ngram=3, guesses=4)
+    engine = engine_for(chosen, cells=50)
+    decoder = fixed_clock_decoder(engine, chosen)
+    steps = list(decoder.generate([1, 2, 3], -1))
+    assert len(engine.held()) == 50
+    assert len(tokens_of(steps)) == 48
+    assert steps[-1].finish == "length"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_step_is_one_decode_call(mode: ModeName) -> None:
+    chosen = DecodeSettings(mode=mode)
+    engine = engine_for(chosen)
+    steps = list(fixed_clock_decoder(engine, chosen).generate([5, 1, 2, 3], 60))
+    assert engine.calls == len(steps) + 1  # the prompt is one batch
+
+
+def test_an_end_token_inside_an_accepted_run_ends_it() -> None:
+    prompt = [3, 1, 4, 1, 5]
+    text = plain_tokens(prompt, 60)
+    repeated = prompt + text
+    found = 0
+    for end in range(VOCABULARY):
+        chosen = DecodeSettings(mode="lookahead", window=4, ngram=5, guesses=6)
+        steps = list(fixed_clock_decoder(engine_for(chosen, ends=frozenset({end})), chosen).generate(repeated, 60))
+        assert end not in tokens_of(steps)[:-1]
+        if tokens_of(steps)[-1] == end:
+            assert steps[-1].finish == "eog"
+            found += len(steps[-1].tokens) > 1
+    assert found, "no end token fell inside a run: the test has lost its point"
+
+
+def test_lookahead_accepts_several_tokens_a_step_on_text_that_repeats() -> None:
+    chosen = DecodeSettings(mode="lookahead")
+    engine = FakeContext(256, 256, chosen.sequences, VOCABULARY, surprise=40)
+    steps = list(fixed_clock_decoder(engine, chosen).generate([1, 2, 3, 4], 100))
+    assert len(tokens_of(steps)) / len(steps) > 2
+    assert sum(origin is Origin.POOL for step in steps for origin in step.origins) > 30
+
+
+def test_jacobi_fixes_a_block_within_its_length_in_steps() -> None:
+    chosen = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=6)
+    steps = list(fixed_clock_decoder(engine_for(chosen), chosen).generate([1, 2, 3], 60))
+    assert max(step.rows for step in steps) == 7
+    assert len(steps) < 60
+
+
+def test_lookup_drafts_what_followed_the_most_recent_longest_match() -> None:
+    chosen = DecodeSettings(mode="lookup", lookup_match=2, lookup_draft=3)
+    decoder = fixed_clock_decoder(engine_for(chosen), chosen)
+    step = next(decoder.generate([7, 8, 1, 2, 3, 7, 8, 4, 5, 6, 7, 8], 10))
+    assert step.rows == 4
+    assert step.drafted == 3
+
+
+def test_a_prompt_that_does_not_fit_is_refused() -> None:
+    chosen = DecodeSettings()
+    decoder = fixed_clock_decoder(engine_for(chosen, cells=8), chosen)
+    with pytest.raises(PromptError, match="9 tokens"):
+        next(decoder.generate([1] * 9, 5))
+    with pytest.raises(PromptError, match="no tokens"):
+        next(decoder.generate([], 5))
+
+
+def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> None:
+    told: list[int | str] = []
+
+    @contextmanager
+    def reading(tokens: int) -> Iterator[Callable[[int], None]]:
+        told.append(f"of {tokens}")
+        yield told.append
+        told.append("over")
+
+    engine = Engine(FakeContext(prefill_rows=8), DecodeSettings(mode="plain"))
+    prompt = [*range(1, 11)] * 2
+    for text in (prompt, [*prompt, 3, 4]):
+        list(engine.decode(text, SequenceOptions(1), reading))
+    assert told == ["of 19", 8, 16, 19, "over", "of 1", 1, "over"]
+
+
+class Interrupting(FakeContext):
+    """A fake engine in whose n-th call the user presses Ctrl-C, before or after the call has done its work."""
+
+    calls_left = 0
+    before = False
+
+    def _call(self, work: Callable[[], Result]) -> Result:
+        self.calls_left -= 1
+        if self.calls_left == 0 and self.before:
+            raise KeyboardInterrupt
+        result = work()
+        if self.calls_left == 0:
+            raise KeyboardInterrupt
+        return result
+
+    def decode(self, batch: Batch) -> bool:
+        return self._call(lambda: FakeContext.decode(self, batch))
+
+    def greedy(self) -> Ints:
+        return self._call(lambda: FakeContext.greedy(self))
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._call(lambda: FakeContext.copy(self, source, target, start, end))
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return self._call(lambda: FakeContext.remove(self, sequence, start, end))
+
+
+@given(any_settings, prompts, st.integers(1, 150), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
+    chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
+) -> None:
+    engine = Interrupting(256, 256, chosen.sequences, VOCABULARY)
+    decoder = fixed_clock_decoder(engine, chosen)
+    generation = decoder.generate(prompt, 60)
+    next(generation)
+    engine.calls_left, engine.before = calls, before
+    with suppress(KeyboardInterrupt):
+        list(generation)
+    engine.calls_left = 0
+    assert decoder.tokens == (prompt + plain_tokens(prompt, 60))[: len(decoder.tokens)]
+    assert holds_its_text(decoder, engine)
+    assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
+
+
+class Mutant(FakeContext):
+    """A fake engine whose `broken` cache call does something else."""
+
+    broken = ""
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        match self.broken:
+            case "no copy into the text's sequence" if target == 0:
+                return
+            case "no copy out of it" if source == 0:
+                return
+            case "copy starts late":
+                start += 1
+            case "copy ends early":
+                end -= 1
+            case "copy without limits":
+                start, end = 0, -1
+        super().copy(source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        match self.broken:
+            case "no remove of one sequence" if sequence > 0:
+                return True
+            case "no remove of all" if sequence == -1:
+                return True
+            case "no remove":
+                return True
+            case "remove starts late":
+                start += 1
+            case "remove starts early":
+                start -= 1
+            case "remove from the wrong sequence" if sequence > 0:
+                sequence -= 1
+        return super().remove(sequence, start, end)
+
+
+MUTATIONS = [
+    "no copy into the text's sequence",
+    "no copy out of it",
+    "copy starts late",
+    "copy ends early",
+    "copy without limits",
+    "no remove of one sequence",
+    "no remove of all",
+    "remove starts late",
+    "remove starts early",
+    "remove from the wrong sequence",
+]
+
+
+CHAIN_MUTATIONS = ["no remove", "remove starts late", "remove starts early"]
+
+
+def survives(mutation: str, mode: ModeName = "lookahead") -> bool:
+    """Whether a broken cache call goes unnoticed on a few texts."""
+    chosen = DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
+    engine = Mutant(256, 256, chosen.sequences, VOCABULARY)
+    engine.broken = mutation
+    for prompt in ([1, 2, 3, 1, 2, 3], [4, 4, 4, 5, 6, 4], [9, 1, 9, 2, 9, 3]):
+        decoder = fixed_clock_decoder(engine, chosen)
+        try:
+            tokens = tokens_of(list(decoder.generate(prompt, 60)))
+        except RuleBroken:
+            return False
+        if tokens != plain_tokens(prompt, 60) or not holds_its_text(decoder, engine):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_unbroken_engine_survives(mode: ModeName) -> None:
+    assert survives("", mode)
+
+
+@pytest.mark.parametrize("mode", ["jacobi", "lookup"])
+@pytest.mark.parametrize("mutation", CHAIN_MUTATIONS)
+def test_a_broken_cache_call_of_a_chain_is_noticed(mutation: str, mode: ModeName) -> None:
+    assert not survives(mutation, mode)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_broken_cache_call_is_noticed(mutation: str) -> None:
+    assert not survives(mutation)
+
+
+@given(any_settings)
+@settings(max_examples=100, deadline=None)
+def test_no_step_is_larger_than_the_settings_say(chosen: DecodeSettings) -> None:
+    assume(chosen.mode != "plain")
+    engine = engine_for(chosen)
+    for step in fixed_clock_decoder(engine, chosen).generate([1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2], 60):
+        assert step.rows <= chosen.max_rows
+        assert step.drafted < chosen.max_outputs
+
+
+def test_a_jacobi_block_loses_only_the_guesses_that_were_accepted() -> None:
+    settings = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=1000)
+    steps = list(fixed_clock_decoder(FakeContext(400, 400, 31, 7), settings).generate([1, 2, 3, 4], 120))
+    assert max(len(step.tokens) for step in steps) > 1
+    for before, step in pairwise(steps):
+        left = before.rows - len(before.tokens)
+        assert step.rows == 1 + (left or settings.window)

@@ -1,0 +1,134 @@
+"""Chains that a recurrent state can be taken back by, on the fake engine: plain's text, and nothing kept by mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lacli.check.judge import PLAIN
+from lacli.llamacpp.settings import Capacity
+from lacli.modes import Mode
+from lacli.settings import DecodeSettings
+from lacli.tree import Origin, Tree
+from tests.engine.test_engine import VOCABULARY, ends, plain_tokens, prompts, tokens_of
+from tests.fakes.context import FakeContext
+from tests.fakes.decoding import Decoding, fixed_clock_decoder
+
+CHAINS = ("jacobi", "lookup", "auto")
+
+chains = st.builds(
+    DecodeSettings,
+    mode=st.sampled_from(CHAINS),
+    window=st.integers(0, 7),
+    jacobi_iterations=st.integers(1, 6),
+    lookup_match=st.integers(1, 3),
+    lookup_draft=st.integers(1, 6),
+    max_rollback=st.integers(1, 6),
+)
+few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
+turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12)), min_size=1, max_size=5)
+"""Each: tokens of the text that are kept, tokens behind them, the answer's limit."""
+
+
+class Prophet(Mode):
+    """Drafts what the text will be, up to a place that changes from step to step, and something else behind it."""
+
+    def __init__(self, future: Sequence[int], most: int, seed: int) -> None:
+        self._future, self._most, self._random = future, most, Random(seed)
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        tree = Tree(text[-1])
+        ahead = list(self._future[len(text) :][: min(self._random.randint(0, self._most), room - 1)])
+        right = self._random.randint(0, len(ahead))
+        ahead[right:] = [abs(token - 1) for token in ahead[right:]]
+        tree.add_path(ahead, 0, Origin.CHAIN)
+        return tree
+
+
+def toy(back: int, ends: frozenset[int] = frozenset(), cells: int = 400) -> FakeContext:
+    return FakeContext(cells, 256, 1, VOCABULARY, ends, max_rollback=back)
+
+
+def holds_a_part(decoder: Decoding, engine: FakeContext) -> bool:
+    """The cache has what the engine believes it to have, a beginning of the sequence."""
+    held = engine.held()
+    return held == decoder.tokens[: len(held)] and len(held) == decoder.past
+
+
+@given(chains, prompts, turns, ends)
+@settings(max_examples=300, deadline=None)
+def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
+    chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int]], ends: frozenset[int]
+) -> None:
+    engine = toy(chosen.max_rollback, ends)
+    decoder = fixed_clock_decoder(engine, chosen)
+    steps = list(decoder.generate(prompt, 40))
+    assert tokens_of(steps) == plain_tokens(prompt, 40, 400, ends)
+    for keep, more, limit in rest:
+        prompt = [*decoder.tokens[:keep], *more] or [1]
+        steps = list(decoder.generate(prompt, limit))
+        assert tokens_of(steps) == plain_tokens(prompt, limit, 400, ends)
+        assert holds_a_part(decoder, engine)
+        assert max((step.rows for step in steps), default=0) <= 1 + chosen.max_rollback
+
+
+@given(st.integers(1, 6), prompts, st.integers(0, 1000), st.integers(1, 20), st.integers(0, 9))
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_accepted_of_a_chain_the_text_goes_on_as_plains(
+    back: int, prompt: list[int], seed: int, taken: int, cut: int
+) -> None:
+    expected = prompt + plain_tokens(prompt, 80)
+    chosen = DecodeSettings(mode="lookup", max_rollback=back)
+    engine = toy(back)
+    decoder = Decoding(engine, chosen, make_mode=lambda *_, **__: Prophet(expected, back, seed))
+    generation = decoder.generate(prompt, 80)
+    for _ in zip(range(taken), generation, strict=False):
+        pass
+    generation.close()
+    assert decoder.tokens == expected[: len(decoder.tokens)]
+    assert holds_a_part(decoder, engine)
+    begun = decoder.tokens[: max(len(decoder.tokens) - cut, 1)]
+    assert begun + tokens_of(list(decoder.generate(begun, 10))) == begun + plain_tokens(begun, 10)
+
+
+def test_a_cut_goes_back_within_the_last_step_and_further_forgets_all() -> None:
+    chosen = DecodeSettings(mode="lookup", max_rollback=4)
+    prompt = [1, 2, 3]
+    expected = prompt + plain_tokens(prompt, 20)
+    for cut, held in ((1, True), (4, True), (5, False)):
+        engine = toy(4)
+        decoder = Decoding(engine, chosen, make_mode=lambda *_, **__: Confident(expected, 4, 0))
+        generation = decoder.generate(prompt, 20)
+        next(generation)
+        generation.close()
+        assert len(decoder.tokens) == len(prompt) + 5
+        decoder.engine.add(decoder.tokens[: len(decoder.tokens) - cut])
+        assert bool(engine.held()) == held
+
+
+class Confident(Prophet):
+    """Drafts as much as it may, all of it right."""
+
+    def grow(self, text: Sequence[int], room: int) -> Tree:
+        tree = Tree(text[-1])
+        tree.add_path(self._future[len(text) :][: self._most], 0, Origin.CHAIN)
+        return tree
+
+
+def test_a_chain_that_cannot_be_taken_back_is_a_mistake_and_never_silent() -> None:
+    wrong = [0] * 100
+    decoder = Decoding(
+        toy(2), DecodeSettings(mode="lookup", max_rollback=2), make_mode=lambda *_, **__: Confident(wrong, 4, 0)
+    )
+    with pytest.raises(AssertionError, match="take back"):
+        list(decoder.generate([1, 2, 3], 40))
+
+
+def test_a_context_for_several_settings_goes_as_far_back_as_the_furthest() -> None:
+    chained = [DecodeSettings(mode="lookup", max_rollback=3), DecodeSettings(mode="jacobi", max_rollback=5), PLAIN]
+    assert Capacity.of(chained).max_rollback == 5
+    assert Capacity.of([PLAIN, DecodeSettings()]).max_rollback == -1

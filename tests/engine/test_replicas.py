@@ -1,0 +1,416 @@
+"""Several replicas on the fake engine: the text is one replica's, however steps are divided and whichever fails."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from signal import SIGINT, pthread_kill
+from threading import Event, get_ident, main_thread
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lacli.batch import Batch, Ints
+from lacli.engine import replicas
+from lacli.engine.replicas import ReplicaContext
+from lacli.errors import BatchRefused
+from lacli.settings import DecodeSettings
+from lacli.verify import Rejection, SampleAndMatch, Verifier
+from tests.engine.test_engine import (
+    VOCABULARY,
+    Interrupting,
+    any_settings,
+    ends,
+    engine_for,
+    holds_its_text,
+    plain_tokens,
+    prompts,
+    tokens_of,
+)
+from tests.engine.test_reuse import ctrl_c_at_line, few
+from tests.fakes.context import FakeContext
+from tests.fakes.decoding import Decoding, fixed_clock_decoder
+from tests.fakes.sampler import FakeSampler
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: a Ctrl-C that comes within a callback of its is lost."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+Engines = Sequence[FakeContext]
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
+SHORT = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
+
+
+def decoder_of(
+    engines: Engines,
+    chosen: DecodeSettings,
+    verifier: Verifier | None = None,
+) -> Decoding:
+    return fixed_clock_decoder(ReplicaContext(engines), chosen, verifier)
+
+
+def hold_beginnings(decoder: Decoding, engines: Engines) -> bool:
+    """Each cache holds a beginning of the text, and nothing else."""
+    held = [engine.held() for engine in engines]
+    assert [len(engine._cells) for engine in engines] == [len(each) for each in held]
+    return all(each == decoder.tokens[: len(each)] for each in held)
+
+
+def all_hold(decoder: Decoding, engines: Engines) -> bool:
+    """Besides, one cache holds all that one replica's would."""
+    assert hold_beginnings(decoder, engines)
+    return not decoder.tokens or any(holds_its_text(decoder, engine) for engine in engines)
+
+
+def alike(kind: type[FakeContext], count: int, chosen: DecodeSettings) -> list[Any]:
+    return [
+        kind(256, 256, chosen.sequences, VOCABULARY, ordered=chosen.ordered, min_outputs=chosen.min_outputs)
+        for _ in range(count)
+    ]
+
+
+sizes = st.lists(st.tuples(st.integers(41, 130), st.integers(4, 64)), min_size=2, max_size=3)
+"""Cells and rows of a batch of each replica."""
+
+
+@given(any_settings, prompts, ends, st.integers(-1, 80), sizes, st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_several_replicas_equal_one(
+    chosen: DecodeSettings,
+    prompt: list[int],
+    ends: frozenset[int],
+    limit: int,
+    sizes: list[tuple[int, int]],
+    unlike: bool,
+) -> None:
+    sizes = sizes if unlike else sizes[:1] * len(sizes)
+    engines = [engine_for(chosen, cells, rows, ends) for cells, rows in sizes]
+    decoder = decoder_of(engines, chosen)
+    steps = list(decoder.generate(prompt, limit))
+    fewest = min(cells for cells, _ in sizes)
+    assert tokens_of(steps) == plain_tokens(prompt, limit, fewest - chosen.min_outputs + 1, ends)
+    assert decoder.tokens == prompt + tokens_of(steps)
+    assert not steps or all_hold(decoder, engines)
+
+
+def test_all_replicas_decode_branches_of_the_same_steps() -> None:
+    engines = alike(Watched, 3, LOOKAHEAD)
+    list(decoder_of(engines, LOOKAHEAD).generate([1, 2, 3, 1, 2, 3], 200))
+    assert all(engine.steps > 10 for engine in engines)
+
+
+class Watched(FakeContext):
+    """Counts the calls of `decode` that want a choice."""
+
+    steps = 0
+
+    def decode(self, batch: Batch) -> bool:
+        self.steps += bool(batch.wanted)
+        return super().decode(batch)
+
+
+@given(any_settings.filter(lambda chosen: not chosen.ordered), prompts, st.integers(2, 3))
+@settings(max_examples=30, deadline=None)
+def test_what_replicas_say_of_a_step_is_what_one_says(chosen: DecodeSettings, prompt: list[int], count: int) -> None:
+    one, several = engine_for(chosen), ReplicaContext([engine_for(chosen) for _ in range(count)])
+    steps = (fixed_clock_decoder(each, chosen).generate(prompt, 30) for each in (one, several))
+    for _ in zip(*steps, strict=True):
+        np.testing.assert_array_equal(several.greedy(), one.greedy())
+        np.testing.assert_array_equal(several.logits(), one.logits())
+        for ours, theirs in zip(several.successors(4), one.successors(4), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def sampled(seed: int, *, rejects: bool) -> Verifier:
+    sampler = FakeSampler(seed, penalty=0.3)
+    return Rejection(sampler, seed) if rejects else SampleAndMatch(sampler)
+
+
+@given(any_settings, prompts, st.integers(0, 99), st.booleans(), st.integers(2, 3))
+@settings(max_examples=30, deadline=None)
+def test_a_seed_gives_one_replicas_text(
+    chosen: DecodeSettings, prompt: list[int], seed: int, rejects: bool, count: int
+) -> None:
+    # In the order of the text replicas hold other parts of it than one alone, and draw other random numbers.
+    assume(not (rejects and chosen.ordered))
+    one = fixed_clock_decoder(engine_for(chosen), chosen, sampled(seed, rejects=rejects))
+    engines = [engine_for(chosen) for _ in range(count)]
+    several = decoder_of(engines, chosen, sampled(seed, rejects=rejects))
+    for _ in range(2):
+        expected = tokens_of(list(one.generate(prompt, 40)))
+        assert tokens_of(list(several.generate(prompt, 40))) == expected
+        assert all_hold(several, engines)
+        prompt = [*prompt, 3]
+
+
+turns = st.lists(
+    st.tuples(
+        st.sampled_from(["go on", "close", "change"]),
+        st.integers(0, 60),
+        few,
+        st.integers(0, 12),
+    ),
+    min_size=1,
+    max_size=5,
+)
+"""Each: what happens before or in it, tokens of the text that are kept, tokens behind them, the answer's limit."""
+
+
+@given(any_settings, any_settings, prompts, turns, ends, st.integers(2, 3))
+@settings(max_examples=60, deadline=None)
+def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
+    first: DecodeSettings,
+    second: DecodeSettings,
+    prompt: list[int],
+    rest: list[tuple[str, int, list[int], int]],
+    ends: frozenset[int],
+    count: int,
+) -> None:
+    second = replace(second, ordered=first.ordered, min_outputs=first.min_outputs)
+    largest = max(first, second, key=lambda each: each.sequences)
+    engines = [engine_for(largest, 400, 400, ends) for _ in range(count)]
+    for engine in engines:
+        engine.max_outputs = 400
+    decoder = decoder_of(engines, first)
+    list(decoder.generate(prompt, 15))
+    for what, kept, more, limit in rest:
+        prompt = [*decoder.tokens[:kept], *more] or [1]
+        if what == "change":
+            decoder.engine.reconfigure(second if decoder.settings is first else first)
+        # A step of the mode before may have left more to be decoded again than one of this mode can.
+        assert hold_beginnings(decoder, engines)
+        answer = decoder.generate(prompt, limit)
+        steps = [step for _, step in zip(range(2 if what == "close" else 99), answer, strict=False)]
+        answer.close()
+        expected = plain_tokens(prompt, limit, 400 - first.min_outputs + 1, ends)
+        assert tokens_of(steps) == (expected[: len(tokens_of(steps))] if what == "close" else expected)
+        assert decoder.tokens == prompt + tokens_of(steps)
+        assert all_hold(decoder, engines) if steps else hold_beginnings(decoder, engines)
+
+
+class Refusing(FakeContext):
+    """Finds no cells for a step with more rows than its limit."""
+
+    max_rows = 1000
+    refused = 0
+
+    def decode(self, batch: Batch) -> bool:
+        if batch.wanted and batch.rows > self.max_rows:
+            self.refused += 1
+            return False
+        return super().decode(batch)
+
+
+@given(any_settings, prompts, st.integers(1, 20), st.integers(0, 2), st.integers(2, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
+    chosen: DecodeSettings, prompt: list[int], most: int, place: int, count: int
+) -> None:
+    assume(most >= chosen.min_outputs + (chosen.max_step_tokens if chosen.ordered else 1))
+    engines = alike(Refusing, count, chosen)
+    decoder = decoder_of(engines, chosen)
+    generation = decoder.generate(prompt, 40)
+    first = next(generation)
+    engines[place % count].max_rows = most
+    assert tokens_of([first, *generation]) == plain_tokens(prompt, 40)
+    assert all_hold(decoder, engines)
+
+
+def test_of_a_step_that_was_refused_somewhere_nothing_stays() -> None:
+    engines = alike(Refusing, 2, LOOKAHEAD)
+    decoder = decoder_of(engines, LOOKAHEAD)
+    generation = decoder.generate([1, 2, 3, 1, 2, 3], 60)
+    next(generation)
+    engines[1].max_rows = 3
+    assert tokens_of(list(generation)) == plain_tokens([1, 2, 3, 1, 2, 3], 60)[1:]
+    assert engines[1].refused > 5
+
+
+class Guarded(FakeContext):
+    """Notices when two threads are in it at once.
+
+    raised: what its next step ends with. waits_for: what it waits for before it decodes its next step. presses: Ctrl-C
+    is pressed so often then.
+    """
+
+    raised: BaseException | None = None
+    waits_for: Event | None = None
+    presses = 0
+    touched = Event()
+    within: int | None = None
+
+    def decode(self, batch: Batch) -> bool:
+        self._look()
+        if self.raised and batch.wanted:
+            raised, self.raised = self.raised, None
+            raise raised
+        self.within = get_ident()
+        try:
+            if self.waits_for:
+                self._linger(self.waits_for)
+            return super().decode(batch)
+        finally:
+            self.within = None
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._look()
+        super().copy(source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        self._look()
+        return super().remove(sequence, start, end)
+
+    def _linger(self, event: Event) -> None:
+        assert event.wait(20), "nobody waits for this one"
+        self.waits_for = None
+        for press in range(1 + self.presses):
+            if press:
+                pthread_kill(main_thread().ident or 0, SIGINT)
+            # Time for what must not come: a call by the thread that should wait.
+            self.touched.wait(0.02)
+
+    def _look(self) -> None:
+        if self.within not in (None, get_ident()):
+            self.touched.set()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BatchRefused("decode: inconsistent")], ids=["Ctrl-C", "bug"])
+@pytest.mark.parametrize("presses", [0, 1, 3])
+@pytest.mark.parametrize("before", [1, 4])
+def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
+    before: int, presses: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = alike(Guarded, 3, LOOKAHEAD)
+    decoder = decoder_of(engines, LOOKAHEAD)
+    waiting, wait = Event(), ReplicaContext._wait
+
+    def noted(*arguments: Any, **more: Any) -> None:
+        waiting.set()
+        wait(*arguments, **more)
+
+    monkeypatch.setattr(ReplicaContext, "_wait", noted)
+    generation = decoder.generate([1, 2, 3], 60)
+    taken = [next(generation) for _ in range(before)]
+    waiting.clear()
+    engines[0].raised = error
+    for engine in engines[1:]:
+        engine.waits_for, engine.touched, engine.presses = waiting, Event(), presses
+    with pytest.raises(KeyboardInterrupt if presses else type(error)):
+        taken.extend(generation)
+    assert not any(engine.within or engine.touched.is_set() for engine in engines[1:])
+    assert decoder.tokens == [1, 2, 3, *tokens_of(taken)] and all_hold(decoder, engines)
+    assert tokens_of(list(decoder.generate([1, 2, 3], 60))) == plain_tokens([1, 2, 3], 60)
+
+
+class Pressed(Interrupting):
+    """Ctrl-C is pressed in its n-th sequence call: all of those are made by the caller's thread."""
+
+    def decode(self, batch: Batch) -> bool:
+        return FakeContext.decode(self, batch)
+
+    def greedy(self) -> Ints:
+        return FakeContext.greedy(self)
+
+
+@given(any_settings, prompts, st.integers(0, 1), st.integers(1, 40), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_an_interrupt_in_any_sequence_call_leaves_text_and_caches_agreeing(
+    chosen: DecodeSettings, prompt: list[int], place: int, calls: int, before: bool
+) -> None:
+    engines: list[Pressed] = alike(Pressed, 2, chosen)
+    decoder = decoder_of(engines, chosen)
+    generation = decoder.generate(prompt, 40)
+    next(generation)
+    engines[place].calls_left, engines[place].before = calls, before
+    with suppress(KeyboardInterrupt):
+        list(generation)
+    engines[place].calls_left = 0
+    assert hold_beginnings(decoder, engines)
+    prompt = [*decoder.tokens, 1]
+    assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
+
+
+def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt() -> None:
+    engines: list[Interrupting] = alike(Interrupting, 2, LOOKAHEAD)
+    for engine in engines:
+        engine.prefill_rows = 8
+    decoder = decoder_of(engines, LOOKAHEAD)
+    prompt = [*range(VOCABULARY)] * 4
+    engines[0].calls_left, engines[0].before = 3, True  # the slot is emptied first
+    with pytest.raises(KeyboardInterrupt):
+        next(decoder.generate(prompt, 20))
+    assert engines[0].calls == 1
+    assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
+
+
+class Leaving(FakeContext):
+    """Its calls can be left in the middle; one of two `rows` rows never ends otherwise."""
+
+    rows = 0
+
+    def decode(self, batch: Batch) -> bool:
+        if len(batch) != self.rows:
+            return super().decode(batch)
+        self.within.set()
+        assert self.left.wait(20), "nobody interrupts it"
+        raise KeyboardInterrupt
+
+    def interrupt(self) -> None:
+        # A first one may come too early, between two calls.
+        if self.asked:
+            self.left.set()
+        self.asked = True
+
+    asked = False
+    within, left = Event(), Event()
+
+
+def test_ctrl_c_leaves_the_pieces_of_all_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "AGAIN_S", 0.001)
+    engines: list[Leaving] = alike(Leaving, 2, LOOKAHEAD)
+    for engine in engines:
+        engine.prefill_rows, engine.within, engine.left = 8, Event(), Event()
+    decoder = decoder_of(engines, LOOKAHEAD)
+    prompt = [*range(VOCABULARY)] * 4
+    engines[1].rows = 8
+
+    def pressed(batch: Batch) -> bool:
+        assert engines[1].within.wait(20)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engines[0], "decode", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            next(decoder.generate(prompt, 20))
+    assert engines[1].left.is_set() and hold_beginnings(decoder, engines)
+    engines[1].rows = 0
+    assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
+
+
+def test_an_interrupt_before_any_line_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The lines of a single replica are gone through one by one elsewhere.
+    monkeypatch.setattr("tests.engine.test_reuse.WATCHED", ("engine/replicas", "engine/cells"))
+    for line in count(1, 5):
+        engines: list[Guarded] = [Guarded(24, 24, SHORT.sequences, VOCABULARY) for _ in range(2)]
+        for engine in engines:
+            engine.touched = Event()
+        decoder = decoder_of(engines, SHORT)
+        list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
+        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
+            list(decoder.generate([*decoder.tokens[:8], 7, 3], 8))
+        third = [*decoder.tokens[:9], 2]
+        assert tokens_of(list(decoder.generate(third, 4))) == plain_tokens(third, 4), line
+        assert all_hold(decoder, engines) and not any(engine.touched.is_set() for engine in engines), line
+        if not lines.reached:
+            return

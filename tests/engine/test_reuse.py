@@ -1,0 +1,234 @@
+"""One text after another in one cache: only what differs is decoded, and the tokens are those of a fresh start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lacli
+from lacli.batch import Batch
+from lacli.check.judge import PLAIN
+from lacli.settings import DecodeSettings
+from lacli.verify import SampleAndMatch
+from tests.engine.test_engine import (
+    VOCABULARY,
+    any_settings,
+    ends,
+    engine_for,
+    holds_its_text,
+    plain_tokens,
+    prompts,
+    tokens_of,
+)
+from tests.fakes.context import FakeContext
+from tests.fakes.decoding import Decoding, fixed_clock_decoder
+from tests.fakes.sampler import FakeSampler
+
+few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
+turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12)), min_size=1, max_size=5)
+"""Each: tokens of the text that are kept, tokens behind them, the answer's limit."""
+
+
+class Counting(FakeContext):
+    """Counts the rows that it decodes without being asked for a choice: the prefill's."""
+
+    prefilled = 0
+
+    def decode(self, batch: Batch) -> bool:
+        if not batch.wanted:
+            self.prefilled += batch.rows
+        return super().decode(batch)
+
+
+def common(left: list[int], right: list[int]) -> int:
+    """Length of the longest common prefix, by definition."""
+    return max(length for length in range(min(len(left), len(right)) + 1) if left[:length] == right[:length])
+
+
+@given(any_settings, prompts, turns, ends)
+@settings(max_examples=150)
+def test_every_turn_is_a_fresh_runs(
+    chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int]], ends: frozenset[int]
+) -> None:
+    engine = engine_for(chosen, 400, ends=ends)
+    decoder = fixed_clock_decoder(engine, chosen)
+    list(decoder.generate(prompt, 15))
+    for keep, more, limit in rest:
+        prompt = [*decoder.tokens[:keep], *more] or [1]
+        steps = list(decoder.generate(prompt, limit))
+        assert tokens_of(steps) == plain_tokens(prompt, limit, 400 - chosen.min_outputs + 1, ends)
+        assert decoder.tokens == prompt + tokens_of(steps)
+        assert not steps or holds_its_text(decoder, engine)
+
+
+@given(any_settings.filter(lambda chosen: not chosen.ordered), prompts, prompts)
+@settings(max_examples=60)
+def test_reuse_is_the_longest_common_prefix(chosen: DecodeSettings, first: list[int], second: list[int]) -> None:
+    engine = Counting(256, 256, chosen.sequences, VOCABULARY)
+    decoder = fixed_clock_decoder(engine, chosen)
+    list(decoder.generate(first, 10))
+    held = engine.held()
+    engine.prefilled = 0
+    list(decoder.generate(second, 5))
+    assert decoder.reused == min(common(held, second), len(second) - 1)
+    assert engine.prefilled == len(second) - 1 - decoder.reused
+
+
+def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> None:
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4, pool_prompt=False)
+    decoder, fresh = (fixed_clock_decoder(engine_for(chosen), chosen) for _ in range(2))
+    list(decoder.generate([1, 2, 3], 40))
+    prompt = [*decoder.tokens, 1, 2, 3]
+    assert len(list(decoder.generate(prompt, 40))) < len(list(fresh.generate(prompt, 40)))
+
+
+@given(any_settings, any_settings, prompts, few)
+@settings(max_examples=60)
+def test_another_mode_goes_on_with_the_same_cache(
+    first: DecodeSettings, second: DecodeSettings, prompt: list[int], more: list[int]
+) -> None:
+    second = replace(second, ordered=first.ordered, min_outputs=first.min_outputs)
+    largest = max(first, second, key=lambda each: each.sequences)
+    engine = FakeContext(256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, min_outputs=first.min_outputs)
+    decoder = fixed_clock_decoder(engine, first)
+    list(decoder.generate(prompt, 15))
+    held = engine.held()
+    decoder.engine.reconfigure(second)
+    prompt = [*decoder.tokens, *more]
+    assert tokens_of(list(decoder.generate(prompt, 15))) == plain_tokens(prompt, 15)
+    assert decoder.reused == min(len(held), len(prompt) - 1)
+    assert holds_its_text(decoder, engine)
+
+
+def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
+    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
+    decoder = fixed_clock_decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
+    list(decoder.generate([1, 2, 3], 20))
+    prompt = [*decoder.tokens, 5, 6]
+    fresh = fixed_clock_decoder(engine_for(chosen), chosen, SampleAndMatch(FakeSampler(7, penalty=0.3)))
+    assert tokens_of(list(decoder.generate(prompt, 20))) == tokens_of(list(fresh.generate(prompt, 20)))
+
+
+class Recurrent(FakeContext):
+    """A model with one state: it cannot forget a part of its text."""
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        if start and any(cell.position >= start for cell in self._cells):
+            return False
+        return super().remove(sequence, start, end)
+
+
+WATCHED = ("auto/*", "engine/cells", "engine/step", "engine/admission", "engine/engine", "modes", "pool", "window")
+"""The files that keep text, cells and guesses."""
+
+
+@dataclass
+class Lines:
+    """The lines that ran, up to the one at which Ctrl-C came."""
+
+    wanted: int
+    ran: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def reached(self) -> bool:
+        return len(self.ran) >= self.wanted
+
+
+@contextmanager
+def ctrl_c_at_line(number: int) -> Iterator[Lines]:
+    """Ctrl-C before the n-th line, from 1, that runs in what keeps text, cells and guesses."""
+    folder = Path(lacli.__file__).parent
+    files = {str(path) for name in WATCHED for path in folder.glob(f"{name}.py")}
+    lines = Lines(number)
+
+    def local(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line":
+            lines.ran.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(lines.ran) == number:
+                raise KeyboardInterrupt
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, argument: local if frame.f_code.co_filename in files else None)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+
+
+def first_and_last(ran: Sequence[tuple[str, int]]) -> list[int]:
+    """Where each line of the code ran first and last, among all that ran, from 1."""
+    places = [*enumerate(ran, start=1)]
+    both = ({line: place for place, line in order} for order in (places, reversed(places)))
+    return sorted({place for each in both for place in each.values()})
+
+
+TINY = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
+
+
+def spoiled(new: Callable[[], tuple[Decoding, FakeContext]], line: int) -> list[tuple[str, int]]:
+    """Interrupt the second of three turns at a line, and see that the third is a fresh run's; the lines that ran."""
+    decoder, engine = new()
+    list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
+    with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
+        list(decoder.generate([*decoder.tokens[:8], 7, 3], 20))
+    third = [*decoder.tokens[:9], 2]
+    assert tokens_of(list(decoder.generate(third, 4))) == plain_tokens(third, 4), line
+    assert holds_its_text(decoder, engine)
+    return lines.ran
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [PLAIN, DecodeSettings(mode="lookup"), replace(TINY, mode="jacobi"), TINY, replace(TINY, mode="auto", auto_rows=5)],
+    ids=lambda each: each.mode,
+)
+def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings) -> None:
+    def new() -> tuple[Decoding, FakeContext]:
+        engine = FakeContext(24, 24, chosen.sequences, VOCABULARY)
+        return fixed_clock_decoder(engine, chosen), engine
+
+    # Every fourth line of auto, whose sources have tests of their own.
+    for line in first_and_last(spoiled(new, -1))[:: 4 if chosen.mode == "auto" else 1]:
+        spoiled(new, line)
+
+
+def test_an_interrupt_spoils_no_model_that_cannot_forget_a_part() -> None:
+    def new() -> tuple[Decoding, FakeContext]:
+        engine = Recurrent(60, 60, 1, VOCABULARY)
+        return fixed_clock_decoder(engine, PLAIN), engine
+
+    for line in first_and_last(spoiled(new, -1)):
+        spoiled(new, line)
+
+
+@given(prompts, st.integers(0, 50), few)
+def test_a_model_that_cannot_forget_a_part_decodes_the_whole_prompt_again(
+    prompt: list[int], keep: int, more: list[int]
+) -> None:
+    chosen = DecodeSettings(mode="plain")
+    decoder = fixed_clock_decoder(Recurrent(256, 256, 1, VOCABULARY), chosen)
+    list(decoder.generate(prompt, 10))
+    grown = keep >= len(decoder.tokens)
+    held = len(decoder.tokens) - 1
+    second = [*decoder.tokens[:keep], *more, 3]
+    assert tokens_of(list(decoder.generate(second, 10))) == plain_tokens(second, 10)
+    if grown:
+        assert decoder.reused == held
+    elif decoder.tokens[:keep] + [3] != second:
+        assert decoder.reused in (0, held)
+
+
+def test_a_full_context_ends_the_text() -> None:
+    decoder = fixed_clock_decoder(FakeContext(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
+    steps = list(decoder.generate([1, 2, 3], 120))
+    assert steps[-1].finish == "length" and len(decoder.tokens) == 51

@@ -1,0 +1,155 @@
+"""An answer's text on the fake engine: stop strings, ends and limits give the same in every mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.engine.answer import Answer, Generation
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings, ModeName
+from lacli.stats import RunStatistics
+from tests.engine.test_engine import (
+    VOCABULARY,
+    any_settings,
+    ends,
+    engine_for,
+    plain_tokens,
+    prompts,
+)
+from tests.fakes import tiny_models
+from tests.fakes.context import FakeContext
+from tests.fakes.decoding import Decoding, auto_decoder
+from tests.loading import last_tokens, load
+
+ALPHABET = "ab é\n€"
+"""Tokens 0, 1, .. are its characters cut into bytes: some are whole, some halves, and four are empty."""
+
+PLAIN = DecodeSettings(mode="plain")
+
+CONTROLS = {5: "<go>", 9: "<|stop|>"}
+"""The names of two that are empty."""
+
+PIECES = [piece for char in ALPHABET for piece in (char.encode()[:1], char.encode()[1:])]
+
+
+def bytes_of(token: int) -> bytes:
+    return PIECES[token % len(PIECES)]
+
+
+def answer(
+    chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
+) -> tuple[Answer, Decoding, FakeContext, str]:
+    """A finished answer, with what was printed on the way."""
+    engine = FakeContext(120, 120, chosen.sequences, VOCABULARY, ends)
+    decoder = auto_decoder(engine, chosen)
+    generation = Generation(decoder.engine, bytes_of, prompt, limit, stops, controls=CONTROLS)
+    printed = "".join(piece.text for piece in generation)
+    return generation.answer(), decoder, engine, printed
+
+
+stop_texts = st.lists(st.sampled_from([*ALPHABET, *CONTROLS.values()]), min_size=1, max_size=4).map("".join)
+
+
+@given(any_settings, prompts, st.integers(0, 60), st.lists(stop_texts, max_size=3), ends)
+# A control token stands between the two characters of the stop string.
+@example(DecodeSettings(mode="plain", window=0, ngram=2, guesses=0), [0, 0, 6], 12, ["a "], frozenset())
+@settings(max_examples=150)
+def test_every_mode_gives_plains_answer(
+    chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
+) -> None:
+    plain, *_ = answer(replace(chosen, mode="plain"), prompt, limit, stops, ends)
+    ours, decoder, engine, printed = answer(chosen, prompt, limit, stops, ends)
+    assert (ours.text, ours.tokens, ours.finish_reason) == (plain.text, plain.tokens, plain.finish_reason)
+    assert ours.statistics.tokens == plain.statistics.tokens
+    assert printed == ours.text
+    assert not any(stop in ours.text for stop in stops)
+    assert last_tokens(decoder.engine)[: len(prompt) + len(ours.tokens)] == prompt + list(ours.tokens)
+    held = engine.held()
+    assert held == last_tokens(decoder.engine)[: len(held)]
+
+
+@given(any_settings, prompts, st.integers(1, 10))
+@settings(max_examples=60)
+def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
+    chosen: DecodeSettings, prompt: list[int], pieces: int
+) -> None:
+    engine = FakeContext(200, 200, chosen.sequences, VOCABULARY)
+    decoder = auto_decoder(engine, chosen)
+    generation = Generation(decoder.engine, lambda token: b"x", prompt, 60)
+    for _, _ in zip(range(pieces), iterator := iter(generation), strict=False):
+        pass
+    iterator.close()  # type: ignore[attr-defined]
+    left = generation.answer()
+    assert last_tokens(decoder.engine) == prompt + list(left.tokens)
+    held = engine.held()
+    assert held == last_tokens(decoder.engine)[: len(held)]
+    assert left.statistics.tokens == len(left.tokens) == len(left.text)
+
+
+@given(any_settings, prompts)
+@settings(max_examples=60)
+def test_a_stop_that_is_a_control_token_ends_every_mode_just_before_it(
+    chosen: DecodeSettings, prompt: list[int]
+) -> None:
+    plain = plain_tokens(prompt, 60)
+    assume(9 in plain)
+    kept = plain[: plain.index(9)]
+    engine = engine_for(chosen)
+    decoder = auto_decoder(engine, chosen)
+    stop = "<|stop|>"
+    generation = Generation(decoder.engine, lambda token: b"x" * (token != 9), prompt, 60, [stop], controls={9: stop})
+    assert "".join(piece.text for piece in generation) == "x" * len(kept)
+    ours = generation.answer()
+    assert (list(ours.tokens), ours.finish_reason) == (kept, "stop")
+    assert ours.statistics.tokens == len(kept) + 1
+    assert last_tokens(decoder.engine)[: len(prompt) + len(kept)] == prompt + kept
+
+
+def test_a_second_answer_leaves_the_first_one_alone() -> None:
+    decoder = Decoding(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    first = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
+    list(first)
+    before = first.answer().tokens
+    list(Generation(decoder.engine, bytes_of, [4, 5], 20))
+    assert first.answer().tokens == before
+
+
+def test_of_two_iterators_of_an_answer_one_gives_it_and_the_other_nothing() -> None:
+    decoder = Decoding(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    generation = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
+    one, other = iter(generation), iter(generation)
+    printed = "".join(piece.text for piece in one)
+    assert list(other) == []
+    assert (generation.answer().text, len(generation.answer().tokens)) == (printed, 20)
+
+
+def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
+    decoder = Decoding(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
+    generation = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
+    for _ in generation:
+        break
+    left = generation.answer()
+    assert list(generation) == [] and generation.answer() == left
+    whole = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
+    printed = "".join(piece.text for piece in whole)
+    assert [*whole, *whole] == []
+    assert (whole.answer().text, len(whole.answer().tokens)) == (printed, 20)
+
+
+@pytest.mark.parametrize("mode", ["lookup", "auto", "plain"])
+def test_an_answer_is_compared_with_plain_decoding_where_costs_were_measured(mode: ModeName, tmp_path: Path) -> None:
+    tiny_models.write_llama(path := tmp_path / "tiny.gguf")
+    cost = Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(8, 2.4, 2.4))),))
+    chosen = DecodeSettings(mode=mode)
+    run = RunStatistics(steps=4, tokens=6, batches=Counter({1: 3, 2: 1}))
+    with load(path, model_settings=ModelSettings(context=256, threads=1), decode_settings=chosen) as session:
+        assert session.times_plain(run) is None
+        session.use_cost(cost)
+        assert session.times_plain(run) == pytest.approx(6 / (3 + 1.2)) and session.times_plain(RunStatistics()) is None

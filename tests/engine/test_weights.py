@@ -1,0 +1,173 @@
+"""The copies of a model in this process: what is planned, shared and left out, and what a user reads of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.engine import weights as room
+from lacli.engine.load import ModelEngine, open_engine
+from lacli.engine.replicas import ReplicaContext
+from lacli.engine.weights import OpenContext, ReplicaPlan, Weights, planned
+from lacli.errors import UsageError
+from lacli.llamacpp.context import LlamaContext
+from lacli.llamacpp.devices import Device
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
+from lacli.settings import DecodeSettings
+from tests.fakes.tiny_models import write_lfm2
+from tests.loading import STDLIB_7M, generate, load
+from tests.program import call
+
+LOADING = ModelSettings(context=512, gpu_layers=0, threads=2)
+PLAIN = DecodeSettings(mode="plain")
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=5, ngram=3, guesses=4)
+TWO = ReplicaSettings(groups=(("CPU",), ("CPU",)))
+QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
+PROCESSOR = Device("CPU", "a processor", False)
+
+
+def session_of(decode_settings: DecodeSettings = LOOKAHEAD, wanted: ReplicaSettings = TWO) -> ModelEngine:
+    return open_engine(STDLIB_7M, LOADING, decode_settings, SamplingSettings(), replicas=wanted)
+
+
+def test_nothing_asked_is_one_copy_as_llama_cpp_makes_it() -> None:
+    assert planned(ReplicaSettings(), LOADING) == [ReplicaPlan("", LOADING)]
+
+
+def test_copies_on_the_processor_share_its_threads_and_are_numbered() -> None:
+    two = planned(TWO, replace(LOADING, threads=5))
+    assert [copy.name for copy in two] == ["CPU (1)", "CPU (2)"]
+    assert all(copy.model_settings.threads == 2 and copy.model_settings.placement.devices == ("CPU",) for copy in two)
+
+
+def test_copies_on_one_device_share_their_weights() -> None:
+    with Weights(STDLIB_7M, LOADING, TWO) as weights, weights.open(LOOKAHEAD, backend_greedy=None) as opened:
+        first, second = contexts_of(opened)
+        assert first._model is second._model is weights.model
+
+
+def contexts_of(opened: OpenContext) -> list[LlamaContext]:
+    assert isinstance(opened, ReplicaContext)
+    return [each.context for each in opened._replicas]
+
+
+def test_a_mode_without_branches_opens_one_context_and_another_mode_opens_the_rest() -> None:
+    with session_of(PLAIN) as session:
+        assert isinstance(session.context, LlamaContext)
+        plain = generate(session, QUESTION, max_tokens=40)
+        assert session.adapt(LOOKAHEAD, SamplingSettings())
+        assert generate(session, QUESTION, max_tokens=40).tokens == plain.tokens
+        assert all(context.calls > 10 for context in contexts_of(session.context))
+
+
+def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> None:
+    write_lfm2(tmp_path / "model.gguf")
+    with open_engine(tmp_path / "model.gguf", LOADING, DecodeSettings(), SamplingSettings(), replicas=TWO) as session:
+        assert session.weights.names == ["CPU (1)"]
+        assert any("CPU (1) decodes alone" in note for note in session.notes)
+        assert generate(session, "the cat sat on", max_tokens=10, raw=True).tokens
+
+
+def test_strict_is_refused_where_other_machines_compute() -> None:
+    with pytest.raises(UsageError, match="--rpc computes on others"):
+        session_of(replace(LOOKAHEAD, strict=True), ReplicaSettings(rpc=("192.0.2.1:50052",)))
+
+
+def test_a_benchmark_is_refused_where_a_server_would_serve_only_one_of_its_contexts() -> None:
+    done = call("bench", "-q", "--rpc", "192.0.2.1:50052")
+    assert done.code == 2 and "an RPC server serves one" in done.err and done.err.count("\n") == 1
+    assert "--rpc" not in call("bench", "--help").out
+
+
+def test_what_was_measured_of_one_copy_is_known_of_several() -> None:
+    cost = Cost((StepCost(0, (Point(1, 1.0, 1.0), Point(3, 1.5, 1.2))),))
+    assert [point.rows for point in cost.among(3).staircases[0].points] == [1, 7]
+    assert cost.among(1) == cost
+
+
+def test_a_program_can_load_copies() -> None:
+    settings = {"model_settings": LOADING, "decode_settings": LOOKAHEAD}
+    with load(replicas=ReplicaSettings(count=3), **settings) as model:  # type: ignore[arg-type]
+        assert len(contexts_of(model.context)) == 3
+        assert generate(model, QUESTION, max_tokens=10).tokens
+
+
+def test_the_programs_answer_is_one_copys_and_names_them() -> None:
+    sizes = ("-W", "5", "-N", "3", "-G", "4", "-n", "40", "-q")
+    alone = call("run", "-p", QUESTION, *sizes)
+    shared = call("run", "-p", QUESTION, *sizes, "--replicas", "CPU,CPU", "--stats", "full")
+    assert shared.code == 0 and shared.out == alone.out and "CPU (1), CPU (2)" in shared.err
+    answer = json.loads(call("run", "-p", QUESTION, *sizes, "--replicas", "2", "--json").out)
+    assert answer["replicas"] == ["CPU (1)", "CPU (2)"]
+    assert json.loads(call("run", "-p", QUESTION, *sizes, "--json").out)["replicas"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--replicas", "CUDA7"], "there is no device 'CUDA7' (there is CPU"),
+        (["--replicas", "CPU+CPU"], "one copy of the model cannot have CPU+CPU"),
+        (["--replicas", "0"], "--replicas must be at least 1"),
+        (["--replicas", "RPC0"], "--rpc adds RPC0"),
+    ],
+)
+def test_copies_that_cannot_be_are_refused_in_one_line(flags: list[str], words: str) -> None:
+    done = call("run", "-p", "x", "-q", *flags)
+    assert done.code == 2 and words in done.err and done.err.count("\n") == 1
+
+
+def servers(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """A machine that has a processor, and servers with a device each."""
+    remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(names)]
+    monkeypatch.setattr(room, "devices", lambda: [PROCESSOR, *remote])
+    for name in ("remote_devices", "register"):
+        monkeypatch.setattr(f"lacli.llamacpp.rpc.{name}", lambda *_: remote)
+
+
+def notes(wanted: ReplicaSettings, model_settings: ModelSettings) -> list[str]:
+    return [*room._idle(planned(wanted, model_settings), wanted)]
+
+
+def test_devices_that_gain_nothing_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers(monkeypatch, "a:1")
+    all_layers = replace(LOADING, gpu_layers=-1)
+    assert notes(TWO, LOADING) == ["all copies compute on one processor, which gains nothing"]
+    assert notes(ReplicaSettings((("CPU",),), rpc=("a:1",)), all_layers) == ["no copy uses the RPC server at a:1"]
+    assert "nothing goes to --rpc's servers" in notes(ReplicaSettings(rpc=("a:1",)), LOADING)[0]
+    assert notes(ReplicaSettings(rpc=("a:1",)), all_layers) == []
+    assert notes(ReplicaSettings((("CPU",), ("RPC0",)), rpc=("a:1",)), all_layers) == []
+
+
+def test_two_copies_on_one_server_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers(monkeypatch, "a:1", "a:1", "b:2")
+    with pytest.raises(UsageError, match="a:1, which does one thing at a time"):
+        planned(ReplicaSettings(groups=(("RPC0",), ("RPC1",)), rpc=("a:1", "b:2")), LOADING)
+    far, near = planned(ReplicaSettings(groups=(("RPC2", "RPC1"), ("CPU",)), rpc=("a:1", "b:2")), LOADING)
+    assert (far.name, far.rpc, near.rpc) == ("RPC2+RPC1", ("a:1", "b:2"), ())
+
+
+def test_of_several_devices_the_one_that_computes_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers(monkeypatch, "a:1", "b:2")
+    alone = replace(LOADING, placement=Placement(split_mode="none", main_gpu=1))
+    wanted = ReplicaSettings(rpc=("a:1", "b:2"))
+    assert [copy.name for copy in planned(wanted, alone)] == ["RPC1"]
+    assert [copy.name for copy in planned(wanted, LOADING)] == ["RPC0+RPC1"]
+
+
+def test_a_benchmark_names_its_copies_and_says_nothing_of_its_baseline() -> None:
+    quick = ("bench", "--modes", "plain", "--classes", "edit", "--each", "1", "-r", "1", "-n", "5")
+    done = call(*quick, "--replicas", "2")
+    assert "copies on CPU (1), CPU (2)" in " ".join(done.out.split()) and "no branches" not in done.err
+    (row,) = json.loads(call(*quick, "--replicas", "2", "-o", "json").out)
+    assert row["replicas"] == ["CPU (1)", "CPU (2)"]
+
+
+def test_placements_are_public() -> None:
+    import lacli
+
+    assert lacli.ReplicaSettings is ReplicaSettings and lacli.Placement is Placement

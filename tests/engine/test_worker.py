@@ -1,0 +1,457 @@
+"""The thread that decodes for all: each text gets what it gets alone, and none waits for what has gone."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Semaphore
+from typing import cast
+
+import pytest
+
+from lacli.auto.fixed_clock import fixed_clock_modes
+from lacli.batch import Batch
+from lacli.context import Floats
+from lacli.engine.engine import Engine, Progress, SequenceOptions
+from lacli.engine.worker import Request, Worker
+from lacli.errors import LacliError, PromptError, SamplingError, Unavailable
+from lacli.llamacpp.sampler import LlamaSampler
+from lacli.settings import DecodeSettings
+from lacli.stats import RunStatistics, Step
+from lacli.tree import Origin
+from lacli.verify import Verifier
+from tests.engine.test_admission import SharedContext, Stuck
+from tests.engine.test_engine import VOCABULARY, tokens_of
+from tests.fakes.clock import FakeClock
+from tests.fakes.context import FakeContext
+from tests.fakes.decoding import fixed_clock_decoder
+
+PLAIN = DecodeSettings(mode="plain")
+LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=3)
+CELLS = 300
+
+
+class SteppedContext(SharedContext):
+    """Takes a step only where `step` lets it, until `run` lets it take them all. `fails`: raises in the next one."""
+
+    fails = False
+
+    def __init__(self, places: int) -> None:
+        super().__init__(CELLS, 256, places, VOCABULARY, prefill_rows=8)
+        self._entered, self._allowed, self._free = Semaphore(0), Semaphore(0), False
+
+    def decode(self, batch: Batch) -> bool:
+        if not self._free:
+            self._entered.release()
+            self._allowed.acquire()
+        if self.fails:
+            raise RuntimeError("the device is gone")
+        return super().decode(batch)
+
+    def wait(self) -> None:
+        """Wait until a step is about to be taken."""
+        self._entered.acquire()
+
+    def step(self) -> None:
+        """Let the step be taken that `wait` has waited for, and wait for the next one."""
+        self._allowed.release()
+        self.wait()
+
+    def run(self) -> None:
+        """Let all steps be taken from now on."""
+        self._free = True
+        self._allowed.release(2)
+
+
+class Greedy:
+    """A verifier that takes the most probable tokens."""
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Nothing is remembered."""
+
+    def choose(self, logits: Floats, guesses: object) -> int:
+        return int(logits.argmax())
+
+
+class Reader:
+    """Somebody who asks for a text, and gets its progress."""
+
+    def __init__(
+        self,
+        loop: Worker,
+        prompt: Sequence[int],
+        limit: int = 10,
+        verifier: Verifier | None = None,
+        sampler: object = None,
+        max_unread: int = 0,
+    ) -> None:
+        self._progress: SimpleQueue[Progress] = SimpleQueue()
+        drawn = cast(LlamaSampler | None, sampler)
+        self.request = Request(loop, prompt, SequenceOptions(limit, verifier), drawn)
+        self.request.begin(self._progress.put, max_unread=max_unread)
+
+    def next(self) -> list[int]:
+        """The tokens of the next step; none where the text has ended. Raises what ended it."""
+        _, step, error = self._progress.get()
+        self.request.read()
+        if error:
+            raise error
+        return [*step.tokens] if step else []
+
+    def all(self, limit: int = 10) -> list[int]:
+        """The tokens of the whole text."""
+        tokens: list[int] = []
+        while len(tokens) < limit and (more := self.next()):
+            tokens += more
+        return tokens
+
+
+@contextmanager
+def stepped(places: int) -> Iterator[tuple[Worker, SteppedContext]]:
+    """A loop that decodes plainly, step by step."""
+    engine = SteppedContext(places)
+    with Worker(Engine(engine, PLAIN, places)) as loop:
+        try:
+            yield loop, engine
+        finally:
+            engine.run()
+
+
+def alone(prompt: Sequence[int], limit: int = 10) -> list[int]:
+    """What plain decoding gives a text by itself."""
+    engine = FakeContext(CELLS, 256, 1, VOCABULARY)
+    return tokens_of(list(fixed_clock_decoder(engine, PLAIN).generate(prompt, limit)))
+
+
+def test_a_step_tells_how_long_its_text_had_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr("lacli.engine.worker.perf_counter", clock)
+    step = Step((1,), (Origin.MODEL,), 1, 0, decode_s=2.0, choose_s=0.0, cache_s=0.0, python_s=0.0)
+    run = RunStatistics()
+    with stepped(1) as (loop, engine):
+        request = Request(loop, [1])
+        request.deliver = lambda progress: run.add(progress.step) if progress.step else None
+        for seconds in (50.0, 2.0, 9.0):
+            clock.now += seconds
+            request.tell(Progress(None, step))
+    assert (run.waited_s, run.predicted_s) == (7.0, 13.0), "the time in front of the first step is the prompt's"
+
+
+@pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])
+def test_many_threads_at_once_each_get_what_they_get_alone(settings: DecodeSettings) -> None:
+    engine = SharedContext(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
+    prompts = [[one, two, one] for one in range(6) for two in range(4)]
+    with (
+        Worker(Engine(engine, settings, 3, make_mode=fixed_clock_modes)) as loop,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        texts = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]
+        assert texts == [alone(prompt, 12) for prompt in prompts]
+        assert loop.load == (0, 0)
+
+
+def test_requests_get_a_place_in_their_order() -> None:
+    began: list[list[int]] = []
+
+    class Begun(Greedy):
+        def begin(self, text: Sequence[int]) -> None:
+            began.append([*text])
+
+    with stepped(2) as (loop, engine):
+        readers = [Reader(loop, [number], 4, Begun()) for number in range(6)]
+        engine.wait()
+        engine.step()
+        assert loop.load == (2, 4) and began == [[0], [1]]
+        engine.run()
+        assert [reader.all(4) for reader in readers] == [alone([number], 4) for number in range(6)]
+    assert began == [[number] for number in range(6)]
+
+
+def test_a_text_that_was_left_counts_no_more_before_the_step_that_it_is_in_has_ended() -> None:
+    with stepped(1) as (loop, engine):
+        first, second = (Reader(loop, [number], 30) for number in (1, 2))
+        engine.wait()
+        assert loop.load == (1, 1)
+        for reader in (first, second):
+            loop.remove(reader.request)
+        assert loop.load == (0, 0)
+        engine.run()
+
+
+def leave_while_waiting(loop: Worker, engine: SteppedContext) -> Reader:
+    first = Reader(loop, [1], 30)
+    engine.wait()
+    leaving = Reader(loop, [2], 30)
+    engine.step()
+    assert loop.load == (1, 1)
+    leaving.request.end()
+    engine.step()
+    assert leaving.next() == []
+    first.request.end()
+    return leaving
+
+
+def leave_in_the_prompt(loop: Worker, engine: SteppedContext) -> Reader:
+    leaving = Reader(loop, [2] * 60, 30)
+    engine.wait()
+    engine.step()
+    assert loop.load == (1, 0)
+    leaving.request.end()
+    return leaving
+
+
+def leave_while_decoding(loop: Worker, engine: SteppedContext) -> Reader:
+    leaving = Reader(loop, [2], 30)
+    engine.wait()
+    engine.step()
+    assert leaving.next() == alone([2], 1)
+    leaving.request.end()
+    return leaving
+
+
+@pytest.mark.parametrize("leave", [leave_while_waiting, leave_in_the_prompt, leave_while_decoding])
+def test_a_text_that_is_left_frees_its_place_before_the_next_step(
+    leave: Callable[[Worker, SteppedContext], Reader],
+) -> None:
+    with stepped(1) as (loop, engine):
+        leaving = leave(loop, engine)
+        other = Reader(loop, [3], 5)
+        engine.step()
+        assert loop.load == (1, 0) and other.request in loop._running
+        engine.run()
+        assert other.all(5) == alone([3], 5)
+        leaving.request.end()
+        assert Reader(loop, [4], 5).all(5) == alone([4], 5), "a text that has ended can be left once more"
+
+
+def test_of_a_prompt_that_is_left_is_known_what_was_read() -> None:
+    with stepped(1) as (loop, engine):
+        leaving = leave_in_the_prompt(loop, engine).request
+        assert leaving.progress.total == 60 and leaving.progress.read == 8 and leaving.progress.seconds > 0
+        assert leaving.in_worker
+        engine.run()
+        Reader(loop, [3], 5).all(5)
+        # The second piece was about to be decoded.
+        assert not leaving.in_worker and leaving.progress.read == 16
+
+
+def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
+    with stepped(3) as (loop, engine):
+        others = [Reader(loop, [number], 40) for number in (1, 2)]
+        engine.wait()
+        engine.step()
+        late = Reader(loop, [3] * 20, 40)
+        for _ in range(5):
+            engine.step()
+        assert late.next() == alone([3] * 20, 1)
+        assert loop.load == (3, 0)
+        engine.run()
+        assert [other.all(40) for other in others] == [alone([1], 40), alone([2], 40)]
+
+
+def test_a_step_that_raises_ends_all_texts_and_later_ones_with_its_error() -> None:
+    with stepped(1) as (loop, engine):
+        readers = [Reader(loop, [number]) for number in range(3)]
+        engine.wait()
+        engine.fails = True
+        engine.run()
+        for reader in readers:
+            with pytest.raises(RuntimeError, match="the device is gone"):
+                reader.next()
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            Reader(loop, [1])
+        assert loop.load == (0, 0)
+
+
+class Refusing(Greedy):
+    """A verifier that cannot even begin."""
+
+    def begin(self, text: Sequence[int]) -> None:
+        raise RuntimeError("not this prompt")
+
+
+def test_an_error_on_the_way_in_reaches_all_that_wait() -> None:
+    with stepped(2) as (loop, engine):
+        running = Reader(loop, [1])
+        engine.wait()
+        readers = [running, Reader(loop, [2], verifier=Refusing()), Reader(loop, [3])]
+        engine.run()
+        running.next()
+        for reader in readers:
+            with pytest.raises(RuntimeError, match="not this prompt"):
+                reader.all()
+
+
+def test_a_program_ends_behind_the_step_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", hooks.append)
+    monkeypatch.setattr(atexit, "unregister", hooks.remove)
+    with stepped(1) as (loop, engine):
+        reader = Reader(loop, [1])
+        engine.wait()
+        (end,) = hooks
+        engine.run()
+        end()
+        assert not loop._thread.is_alive() and not hooks
+        assert reader.next() and reader._progress.empty(), "a thread that is left behind is told of no error"
+
+
+def test_a_program_ends_though_a_step_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.engine.worker.EXIT_S", 0.0)
+    with stepped(1) as (loop, engine):
+        Reader(loop, [1, 2])
+        engine.wait()
+        loop._end_at_exit()
+        assert loop._thread.is_alive()
+
+
+def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stepped(1) as (loop, _):
+        monkeypatch.setattr("lacli.engine.worker.getpid", lambda: 0)
+        with pytest.raises(LacliError, match="forked"):
+            Reader(loop, [1, 2])
+
+
+def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> None:
+    with stepped(1) as (loop, engine), ThreadPoolExecutor(3) as threads:
+        readers = [Reader(loop, [number], 100) for number in range(3)]
+        engine.wait()
+        waiting = [threads.submit(reader.all, 100) for reader in readers]
+        loop.stop()
+        engine.run()
+        threads.submit(loop.close).result()
+        loop.close()
+        for each in waiting:
+            with pytest.raises(LacliError, match="the model is closed"):
+                each.result()
+        with pytest.raises(LacliError, match="the model is closed"):
+            Reader(loop, [1])
+
+
+def test_once_no_more_is_taken_texts_that_wait_are_refused_and_those_that_run_end() -> None:
+    with stepped(1) as (loop, engine):
+        running = Reader(loop, [1])
+        engine.wait()
+        waiting = Reader(loop, [2])
+        loop.take_no_more("it ends")
+        engine.step()
+        with pytest.raises(Unavailable, match="it ends"):
+            waiting.next()
+        with pytest.raises(Unavailable, match="it ends"):
+            Reader(loop, [3])
+        engine.run()
+        assert running.all() == alone([1])
+
+
+def test_texts_that_wait_are_refused_though_those_that_run_are_broken_off() -> None:
+    with stepped(1) as (loop, engine):
+        running, waiting = Reader(loop, [1]), Reader(loop, [2])
+        engine.wait()
+        loop.take_no_more("no more")
+        loop.stop("it ends")
+        engine.run()
+        with pytest.raises(Unavailable, match="no more"):
+            waiting.next()
+        with pytest.raises(LacliError, match="it ends"):
+            running.all()
+
+
+def test_once_no_more_is_taken_texts_that_wait_behind_one_that_is_held_are_refused_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lacli.engine.worker.HELD_S", 1e6)
+    with stepped(1) as (loop, engine):
+        slow = Reader(loop, [1], 40, max_unread=1)
+        engine.run()
+        while not (slow.request.sequence and slow.request.sequence.is_held):
+            pass
+        waiting = Reader(loop, [2])
+        loop.take_no_more("it ends")
+        with pytest.raises(Unavailable, match="it ends"):
+            waiting.next()
+
+
+def test_a_dead_end_ends_one_text_alone() -> None:
+    with stepped(2) as (loop, engine):
+        stuck, other = Reader(loop, [1, 2], verifier=Stuck(3)), Reader(loop, [3, 4])
+        engine.run()
+        assert [token for _ in range(3) for token in stuck.next()] == alone([1, 2], 3)
+        with pytest.raises(SamplingError, match="nothing is left"):
+            stuck.next()
+        assert other.all() == alone([3, 4])
+        assert Reader(loop, [5]).all() == alone([5])
+
+
+@pytest.mark.parametrize(("prompt", "words"), [([], "no tokens"), ([1] * (CELLS + 1), "301 tokens")])
+def test_a_prompt_that_cannot_be_is_refused_where_it_is_made(prompt: list[int], words: str) -> None:
+    with stepped(1) as (loop, _), pytest.raises(PromptError, match=words):
+        Request(loop, prompt)
+
+
+class Counted:
+    """A sampler that counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_sampler_is_closed_once_its_text_ends_in_whatever_way() -> None:
+    with stepped(1) as (loop, engine):
+        samplers = [Counted() for _ in range(4)]
+        readers = [Reader(loop, [number], 3, sampler=sampler) for number, sampler in enumerate(samplers)]
+        engine.wait()
+        readers[2].request.end()
+        engine.step()
+        assert [sampler.closed for sampler in samplers] == [0, 0, 1, 0]
+        engine.step()
+        engine.step()
+        assert [sampler.closed for sampler in samplers] == [1, 0, 1, 0]
+        loop.stop()
+    assert [sampler.closed for sampler in samplers] == [1, 1, 1, 1]
+
+
+def test_a_text_that_is_not_read_is_held_and_goes_on_where_it_was() -> None:
+    with stepped(2) as (loop, engine):
+        slow = Reader(loop, [1], 40, max_unread=4)
+        engine.run()
+        other = Reader(loop, [2], 40)
+        assert other.all(40) == alone([2], 40), "others are not held up"
+        # The others have taken 40 steps by now.
+        assert slow.request.sequence and len(slow.request.sequence.tokens) == 1 + 4
+        assert loop.load == (1, 0)
+        assert slow.all(40) == alone([1], 40)
+
+
+def test_a_text_whose_reader_does_not_come_back_gives_its_place_to_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lacli.engine.worker.HELD_S", 0.0)
+    with stepped(1) as (loop, engine):
+        slow = Reader(loop, [1], 40, max_unread=4)
+        engine.run()
+        assert Reader(loop, [2], 10).all(10) == alone([2], 10)
+        assert [token for _ in range(4) for token in slow.next()] == alone([1], 4)
+        with pytest.raises(LacliError, match="nothing of the answer was read"):
+            slow.next()
+
+
+def test_readers_that_wake_alike_are_woken_once_a_step() -> None:
+    with stepped(2) as (loop, engine):
+        woken: SimpleQueue[int] = SimpleQueue()
+        arrived: SimpleQueue[Progress] = SimpleQueue()
+
+        def wake() -> None:
+            woken.put(arrived.qsize())
+
+        for number in (1, 2):
+            Request(loop, [number], SequenceOptions(3)).begin(arrived.put, wake=wake)
+        engine.wait()
+        engine.run()
+        # The second text may come a step later than the first.
+        found = [woken.get() for _ in range(3)]
+        assert found in ([2, 4, 6], [1, 3, 5])

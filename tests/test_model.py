@@ -1,0 +1,631 @@
+"""The model that programs use, on the 7M model: whole, in pieces, asynchronous, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import re
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from pydantic import BaseModel
+
+import lacli
+from lacli import LacliError, Model, ModelSettings, ReplicaSettings, SamplingSettings
+from lacli.answer_options import told_to_programs
+from lacli.check.judge import PLAIN, plain_logits
+from lacli.engine.engine import Progress
+from lacli.engine.worker import ENDED
+from lacli.errors import ModelLoadError, PromptError, SamplingError, UsageError
+from lacli.llamacpp.context import LlamaContext
+from lacli.streams import AsyncStream, Stream
+from lacli.text.stream import Piece
+from tests.fakes import tiny_models
+from tests.loading import STDLIB_7M
+
+QUESTIONS = ["How do I make a path?", "How do I make the parser?", "Show me a generator."]
+TOKENS = 12
+"""Of answers in whose first 13 tokens the second best is 0.57 nats behind or more: company changes none of them."""
+
+SIDE_BY_SIDE: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.9, "seed": 7},
+    {"grammar": 'root ::= "yes" | "no"'},
+    {"json_schema": {"type": "integer"}},
+    {"sampling": SamplingSettings(temp=0.7, seed=3, repeat_penalty=1.3)},
+    {"logprobs": 3},
+    {"temperature": 1.5, "top_k": 5, "top_p": 0.8, "min_p": 0.1, "seed": 1},
+    {"stop": "a", "raw": True},
+]
+
+
+ENDLESS = SamplingSettings(ignore_eos=True)
+"""Of answers that only a full context would end."""
+
+
+def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
+    """How the texts of streams have ended, once nothing is decoded any more; None for one that had no place."""
+    while model._worker._running or any(model._worker.load):
+        model.generate("A stack?", max_tokens=1)
+    return {text.finish if (text := stream._request.sequence) else None for stream in streams}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with lacli.load(STDLIB_7M, threads=1, gpu_layers=0, context=1024) as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
+    tiny_models.write_llama(path)
+    return path
+
+
+def test_a_text_gives_an_answer_and_a_list_the_same_ones_in_order(model: Model) -> None:
+    one_by_one = [model.generate(question, max_tokens=TOKENS) for question in QUESTIONS]
+    together = model.generate(QUESTIONS, max_tokens=TOKENS)
+    assert [answer.text for answer in together] == [answer.text for answer in one_by_one]
+    assert [answer.tokens for answer in together] == [answer.tokens for answer in one_by_one]
+    assert len({answer.text for answer in together}) == len(QUESTIONS)
+    assert model.generate([]) == []
+
+
+def test_pieces_joined_are_the_text_and_come_once(model: Model) -> None:
+    expected = model.generate(QUESTIONS[0], max_tokens=TOKENS)
+    stream = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    assert "".join(stream) == expected.text == stream.answer().text
+    with pytest.raises(UsageError, match="iterated once"):
+        next(iter(stream))
+    assert stream.answer().finish_reason == "length"
+
+
+def test_an_answer_tells_its_seed_and_what_of_its_own_schema_it_does_not_keep_to(model: Model) -> None:
+    kept, not_kept = {"type": "boolean"}, {"type": "array", "uniqueItems": True}
+    answers = [model.generate("A number.", json_schema=each, max_tokens=4) for each in (kept, not_kept, kept)]
+    assert [len(each.warnings) for each in answers] == [0, 1, 0] and "uniqueItems" in answers[1].warnings[0]
+    assert model.engine.warnings == [] and answers[0].seed is None
+    drawn = model.generate(QUESTIONS[0], temperature=1.0, max_tokens=TOKENS)
+    assert drawn.seed is not None
+    assert model.generate(QUESTIONS[0], temperature=1.0, seed=drawn.seed, max_tokens=TOKENS).text == drawn.text
+
+
+def test_penalties_look_back_at_the_whole_text_where_they_are_told_minus_one(model: Model) -> None:
+    none, whole, long = (
+        model.generate(
+            QUESTIONS[0],
+            sampling=SamplingSettings(
+                repeat_penalty=1.5, repeat_last_n=last, dry_multiplier=2.0, dry_penalty_last_n=last
+            ),
+            max_tokens=TOKENS,
+        ).text
+        for last in (0, -1, 2000)
+    )
+    assert whole == long != none
+
+
+def test_the_users_own_names_of_models_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: Path) -> None:
+    monkeypatch.setattr("lacli.hub.names.own_aliases", lambda: tmp_path / "models.txt")
+    (tmp_path / "models.txt").write_text(f"mine {tiny}\n")
+    with lacli.load("mine", threads=1, parallel=1) as model:
+        assert model.engine.model.path == tiny
+
+
+def test_the_tokens_of_a_conversation_are_those_its_answer_begins_behind(model: Model) -> None:
+    messages = [{"role": "user", "content": QUESTIONS[0]}]
+    assert model.tokenize(messages) == model.tokenize(QUESTIONS[0]) == [*model.stream(messages).prompt]
+    assert len(model.tokenize(QUESTIONS[0], raw=True)) < len(model.tokenize(QUESTIONS[0]))
+    assert len(model.tokenize(QUESTIONS[0], system="Be short.")) > len(model.tokenize(QUESTIONS[0]))
+    with pytest.raises(PromptError):
+        model.tokenize([])
+
+
+def test_stops_end_an_answer_across_pieces_alone_and_in_lists(model: Model) -> None:
+    whole = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
+    stop = whole[4:9]
+    for stops in (stop, [stop], ("never in it", stop)):
+        stream = model.stream(QUESTIONS[0], max_tokens=TOKENS, stop=stops)
+        assert "".join(stream) == whole[:4] and stream.answer().finish_reason == "stop"
+    again = model.generate(QUESTIONS[:2], max_tokens=TOKENS, stop=stop)
+    assert again[0].text == whole[:4]
+
+
+def test_next_gives_the_first_text_and_a_loop_goes_on_behind_it(model: Model) -> None:
+    expected = model.generate(QUESTIONS[0], max_tokens=TOKENS).text
+    stream = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    assert "".join([next(stream), *stream]) == expected and next(stream, "") == ""
+
+    async def ask() -> str:
+        behind = model.astream(QUESTIONS[0], max_tokens=TOKENS)
+        return "".join([await anext(behind), *[piece async for piece in behind]])
+
+    assert asyncio.run(ask()) == expected
+
+
+def test_a_stop_ends_an_answer_of_a_list_before_the_others_are_read(model: Model) -> None:
+    first, second = model.generate(["def", "class"], max_tokens=60, stop=[" ", "\n"], raw=True)
+    assert first.statistics.steps < 60 and second.statistics.steps < 60
+
+
+def test_an_answer_that_is_left_early_ends_with_the_step_that_was_read(model: Model) -> None:
+    stream = model.stream(QUESTIONS[0], sampling=ENDLESS)
+    piece = next(iter(stream))
+    text = stream.answer().text
+    assert text.startswith(piece) and stream.answer().finish_reason == "interrupt"
+    assert ends_of(model, [stream]) == {"interrupt"} and stream.answer().text == text
+    with pytest.raises(UsageError, match="iterated once"):
+        next(iter(stream))
+
+
+def test_a_closed_stream_ends_its_reader_in_another_thread(model: Model) -> None:
+    stream = model.stream(QUESTIONS[0], sampling=ENDLESS)
+    with ThreadPoolExecutor(1) as threads:
+        pieces = iter(stream)
+        next(pieces)
+        rest = threads.submit(list, pieces)
+        stream.close()
+        rest.result()
+    assert stream._take(ENDED) == [], "it may have come before the reader looked"
+    assert stream.answer().finish_reason == "interrupt" and ends_of(model, [stream]) == {"interrupt"}
+    unread = model.stream(QUESTIONS[0])
+    unread.close()
+    assert [*unread] == []
+
+
+def test_threads_share_a_model(model: Model) -> None:
+    expected = [model.generate(question, max_tokens=TOKENS).text for question in QUESTIONS]
+    with ThreadPoolExecutor(6) as threads:
+        answers = threads.map(lambda question: model.generate(question, max_tokens=TOKENS).text, QUESTIONS * 3)
+        assert [*answers] == expected * 3
+
+
+def test_tasks_share_a_model(model: Model) -> None:
+    expected = [answer.text for answer in model.generate(QUESTIONS, max_tokens=TOKENS)]
+
+    async def read(question: str) -> str:
+        return "".join([piece async for piece in model.astream(question, max_tokens=TOKENS)])
+
+    async def ask() -> None:
+        assert await asyncio.gather(*map(read, QUESTIONS)) == expected
+        answers = await model.agenerate(QUESTIONS, max_tokens=TOKENS)
+        assert [answer.text for answer in answers] == expected
+        assert (await model.agenerate(QUESTIONS[0], max_tokens=TOKENS)).text == expected[0]
+        messages = [{"role": "user", "content": QUESTIONS[1]}]
+        assert (await model.achat(messages, max_tokens=TOKENS)).text == expected[1]
+        async with model.astream(QUESTIONS[0], sampling=ENDLESS) as stream:
+            await anext(aiter(stream))
+        assert (await stream.answer()).finish_reason == "interrupt"
+        stream = model.astream(QUESTIONS[0], max_tokens=TOKENS)
+        async for _ in stream:
+            break
+        with pytest.raises(UsageError, match="iterated once"):
+            await anext(aiter(stream))
+        assert expected[0].startswith((await stream.answer()).text)
+
+    asyncio.run(ask())
+
+
+def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> None:
+    async def ask() -> None:
+        streams = [model.astream(question, sampling=ENDLESS) for question in QUESTIONS * 2]
+        tasks = [asyncio.create_task(stream.answer()) for stream in streams[1:]]
+        async for _ in streams[0]:
+            break
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert all(task.cancelled() for task in tasks)
+        assert ends_of(model, streams) <= {"interrupt", None}
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("kind", [Stream, AsyncStream])
+def test_an_error_in_a_list_ends_its_other_answers(
+    kind: type[Stream | AsyncStream], model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams: list[Stream | AsyncStream] = []
+    take = kind._take
+
+    def failing(stream: Stream | AsyncStream, arrival: Progress) -> list[Piece]:
+        streams.append(stream)
+        if len({*streams}) == len(QUESTIONS):
+            raise SamplingError("nothing is left")
+        return take(stream, arrival)
+
+    monkeypatch.setattr(kind, "_take", failing)
+    with pytest.raises(SamplingError, match="nothing is left"):
+        if kind is Stream:
+            model.generate(QUESTIONS, sampling=ENDLESS)
+        else:
+            asyncio.run(model.agenerate(QUESTIONS, sampling=ENDLESS))
+    monkeypatch.undo()
+    assert ends_of(model, streams) == {"interrupt"}
+
+
+def test_a_grammar_that_leaves_no_token_is_an_error_of_its_answer(model: Model) -> None:
+    sampling = SamplingSettings(grammar='root ::= "x"', ignore_eos=True)
+    other = model.stream(QUESTIONS[0], max_tokens=TOKENS, sampling=ENDLESS)
+    other.begin()
+    with pytest.raises(SamplingError, match="the grammar allows no token here"):
+        model.generate(QUESTIONS, sampling=sampling)
+    assert len(other.answer().tokens) == TOKENS
+
+
+def test_an_event_loop_that_is_closed_in_the_middle_ends_its_texts_alone(model: Model) -> None:
+    loop = asyncio.new_event_loop()
+    stream = model.astream(QUESTIONS[0], sampling=ENDLESS)
+    pieces = aiter(stream)
+    loop.run_until_complete(anext(pieces))
+    loop.close()
+    assert model.generate(QUESTIONS[1], max_tokens=TOKENS).tokens
+    assert ends_of(model, [stream]) == {"interrupt"}
+
+
+def test_a_chat_keeps_its_cache(model: Model) -> None:
+    messages = [{"role": "user", "content": "Write a Python function is_empty."}]
+    first = model.chat(messages, max_tokens=TOKENS)
+    messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "Shorter, please."}]
+    second = model.chat(messages, max_tokens=TOKENS)
+    assert second.statistics.reused_tokens >= first.statistics.prompt_tokens - 5
+    assert "".join(model.stream(messages, max_tokens=TOKENS)) == second.text
+
+
+def test_answers_of_all_kinds_share_steps_and_are_as_alone(model: Model) -> None:
+    # Short enough that no draw is decided by rounding.
+    alone = [model.generate("A list of", max_tokens=8, **options) for options in SIDE_BY_SIDE]
+    streams = [model.stream("A list of", max_tokens=8, **options) for options in SIDE_BY_SIDE]
+    for stream in streams:
+        stream.begin()
+    assert [stream.answer().text for stream in streams] == [answer.text for answer in alone]
+    texts = [answer.text for answer in alone]
+    assert texts[2] in ("yes", "no") and texts[3].lstrip("-").isdigit() and len({*texts}) > 5
+
+
+def test_without_a_seed_each_answer_draws_its_own_text(model: Model) -> None:
+    assert len({answer.text for answer in model.generate(["Once"] * 6, temperature=1.5, max_tokens=TOKENS)}) > 1
+    seeded = model.generate(["Once"] * 3, temperature=1.5, seed=4, max_tokens=4)
+    assert len({answer.text for answer in seeded}) == 1
+
+
+def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArray[np.float64]]:
+    """Log probabilities behind a prompt, and behind each of these tokens, as plain decoding computes them."""
+    prompt = model.engine.prompt(QUESTIONS[0], raw=True)
+    settings = ModelSettings(threads=1, gpu_layers=0, context=256)
+    with LlamaContext(model.engine.model, settings, PLAIN, backend_greedy=False) as engine:
+        for place in range(len(tokens)):
+            logits = plain_logits(engine, prompt, tokens[:place]).astype(np.float64)
+            yield logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 1.0, "seed": 5},
+        {"sampling": SamplingSettings(repeat_penalty=1.5, presence_penalty=1.0)},
+    ],
+)
+def test_logprobs_are_those_of_the_model_whatever_draws(model: Model, options: dict[str, Any]) -> None:
+    answer = model.generate(QUESTIONS[0], max_tokens=TOKENS, raw=True, logprobs=4, **options)
+    assert len(answer.logprobs) == len(answer.tokens)
+    for found, token, expected in zip(
+        answer.logprobs, answer.tokens, plain_logprobs(model, answer.tokens), strict=True
+    ):
+        assert found.token == token and len(found.best) == 4
+        assert found.logprob == pytest.approx(expected[token], abs=0.05)
+        assert [score for _, score in found.best] == pytest.approx(np.sort(expected)[::-1][:4], abs=0.05)
+        assert sum(np.exp(score) for _, score in found.best) <= 1 + 1e-6
+    assert model.generate(QUESTIONS[0], max_tokens=2, logprobs=0).logprobs[0].best == ()
+    assert model.generate(QUESTIONS[0], max_tokens=2).logprobs == ()
+
+
+def test_an_option_that_is_none_is_as_if_left_out(model: Model) -> None:
+    none: Any = dict.fromkeys(("stop", "temperature", "system", "sampling", "logprobs", "json_schema", "mode"))
+    answer = model.generate(QUESTIONS[0], max_tokens=4, **none)
+    assert answer.tokens == model.generate(QUESTIONS[0], max_tokens=4).tokens and answer.logprobs == ()
+
+
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"max_tokens": -2},
+    {"max_tokens": "5"},
+    {"max_token": None},
+    {"temperature": -1},
+    {"temperature": "hot"},
+    {"top_k": 2.5},
+    {"top_p": 2},
+    {"seed": -5},
+    {"seed": 2**40},
+    {"logprobs": -1},
+    {"logprobs": True},
+    {"stop": ""},
+    {"stop": 5},
+    {"stop": ["a", 5]},
+    {"raw": "yes"},
+    {"system": 5},
+    {"grammar": 5},
+    {"grammar": "root ::= nonsense"},
+    {"json_schema": "{"},
+    {"json_schema": 5},
+    {"json_schema": int},
+    {"json_schema": {"type": object}},
+    {"grammar": 'root ::= "a"', "json_schema": {"type": "integer"}},
+    {"max_token": 3},
+    {"temp": 1},
+]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"model": 5}, {"model": None}, {"sampling": {"temp": 1}}, {"decode_settings": "plain"}, {"replicas": 2}],
+    ids=str,
+)
+def test_what_load_cannot_take_is_refused_in_a_sentence(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="give "):
+        lacli.load(**{"model": STDLIB_7M, **wrong})
+
+
+def test_a_token_that_does_not_exist_has_no_text_and_ends_no_program(model: Model) -> None:
+    for token in (-1, 10**7):
+        with pytest.raises(PromptError, match="there is no token"):
+            model.engine.text([token])
+
+
+def test_errors_name_the_options_of_programs(model: Model) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"temperature": -1}, "temperature is -1"),
+        ({"seed": "a"}, "seed is 'a'"),
+        ({"json_schema": 5}, "json_schema is 5"),
+        ({"json_schema": "{"}, "the JSON schema is not JSON: .*give an object, [^ ]* [^ ]*.$"),
+        ({"grammar": "root ::= ("}, "the grammar cannot be used: .* describes GBNF.$"),
+    ]
+    for options, words in wrong:
+        with pytest.raises(UsageError, match=f"^{words}"):
+            model.generate("a", **options)
+    wrong = [({"context": "a"}, "context is 'a'"), ({"mode": "fast"}, "mode cannot be 'fast'")]
+    for options, words in wrong:
+        with pytest.raises(UsageError, match=f"^{words}"):
+            lacli.load(STDLIB_7M, **options)
+    with pytest.raises(ModelLoadError, match="context 4096, or cache_type_k q8_0"), told_to_programs():
+        raise ModelLoadError("cannot make a context", "a smaller one may fit: -c 4096, or -ctk q8_0")
+
+
+def test_of_several_prompts_the_wrong_one_is_named(model: Model) -> None:
+    with pytest.raises(PromptError, match="prompt 2 of 3: the prompt is empty"):
+        model.generate(["a", "", "b"], max_tokens=1)
+    with pytest.raises(PromptError, match="prompt 1 of 2"):
+        asyncio.run(model.agenerate(["word " * 5000, "b"], max_tokens=1))
+
+
+def test_a_slip_in_a_role_is_refused_and_a_role_of_a_template_is_not(model: Model) -> None:
+    with pytest.raises(PromptError, match="did you mean user"):
+        model.chat([{"role": "usr", "content": "a"}], max_tokens=1)
+    assert model.chat([{"role": "ipython", "content": "a"}], max_tokens=1).tokens
+
+
+def test_what_a_notebook_shows_is_the_public_names_and_the_model(model: Model) -> None:
+    assert {"SamplingSettings", "Model", "load"} <= {*dir(lacli)} and "HOMES" not in dir(lacli)
+    assert re.fullmatch(r"<lacli.Model .*gguf: [\d,]+ tokens, mode auto>", repr(model))
+
+
+def test_the_rows_of_a_prompt_count_as_no_rows_of_steps(model: Model) -> None:
+    plain = model.generate(
+        "Which rows are the prompt's, and which are a step's?", mode="plain", max_tokens=5
+    ).statistics
+    assert plain.reused_tokens < plain.prompt_tokens - 1 and plain.rows == plain.steps == 5
+
+
+def test_a_class_of_pydantic_is_its_schema_and_an_answer_prints_as_its_text(model: Model) -> None:
+    class Truth(BaseModel):
+        yes: bool
+
+    answer = model.generate("Is it?", json_schema=Truth, max_tokens=40)
+    assert [*json.loads(str(answer))] == ["yes"]
+    assert re.fullmatch(r"<lacli.Answer '\{.*\}': \d+ tokens, eog>", repr(answer))
+
+
+@pytest.mark.parametrize("options", IMPOSSIBLE, ids=str)
+def test_an_option_that_cannot_be_is_refused_in_a_sentence_before_anything_is_decoded(
+    options: dict[str, Any], model: Model
+) -> None:
+    for ask in (model.stream, model.astream):
+        with pytest.raises(UsageError) as raised:
+            ask("A list?", **options)
+        assert raised.value.hint and "\n" not in str(raised.value)
+    with pytest.raises(UsageError):
+        model.generate(["A list?"], **options)
+
+
+LOAD: Any = partial(lacli.load, STDLIB_7M)
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "words"),
+    [
+        (lambda model: model.generate(""), PromptError, "the prompt is empty"),
+        (lambda model: model.generate(["a", " "]), PromptError, "the prompt is empty"),
+        (lambda model: model.tokenize(b"abc"), UsageError, "the prompt is b'abc'"),
+        (lambda model: model.stream(b"abc"), UsageError, "the prompt is b'abc'"),
+        (lambda model: model.generate("a", drawn_logprobs=True), UsageError, "drawn_logprobs says"),
+        (lambda model: model.generate("x " * 3000), PromptError, "tokens and the context 1,024"),
+        (lambda model: model.generate(5), UsageError, "the prompt is 5"),
+        (lambda model: model.generate(None), UsageError, "the prompt is None"),
+        (lambda model: model.generate([{"role": "user", "content": "x"}]), UsageError, "chat takes messages"),
+        (lambda model: model.chat([]), PromptError, "the conversation is empty"),
+        (lambda model: model.chat("A list?"), PromptError, "the conversation is 'A list\\?'"),
+        (lambda model: model.chat({"role": "user", "content": "x"}), PromptError, "the conversation is {"),
+        (lambda model: model.chat([{"role": "user"}]), PromptError, "a role and a content"),
+        (lambda model: model.stream(["A list?"]), PromptError, "a role and a content"),
+        (lambda model: model.stream([{"role": "user", "content": "x"}], raw=True), UsageError, "raw and system"),
+        (lambda model: LOAD(window=-1), UsageError, "window is -1"),
+        (lambda model: LOAD(window="5"), UsageError, "window is '5'"),
+        (lambda model: LOAD(context=1.5), UsageError, "context is 1.5"),
+        (lambda model: LOAD(n_ctx=64), UsageError, r"load has no option 'n_ctx' \(did you mean context"),
+        (lambda model: LOAD(tread=1), UsageError, r"load has no option 'tread' \(did you mean threads"),
+        (lambda model: model.generate("x", max_new_tokens=1), UsageError, "did you mean max_tokens"),
+        (lambda model: model.generate("x", max_completion_tokens=1), UsageError, "did you mean max_tokens"),
+        (lambda model: model.generate("x", stream=True), UsageError, r"model\.stream\("),
+        (lambda model: model.generate(messages=[]), UsageError, r"model\.chat\("),
+        (lambda model: asyncio.run(model.agenerate(messages=[])), UsageError, r"model\.chat\("),
+        (lambda model: model.generate("x", repetition_penalty=1), UsageError, r"SamplingSettings\(repeat_penalty="),
+        (lambda model: LOAD(temperature=1), UsageError, r"model\.generate\(prompt, temperature="),
+        (lambda model: LOAD(flash_attention="on"), UsageError, r"model_settings=lacli.ModelSettings\(flash_attention="),
+        (lambda model: Model("demo"), UsageError, r"\(lacli\.load\('demo'\)\)"),  # type: ignore[arg-type]
+        (lambda model: LOAD(parallel=0), UsageError, "parallel is 0"),
+        (lambda model: LOAD(parallel="2"), UsageError, "parallel is '2'"),
+        (lambda model: LOAD(parallel=1000), UsageError, "parallel 128 fits"),
+        (lambda model: LOAD(strict=True, parallel=2), UsageError, "strict decodes one sequence at a time"),
+        (lambda model: LOAD(replicas=ReplicaSettings(count=2)), UsageError, "several copies decode one answer"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(
+    ask: Callable[[Any], object], kind: type[LacliError], words: str, model: Model
+) -> None:
+    with pytest.raises(kind, match=words):
+        ask(model)
+
+
+def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
+    model = lacli.load(tiny, context=256, threads=1, gpu_layers=0)
+    begun, unread, late = model.stream("the thing", raw=True), model.stream("the", raw=True), model.astream("the")
+    next(pieces := iter(begun))
+    model.close()
+    model.close()
+    messages = [{"role": "user", "content": "the"}]
+    asks: list[Callable[[], object]] = [
+        lambda: [*pieces],
+        lambda: [*unread],
+        lambda: asyncio.run(late.answer()),
+        lambda: model.generate("the"),
+        lambda: model.generate(["the"]),
+        lambda: model.chat(messages),
+        lambda: model.stream("the"),
+        lambda: model.astream("the"),
+        lambda: asyncio.run(model.agenerate("the")),
+        lambda: asyncio.run(model.achat(messages)),
+    ]
+    for ask in asks:
+        with pytest.raises(LacliError, match="closed"):
+            ask()
+
+
+def test_a_model_that_is_stopped_breaks_the_reading_of_a_prompt_off(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[LlamaContext] = []
+    with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=1) as model:
+        monkeypatch.setattr(LlamaContext, "interrupt", lambda engine: told.append(engine))
+        model.stop("it ends")
+        assert told == [model.engine.context]
+
+
+def test_places_that_were_asked_for_turn_flash_attention_on_and_those_that_are_there_anyway_do_not(tiny: Path) -> None:
+    for parallel, chosen in ((None, "auto"), (3, "auto"), (4, "on")):
+        with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=parallel) as model:
+            assert model.engine.model_settings.flash_attention == chosen
+
+
+def test_a_model_closes_while_threads_read(tiny: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=2) as model:
+            streams = [model.stream("the thing", raw=True) for _ in range(4)]
+            reading = [threads.submit(list, stream) for stream in streams]
+            next(iter(model.stream("and", raw=True)))
+        for each in reading:
+            assert each.exception() is None or isinstance(each.exception(), LacliError)
+
+
+def test_a_dropped_model_gives_its_memory_back_once_its_streams_are_dropped_too(tiny: Path) -> None:
+    model = lacli.load(tiny, context=256, threads=1, gpu_layers=0)
+    weights = weakref.ref(model.engine.model)
+    thread = model._worker._thread
+    stream = model.stream("the thing", raw=True, max_tokens=5)
+    del model
+    assert len(stream.answer().tokens) == 5
+    del stream
+    thread.join()
+    gc.collect()
+    assert weights() is None
+
+
+COPIED = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n" * 3
+"""A text that is copied with a change, so that all sources of mode auto guess."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.generate(COPIED + "def add(a, c):\n    return a + c\n\n", raw=True, max_tokens=60),
+        lambda model: model.generate(QUESTIONS, max_tokens=5),
+        lambda model: next(iter(model.stream("A list?"))),
+        lambda model: model.generate("x", grammar='root ::= "a"', sampling=ENDLESS),
+    ],
+)
+@pytest.mark.parametrize("mode", ["auto", "lookahead"])
+def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles(
+    mode: Any, ask: Callable[[Model], object]
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        model = lacli.load(STDLIB_7M, mode=mode, threads=1, gpu_layers=0)
+        with suppress(SamplingError):
+            ask(model)
+        weights, thread = weakref.ref(model.engine.model), model._worker._thread
+        del model
+        thread.join(10)
+        assert weights() is None
+    finally:
+        gc.enable()
+
+
+def test_strict_answers_one_text_at_a_time(tiny: Path) -> None:
+    with lacli.load(tiny, strict=True, context=256, threads=1, gpu_layers=0) as model:
+        assert model.engine.slots == 1
+        answers = model.generate(["the thing", "and so on", "the thing"], raw=True, max_tokens=20)
+        assert answers[0].tokens == answers[2].tokens
+
+
+@pytest.mark.parametrize("write", [tiny_models.write_mamba, tiny_models.write_hybrid])
+def test_several_texts_of_a_recurrent_model_are_decoded_plainly_with_a_note(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    write(tmp_path / "model.gguf")
+    prompts = ["the thing", "and so on", "the and", "so the thing", "the thing and"]
+    with lacli.load(tmp_path / "model.gguf", context=256, threads=1, gpu_layers=0, parallel=1) as model:
+        alone = [model.generate(prompt, raw=True, max_tokens=20).tokens for prompt in prompts]
+    with lacli.load(tmp_path / "model.gguf", context=256, threads=1, gpu_layers=0) as model:
+        assert any("several texts" in note for note in model.engine.notes)
+        answers = model.generate(prompts, raw=True, max_tokens=20)
+    assert [answer.tokens for answer in answers] == alone
+    assert all(answer.statistics.steps == len(answer.tokens) for answer in answers)
+
+
+def test_a_context_of_which_no_answer_can_have_all_is_explained() -> None:
+    for context, told in ((512, False), (8192, True)):
+        with lacli.load(STDLIB_7M, threads=1, gpu_layers=0, context=context) as model:
+            assert any("the model was trained with" in note for note in model.engine.notes) == told
+
+
+def test_every_public_name_is_found() -> None:
+    assert all(getattr(lacli, name) for name in lacli.__all__)
+
+
+def test_a_text_has_the_context_of_the_command_line_where_nothing_else_was_chosen(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.llamacpp.model.LARGEST_DEFAULT_CONTEXT", 256)
+    for chosen, tokens in ((None, 256), (512, 512)):
+        with lacli.load(tiny, context=chosen, threads=1, gpu_layers=0, parallel=2) as model:
+            assert (model.context, model.engine.context.cells) == (tokens, 512)
