@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import time
 from typing import Any
+from uuid import uuid4
 
 from lacli.engine.worker import PromptProgress
 from lacli.serve.choices import Choice, Delta, merged
 from lacli.serve.protocol import CompletionRequest
-from lacli.serve.replies import REASONS, Reply, timings, token_logprob, token_probability, usage
+from lacli.serve.replies import FINGERPRINT, REASONS, timings, token_logprob, token_probability, usage
 from lacli.serve.tools import Call
 from lacli.stats import Finish
 
@@ -37,23 +39,25 @@ class Setting:
     watched: bool = False
 
 
-def _counts(choices: Sequence[Choice]) -> dict[str, Any]:
-    """The tokens of all answers of a request, and what the first one took."""
-    return {"usage": usage(choices), "timings": timings(choices[0].statistics)}
-
-
 class Form:
-    """The shape of an endpoint's answers."""
+    """The shape of an endpoint's answers: whole, and as events."""
 
     kind = ""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting, self._reply = setting, Reply(self.kind, setting.model)
+        self._setting = setting
+        self._head = {
+            "id": f"{'chatcmpl' if self.kind.startswith('chat') else 'cmpl'}-{uuid4().hex}",
+            "created": int(time()),
+            "model": setting.model,
+            "system_fingerprint": FINGERPRINT,
+        }
 
     def whole(self, deltas: Mapping[Choice, Sequence[Delta]]) -> Any:
         """The body of answers that have ended."""
-        choices = [self._choice(choice, parts) for choice, parts in deltas.items()]
-        return self._reply.body(choices, **_counts([*deltas]), **self._told([*deltas][0]))
+        found = [self._choice(choice, parts) for choice, parts in deltas.items()]
+        choices = [*deltas]
+        return self._body(self.kind, found, **_counts(choices), **self._told(choices[0]))
 
     async def events(self, choices: Sequence[Choice], *, counted: bool) -> AsyncGenerator[dict[str, Any]]:
         """The events of answers as they come; `counted`: the last one counts their tokens."""
@@ -62,24 +66,31 @@ class Form:
             for event in self._first(choice):
                 yield self._event(event)
         async for choice, delta in merged(choices, progress=setting.progress):
-            more: dict[str, Any] = {}
             if delta is None:
-                run = choice.statistics
-                yield self._event(self._last(choice), timings=timings(run), **self._told(choice))
+                yield self._event(self._last(choice), timings=timings(choice.statistics), **self._told(choice))
                 continue
-            if setting.per_token:
-                more["timings"] = timings(delta.progress.statistics if delta.progress else choice.statistics)
+            run = delta.progress.statistics if delta.progress else choice.statistics
+            more = {"timings": timings(run)} if setting.per_token else {}
             if delta.progress:
-                yield self._event(self._blank(choice), prompt_progress=progress(delta.progress), **more)
+                blank = self._next(choice, Delta("", "", (), ()))
+                yield self._event(blank, prompt_progress=progress(delta.progress), **more)
             elif setting.watched:
                 yield self._event(self._next(choice, delta), lacli=step_record(delta), **more)
             elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
                 yield self._event(self._next(choice, delta), **more)
         if counted:
-            yield self._reply.body([], chunk=True, **_counts(choices))
+            yield self._body(self._chunk, [], **_counts(choices))
+
+    @property
+    def _chunk(self) -> str:
+        """The name of an event."""
+        return self.kind + ".chunk" * self.kind.startswith("chat")
+
+    def _body(self, kind: str, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {**self._head, "object": kind, "choices": [*choices], **more}
 
     def _event(self, choice: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self._reply.body([choice], chunk=True, **more)
+        return self._body(self._chunk, [choice], **more)
 
     def _told(self, choice: Choice) -> dict[str, Any]:
         if not self._setting.verbose:
@@ -87,23 +98,23 @@ class Form:
         return {"__verbose": native_body(choice, self._setting) | {"content": choice.answer.text}}
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
+        """An answer that has ended."""
         raise NotImplementedError
 
     def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
+        """What begins a stream."""
         return ()
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        """What a step added."""
         raise NotImplementedError
 
-    def _blank(self, choice: Choice) -> dict[str, Any]:
-        """An event without a text."""
-        return self._next(choice, Delta("", "", (), ()))
-
     def _last(self, choice: Choice) -> dict[str, Any]:
+        """What ends a stream."""
         raise NotImplementedError
 
     def _logprobs(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any] | None:
-        """The log probabilities of an answer's deltas; None where they were not asked for."""
+        """The log probabilities of an answer's deltas; None if they were not asked for."""
         found = [token_logprob(each, self._setting.piece) for delta in deltas for each in delta.logprobs]
         return {"content": found} if choice.has_logprobs else None
 
@@ -119,13 +130,7 @@ class ChatForm(Form):
             message |= {"content": message["content"] or None, "tool_calls": [*map(_called, choice.calls)]}
         if reasoning := "".join(delta.reasoning for delta in deltas):
             message["reasoning_content"] = reasoning
-        reason = _chat_reason(choice)
-        return {
-            "index": choice.index,
-            "message": message,
-            "finish_reason": reason,
-            "logprobs": self._logprobs(choice, deltas),
-        }
+        return {**_ended(choice), "message": message, "logprobs": self._logprobs(choice, deltas)}
 
     def _first(self, choice: Choice) -> Sequence[dict[str, Any]]:
         return [{"index": choice.index, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]
@@ -133,24 +138,22 @@ class ChatForm(Form):
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         calls = [{"index": number, **_called(call)} for number, call in delta.calls]
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
-        event = {
-            "index": choice.index,
-            "delta": {name: part for name, part in parts.items() if part},
-            "finish_reason": None,
-        }
-        return {**event, "logprobs": self._logprobs(choice, [delta])} if delta.logprobs else event
+        told = {name: part for name, part in parts.items() if part}
+        logprobs = {"logprobs": self._logprobs(choice, [delta])} if delta.logprobs else {}
+        return {"index": choice.index, "delta": told, "finish_reason": None, **logprobs}
 
     def _last(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.index, "delta": {}, "finish_reason": _chat_reason(choice)}
+        return {**_ended(choice), "delta": {}}
 
 
 def _called(call: Call) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _chat_reason(choice: Choice) -> str:
+def _ended(choice: Choice) -> dict[str, Any]:
+    """Which answer ended, and why."""
     reason = REASONS[choice.finish]
-    return "tool_calls" if choice.has_called and reason == "stop" else reason
+    return {"index": choice.index, "finish_reason": "tool_calls" if choice.has_called and reason == "stop" else reason}
 
 
 class TextForm(Form):
@@ -160,15 +163,13 @@ class TextForm(Form):
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         text = "".join(delta.text for delta in deltas)
-        reason, logprobs = REASONS[choice.finish], self._logprobs(choice, deltas)
-        return {"index": choice.index, "text": text, "finish_reason": reason, "logprobs": logprobs}
+        return {**_ended(choice), "text": text, "logprobs": self._logprobs(choice, deltas)}
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        logprobs = self._logprobs(choice, [delta])
-        return {"index": choice.index, "text": delta.text, "finish_reason": None, "logprobs": logprobs}
+        return self._choice(choice, [delta]) | {"finish_reason": None}
 
     def _last(self, choice: Choice) -> dict[str, Any]:
-        return {"index": choice.index, "text": "", "finish_reason": REASONS[choice.finish], "logprobs": None}
+        return {**_ended(choice), "text": "", "logprobs": None}
 
 
 class PlainForm(Form):
@@ -192,15 +193,13 @@ class PlainForm(Form):
 
     def _choice(self, choice: Choice, deltas: Sequence[Delta]) -> dict[str, Any]:
         content = "".join(delta.text for delta in deltas)
-        body = self._last(choice) | {"content": content, "has_new_line": "\n" in content}
+        body = self._last(choice) | {"content": content, "has_new_line": "\n" in content, **self._probabilities(deltas)}
         if self._asked.return_tokens:
             body["tokens"] = [token for delta in deltas for token in delta.tokens]
-        if found := self._probabilities(deltas):
-            body["completion_probabilities"] = found
         return body
 
     def _next(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        event = {
+        return {
             "index": choice.index,
             "content": delta.text,
             "tokens": [*delta.tokens],
@@ -208,10 +207,8 @@ class PlainForm(Form):
             "id_slot": -1,
             "tokens_predicted": choice.statistics.tokens,
             "tokens_evaluated": len(choice.prompt),
+            **self._probabilities([delta]),
         }
-        if found := self._probabilities([delta]):
-            event["completion_probabilities"] = found
-        return event
 
     def _last(self, choice: Choice) -> dict[str, Any]:
         return native_body(choice, self._setting)
@@ -227,9 +224,15 @@ class PlainForm(Form):
                 found[name] = value
         return found or body
 
-    def _probabilities(self, deltas: Sequence[Delta]) -> list[dict[str, Any]]:
+    def _probabilities(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         entry = token_probability if self._asked.post_sampling_probs else token_logprob
-        return [entry(each, self._setting.piece) for delta in deltas for each in delta.logprobs]
+        found = [entry(each, self._setting.piece) for delta in deltas for each in delta.logprobs]
+        return {"completion_probabilities": found} if found else {}
+
+
+def _counts(choices: Sequence[Choice]) -> dict[str, Any]:
+    """The tokens of all answers of a request, and what the first one took."""
+    return {"usage": usage(choices), "timings": timings(choices[0].statistics)}
 
 
 def native_body(choice: Choice, setting: Setting) -> dict[str, Any]:

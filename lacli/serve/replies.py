@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from math import exp
-from time import time
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from lacli import __version__
 from lacli.stats import Finish, RunStatistics
@@ -21,31 +19,6 @@ FINGERPRINT = f"b-lacli-{__version__}"
 
 REASONS: dict[Finish, str] = {"eog": "stop", "stop": "stop", "length": "length", "interrupt": "stop"}
 """OpenAI's words for what ended an answer."""
-
-
-class Reply:
-    """What all bodies and events of one answer have in common.
-
-    `kind`: the object's name, such as chat.completion. `model`: the name that the server goes by.
-    """
-
-    def __init__(self, kind: str, model: str) -> None:
-        prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
-        self._id, self._kind, self._model = f"{prefix}-{uuid4().hex}", kind, model
-        self._created = int(time())
-
-    def body(self, choices: Sequence[dict[str, Any]], *, chunk: bool = False, **more: Any) -> dict[str, Any]:
-        """A whole answer, or with `chunk` an event of one; `more`: usage, timings and others."""
-        kind = self._kind + (".chunk" if chunk and self._kind.startswith("chat") else "")
-        return {
-            "id": self._id,
-            "object": kind,
-            "created": self._created,
-            "model": self._model,
-            "system_fingerprint": FINGERPRINT,
-            "choices": [*choices],
-            **more,
-        }
 
 
 def usage(choices: Sequence[Choice]) -> dict[str, Any]:
