@@ -146,7 +146,7 @@ class Server:
         )
 
     def _limit(self, asked: AnswerRequest) -> int:
-        return self._settings.max_tokens if asked.limit is None else asked.limit
+        return self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
         """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""

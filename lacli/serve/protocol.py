@@ -10,7 +10,7 @@ from json import loads
 from re import fullmatch
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from lacli.serve.sampled import Sampled
 from lacli.text.checked import WithoutNull
@@ -35,17 +35,15 @@ MOST_TOOLS = 128
 REFUSED = {
     *("functions", "function_call", "suffix", "audio", "web_search_options", "echo", "format", "samplers", "lora"),
     *("guided_json", "guided_choice", "guided_regex", "guided_grammar", "structured_outputs", "regex", "ebnf"),
-    *("min_tokens", "min_new_tokens", "bad_words", "allowed_token_ids", "stop_token_ids", "stop_regex"),
-    *("include_stop_str_in_output", "prompt_logprobs", "return_token_ids", "truncate_prompt_tokens", "top_a"),
-    *("use_beam_search", "chat_template", "thinking_token_budget", "thinking_budget_tokens", "safe_prompt"),
-    *("t_max_predict_ms", "dry_sequence_breakers"),
+    *("min_tokens", "bad_words", "allowed_token_ids", "stop_token_ids", "use_beam_search", "chat_template"),
+    *("thinking_budget_tokens", "t_max_predict_ms", "dry_sequence_breakers"),
 }
-"""Fields of OpenAI's, llama.cpp's, vLLM's and others that would change the answer and are not offered."""
+"""Fields of OpenAI's, llama.cpp's and vLLM's that would change the answer and are not offered."""
 
 TAKEN = {
     *("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "reasoning_effort"),
     *("verbosity", "reasoning_format", "modalities", "prediction", "min_keep", "parse_tool_calls", "cache_prompt"),
-    *("id_slot", "n_keep", "generation_prompt", "best_of", "n_discard", "return_progress", "timings_per_token"),
+    *("id_slot", "n_keep", "generation_prompt", "best_of", "n_discard", "max_tokens", "n_predict"),
 }
 """Fields of OpenAI's and llama.cpp's that change nothing here."""
 
@@ -83,9 +81,9 @@ class AnswerRequest(Sampled):
     stream_options: StreamOptions | None = None
     n: int = Field(1, ge=1, le=MOST_CHOICES)
     stop: list[Annotated[str, Field(min_length=1)]] = Field(default=[], max_length=MOST_STOPS)
-    max_tokens: int | None = Field(None, ge=-1)
-    max_completion_tokens: int | None = Field(None, ge=-1)
-    n_predict: int | None = Field(None, ge=-1)
+    max_tokens: int | None = Field(
+        None, ge=-1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens", "n_predict")
+    )
     timings_per_token: bool = False
     return_progress: bool = False
     verbose: bool = False
@@ -108,12 +106,6 @@ class AnswerRequest(Sampled):
     @classmethod
     def _as_list(cls, stop: object) -> object:
         return [stop] if isinstance(stop, str) else stop
-
-    @property
-    def limit(self) -> int | None:
-        """Tokens of the answer at most, -1 for no limit, None where nothing is said."""
-        given = (self.max_completion_tokens, self.max_tokens, self.n_predict)
-        return next((each for each in given if each is not None), None)
 
 
 class Part(BaseModel):
