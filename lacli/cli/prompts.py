@@ -6,9 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
-from threading import Thread
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any
 
@@ -158,9 +156,7 @@ class PromptList:
     def __init__(self, model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers) -> None:
         """`left`: the indices of the rows that are to be answered."""
         self._model, self._rows, self._left, self._lines = model, rows, left, lines
-        self._coming = iter(left)
         self._running: dict[int, RunStatistics] = {}
-        self._arrivals: SimpleQueue[Row | BaseException] = SimpleQueue()
         self._done = self._tokens = 0
         self._begin = perf_counter()
 
@@ -169,24 +165,32 @@ class PromptList:
 
         Raises Interrupted after Ctrl-C, and what ended the model or the output; what is answered by then is written.
         """
-        # One more than there are slots: its prompt is cut into tokens before a slot is free.
-        workers = [Thread(target=self._work, daemon=True) for _ in range(self._model.engine.slots + 1)]
-        with second_ctrl_c_ends(TWICE_S), ctrl_c_calls(lambda: self._arrivals.put(KeyboardInterrupt())):
+        # One thread more than there are slots: its prompt is cut into tokens before a slot is free.
+        pool = ThreadPoolExecutor(self._model.engine.slots + 1)
+        waiting = {pool.submit(self._line, index) for index in self._left}
+        pressed: list[bool] = []
+        # Ctrl-C is heard between two lines.
+        with second_ctrl_c_ends(TWICE_S), ctrl_c_calls(lambda: pressed.append(True)):
             try:
                 with screen.waiting(shown=shown) as say:
-                    for worker in workers:
-                        worker.start()
-                    for _ in self._left:
-                        self._take(self._next(say))
-            except KeyboardInterrupt:
+                    while waiting:
+                        if pressed:
+                            raise KeyboardInterrupt
+                        done, waiting = wait(waiting, REFRESH_S, FIRST_COMPLETED)
+                        for each in done:
+                            self._take(each.result())
+                        self._tell(say)
+            except BaseException as error:
                 self._model.close()
-                for worker in workers:
-                    worker.join()
-                while not self._arrivals.empty():
-                    if isinstance(row := self._arrivals.get(), dict):
-                        self._take(row)
+                pool.shutdown(cancel_futures=True)
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+                for each in waiting:
+                    if not each.cancelled() and not each.exception():
+                        self._take(each.result())
                 what = f"stopped: {len(self._lines.answered):,} of {counted(len(self._rows), 'answer')} written"
                 raise Interrupted(what, "the same command with -o goes on") from None
+        pool.shutdown()
 
     @property
     def words(self) -> str:
@@ -198,19 +202,14 @@ class PromptList:
         answers = f"{counted(self._done, 'answer')}, {slots}"
         return f"{answers}: {counted(self._tokens, 'token')} in {seconds:,.2f} s, {rate}"
 
-    def _work(self) -> None:
-        """Answer one row after another, in a thread beside others."""
-        for index in self._coming:
-            asked = self._rows[index]
-            line: Row = {"index": index, **asked.repeated, "model": self._model.engine.model.path.name}
-            try:
-                self._arrivals.put({**line, **self._answered(index, asked)})
-            except ROW_ERRORS as error:
-                self._arrivals.put({**line, "error": _in_flags(error)})
-            except Exception as error:
-                # The main thread raises it.
-                self._arrivals.put(error)
-                return
+    def _line(self, index: int) -> Row:
+        """The line of a row's answer, or of the error about it."""
+        asked = self._rows[index]
+        line: Row = {"index": index, **asked.repeated, "model": self._model.engine.model.path.name}
+        try:
+            return {**line, **self._answered(index, asked)}
+        except ROW_ERRORS as error:
+            return {**line, "error": _in_flags(error)}
 
     def _answered(self, index: int, row: PromptRow) -> Row:
         """The answer to a prompt, or to each of its turns behind those before it.
@@ -257,18 +256,11 @@ class PromptList:
         finally:
             del self._running[index]
 
-    def _next(self, say: Say) -> Row:
-        """Wait for what becomes of a row. Raises KeyboardInterrupt at Ctrl-C, and what ended the model."""
-        while True:
-            tokens = self._tokens + sum(run.tokens for run in [*self._running.values()])
-            count = f"{len(self._rows) - len(self._left) + self._done:,}/{len(self._rows):,}"
-            rate = tokens / (perf_counter() - self._begin)
-            say(f"{count} answers, {rate:,.1f} tokens/s together")
-            with suppress(Empty):
-                arrival = self._arrivals.get(timeout=REFRESH_S)
-                if isinstance(arrival, BaseException):
-                    raise arrival
-                return arrival
+    def _tell(self, say: Say) -> None:
+        """Show how far it is."""
+        tokens = self._tokens + sum(run.tokens for run in [*self._running.values()])
+        count = f"{len(self._rows) - len(self._left) + self._done:,}/{len(self._rows):,}"
+        say(f"{count} answers, {tokens / (perf_counter() - self._begin):,.1f} tokens/s together")
 
     def _take(self, row: Row) -> None:
         self._lines.add(row)
