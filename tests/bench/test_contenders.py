@@ -6,28 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from lacli.bench.contenders import Contexts, with_plain
-from lacli.bench.rounds import Exchange
-from lacli.bench.sweep import Axes, Point, points
-from lacli.bench.tasks import Task
+from lacli.bench.contenders import Contexts
+from lacli.bench.sweep import Axes, points
 from lacli.engine.load import ModelEngine
-from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from tests.loading import load
 
 LOADING = ModelSettings(context=512, threads=1, threads_batch=1, gpu_layers=0, flash_attention="off")
-QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[ModelEngine]:
     with load(model_settings=LOADING, decode_settings=DecodeSettings(mode="plain")) as session:
         yield session
-
-
-def exchange(session: ModelEngine) -> Exchange:
-    return Exchange(Task((QUESTION,), max_tokens=24), 0, tuple(session.prompt(QUESTION)), 24)
 
 
 def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_and_auto_have_their_own(
@@ -45,15 +37,3 @@ def test_a_sweep_shares_one_context_for_trees_one_for_chains_and_plain_and_auto_
         widest = max(point.settings.sequences for point in chosen if point.settings.mode == "lookahead")
         assert contexts.context(ahead).sequences == widest
         assert contexts.context(auto).sequences == auto.settings.sequences
-
-
-def test_counts_of_a_benchmark_are_llama_decode_calls(session: ModelEngine) -> None:
-    chosen = with_plain([Point(DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4))])
-    with Contexts(session, chosen) as contexts:
-        for point in chosen:
-            engine = contexts.context(point)
-            assert isinstance(engine, LlamaContext)
-            before = engine.calls
-            trial = contexts.contender(point).answer(exchange(session))
-            prefills = 1
-            assert len(trial.steps) == engine.calls - before - prefills

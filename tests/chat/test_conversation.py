@@ -22,7 +22,6 @@ from lacli.engine.weights import ReplicaPlan
 from lacli.errors import (
     ModelLoadError,
     PromptError,
-    UsageError,
 )
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.decoding import DecodingContext
@@ -30,8 +29,6 @@ from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
-from lacli.text.reasoning import answer_of
-from lacli.text.template import stand_in
 from lacli.verify import SampleAndMatch
 from tests.fakes.decoding import Decoding
 from tests.fakes.fake_chat import talked
@@ -61,13 +58,6 @@ def contents(conversation: Conversation) -> list[str]:
     return [message.content for message in conversation.messages]
 
 
-def test_the_system_prompt_comes_first_and_only_where_there_is_one() -> None:
-    conversation = talked([("a", "b")])
-    assert [each["role"] for each in conversation.as_messages()] == ["user", "assistant"]
-    conversation.system = "be brief"
-    assert conversation.as_messages()[0] == {"role": "system", "content": "be brief"}
-
-
 def test_the_last_question_and_its_answer_can_be_taken_back() -> None:
     conversation = talked([("a", "b"), ("c", "d")])
     assert conversation.take_back_answer() and not conversation.take_back_answer()
@@ -86,23 +76,6 @@ def test_prompts_leave_the_oldest_exchanges_out_and_never_the_last_question() ->
     assert contents(conversation) == ["a", "b", "c", "d", "e"], "all turns stay"
     conversation.undo()
     assert [each["content"] for each in conversation.as_messages()] == ["s", "c", "d"]
-
-
-def test_a_question_without_an_answer_makes_room_for_the_next_one() -> None:
-    conversation = talked([("a", "b")], system="s")
-    for text in ("lost", "c"):
-        conversation.ask(text)
-        assert (conversation.questions, contents(conversation)[1]) == (2, "b")
-    assert contents(conversation) == ["a", "b", "c"]
-    conversation.clear()
-    assert conversation.as_messages() == [{"role": "system", "content": "s"}]
-
-
-def test_an_answer_needs_a_question_and_messages_need_turns() -> None:
-    with pytest.raises(AssertionError):
-        Conversation().answer("b")
-    with pytest.raises(AssertionError):
-        Conversation("", [Message("assistant", "b")])
 
 
 @given(st.lists(st.sampled_from(["ask", "answer", "undo", "again", "drop", "clear"]), max_size=30))
@@ -159,11 +132,6 @@ def test_an_answer_keeps_its_tokens(session: ModelEngine) -> None:
     second = prompts.prompt(after(ANSWER))
     assert second.tokens[: len(first.tokens) + len(tokens)] == [*first.tokens, *tokens]
     assert session.text(second.tokens, special=True) == session.prompts.render(after(ANSWER))
-
-
-def test_without_an_answer_of_ours_the_tokenizer_decides(session: ModelEngine) -> None:
-    prompts = PromptTokens(session)
-    assert prompts.prompt(after(ANSWER)).tokens == session.prompts.conversation(after(ANSWER))
 
 
 def test_a_conversation_that_was_changed_is_read_anew(session: ModelEngine) -> None:
@@ -278,25 +246,6 @@ def test_what_is_said_after_an_edit_keeps_the_tokens_of_the_answers() -> None:
         assert sum(text[at : at + len(tokens)] == tokens for at in range(len(text))) == 3
 
 
-def test_tokens_that_are_special_here_are_no_answers_of_this_model(chat: Chat) -> None:
-    start = chat.engine.model.tokenize("<|im_start|>", add_special=False)
-    saved = [Message("user", QUESTION), Message("assistant", "", tuple(start))]
-    chat.resume(Conversation("", saved))
-    said(chat.ask(NEXT))
-    rendered = chat.engine.prompts.render(chat.conversation.as_messages()[:-1])
-    assert chat.engine.text(last_tokens(chat.engine), special=True).startswith(rendered)
-
-
-def test_an_edit_under_a_template_that_fails_is_an_edit_all_the_same(chat: Chat) -> None:
-    said(chat.ask(QUESTION))
-    own = chat.engine.prompts.template
-    assert own
-    failing = "{{ raise_exception('not today') }}"
-    chat.engine.prompts.use(replace(own, source=failing, formatter=chat.engine.model.compile_template(failing)))
-    assert chat.undo() == QUESTION and not chat.conversation.messages
-    chat.clear()
-
-
 def test_an_answer_that_ends_at_once_is_an_empty_one_and_said_to_be(chat: Chat) -> None:
     first = said(chat.ask(QUESTION))
     chat.clear()
@@ -312,14 +261,6 @@ def test_an_answer_that_ends_at_once_is_an_empty_one_and_said_to_be(chat: Chat) 
     adjust(chat, max_tokens=12)
     assert said(chat.ask("Explain os.path.join."))
     assert chat.notes[0] == f'"{NEXT}" had no answer and is left out' and chat.conversation.questions == 2
-
-
-def test_a_mode_that_a_model_cannot_run_is_said_each_time(tmp_path: Path) -> None:
-    write_mamba(tmp_path / "model.gguf")
-    with open_engine(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
-        chat = chat_on(session)
-        assert "recurrent" in chat.change(ChatSettings(SMALL, max_tokens=12))
-        assert chat.change(replace(chat.settings, max_tokens=8)) == ""
 
 
 def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> None:
@@ -347,13 +288,6 @@ def test_stopping_keeps_what_came(chat: Chat) -> None:
     assert chat.turns[1].statistics.reused_tokens >= chat.turns[0].statistics.prompt_tokens
 
 
-def test_stopping_before_anything_came_leaves_the_question_open(chat: Chat) -> None:
-    chat.ask(QUESTION).close()
-    assert [message.role for message in chat.conversation.messages] == ["user"]
-    assert said(chat.again())
-    assert [message.role for message in chat.conversation.messages] == ["user", "assistant"]
-
-
 def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) -> None:
     said(chat.ask(QUESTION))
     more = replace(SMALL, window=12, guesses=9)
@@ -365,27 +299,6 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
     with opened(more) as session:
         generation = session.generate(session.prompts.conversation(messages), 12)
         assert "".join(piece.text for piece in generation) == answer
-
-
-def test_what_fits_into_the_context_keeps_it(chat: Chat) -> None:
-    said(chat.ask(QUESTION))
-    used = chat.used
-    for decode_settings in (DecodeSettings(mode="lookup"), replace(SMALL, window=2), PLAIN):
-        assert chat.change(ChatSettings(decode_settings, max_tokens=12)) == ""
-        assert chat.used == used and chat.settings.decode_settings == decode_settings
-    said(chat.ask(NEXT))
-    assert chat.turns[1].statistics.reused_tokens == used - 1
-
-
-def test_settings_that_cannot_be_change_nothing(chat: Chat) -> None:
-    said(chat.ask(QUESTION))
-    before = (chat.settings, chat.engine.sampler)
-    with pytest.raises(UsageError, match="grammar"):
-        chat.change(ChatSettings(SMALL, SamplingSettings(grammar="root ::= (")))
-    with pytest.raises(UsageError, match="rows"):
-        chat.change(ChatSettings(replace(SMALL, window=200, ngram=20)))
-    assert (chat.settings, chat.engine.sampler) == before
-    assert said(chat.ask(NEXT))
 
 
 def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,14 +316,6 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch:
         chat.change(ChatSettings(replace(SMALL, window=30)))
     assert chat.settings.decode_settings == SMALL
     assert said(chat.ask(NEXT))
-
-
-def test_a_model_without_a_template_talks_in_chatml() -> None:
-    with opened() as session:
-        session.prompts.use(stand_in(session.model))
-        chat = chat_on(session)
-        said(chat.ask(QUESTION))
-        assert "<|im_start|>user" in session.text(last_tokens(session), special=True)
 
 
 BEGINS_THOUGHT = "{% if add_generation_prompt %}<think>\n{% endif %}"
@@ -433,17 +338,6 @@ def test_a_thought_that_the_prompt_opened_stays_decoded_where_the_template_keeps
         watched = Watched(session)
         said(chat.ask("And then?"))
         assert watched.prompt[: len(kept)] == kept
-
-
-def test_a_thought_that_the_prompt_opened_and_ctrl_c_cut_off_leaves_the_history() -> None:
-    with opened() as session:
-        use_also(session, BEGINS_THOUGHT + "{# split('</think>') #}")
-        chat = chat_on(session)
-        with closing(chat.ask(QUESTION)) as pieces:
-            first = next(pieces)
-        assert first.reasoning
-        content = chat.conversation.messages[-1].content
-        assert content == f"<think>\n{chat.turns[-1].text}\n</think>\n\n" and answer_of(content) == ""
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ from lacli.auto.measure import measure
 from lacli.auto.model_cost import known_cost
 from lacli.auto.step_cost import Cost
 from lacli.llamacpp.context import MAX_ROLLBACK
-from lacli.llamacpp.probe import IN_TRIAL
 from lacli.text.records import NAME, Records
-from tests.fakes.tiny_models import write_lfm2, write_llama, write_mamba
-from tests.program import Done, call, exit_code, start
+from tests.fakes.tiny_models import write_lfm2
+from tests.program import Done, call
 
 FEW = ("--rows", "1,2,4", "--contexts", "16,64", "--seconds", "0.2")
 
@@ -71,14 +70,6 @@ def test_what_was_measured_is_shown_and_shown_again_until_it_is_measured_afresh(
     assert measured(cache, *FEW)["description"] == "llama 7.3M Q8_0" and len(kept(cache)) == 1
 
 
-def test_other_flags_and_other_models_are_measured_on_their_own(cache: dict[str, str], tmp_path: Path) -> None:
-    tiny = tmp_path / "tiny.gguf"
-    write_llama(tiny)
-    for number, arguments in enumerate(((), ("-ctk", "q8_0"), (str(tiny),)), start=1):
-        assert measured(cache, *FEW, *arguments)["cached"] is False
-        assert len(kept(cache)) == number
-
-
 @pytest.mark.parametrize("command", [("run", "-p", "Say yes."), ("chat", "-p", "Say yes.")])
 def test_a_session_begins_with_what_was_measured(
     cache: dict[str, str], command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -112,14 +103,6 @@ def test_a_hybrid_models_chains_are_measured_as_far_as_they_go_back(cache: dict[
     ((far, rows),) = sizes_of(measured(cache, str(path), "--rows", "1,3,64", "--contexts", "9999", "--seconds", "0.2"))
     assert rows == [1, 3, 1 + MAX_ROLLBACK] and 64 < far < 512
     assert sizes_of(measured(cache, str(path), *FEW, "-b", "3")) == [(16, [1, 2]), (64, [1, 2])]
-
-
-def test_a_recurrent_model_has_nothing_to_choose(cache: dict[str, str], tmp_path: Path) -> None:
-    path = tmp_path / "tiny-mamba.gguf"
-    write_mamba(path)
-    said = " ".join(done(cache, str(path), *FEW).out.split())
-    # It goes back along no chain either.
-    assert "There is nothing to choose: a recurrent model" in said and "chain" not in said
 
 
 @pytest.mark.parametrize(
@@ -173,20 +156,6 @@ def test_what_makes_no_sense_is_refused_in_a_line(
     finished = call("cost", *arguments, env=cache)
     assert (finished.code, finished.out, len(finished.err.splitlines())) == (1 + ("--" in words), "", 1)
     assert words in finished.err
-
-
-def test_ctrl_c_before_anything_was_measured_is_one_line(cache: dict[str, str]) -> None:
-    # A trial of the build is another test's.
-    with start("cost", "--seconds", "60", env={**cache, IN_TRIAL: ""}) as process:
-        assert process.stderr
-        for line in process.stderr:
-            if b"timing" in line:
-                break
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert exit_code(process.returncode) == 130
-    assert out == b"" and err.decode().strip() == "lacli: stopped before anything was measured"
-    assert not kept(cache)
 
 
 def test_ctrl_c_later_shows_what_was_measured_and_keeps_nothing(

@@ -111,12 +111,6 @@ def test_a_reader_that_goes_away_ends_a_command_as_the_signal_of_its_pipe_would(
         assert (process.stderr.read(), process.wait()) == (b"", 141)
 
 
-def test_a_home_that_cannot_be_written_is_one_line() -> None:
-    done = run("--install-completion", env={"HOME": "/dev/null/home"}, program=IN_BASH)
-    assert (done.code, done.out) == (1, "") and done.err.startswith("lacli: /dev/null")
-    assert done.err.count("\n") == 1 and "Not a directory" in done.err
-
-
 def test_what_the_system_refuses_is_one_line_and_a_traceback_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -127,24 +121,10 @@ def test_what_the_system_refuses_is_one_line_and_a_traceback_only_if_asked(monke
         call("list", env={"LACLI_DEBUG": "1"})
 
 
-def test_any_other_error_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.cli.main.main", lambda: [][0])
-    monkeypatch.setattr("os._exit", pytest.fail)
-    with pytest.raises(IndexError):
-        __main__.main()
-
-
 def test_nothing_is_loaded_before_ctrl_c_is_heard() -> None:
     """What is, takes time in which Ctrl-C is a traceback; the time that Python itself takes is not ours."""
     text = "import os, sys; before = {*sys.modules}; import lacli.__main__; print(*sorted({*sys.modules} - before))"
     assert run("-S", "-c", text, program=(sys.executable,)).out.split() == ["__future__", "lacli", "lacli.__main__"]
-
-
-def test_python_has_its_own_ctrl_c_again_when_the_program_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[object] = []
-    monkeypatch.setattr("lacli.cli.main.main", lambda: found.append(signal.getsignal(signal.SIGINT)))
-    __main__.main()
-    assert found == [signal.default_int_handler]
 
 
 def test_a_background_jobs_ctrl_c_stays_ignored(tmp_path: Path) -> None:

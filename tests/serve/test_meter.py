@@ -32,14 +32,6 @@ def test_slots_show_answers_that_have_waited_for_one_and_none_that_waits_or_has_
     assert [each["is_processing"] for each in meter.slots(2, 100)] == [False, False]
 
 
-def test_counters_are_whole_numbers_however_large() -> None:
-    meter = Meter()
-    with meter.counting(stream(RunStatistics(prompt_tokens=12_345_678, tokens=1)), []):
-        pass
-    text = meter.text(0, 0)
-    assert "\nllamacpp:prompt_tokens_total 12345678\n" in text and "\nllamacpp:n_tokens_max 12345679\n" in text
-
-
 def test_of_a_prompt_that_was_left_what_was_decoded_counts_with_its_seconds() -> None:
     """The chunk that is decoded when the client leaves is decoded to its end."""
     meter = Meter()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -14,7 +13,6 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 import lacli
-from lacli.engine.prompts import PromptWriter
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
@@ -191,26 +189,11 @@ def test_a_result_that_a_template_leaves_out_is_refused() -> None:
         compiled(source).render(messages)
 
 
-def test_results_of_several_calls_stay_apart() -> None:
-    refused = "{% if messages | length > 3 %}{{ raise_exception('no') }}{% endif %}"
-    results = [{"role": "tool", "content": text, "tool_call_id": text} for text in ("one", "two")]
-    messages = written([*HISTORY[:2], *results])
-    assert compiled(bundled("qwen")).render(messages).count("<tool_response>") == 2
-    # Neighbours of one role become one message where a template refuses the conversation as it is: not these.
-    with pytest.raises(PromptError):
-        compiled(refused + bundled("qwen")).render(messages)
-
-
 @pytest.mark.parametrize("text", WRITTEN_CALLS.values(), ids=WRITTEN_CALLS)
 def test_a_call_is_found_in_every_form_wherever_the_text_is_cut(text: str) -> None:
     for before in ("", "\n ", "Let me see <b> [x] `y` {z}.\n\n", "```python\nx = [1]\n```\n"):
         for parts in cuts(f"{before}{text}\n"):
             assert split(HERMES, parts) == (before.strip(), [("weather", ARGUMENTS)])
-
-
-@pytest.mark.parametrize("text", [text for text in WRITTEN_CALLS.values() if not text.startswith("{")])
-def test_a_call_with_a_tag_or_a_fence_may_stand_inside_a_line(text: str) -> None:
-    assert split(HERMES, [*f"So: {text}"]) == ("So:", [("weather", ARGUMENTS)])
 
 
 def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
@@ -232,22 +215,6 @@ def test_a_forced_call_that_is_cut_has_its_arguments_as_far_as_they_go(form: Cal
         splitter = CallSplitter(rules(form, forced=True))
         assert splitter.feed(begin + whole[:length]) + splitter.finish() == ""
         assert [(call.name, call.arguments) for call in splitter.calls] == [("weather", whole[:length])]
-
-
-@pytest.mark.parametrize("form", [HERMES, MISTRAL, MISTRAL_ARGS])
-def test_a_call_that_is_cut_beside_a_schema_is_one_too(form: CallFormat) -> None:
-    before = form.begin + "[" * form.listed + form.before % "weather"
-    for text, calls in ((f'{before}{{"city": "Bo', 1), (before[:-3], 0), ('{"ok": tr', 0)):
-        splitter = CallSplitter(CallRules(form, FUNCTIONS, True, False, '{"type": "object"}'))
-        content = splitter.feed(text) + splitter.finish()
-        assert (content, len(splitter.calls)) == ("" if text.startswith(form.begin) else text, calls)
-
-
-def test_of_two_forced_calls_in_a_list_the_second_may_be_cut() -> None:
-    splitter = CallSplitter(rules(MISTRAL, forced=True))
-    calls = f'[{MISTRAL.before % "clock"}{{}}}}, {MISTRAL.before % "weather"}{{"ci'
-    assert splitter.feed(f"[TOOL_CALLS]{calls}") + splitter.finish() == ""
-    assert [(call.name, call.arguments) for call in splitter.calls] == [("clock", "{}"), ("weather", '{"ci')]
 
 
 @pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
@@ -319,22 +286,6 @@ def test_a_call_without_its_last_bracket_swallows_nothing_of_what_follows() -> N
     assert split(HERMES, [f"{call}\nSo."]) == ("\nSo.", [("clock", {})])
 
 
-@pytest.mark.parametrize("rest", ["<tool_ca", "</tool"])
-def test_behind_a_forced_call_of_the_only_function_no_other_is_invented(rest: str) -> None:
-    splitter = CallSplitter(CallRules(HERMES, {"clock": FUNCTIONS["clock"]}, True, True))
-    splitter.feed(f'<tool_call>{{"name": "clock", "arguments": {{}}}}\n</tool_call>\n{rest}')
-    splitter.finish()
-    assert [each.arguments for each in splitter.calls] == ["{}"] and not splitter.is_cut
-
-
-def test_a_call_that_is_cut_before_its_name_is_told_where_only_one_function_can_be_meant() -> None:
-    weather = {"weather": FUNCTIONS["weather"]}
-    for length in range(1, len("<tool_call>")):
-        splitter = CallSplitter(CallRules(HERMES, weather, True, True))
-        assert splitter.feed("<tool_call>"[:length]) + splitter.finish() == ""
-        assert [(call.name, call.arguments) for call in splitter.calls] == [("weather", "")] and splitter.is_cut
-
-
 def test_text_that_begins_no_call_is_not_held_back() -> None:
     splitter = CallSplitter(rules(HERMES))
     assert [splitter.feed(text) for text in ("a", " <b", "> <tool", "ing>", "<tool_call>x y")] == [
@@ -370,16 +321,6 @@ def test_a_named_function_is_called(caller: OpenAI) -> None:
     (call,) = choice.message.tool_calls
     assert call.type == "function" and call.function.name == "weather" and call.id
     assert json.loads(call.function.arguments)["city"] in ("Bonn", "Rome")
-
-
-def test_of_several_tools_the_allowed_ones_are_called(caller: OpenAI) -> None:
-    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "clock"}}]}
-    choice: Any = {"type": "allowed_tools", "allowed_tools": allowed}
-    reply = caller.chat.completions.create(
-        model="any", messages=QUESTION, tools=[CLOCK, WEATHER], tool_choice=choice, parallel_tool_calls=False
-    )
-    calls: Any = reply.choices[0].message.tool_calls
-    assert [call.function.name for call in calls] == ["clock"]
 
 
 def test_a_forced_call_that_max_tokens_cuts_is_given_as_far_as_it_goes(caller: OpenAI) -> None:
@@ -424,29 +365,6 @@ def test_a_grammar_makes_calls_of_every_format(form: CallFormat, prompt: str, mo
     assert not content and len(calls) == 1
 
 
-def test_only_where_several_are_allowed_a_call_may_be_followed_by_another(model: lacli.Model) -> None:
-    # The first token behind a call is forced to go on: a grammar with no second call cannot.
-    comma = model.engine.model.tokenize(",", add_special=False)[-1]
-    sampling = SamplingSettings(logit_bias=((comma, 100.0),))
-    for several in (True, False):
-        grammar = CallRules(MISTRAL, {"clock": NOTHING}, several, forced=True).grammar("")[0]
-        answer = model.generate("a", sampling=replace(sampling, grammar=grammar), max_tokens=60)
-        assert (answer.text.count("clock") > 1) is several
-
-
-@pytest.mark.parametrize("form", [HERMES, MISTRAL, MISTRAL_ARGS])
-def test_an_answer_with_a_schema_keeps_to_it_or_calls(form: CallFormat, model: lacli.Model) -> None:
-    schema = {"$ref": "#/$defs/truth", "$defs": {"truth": {"type": "boolean"}}}
-    for prompt, closer in (("a?", ""), ("a?<think>\n", "</think>\n\n")):
-        grammar = CallRules(form, {"weather": SCHEMA}, False, False, json.dumps(schema)).grammar(prompt)[0]
-        called = model.engine.model.tokenize(form.begin[0], add_special=False)[-1]
-        for bias in (-100.0, 100.0):
-            sampling = SamplingSettings(logit_bias=((called, bias),), grammar=grammar)
-            text = model.generate("Is it?", sampling=sampling, max_tokens=80).text.removeprefix(closer)
-            content, calls = split(form, [text])
-            assert bool(calls) is (bias > 0) and (calls or json.loads(content) in (True, False))
-
-
 def test_with_tools_and_a_response_format_the_answer_is_a_call_or_keeps_to_the_format(qwen: str) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "boolean"}}}
     body = {"messages": QUESTION, "tools": [WEATHER], "parallel_tool_calls": False, "response_format": form}
@@ -475,12 +393,6 @@ def test_the_log_names_what_of_a_function_is_not_enforced(qwen: str, caplog: pyt
     for wrong, words in (({"$ref": "#/$defs/none"}, "/$defs/none"), ({"type": "whole"}, "whole")):
         schema["properties"] = {"a": wrong}
         assert words in post(f"{qwen}/v1/chat/completions", body)["error"]["message"]
-
-
-def test_without_a_choice_the_answer_is_as_the_model_writes_it(caller: OpenAI) -> None:
-    asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK], "max_tokens": 20}
-    choice = caller.chat.completions.create(**asked).choices[0]
-    assert choice.message.content and choice.message.tool_calls is None
 
 
 def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
@@ -512,16 +424,6 @@ def test_control_tokens_in_calls_results_and_functions_are_plain_text(control: t
         ]
         tokens = prompts.tokenize(prompts.render(written(messages), [tool]))
         assert token not in tokens and model.engine.text(tokens).count(name) == 4
-
-
-def test_a_control_token_that_begins_a_call_has_a_text(
-    control: tuple[int, str], model: lacli.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token, name = control
-    assert not model.engine.prompts.piece(token)
-    monkeypatch.setattr("lacli.engine.prompts.CALL_MARKERS", (name,))
-    prompts = PromptWriter(model.engine.model, compiled("{{ tools }}" + name))
-    assert prompts.piece(token) == name.encode()
 
 
 @pytest.mark.parametrize(
