@@ -23,10 +23,10 @@ Detail = Literal["", "short", "full"]
 MODES: tuple[ModeName, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
 
 SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window")
-"""Where mode auto may take its guesses from; all are asked unless some are named."""
+"""The sources of drafts in mode auto; all are asked unless some are named."""
 
 LEAVES = 48
-"""Most candidates of a text in a step of mode auto: each takes a sequence id, and llama.cpp's buffers grow with ids."""
+"""Most candidates of a sequence in a step of mode auto: each takes an id, and llama.cpp's buffers grow with ids."""
 
 MAX_SEQUENCES = 256
 """Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""
@@ -53,26 +53,26 @@ class AnswerSettings:
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """How tokens are guessed and verified; the defaults are the paper's for a 7B model.
+    """How tokens are drafted and verified; the defaults are the paper's for a 7B model.
 
-    `window`, `ngram`, `guesses`: the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` guesses and
-    starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the text's last `lookup_match`
-    tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows` rows, in which a
-    text has at most `leaves` candidates.
-    `max_rollback`: guesses that the model can take back after a step, -1 for any number and trees; otherwise one chain
-    of at most that length is drafted. `strict`: the text does not depend on the rows of the steps; what that takes is
-    found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
+    `window`, `ngram`, `guesses`: the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` drafted
+    tokens and starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the sequence's last
+    `lookup_match` tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows`
+    rows, in which a sequence has at most `leaves` candidates.
+    `max_rollback`: drafted tokens that the model can take back after a step, -1 for any number and trees; otherwise one
+    chain of at most that length is drafted. `strict`: the text does not depend on the rows of the steps; what that
+    takes is found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
     """
 
     mode: ModeName = option(
         "auto",
-        "How tokens are guessed. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the paper; "
+        "How tokens are drafted. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the paper; "
         "auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead, whose many rows "
         "a step are slower than plain decoding on most machines.",
         metavar="MODE",
     )
     window: int = option(
-        15, "Columns of the lookahead window. In mode jacobi: guesses of a block.", "-W", "--window", least=0
+        15, "Columns of the lookahead window. In mode jacobi: drafted tokens of a block.", "-W", "--window", least=0
     )
     ngram: int = option(5, "Tokens of an n-gram.", "-N", "--ngram", least=2)
     guesses: int = option(15, "N-grams verified in a step at most.", "-G", "--guesses", least=0)
@@ -83,10 +83,10 @@ class DecodeSettings:
     pool_keys: int = option(10_000, "", least=1)
     jacobi_iterations: int = option(16, "Steps after which mode jacobi begins a new block.", least=1)
     lookup_match: int = option(2, "Tokens that mode lookup matches at most.", least=1)
-    lookup_draft: int = option(10, "Tokens that mode lookup guesses in a step.", least=1)
+    lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)
     sources: tuple[SourceName, ...] = option(
         SOURCES,
-        f"Where mode auto takes its guesses from. Some of {', '.join(SOURCES)}; or none.",
+        f"Sources of the drafts in mode auto. Some of {', '.join(SOURCES)}; or none.",
         metavar="NAME,..",
         shown="all of them",
         read=names_or_none,
@@ -122,16 +122,16 @@ class DecodeSettings:
         return self.window + self.leaves + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
 
     def for_texts(self, count: int) -> DecodeSettings:
-        """The settings of each of `count` texts that share a context.
+        """Return the settings of each of `count` sequences that share a context.
 
         In mode auto they share its sequence ids, and have no windows, whose rows each of them would have in every step.
-        Raises UsageError where the texts need more sequence ids than there are.
+        Raises UsageError if they need more sequence ids than there are.
         """
         if count == 1:
             return self
         chosen, others = self, ", and so does mode auto"
         if self.mode == "auto":
-            # One id a text is left for what has ended.
+            # One id a sequence is left for an idle slot.
             leaves = max(min(self.leaves, MAX_SEQUENCES // count - 2), 1)
             chosen, others = replace(self, window=0, leaves=leaves), ""
         if (needed := count * chosen.sequences) > MAX_SEQUENCES:
@@ -142,7 +142,7 @@ class DecodeSettings:
 
     @property
     def deepest(self) -> int:
-        """Most guesses that a lookahead step can accept: a candidate's, or those of the window's last column.
+        """Most drafted tokens that a lookahead step can accept: a candidate's, or those of the window's last column.
 
         A column's guesses count where other paths through them have their choices read.
         """
@@ -150,7 +150,7 @@ class DecodeSettings:
 
     @property
     def linear_draft(self) -> int:
-        """Most guesses of a step of mode jacobi or lookup, which draft one chain."""
+        """Most drafted tokens of a step of mode jacobi or lookup, which draft one chain."""
         most = {"jacobi": self.window, "lookup": self.lookup_draft}.get(self.mode, 0)
         return most if self.max_rollback < 0 else min(most, self.max_rollback)
 
@@ -165,7 +165,7 @@ class DecodeSettings:
 
     @property
     def max_step_tokens(self) -> int:
-        """Most tokens that a step can bring: the guesses that can be accepted, and the model's own."""
+        """Most tokens that a step can bring: the drafted ones that can be accepted, and the model's own."""
         if self.mode == "auto":
             return self._auto_rows
         return 1 + (self.deepest if self.mode == "lookahead" else self.linear_draft)
@@ -229,7 +229,7 @@ def restrict_to_chain(
 ) -> tuple[DecodeSettings, list[str]]:
     """Return the settings that a model can decode with, and notes on what that changes.
 
-    `chain_only`: why the model takes no trees, '' where it does. `max_rollback`: guesses that it can take back.
+    `chain_only`: why the model takes no trees, '' where it does. `max_rollback`: drafted tokens that it can take back.
     """
     if not chain_only:
         return settings, []

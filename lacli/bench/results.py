@@ -83,12 +83,12 @@ class Result:
 
     @property
     def drafted(self) -> int:
-        """Guesses that could have been accepted."""
+        """Drafted tokens that were verified."""
         return sum(step.drafted for step in self._steps)
 
     @property
     def accepted(self) -> int:
-        """Tokens that were guessed before."""
+        """Drafted tokens that were accepted."""
         return sum(origin is not Origin.MODEL for step in self._steps for origin in step.origins)
 
     @property

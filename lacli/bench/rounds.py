@@ -126,7 +126,7 @@ class Rounds:
         able: list[Contender] = []
         plain_s = 0.0
         for contender in self.contenders:
-            # The first step may load kernels, and in the last one there is no room for guesses.
+            # The first step may load kernels, and in the last one there is no room for drafts.
             if steps := self._answered(contender, exchange).steps[1:-1]:
                 step_s = min(step.seconds for step in steps)
                 plain_s = plain_s or step_s

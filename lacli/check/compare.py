@@ -45,7 +45,7 @@ PROMPTS = (
     "Turn this into JSON with the keys name, age and town: Ada is 36 and lives in London. Ben is 41 and lives in "
     "Rome. Eva is 29 and lives in Oslo.",
 )
-"""Code, explanations, lists, copies and free text: some have many near ties, some let long guesses come true."""
+"""Code, explanations, lists, copies and free text: some have many near ties, in some long drafts are accepted."""
 
 
 @dataclass(frozen=True)
@@ -280,5 +280,5 @@ def refuse_other_draws(sampling: SamplingSettings) -> None:
 
 
 def checked_modes(settings: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:
-    """The settings of the modes to check: all that guess, or `only` one."""
+    """The settings of the modes to check: all that draft, or `only` one."""
     return [replace(settings, mode=mode) for mode in ((only,) if only else CHECKED)]

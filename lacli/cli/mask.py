@@ -76,7 +76,7 @@ def full_step(settings: DecodeSettings) -> Tree:
 
 
 def _row(window: int, position: int, logits: bool, sequences: tuple[int, ...]) -> Row:
-    """A row by its sequences: 0 is the text's own, 1 .. W belong to a column each, those behind to a candidate each."""
+    """A row by its sequences: 0 is the sequence's own, 1 .. W are the columns', those behind the candidates'."""
     if 0 in sequences:
         return Row("I", "input", position, logits, sequences)
     candidates = [sequence - window for sequence in sequences if sequence > window]
@@ -105,7 +105,7 @@ def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
     sizes = [
         f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(len(rows), 'row')} ({counts}),",
         f"{counted(outputs, 'output')}, {counted(sequences, 'sequence')} (W + G + 1).",
-        "Every row also sees all of the text before the input.",
+        "Every row also sees all tokens before the input.",
     ]
     return [*table, "", header, *picture, "", *sizes]
 

@@ -266,7 +266,7 @@ Offline = Annotated[
 ShowAccepted = Annotated[
     bool,
     setting("--show-accepted",
-            help="Colour tokens that were guessed. By where the guess came from; on a terminal."),
+            help="Colour accepted tokens by the source of their draft; on a terminal."),
 ]  # fmt: skip
 Stats = Annotated[
     Detail,
