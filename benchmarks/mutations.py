@@ -30,11 +30,11 @@ COPIED = ("lacli", "tests", "benchmarks", "recipes", "docs", "pyproject.toml", "
 PATIENCE_S = 600.0
 """Seconds that the tests of one mutant may take; a mutant whose tests never end is caught."""
 
-LOOP = ("tests/test_decode.py", "tests/session/test_seeds.py")
+LOOP = ("tests/engine/test_engine.py", "tests/engine/test_seeds.py")
 """Every mode equals plain decoding, token by token and seed by seed, on the fake engine."""
 
 
-MANY = ("tests/test_schedule.py", "tests/test_cache.py")
+MANY = ("tests/engine/test_admission.py",)
 """Every text among others gets what it gets alone."""
 
 
@@ -66,41 +66,62 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("self.depths.append(self.depths[parent] + 1)", "self.depths.append(self.depths[-1] + 1)"),
         ("            sequences[below].append(sequence)\n", "            sequences[below] = [sequence]\n"),
     ),
-    ("lacli/batch.py", ("tests/llamacpp/test_settings.py", "tests/test_decode.py")): (
+    ("lacli/batch.py", ("tests/llamacpp/test_settings.py", "tests/engine/test_engine.py")): (
         ("[behind + depth for depth in tree.depths]", "[past + depth for depth in tree.depths]"),
     ),
     ("lacli/batch.py", LOOP): (
         ("self.tokens[0], self.positions[0] = tree.tokens[0], past", "self.tokens[0] = tree.tokens[0]"),
     ),
-    ("lacli/cache.py", LOOP): (
+    ("lacli/engine/cells.py", LOOP): (
         (
-            "self._engine.copy(self.first + owner, self.first, start, end)",
-            "self._engine.copy(self.first + owner, self.first, start, end - 1)",
+            "self._context.copy(self.first + owner, self.first, start, end)",
+            "self._context.copy(self.first + owner, self.first, start, end - 1)",
         ),
         (
-            "self._engine.remove(self.first + sequence, start, ALL)",
-            "self._engine.remove(self.first + sequence, start + 1, ALL)",
+            "self._context.remove(self.first + each, start, ALL)",
+            "self._context.remove(self.first + each, start + 1, ALL)",
         ),
-        ("            self._shared[sequence] = start\n", "            self._shared[sequence] = end\n"),
+        ("            self._shared[each] = start\n", "            self._shared[each] = end\n"),
         ("gone = self._remove_from(end, [0, *others])", "gone = True"),
     ),
-    ("lacli/cache.py", ("tests/session/test_reuse.py", "tests/chat/test_conversation.py", *LOOP)): (
-        ("self._shared = [min(shared, length) for shared in self._shared]", "pass"),
+    ("lacli/engine/cells.py", ("tests/engine/test_reuse.py", *LOOP)): (
+        ("self._shared = [min(shared, self.past) for shared in self._shared]", "pass"),
+        ("            self._context.remove(each, 0, ALL)\n", "            pass\n"),
     ),
-    ("lacli/cache.py", MANY): (
+    ("lacli/engine/cells.py", MANY): (
         ("copy(other.first, self.first, 0, length)", "copy(other.first, self.first, 0, length - 1)"),
         ("gone = self._remove_from(end, [0, *others])", "gone = self._remove_from(end, [0])"),
         ("[self.first + each for each in used]", "[*used]"),
-        ("        else:\n            self._remove_from(0)\n", ""),
-        ("choices[place : place + text.outputs]", "choices[: text.outputs]"),
-        ("found.tokens[self.first_output : end]", "found.tokens[: end - self.first_output]"),
+        ("            else:\n                self._remove_from(0)\n", ""),
         (
-            "        if self._owns_all:\n            self._engine.clear()",
-            "        if True:\n            self._engine.clear()",
+            "            if self._owns_all:\n                self._context.clear()",
+            "            if True:\n                self._context.clear()",
         ),
     ),
-    ("lacli/cache.py", (*MANY, *LOOP)): (
-        ("            self._engine.remove(sequence, 0, ALL)\n", "            pass\n"),
+    ("lacli/engine/step.py", LOOP): (
+        ("count == remaining", "count + 1 == remaining"),
+        ("rooms = [max(size // 2, 1) for size in sizes]", "return None"),
+    ),
+    ("lacli/engine/step.py", MANY): (
+        ("            if left < len(ready):\n", "            if False:\n"),
+        ("self._choices[first : first + len(outputs)]", "self._choices[: len(outputs)]"),
+        ("found.tokens[first:end]", "found.tokens[: end - first]"),
+        ("first += sum(tree.verified)", "first += len(tree)"),
+    ),
+    ("lacli/engine/engine.py", ("tests/engine/test_reuse.py", *LOOP)): (
+        ("            self._admission.mend()\n", "            pass\n"),
+    ),
+    ("lacli/engine/engine.py", MANY): (("min(context.cells, longest)", "context.cells"),),
+    ("lacli/engine/admission.py", MANY): (
+        ("if each is slot or each.source is slot:", "if each is slot:"),
+        ("self.find_cells(len(sequence.tokens) - shared + headroom, slot)", "self.find_cells(0)"),
+        ("            headroom += HEADROOM\n", ""),
+        ("self._cut(slot, common[slot])", "pass"),
+    ),
+    ("lacli/engine/replicas.py", ("tests/engine/test_replicas.py",)): (
+        ("row.ids.add(target)", "pass"),
+        ("                replica.take_back(rows)\n", "                pass\n"),
+        ("lacking.append([*(() if part else replica.missing), *others])", "lacking.append(others)"),
     ),
     ("lacli/verify.py", ("tests/test_verify.py", *LOOP)): (
         ("node = tree.child(node, tokens[-1])", "node = tree.child(node, tokens[0])"),
@@ -110,19 +131,11 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("if self._random.random() < left[tried].sum():", "if self._random.random() <= left[tried].sum():"),
         ("rest = np.where(tried, 0.0, left)", "rest = left"),
     ),
-    ("lacli/decode.py", LOOP): (
-        ("count == remaining", "count + 1 == remaining"),
-        ("rooms = [max(size // 2, 1) for size in sizes]", "return None"),
-    ),
-    ("lacli/decode.py", ("tests/session/test_reuse.py", "tests/chat/test_conversation.py")): (
-        ("self.group.cut(min(same, len(prompt) - 1))", "self.group.cut(same)"),
-    ),
-    ("lacli/decode.py", MANY): (("            if left < len(texts):\n", "            if False:\n"),),
     ("lacli/modes.py", MANY): (
         ("min(most, room // len(texts))", "most"),
         ("min(most, room // len(texts))", "min(most, 64 // len(texts))"),
     ),
-    ("lacli/modes.py", ("tests/test_decode.py",)): (
+    ("lacli/modes.py", ("tests/engine/test_engine.py",)): (
         ("range(outcome.accepted, 1 + len(self._block))", "range(outcome.accepted, len(self._block))"),
     ),
     ("lacli/modes.py", ("tests/test_modes.py",)): (
@@ -137,13 +150,6 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/auto/shared_step.py", ("tests/auto/test_shared_step.py",)): (
         ("        if self._unseen:\n            return\n", ""),
         ("self._budget.record(self._tokens / self._texts, cost)", "self._budget.record(self._tokens, cost)"),
-    ),
-    ("lacli/schedule.py", MANY): (
-        ("if each is slot or each.source is slot:", "if each is slot:"),
-        ("self._find_cells(len(text.tokens) - shared + headroom, slot)", "self._find_cells(0)"),
-        ("            headroom += HEADROOM\n", ""),
-        ("self._cut(slot, common[slot] if alike else 0)", "pass"),
-        ("min(engine.cells, longest or engine.trained_context)", "engine.cells"),
     ),
     ("lacli/auto/planner.py", ("tests/auto/test_planner.py",)): (
         ("reach * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
@@ -170,7 +176,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/llamacpp/decoding.py", ("tests/end_to_end/test_bad_input.py",)): (
         ("if not all(map(isfinite, found)):", "if False:"),
     ),
-    ("lacli/text/template.py", ("tests/text/test_template.py", "tests/session/test_template_sessions.py")): (
+    ("lacli/text/template.py", ("tests/text/test_template.py", "tests/engine/test_template_sessions.py")): (
         ("return rest if adds_bos else bos + rest", "return prompt"),
     ),
     ("lacli/hub/names.py", ("tests/hub/test_names.py",)): (("found if whole.search(name)] or found", "found]"),),
@@ -179,9 +185,6 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("lacli/chat/talk.py", ("tests/chat/test_conversation.py",)): (
         ("self.messages[2 * self.dropped :]", "self.messages[self.dropped :]"),
-    ),
-    ("lacli/session/session.py", ("tests/session/test_lifetime.py", "tests/session/test_session.py")): (
-        ("if not self._busy.acquire(blocking=False):", "if False:"),
     ),
 }
 """By file and the tests that are asked: the fragment that stands in it once, and what takes its place."""
