@@ -253,25 +253,6 @@ def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(start_chat: Start, 
     assert shown.endswith("\x1b[?2004l\x1b[?25h\r\n")
 
 
-def test_keys_are_not_shown_while_the_model_is_loaded(start_chat: Start) -> None:
-    text = """
-import termios
-from lacli.__main__ import main
-from lacli.chat import repl
-
-made = repl.ModelEngine
-
-def loaded(*arguments, **options):
-    print("shown:", bool(termios.tcgetattr(0)[3] & termios.ECHO))
-    return made(*arguments, **options)
-
-repl.ModelEngine = loaded
-main()
-"""
-    chat = start_chat(program=(sys.executable, "-c", text))
-    assert "shown: False" in chat.greeting and chat.ends() == 0
-
-
 @pytest.mark.parametrize("question", ["", QUESTION])
 def test_a_terminal_that_goes_away_ends_it_without_a_word(question: str, tmp_path: Path) -> None:
     terminal, inside = os.openpty()
