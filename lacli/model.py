@@ -9,7 +9,7 @@ from json import dumps
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeVar, Unpack, cast, overload
-from weakref import WeakValueDictionary, finalize
+from weakref import finalize
 
 from lacli.answer_options import (
     SAMPLED,
@@ -29,7 +29,7 @@ from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import Mode
 from lacli.settings import LETTERS, DecodeSettings
-from lacli.streams import Answering, AsyncStream, Mailbox, Stream
+from lacli.streams import Answering, AsyncStream, Stream
 from lacli.text.files import Closing
 from lacli.verify import MostProbable, Recorder
 
@@ -58,7 +58,6 @@ class Model(Closing):
         self._asking = Lock()
         # Held for the pieces of a step only: steps are read while a prompt is prepared elsewhere.
         self._reading = Lock()
-        self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox] = WeakValueDictionary()
         self._worker = Worker(engine)
         # The worker's thread keeps all but this object, and lets go of it once it has ended.
         finalize(self, self._worker.stop).atexit = False
@@ -234,10 +233,6 @@ class Model(Closing):
         if is_tokens:
             return checked_tokens(cast("Sequence[int]", prompt), self.engine.model.vocabulary)
         return prompts.conversation(checked_messages(cast("Messages", prompt)))
-
-    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
-        with self._reading:
-            return self._mailboxes.setdefault(loop, Mailbox(loop))
 
     def _is_plain(self, mode: str) -> bool:
         """True for an answer of one token a step. Raises UsageError for a mode that the model was not loaded for."""

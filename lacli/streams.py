@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from queue import SimpleQueue
 from threading import Lock
 from typing import Protocol, Self
@@ -22,12 +21,9 @@ from lacli.verify import TokenLogprob
 
 
 class Keeper(Protocol):
-    """What streams need of their model, which they keep: a lock for making text, and mailboxes of event loops."""
+    """What streams need of their model, which they keep: a lock for making text."""
 
     _reading: Lock
-
-    def _mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
-        raise NotImplementedError
 
 
 class Answering(Closing):
@@ -88,13 +84,11 @@ class Answering(Closing):
             raise UsageError("a stream is iterated once", "answer() has its text; ask again for another stream")
         self._iterated = True
 
-    def _begin(
-        self, deliver: Callable[[Progress], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0
-    ) -> None:
+    def _begin(self, deliver: Callable[[Progress], None], *, max_unread: int = 0) -> None:
         if not (self._begun or self._ended):
             self._begun = True
             self._text.begin()
-            self._request.begin(deliver, wake=wake, max_unread=max_unread)
+            self._request.begin(deliver, max_unread=max_unread)
 
     def _take(self, progress: Progress) -> list[Piece]:
         """The text that progress makes certain. Raises what ended the answer."""
@@ -206,8 +200,16 @@ class AsyncStream(Answering):
         """
         self._iterate()
         arrived: asyncio.Queue[Progress] = asyncio.Queue()
-        mailbox = self._model._mailbox(asyncio.get_running_loop())
-        self._begin(partial(mailbox.post, self._request, arrived), wake=mailbox.wake, max_unread=max_unread)
+        loop = asyncio.get_running_loop()
+
+        def deliver(progress: Progress) -> None:
+            try:
+                loop.call_soon_threadsafe(arrived.put_nowait, progress)
+            except RuntimeError:
+                # A closed event loop has no readers.
+                self._request.end()
+
+        self._begin(deliver, max_unread=max_unread)
         try:
             while not self._ended:
                 progress = await arrived.get()
@@ -221,30 +223,3 @@ class AsyncStream(Answering):
             async for _ in self:
                 pass
         return self.partial_answer()
-
-
-class Mailbox:
-    """Carries arrived to the readers of one event loop, and wakes it once for all of a step."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._letters: deque[tuple[Request, asyncio.Queue[Progress], Progress]] = deque()
-
-    def post(self, request: Request, reader: asyncio.Queue[Progress], progress: Progress) -> None:
-        """Keep an progress for `reader` until the event loop is awake; from any thread."""
-        self._letters.append((request, reader, progress))
-
-    def wake(self) -> None:
-        """Let the event loop hand out what was posted; from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._hand_out)
-        except RuntimeError:
-            # A closed event loop has no readers.
-            for request, _, _ in self._letters:
-                request.end()
-            self._letters.clear()
-
-    def _hand_out(self) -> None:
-        while self._letters:
-            _, reader, progress = self._letters.popleft()
-            reader.put_nowait(progress)

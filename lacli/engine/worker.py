@@ -66,7 +66,6 @@ class Request:
         self._worker = worker
         self.prompt, self.options, self.sampler = prompt, options, sampler
         self.deliver: Callable[[Progress], None]
-        self.wake: Callable[[], None] | None = None
         self.sequence: TokenSequence | None = None
         self.progress = PromptProgress(len(prompt), 0, -1, 0.0)
         self.watch: Callable[[PromptProgress], None] | None = None
@@ -77,15 +76,12 @@ class Request:
         self._max_unread = self._delivered = self._read = 0
         self._last_read = 0.0
 
-    def begin(
-        self, deliver: Callable[[Progress], None], *, wake: Callable[[], None] | None = None, max_unread: int = 0
-    ) -> None:
+    def begin(self, deliver: Callable[[Progress], None], *, max_unread: int = 0) -> None:
         """Ask for what follows the prompt, once; `deliver` gets all progress, in the worker's thread.
 
-        `wake`: called behind the progress of a step, once for all requests that have the same. `max_unread`: progress
-        without a `read` that holds the sequence, until half of it is read; 0 for no limit.
+        `max_unread`: progress without a `read` that holds the sequence, until half of it is read; 0 for no limit.
         """
-        self.deliver, self.wake, self._max_unread = deliver, wake, max_unread
+        self.deliver, self._max_unread = deliver, max_unread
         self._worker.add(self)
 
     def read(self) -> None:
@@ -154,7 +150,6 @@ class Worker(Closing):
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._gone: list[Request] = []
-        self._wakes: set[Callable[[], None]] = set()
         self._error: Exception | None = None
         self._refusal: Unavailable | None = None
         self._closed = self._at_exit = False
@@ -267,7 +262,6 @@ class Worker(Closing):
             self._tell(request, progress)
         for request in self._running:
             request.note_prompt()
-        self._wake_readers()
 
     def _change_requests(self) -> bool:
         """Take out and take in what was asked for since the last step; wait without work. False to end."""
@@ -324,7 +318,7 @@ class Worker(Closing):
             request.note_prompt()
             self._end(request, progress)
         else:
-            self._deliver(request, progress)
+            request.tell(progress)
 
     def _end(self, request: Request, last: Progress = ENDED) -> None:
         """Forget a request, and give its reader the last progress."""
@@ -332,20 +326,10 @@ class Worker(Closing):
             self._running.remove(request)
         if request.sampler:
             request.sampler.close()
-        self._deliver(request, last)
+        request.tell(last)
         # It holds the reader, which holds the request.
         del request.deliver
         request.in_worker = False
-
-    def _deliver(self, request: Request, progress: Progress) -> None:
-        request.tell(progress)
-        if request.wake:
-            self._wakes.add(request.wake)
-
-    def _wake_readers(self) -> None:
-        for wake in self._wakes:
-            wake()
-        self._wakes.clear()
 
     def _end_all(self) -> None:
         with self._changed:
@@ -356,4 +340,3 @@ class Worker(Closing):
             self._waiting.clear()
         for request, reason in left:
             self._end(request, Progress(None, error=reason))
-        self._wake_readers()

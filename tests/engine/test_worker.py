@@ -438,20 +438,3 @@ def test_a_text_whose_reader_does_not_come_back_gives_its_place_to_those_that_wa
         assert [token for _ in range(4) for token in slow.next()] == alone([1], 4)
         with pytest.raises(LacliError, match="nothing of the answer was read"):
             slow.next()
-
-
-def test_readers_that_wake_alike_are_woken_once_a_step() -> None:
-    with stepped(2) as (loop, engine):
-        woken: SimpleQueue[int] = SimpleQueue()
-        arrived: SimpleQueue[Progress] = SimpleQueue()
-
-        def wake() -> None:
-            woken.put(arrived.qsize())
-
-        for number in (1, 2):
-            Request(loop, [number], SequenceOptions(3)).begin(arrived.put, wake=wake)
-        engine.wait()
-        engine.run()
-        # The second text may come a step later than the first.
-        found = [woken.get() for _ in range(3)]
-        assert found in ([2, 4, 6], [1, 3, 5])
