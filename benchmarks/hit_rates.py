@@ -15,33 +15,28 @@ from pathlib import Path
 
 from benchmarks.records import OWN_PROMPTS, Record, Records, questions
 from benchmarks.replay import CACHE
-from lacli.auto import pool_source, recycling, rewriting, suffix
-from lacli.auto.acceptance import AcceptanceEstimate
-from lacli.auto.planner import Source
-from lacli.auto.pool_source import PoolSource
-from lacli.auto.recycling import RecyclingSource
+from lacli.auto import recycling, rewriting, suffix
+from lacli.auto.draft import Source
+from lacli.auto.hit_rates import HitRates
+from lacli.auto.recycling import RecycledRows, RecyclingSource
 from lacli.auto.rewriting import RewritingSource
 from lacli.auto.suffix import SuffixSource
 from lacli.context import Successors
-from lacli.pool import NgramPool
-from lacli.settings import DecodeSettings
 from lacli.text.format import markdown
-from lacli.tree import Origin
 
 EXPECTED: Mapping[str, Sequence[float]] = {
     "suffix": suffix.EXPECTED,
     "rewriting": rewriting.EXPECTED,
     "recycling": recycling.EXPECTED,
-    "pool": pool_source.EXPECTED,
 }
 
 
-class Count(AcceptanceEstimate):
+class Count(HitRates):
     """Hits and tries of each kind, all of the same weight."""
 
-    def begin(self) -> None:
-        super().begin()
-        self.hits, self.tries = [0] * len(self.probability), [0] * len(self.probability)
+    def __init__(self, expected: Sequence[float]) -> None:
+        super().__init__(expected)
+        self.hits, self.tries = [0] * len(expected), [0] * len(expected)
 
     def record(self, kind: int, hit: bool) -> None:
         self.hits[kind] += hit
@@ -51,25 +46,21 @@ class Count(AcceptanceEstimate):
 def follow(record: Record) -> dict[str, Count]:
     """Let each source guess every token of a recorded answer."""
     counts = {name: Count(chances) for name, chances in EXPECTED.items()}
-    settings = DecodeSettings()
-    pool = NgramPool(settings.ngram, settings.guesses, settings.pool_keys)
-    ends = frozenset(record.ends)
-    matches = SuffixSource(counts["suffix"], ends.__contains__)
-    recycler = RecyclingSource(counts["recycling"])
-    grams = PoolSource(pool, Origin.POOL, counts["pool"], teaches=True)
-    sources: list[Source] = [matches, RewritingSource(matches, counts["rewriting"]), recycler, grams]
+    rows = RecycledRows()
+    matches, recycler = SuffixSource(frozenset(record.ends).__contains__), RecyclingSource(rows)
+    copies = RewritingSource(matches)
+    matches.hits, copies.hits, recycler.hits = counts["suffix"], counts["rewriting"], counts["recycling"]
+    sources: list[Source] = [matches, copies, recycler]
     seen: Successors | None = None
     text, begin, best = record.text, len(record.prompt), recycling.MAX_SUCCESSORS
     for source in sources:
         source.begin(record.prompt)
     for place, (tokens, logits) in enumerate(zip(record.successors, record.logits, strict=True), start=begin):
         for source in sources:
-            # Of an n-gram only what came before the next question for guesses is scored.
-            if source is not grams or (place - begin) % settings.ngram == 0:
-                source.extend(text[:place])
-                source.first(text[:place])
+            source.extend(text[:place])
+            source.first(text[:place])
         if seen:
-            recycler.learn([text[place - 3]], [text[place - 2]], seen)
+            rows.learn([text[place - 3]], [text[place - 2]], seen)
         seen = Successors(tokens[None, :best], logits[None, :best])
     for source in sources:
         source.extend(text)

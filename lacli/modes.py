@@ -63,9 +63,6 @@ class Mode:
     def begin(self, tokens: Sequence[int]) -> None:
         """Take in the prompt, before the first step."""
 
-    def prefilled(self, rows: int, seconds: float) -> None:
-        """Record the prefill of `rows` rows of the prompt."""
-
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         """Grow a tree below the text's last token with at most `room` (1 or more) nodes.
 

@@ -46,13 +46,12 @@ class NgramPool:
         self.max_keys = keys
         self.found: bool | None = None
         # A dict keeps insertion order, so its first entry is the least recently used one.
-        # An n-gram's number: how often sequences that were learned have it, 0 where it came from elsewhere.
-        self._by_key: dict[int, dict[Continuation, int]] = {}
+        self._by_key: dict[int, dict[Continuation, None]] = {}
         self._lookups = 0
         self._hits = 0
 
-    def insert(self, key: int, continuation: Continuation, occurrences: int = 0) -> None:
-        """Add one n-gram, or make it the most recent one of its key. `occurrences`: in the sequence being learned."""
+    def insert(self, key: int, continuation: Continuation) -> None:
+        """Add one n-gram, or make it the most recent one of its key."""
         if not self.guesses:
             return
         bucket = self._by_key.pop(key, None)
@@ -61,17 +60,17 @@ class NgramPool:
             if len(self._by_key) >= self.max_keys:
                 del self._by_key[next(iter(self._by_key))]
         self._by_key[key] = bucket
-        occurrences += bucket.pop(continuation, 0)
+        bucket.pop(continuation, None)
         # Before it is entered: an interrupt in between may lose an n-gram, but never leaves more than G.
         if len(bucket) >= self.guesses:
             del bucket[next(iter(bucket))]
-        bucket[continuation] = occurrences
+        bucket[continuation] = None
 
     def learn(self, tokens: Sequence[int], start: int = 0) -> int:
         """Insert every n-gram of a sequence from index `start` on; return where the next one will begin."""
         end = max(len(tokens) - self.ngram + 1, start)
         for first in range(start, end):
-            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]), 1)
+            self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]))
         return end
 
     def lookup(self, key: int) -> Iterator[Continuation]:
@@ -84,10 +83,6 @@ class NgramPool:
         self._by_key[key] = bucket
         self._hits += 1
         return reversed(bucket)
-
-    def entries(self, key: int) -> list[tuple[Continuation, int]]:
-        """The continuations of a token, most recent first, each with its occurrences in sequences, 0 for a find."""
-        return list(reversed(self._by_key.get(key, {}).items()))
 
     def draft(self, token: int, length: int) -> list[int]:
         """Return at most `length` tokens that may follow: each n-gram's end is looked up in turn."""

@@ -11,7 +11,7 @@ from lacli.options import check, names_or_none, option
 
 ModeName = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
 
-SourceName = Literal["suffix", "recycling", "pool", "window"]
+SourceName = Literal["suffix", "recycling"]
 
 WindowInit = Literal["prompt", "random", "pool"]
 
@@ -22,7 +22,7 @@ Detail = Literal["", "short", "full"]
 
 MODES: tuple[ModeName, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
 
-SOURCES: tuple[SourceName, ...] = ("suffix", "recycling", "pool", "window")
+SOURCES: tuple[SourceName, ...] = ("suffix", "recycling")
 """The sources of drafts in mode auto; all are asked unless some are named."""
 
 LEAVES = 48
@@ -108,24 +108,20 @@ class DecodeSettings:
             raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
         if self.sequences > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
-            words, hint = f"W + {self.leaves} branches of guesses + 1", f"-W of at most {fits - self.leaves} fits"
-            if self.mode == "lookahead":
-                words = "W + G + 1"
-                hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
-            raise UsageError(f"{words} = {self.sequences} sequences, and llama.cpp has {MAX_SEQUENCES}", hint)
+            hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
+            raise UsageError(f"W + G + 1 = {self.sequences} sequences, and llama.cpp has {MAX_SEQUENCES}", hint)
 
     @property
     def sequences(self) -> int:
         """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one for chains."""
         if self.mode == "lookahead":
             return self.window + self.guesses + 1
-        return self.window + self.leaves + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
+        return self.leaves + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
 
     def for_texts(self, count: int) -> DecodeSettings:
         """Return the settings of each of `count` sequences that share a context.
 
-        In mode auto they share its sequence ids, and have no windows, whose rows each of them would have in every step.
-        Raises UsageError if they need more sequence ids than there are.
+        In mode auto they share its sequence ids. Raises UsageError where they need more than there are.
         """
         if count == 1:
             return self
@@ -133,7 +129,7 @@ class DecodeSettings:
         if self.mode == "auto":
             # One id a sequence is left for an idle slot.
             leaves = max(min(self.leaves, MAX_SEQUENCES // count - 2), 1)
-            chosen, others = replace(self, window=0, leaves=leaves), ""
+            chosen, others = replace(self, leaves=leaves), ""
         if (needed := count * chosen.sequences) > MAX_SEQUENCES:
             what = f"{count} texts at a time with {chosen.sequences} sequences each are {needed}"
             hint = f"--parallel {MAX_SEQUENCES // chosen.sequences} fits{others}"

@@ -20,7 +20,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
         r"W \+ G \+ 1 = 301 sequences.* 256 .*-W 127 -G 128",
         lambda: DecodeSettings(mode="lookahead", window=200, guesses=100),
     ),
-    (r"256 \(-W of at most 207 fits", lambda: DecodeSettings(window=208, guesses=0)),
     (r"^--sources: there is no source 'magic'.*, or none", lambda: decode_settings(sources=("suffix", "magic"))),
     (r"^there is no preset 'speed' \(one of code, ", lambda: decode_settings("speed")),
     (r"^--auto-rows is 257 \(--auto-rows must be at most 256", lambda: DecodeSettings(auto_rows=257)),
@@ -47,9 +46,8 @@ def test_settings_that_cannot_be_are_refused_with_what_would_fit(words: str, mak
 
 def test_what_just_fits_is_taken() -> None:
     assert DecodeSettings(mode="lookahead", window=127, guesses=128).sequences == MAX_SEQUENCES
-    assert DecodeSettings(window=207).sequences == MAX_SEQUENCES
-    # Where a model takes chains only the window has no sequences.
-    assert DecodeSettings(mode="auto", window=250, max_rollback=7).sequences == 1
+    assert DecodeSettings(leaves=255).sequences == MAX_SEQUENCES
+    assert DecodeSettings(mode="auto", max_rollback=7).sequences == 1
     assert DecodeSettings(sources=()).sources == ()
     for mode in ("plain", "jacobi", "lookup"):
         assert decode_settings(mode=mode, window=300).sequences == 1

@@ -162,7 +162,7 @@ def test_what_a_column_found_goes_into_the_pool(width: int, ngram: int) -> None:
     expected += [path[column - 1 :] for column, path in enumerate(paths(tree, width)) if column]
     columns.take(tree, choices, 1)
     for column, (key, *following) in enumerate(expected):
-        assert (tuple([*following, 900 + column]), 0) in columns._pool.entries(key)
+        assert (*following, 900 + column) in list(columns._pool.lookup(key))
 
 
 @given(st.integers(1, 7), st.integers(3, 5))

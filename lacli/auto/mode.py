@@ -1,109 +1,219 @@
-"""Mode auto: asks its sources for guesses, plans the step that pays, and learns from the outcome."""
+"""Mode auto: drafts tokens from its sources, takes the step that pays best, and learns from the outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from lacli.auto.experience import Experience
-from lacli.auto.shared_step import SharedStep
+from lacli.auto.budget import LossBudget
+from lacli.auto.cost_model import StepCostModel
+from lacli.auto.draft import Draft, Limits, best_step
+from lacli.auto.recycling import MAX_SUCCESSORS, RecycledRows, RecyclingSource, Trial
+from lacli.auto.rewriting import MIN_COPY, RewritingSource
 from lacli.auto.step_cost import Cost
-from lacli.auto.text_guesses import TextGuesses
-from lacli.context import Context
+from lacli.auto.suffix import SuffixSource
+from lacli.context import Context, Successors
 from lacli.modes import Growing, Mode, Outcome, new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
-from lacli.tree import Tree
+from lacli.tree import Origin, Tree
+
+CHEAP_ROW = 0.15
+"""Plain steps a row up to which recycling is tried; dearer rows only copies repay. Source: docs/auto.md."""
+
+FIRST_DRAFT = 4
+"""Rows of a sequence's first drafts; later ones may have twice the tokens of its best step more, or the match's length.
+
+Where 32 rows cost 5.4 plain steps, longer drafts that a sequence did not deserve cost 6% (benchmarks.replay).
+"""
+
+MAX_OVERDRAFT = 8.0
+"""Plain steps beyond the budget that a step may cost at most, as far as it promises twice as many tokens beyond it.
+
+On the law of Q8_0 on two AVX-512 cores, where two rows cost 2.6 plain steps and eight 4.1, no draft that pays fits into
+a new budget: mode auto was 1.25 times as fast with 2 and 1.32 with 8 (benchmarks.replay).
+"""
+
+MAX_DELAY = 1.5
+"""How many times longer than with its share of the machine a sequence may wait for a token, for the drafts of others.
+
+With 1, 1.5, 2 and without a bound an answer of 35 tokens took 0.9, 1.2, 3.5 and 2.6 s beside one that repeats itself
+(0.5B Q4_0, two AVX-512 cores).
+"""
+
+IDLE_DRAFTS, MAX_PAUSE = 4, 4
+"""Drafts that did not pay after which one step more passes between two, and most steps from one to the next.
+
+On a small model drafting itself costs more than a hundredth of a step.
+"""
+
+
+class Experience:
+    """What the sequences of a model learn together."""
+
+    def __init__(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
+        self.costs = StepCostModel(settings.max_rows, cost)
+        self.budget = LossBudget()
+        self.rows = RecycledRows()
+        self.trial = Trial()
+
+
+class SharedStep:
+    """A step of some `sequences`, which is recorded with the last one's outcome.
+
+    `cost`: expected, in plain steps. `has_prompt`: rows of a prompt are in it. `has_drafts`: any sequence has some.
+    """
+
+    def __init__(self, sequences: int, cost: float, *, has_prompt: bool) -> None:
+        self.sequences, self.cost, self.has_prompt = sequences, cost, has_prompt
+        self.has_drafts = False
+        self._unseen, self._tokens = sequences, 0
+
+    def take(self, outcome: Outcome, experience: Experience) -> None:
+        """Take in the outcome of one sequence."""
+        self._tokens += outcome.accepted
+        self._unseen -= 1
+        if self._unseen:
+            return
+        cost, costs = self.cost, experience.costs
+        if not self.has_prompt:
+            taken = costs.record(outcome.rows, outcome.seconds, is_plain=not self.has_drafts)
+            if self.has_drafts:
+                cost = taken / costs.relative[self.sequences]
+        experience.budget.record(self._tokens / self.sequences, cost)
 
 
 class Auto(Mode):
     """One tree a step from all sources, as large as pays; where nothing pays, a plain step."""
 
-    def __init__(self, guesses: TextGuesses) -> None:
-        self._guesses = guesses
-        self._settings, self.experience = guesses.settings, guesses.experience
-        # None where no text of the step looks for guesses: then nothing is learned either.
-        self._shared: SharedStep | None = None
-        self._is_wide = False
-        # The number of the last step that was booked.
-        self._booked = 0
+    def __init__(self, settings: DecodeSettings, is_end: Callable[[int], bool], experience: Experience) -> None:
+        self._settings, self.experience = settings, experience
+        self._suffix = SuffixSource(is_end)
+        self._copies = [self._suffix, RewritingSource(self._suffix)] if "suffix" in settings.sources else []
+        self._recycling = RecyclingSource(experience.rows)
+        self._takes_trees = settings.max_rollback < 0
+        self._is_plain = self._asks_recycling = False
+        self._step: SharedStep | None = None
+        # The token before the input, for recycling, and the tokens of the best step.
+        self._previous, self._longest = -1, 0
+        # Drafts in a row that did not pay, and steps until the next draft.
+        self._idle = self._pause = 0
 
-    def begin(self, text: Sequence[int]) -> None:
-        self._guesses.begin(text)
-
-    def prefilled(self, rows: int, seconds: float) -> None:
-        self.experience.cost_model.record_prefill(rows, seconds)
-
-    def grow(self, text: Sequence[int], room: int) -> Tree:
-        if self._wakes(text, room):
-            self._plan_step([self], [self._guesses], room, 0)
-        return self._guesses.tree
-
-    def grow_all(self, texts: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
-        modes = [text.mode for text in texts if isinstance(text.mode, Auto)]
-        assert len(modes) == len(texts), "the texts of a step are in one mode"
-        woken = [mode._wakes(tokens, most) for mode, (_, tokens, most) in zip(modes, texts, strict=True)]
-        if awake := [mode._guesses for mode, wakes in zip(modes, woken, strict=True) if wakes]:
-            self._plan_step(modes, awake, room, beside)
-        trees = [mode._guesses.tree for mode in modes]
-        if not beside:
-            self._fill_up(trees, [most for _, _, most in texts], room)
-        return trees
-
-    def _fill_up(self, trees: Sequence[Tree], rooms: Sequence[int], room: int) -> None:
-        """Pad the step where one of more rows takes less time, as far as the texts have cells."""
-        filled, rows = self.experience.cost_model.filled, sum(map(len, trees))
-        if rows >= len(filled) or filled[rows] > room:
-            return
-        more = filled[rows] - rows
-        # They lie in the text's own sequence: guesses in it would see them, and a branch that is accepted leaves them.
-        most, place = max([(most, place) for place, most in enumerate(rooms) if len(trees[place]) == 1], default=(0, 0))
-        for _ in range(more if more < most else 0):
-            trees[place].pad()
+    def begin(self, tokens: Sequence[int]) -> None:
+        self.experience.budget.begin()
+        for source in (*self._copies, self._recycling):
+            source.begin(tokens)
 
     def without_guesses(self) -> Mode:
-        self._guesses.sleeps_on = True
+        self._is_plain = True
         return self
 
-    def _wakes(self, text: Sequence[int], room: int) -> bool:
-        """Begin a step of the text; True if it looks for guesses."""
-        self._shared = None
-        return self._guesses.wakes(text, room)
+    def grow(self, tokens: Sequence[int], room: int) -> Tree:
+        return self.grow_all([Growing(self, tokens, room)], room)[0]
 
-    def _plan_step(self, modes: Sequence[Auto], awake: Sequence[TextGuesses], room: int, beside: int) -> None:
-        """Grow the trees of the texts of `modes`, where all of them have a row in what is known of steps."""
-        room = min(room, self._settings.max_step_tokens, len(self.experience.cost_model.relative) - 1 - beside)
-        if len(modes) > room:
-            return
-        step = SharedStep(self.experience, self._settings, [mode._guesses for mode in modes], awake, room, beside)
-        is_wide = step.grow()
-        for mode in modes:
-            mode._shared, mode._is_wide = step, is_wide and not mode._guesses.is_asleep
+    def grow_all(self, texts: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
+        costs, sequences, trees = self.experience.costs, len(texts), [Tree(text.tokens[-1]) for text in texts]
+        if sequences >= len(costs.relative):
+            return trees
+        costs.set_context(sum([len(text.tokens) for text in texts]))
+        change = costs.change / costs.relative[sequences] if costs.last != sequences else 0.0
+        step = SharedStep(sequences, 1 + change, has_prompt=beside > 0)
+        asks_recycling = self._decide_recycling(sequences)
+        waking = []
+        for text, tree in zip(texts, trees, strict=True):
+            assert isinstance(text.mode, Auto), "the sequences of a step are in one mode"
+            if text.mode._wakes(step, text.tokens, asks_recycling=asks_recycling):
+                waking.append((text.mode, text, tree))
+        max_rows = min(room, self._settings.max_step_tokens, costs.max_trial_rows, len(costs.relative) - 1 - beside)
+        if max_rows > sequences and not costs.needs_plain_step:
+            drafts = [(mode, mode._draft(text), tree) for mode, text, tree in waking]
+            if drafts := [each for each in drafts if each[1].chance]:
+                self._draft_all(drafts, step, self._limits(sequences, beside, max_rows))
+        return trees
+
+    def _decide_recycling(self, sequences: int) -> bool:
+        """Return whether recycling is asked in this step."""
+        costs, trial = self.experience.costs, self.experience.trial
+        if "recycling" not in self._settings.sources or not self._takes_trees:
+            return False
+        if costs.slopes[sequences] * sequences > CHEAP_ROW * costs.relative[sequences]:
+            return False
+        if not trial.is_on:
+            trial.wait()
+        return trial.is_on
+
+    def _wakes(self, step: SharedStep, tokens: Sequence[int], *, asks_recycling: bool) -> bool:
+        """Begin a step; return whether tokens are drafted."""
+        self._step, self._previous = step, tokens[-2] if len(tokens) > 1 else -1
+        self._asks_recycling = asks_recycling and not self._is_plain
+        self._pause -= 1
+        return self._asks_recycling or (self._pause <= 0 and not self._is_plain)
+
+    def _draft(self, text: Growing) -> Draft:
+        sources = [*self._copies, self._recycling] if self._asks_recycling else self._copies
+        for source in sources:
+            source.extend(text.tokens)
+        most = self.experience.costs.max_trial_rows
+        if not self._asks_recycling:
+            most = min(most, max(FIRST_DRAFT + 2 * self._longest, self._suffix.matches[-1][1]))
+        leaves = self._settings.leaves if self._takes_trees else 1
+        return Draft(sources, text.tokens, leaves, min(text.room, most) - 1)
+
+    def _draft_all(self, drafts: Sequence[tuple[Auto, Draft, Tree]], step: SharedStep, limits: Limits) -> None:
+        """Put the drafts that pay into the trees."""
+        counts, cost = best_step([draft for _, draft, _ in drafts], step.sequences, limits)
+        for (mode, draft, tree), count in zip(drafts, counts, strict=True):
+            mode._idle = 0 if count else mode._idle + 1
+            mode._pause = min(1 + mode._idle // IDLE_DRAFTS, MAX_PAUSE)
+            if count:
+                draft.plant(tree, count)
+                step.cost, step.has_drafts = cost, True
+
+    def _limits(self, sequences: int, beside: int, max_rows: int) -> Limits:
+        """Return what the step may be; it has to decode `beside` rows of prompts anyway."""
+        least = max(sequences, self._settings.min_outputs)
+        costs, slopes = self.experience.costs.next_step(least, beside)
+        budget = self.experience.budget
+        overdraft = 0.0 if self._asks_recycling else MAX_OVERDRAFT
+        share = max(sequences / self.experience.costs.relative[sequences], 1.0)
+        max_wait = MAX_DELAY * share if sequences > 1 else inf
+        return Limits(costs, slopes, max_rows, budget.margin, budget.max_cost, overdraft, max_wait)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        step, guesses = self._shared, self._guesses
+        step, self._step = self._step, None
         if step is None:
             return
-        guesses.clock = outcome.clock
-        guesses.longest = max(guesses.longest, outcome.accepted)
-        seconds = outcome.seconds
-        if self._is_wide:
-            # The time it takes to learn from rows depends on their number too.
-            begin = outcome.clock()
-            guesses.look(tree, outcome)
-            seconds += outcome.clock() - begin
-        step.book(outcome.accepted, guesses.number - self._booked, outcome.rows, seconds)
-        if self._is_wide:
-            guesses.account(outcome, step.token_worth)
-        self._booked = guesses.number
+        self._longest = max(self._longest, outcome.accepted)
+        if self._asks_recycling:
+            self._recycle(tree, outcome, step.sequences)
+        step.take(outcome, self.experience)
+        if not step.has_drafts and self._suffix.matches[-1][1] >= MIN_COPY:
+            self.experience.budget.regain()
+
+    def _recycle(self, tree: Tree, outcome: Outcome, sequences: int) -> None:
+        """Remember a decoded step's rows, and whether recycling paid for itself."""
+        experience, begin = self.experience, outcome.clock()
+        # A row that pads the step is the last one, and its token does not follow the one above it.
+        nodes = [node for node in tree.outputs() if tree.origins[node] is not Origin.PADDING]
+        previous = [tree.tokens[tree.parents[node]] if node else self._previous for node in nodes]
+        found = outcome.successors(MAX_SUCCESSORS)
+        successors = Successors(found.tokens[: len(nodes)], found.logits[: len(nodes)])
+        experience.rows.learn(previous, [tree.tokens[node] for node in nodes], successors)
+        costs, rows = experience.costs, outcome.rows
+        if not (experience.trial.is_on and costs.single_s):
+            return
+        drafted = tree.origins.count(Origin.RECYCLING)
+        hits = sum(tree.origins[node] is Origin.RECYCLING for node in outcome.nodes)
+        cost = (outcome.clock() - begin) / costs.single_s
+        if drafted and rows < len(costs.relative):
+            cost += costs.relative[rows] - costs.relative[max(rows - drafted, 1)]
+        experience.trial.record(hits * costs.relative[sequences] / sequences - cost)
 
 
 @dataclass(frozen=True)
 class AutoModes:
-    """Makes the modes that settings ask for, mode auto too.
-
-    `cost`: what steps cost here, where it was measured before.
-    """
+    """Makes the modes that settings ask for, mode auto too. `cost`: what steps cost here, if it was measured."""
 
     cost: Cost | None = None
 
@@ -118,8 +228,5 @@ class AutoModes:
     ) -> Mode:
         if settings.mode != "auto":
             return new_mode(settings, pool, engine)
-        known = before.experience if isinstance(before, Auto) else None
-        experience = known.kinds.get(sampled) if known else None
-        if experience is None:
-            experience = known.other_kind() if known else Experience(settings, self.cost, sampled=sampled)
-        return Auto(TextGuesses(settings, pool, engine.vocabulary, engine.is_end, experience))
+        experience = before.experience if isinstance(before, Auto) else Experience(settings, self.cost)
+        return Auto(settings, engine.is_end, experience)

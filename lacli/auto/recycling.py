@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from copy import copy
 from math import exp
 from typing import NamedTuple, TypeVar
 
-from lacli.auto.acceptance import AcceptanceEstimate
-from lacli.auto.planner import Guess, Source
+from lacli.auto.draft import Guess, Source
+from lacli.auto.hit_rates import HitRates
 from lacli.context import Successors
 from lacli.tree import Origin
 
@@ -30,7 +29,7 @@ BOUNDS = (0.03, 0.08, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99)
 
 EXPECTED_AFTER_PAIR = (0.035, 0.05, 0.1, 0.1, 0.29, 0.31, 0.38, 0.4, 0.49, 0.56)
 EXPECTED_AFTER_TOKEN = (0.03, 0.05, 0.06, 0.09, 0.12, 0.17, 0.2, 0.2, 0.2, 0.27)
-"""How often guesses came true elsewhere in a text, by kind: behind the same two tokens, behind the last one only.
+"""Rates by kind: behind the same two tokens, behind the last one only.
 
 Source: answers of Qwen2.5-Coder 0.5B and 1.5B (python -m benchmarks.hit_rates, docs/auto.md).
 """
@@ -45,41 +44,17 @@ class Row(NamedTuple):
     kinds: list[int]
 
 
-class RecyclingSource(Source):
-    """Guesses from the model's earlier rows."""
+class RecycledRows:
+    """The model's rows by their last two tokens, and by the last one; all sequences of a model share them."""
 
-    origin = Origin.RECYCLING
-    everywhere = True
-
-    def __init__(self, acceptance: AcceptanceEstimate | None = None) -> None:
-        super().__init__()
-        self.acceptance = acceptance or AcceptanceEstimate(EXPECTED)
+    def __init__(self) -> None:
         self._after_pair: dict[tuple[int, int], Row] = {}
         self._after_token: dict[int, Row] = {}
-        self._scored = 0
 
-    def for_text(self) -> RecyclingSource:
-        """Return the source of one of several texts, which learn from each other's rows."""
-        other = copy(self)
-        other.acceptance = self.acceptance.for_text()
-        other._scored = 0
-        return other
-
-    def begin(self, text: Sequence[int]) -> None:
-        self._scored = len(text)
-
-    def extend(self, text: Sequence[int]) -> None:
-        for place in range(max(self._scored, 2), len(text)):
-            row, first = self._row(text[place - 2], text[place - 1])
-            if row:
-                for token, kind in zip(row.tokens, row.kinds, strict=True):
-                    self.acceptance.record(first + kind, token == text[place])
-        self._scored = len(text)
-
-    def learn(self, befores: Sequence[int], tokens: Sequence[int], successors: Successors) -> None:
-        """Learn a step's rows: the token of each, the one before it, and its most probable successors."""
+    def learn(self, previous: Sequence[int], tokens: Sequence[int], successors: Successors) -> None:
+        """Remember rows: the token before each, its own, and its most probable successors."""
         # Numpy's calls for a few numbers take three times as long, behind a decode with its cold caches.
-        rows = zip(befores, tokens, successors.tokens.tolist(), successors.logits.tolist(), strict=True)
+        rows = zip(previous, tokens, successors.tokens.tolist(), successors.logits.tolist(), strict=True)
         for before, token, following, logits in rows:
             weights = [weight for logit in logits if (weight := exp(logit - logits[0]))]
             whole = sum(weights)
@@ -87,23 +62,74 @@ class RecyclingSource(Source):
             _remember(self._after_pair, (before, token), row)
             _remember(self._after_token, token, row)
 
-    def first(self, text: Sequence[int]) -> Sequence[Guess]:
-        return self.anywhere(text[-2] if len(text) > 1 else -1, text[-1])
-
-    def after(self, guess: Guess) -> Sequence[Guess]:
-        return ()
-
-    def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
-        row, first = self._row(previous, token)
-        if row is None:
-            return ()
-        chance = self.acceptance.probability
-        return [Guess(token, chance[first + kind], 0) for token, kind in zip(*row, strict=True)]
-
-    def _row(self, previous: int, token: int) -> tuple[Row | None, int]:
+    def row(self, previous: int, token: int) -> tuple[Row | None, int]:
         """Return what is remembered behind two tokens, and the first of its kinds."""
         row = self._after_pair.get((previous, token))
         return (row, 0) if row else (self._after_token.get(token), len(EXPECTED_AFTER_PAIR))
+
+
+FIRST_PAUSE, MAX_PAUSE = 64, 4096
+"""Steps before the first trial of recycling, and most steps between two; a failed one doubles them."""
+
+STAKE, MAX_CREDIT = 0.5, 1.5
+"""Plain steps that a trial may lose, 1% of an answer of 50 tokens, and that recycling which gains may lose."""
+
+
+class Trial:
+    """Whether recycling pays for its rows and its time. `is_on`: it is asked."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._credit = 0.0
+        self._left = self._pause = FIRST_PAUSE
+
+    def wait(self) -> None:
+        """Count a step without recycling; after a pause a trial begins."""
+        self._left -= 1
+        if self._left <= 0:
+            self.is_on, self._credit = True, STAKE
+
+    def record(self, gain: float) -> None:
+        """Record the plain steps that a step gained by recycling."""
+        self._credit = min(self._credit + gain, MAX_CREDIT)
+        if self._credit < 0:
+            self._pause = min(2 * self._pause, MAX_PAUSE)
+            self.is_on, self._left = False, self._pause
+        elif self._credit == MAX_CREDIT:
+            self._pause = FIRST_PAUSE
+
+
+class RecyclingSource(Source):
+    """Drafts the successors of remembered rows. `hits`: rates by kind."""
+
+    origin = Origin.RECYCLING
+    everywhere = True
+
+    def __init__(self, rows: RecycledRows) -> None:
+        self.hits = HitRates(EXPECTED)
+        self._rows = rows
+        self._scored = 0
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._scored = len(tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        for place in range(max(self._scored, 2), len(tokens)):
+            row, first = self._rows.row(tokens[place - 2], tokens[place - 1])
+            if row:
+                for token, kind in zip(row.tokens, row.kinds, strict=True):
+                    self.hits.record(first + kind, token == tokens[place])
+        self._scored = len(tokens)
+
+    def first(self, tokens: Sequence[int]) -> Sequence[Guess]:
+        return self.anywhere(tokens[-2] if len(tokens) > 1 else -1, tokens[-1])
+
+    def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
+        row, first = self._rows.row(previous, token)
+        if row is None:
+            return ()
+        rates = self.hits.rates
+        return [Guess(token, rates[first + kind]) for token, kind in zip(row.tokens, row.kinds, strict=True)]
 
 
 def _remember(rows: dict[Key, Row], key: Key, row: Row) -> None:

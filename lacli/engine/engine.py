@@ -243,9 +243,6 @@ class Engine:
                 return [*progress, Progress(newest)]
             self._admission.clear(newest)
         self._owed_s = seconds * DECODED_PER_READ_S if makes_wait else self._owed_s - seconds
-        if not any(each.is_prefilled for each in ready):
-            rows = sum(len(each.cells.part.again) for each in [*ready, *pieces])
-            [*ready, *pieces][0].mode.prefilled(rows, seconds)
         for sequence in pieces:
             sequence.cells.commit_prompt()
             sequence.is_prefilled = sequence.missing == 0

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from lacli.auto.experience import Experience
 from lacli.auto.measure import MeasurePlan
-from lacli.auto.mode import AutoModes
+from lacli.auto.mode import AutoModes, Experience
 from lacli.auto.model_cost import KIND, cost_key, cost_of, device_names, known_cost, machine_key
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.engine.load import ModelEngine

@@ -8,9 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.auto import recycling
-from lacli.auto.recycling import BOUNDS, EXPECTED, EXPECTED_AFTER_PAIR, EXPECTED_AFTER_TOKEN, RecyclingSource
+from lacli.auto.recycling import (
+    BOUNDS,
+    EXPECTED,
+    EXPECTED_AFTER_PAIR,
+    EXPECTED_AFTER_TOKEN,
+    FIRST_PAUSE,
+    MAX_PAUSE,
+    RecycledRows,
+    RecyclingSource,
+    Trial,
+)
 from lacli.context import Successors
-from tests.fakes.recorded_acceptance import RecordedAcceptance
+from tests.fakes.recorded_hits import RecordedHits
 
 PAIR_KINDS = len(EXPECTED_AFTER_PAIR)
 four_logits = st.lists(st.floats(0, 9), min_size=4, max_size=4)
@@ -25,11 +35,11 @@ def successors(*found: tuple[list[int], list[float]]) -> Successors:
     return Successors(np.array([tokens for tokens, _ in found]), np.array([logits for _, logits in found]))
 
 
-def taught(given_rows: Rows, source: RecyclingSource | None = None) -> RecyclingSource:
-    source = source or RecyclingSource()
+def taught(given_rows: Rows) -> RecyclingSource:
+    rows = RecycledRows()
     found = [(list(following), sorted(logits, reverse=True)) for _, _, following, logits in given_rows]
-    source.learn([row[0] for row in given_rows], [row[1] for row in given_rows], successors(*found))
-    return source
+    rows.learn([row[0] for row in given_rows], [row[1] for row in given_rows], successors(*found))
+    return RecyclingSource(rows)
 
 
 def kind(logits: list[float], rank: int) -> int:
@@ -81,8 +91,8 @@ def test_a_text_of_one_token_is_answered() -> None:
 def test_every_guess_for_an_accepted_token_is_scored_and_none_for_the_prompts(
     given_rows: Rows, text: list[int], prompt: int
 ) -> None:
-    acceptance = RecordedAcceptance(EXPECTED)
-    source = taught(given_rows, RecyclingSource(acceptance))
+    source = taught(given_rows)
+    acceptance = source.hits = RecordedHits(EXPECTED)
     prompt = min(prompt, len(text))
     source.begin(text[:prompt])
     source.extend(text)
@@ -104,12 +114,35 @@ def test_the_oldest_are_forgotten_first_and_what_is_seen_again_is_young(monkeypa
     assert [bool(source.anywhere(8, token)) for token in (1, 2, 3)] == [True, False, True]
 
 
-def test_texts_learn_from_each_others_rows_and_score_their_own_guesses() -> None:
-    ours = RecyclingSource()
-    theirs = ours.for_text()
-    taught([(1, 2, [3, 4, 5, 6], [9.0, 1.0, 0.5, 0.0])], ours)
-    assert theirs.anywhere(1, 2) == ours.anywhere(1, 2) != []
-    before = ours.acceptance.probability.copy()
-    theirs.begin([0])
-    theirs.extend([0, 1, 2, 3])
-    assert ours.acceptance.probability == before != theirs.acceptance.probability
+def steps_until_on(trial: Trial) -> int:
+    steps = 0
+    while not trial.is_on:
+        trial.wait()
+        steps += 1
+    return steps
+
+
+def test_a_trial_ends_with_its_stake_and_the_next_one_comes_later_each_time() -> None:
+    trial = Trial()
+    assert steps_until_on(trial) == FIRST_PAUSE
+    for pause in (2 * FIRST_PAUSE, 4 * FIRST_PAUSE):
+        trial.record(-0.4)
+        assert trial.is_on
+        trial.record(-0.4)
+        assert not trial.is_on and steps_until_on(trial) == pause
+    for _ in range(20):
+        trial.record(-9.0)
+        last = steps_until_on(trial)
+    assert last == MAX_PAUSE
+
+
+def test_recycling_that_has_gained_may_lose_more_and_is_tried_again_soon() -> None:
+    trial = Trial()
+    steps_until_on(trial)
+    trial.record(-0.6)
+    steps_until_on(trial)
+    trial.record(5.0)
+    trial.record(-1.4)
+    assert trial.is_on
+    trial.record(-0.2)
+    assert steps_until_on(trial) == 2 * FIRST_PAUSE

@@ -33,7 +33,7 @@ WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
 
 TYPED: dict[str, tuple[str, Any]] = {
     "mode": ("lookup", "lookup"),
-    "sources": ("suffix,pool", ("suffix", "pool")),
+    "sources": ("recycling", ("recycling",)),
     "verify": ("rejection", "rejection"),
     "dry_sequence_breaker": (r'"\n" ;', ("\n", ";")),
     "logit_bias": ("15043-inf 7+1.5", ((15043, -math.inf), (7, 1.5))),
@@ -68,7 +68,7 @@ def test_the_sentence_says_what_changed_from_what_to_what() -> None:
     assert adjust(DEFAULT, "temp", "0.8")[1] == "temp: 0 -> 0.8"
     assert adjust(DEFAULT, "-W", "8")[1] == "W: 15 -> 8"
     assert adjust(DEFAULT, "temp", "0")[1] == "temp is 0 already"
-    assert adjust(ChatSettings(DecodeSettings(sources=("window",))), "sources", "none")[1] == "sources: window -> none"
+    assert adjust(ChatSettings(DecodeSettings(sources=("suffix",))), "sources", "none")[1] == "sources: suffix -> none"
     after, sentence = adjust(DEFAULT, "preset", "code")
     assert sentence == "W: 15 -> 8, N: 5 -> 6, jacobi-iterations: 16 -> 12"
     assert after.decode_settings == decode_settings("code", mode="auto"), "the mode is as it was"
@@ -113,7 +113,6 @@ WRONG = [
     ("temp", "nan", "must be at least 0"),
     ("top-k", "1.5", "whole number"),
     ("top-k", "9" * 5000, "whole number"),
-    ("W", "300", "256"),
     ("N", "1", "at least 2"),
     ("n", "-2", "-n must be at least -1"),
     ("seed", str(2**32), "--seed"),

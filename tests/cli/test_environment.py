@@ -36,7 +36,7 @@ SAMPLES = {
     "--cache-type-v": ("bf16", "f32"),
     "--preset": ("code", "13b"),
     "--mode": ("lookup", "jacobi"),
-    "--sources": ("pool", "suffix,window"),
+    "--sources": ("suffix", "suffix,recycling"),
     "--verify": ("rejection", "match"),
     "--color": ("on", "off"),
     "--dry-base": ("1.25", "1.5"),

@@ -1,14 +1,14 @@
-"""An acceptance estimate that remembers which guesses were scored."""
+"""Hit rates that remember which drafts were scored."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lacli.auto.acceptance import AcceptanceEstimate
+from lacli.auto.hit_rates import HitRates
 
 
-class RecordedAcceptance(AcceptanceEstimate):
-    """seen: each try's kind and whether it came true."""
+class RecordedHits(HitRates):
+    """`seen`: each draft's kind and whether it was accepted."""
 
     def __init__(self, expected: Sequence[float]) -> None:
         super().__init__(expected)

@@ -1,0 +1,187 @@
+"""The most probable continuations of a sequence as a tree, and the step of several sequences that pays best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import NamedTuple
+
+from lacli.tree import Origin, Tree
+
+MIN_PROBABILITY = 0.004
+"""Probability below which a node is not worth the time to consider it; 0.3 plain steps for 63 rows are 0.005 each."""
+
+
+class Guess(NamedTuple):
+    """A token that may come next, with the `probability` that it does if everything above it is accepted.
+
+    `place`, `length`: the source's own note of where it stands, passed back to `after`.
+    """
+
+    token: int
+    probability: float
+    place: int = 0
+    length: int = 0
+
+
+class Source:
+    """Drafts tokens of one sequence. `everywhere`: it also knows what follows other sources' drafts."""
+
+    origin: Origin
+    everywhere = False
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Take in the prompt."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take in the tokens accepted since the last call, and whether the draft for each was right."""
+
+    def first(self, tokens: Sequence[int]) -> Sequence[Guess]:
+        """Return guesses for the next token, best first."""
+        raise NotImplementedError
+
+    def after(self, guess: Guess) -> Sequence[Guess]:
+        """Return what may follow one of the source's own guesses, best first."""
+        return ()
+
+    def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
+        """Return what may follow `token` behind `previous`, whichever source drafted them, best first."""
+        return ()
+
+
+Followers = list[tuple[Source, Guess]]
+
+
+class Draft:
+    """The guesses of all `sources` as a tree of at most `max_nodes` nodes and `max_leaves` branches.
+
+    The most probable node comes first. `chance`: probability that the next node is accepted, 0 if there is none.
+    """
+
+    def __init__(self, sources: Sequence[Source], tokens: Sequence[int], max_leaves: int, max_nodes: int) -> None:
+        self._everywhere = [source for source in sources if source.everywhere]
+        self._branches_left = max_leaves - 1
+        self.max_nodes = max_nodes
+        # By node: its parent, or -1 for the input, its token and its origin.
+        self._nodes: list[tuple[int, int, Origin]] = []
+        self._parents: set[int] = set()
+        # Negative probabilities, since a heap gives the smallest first; the count keeps equal ones in order.
+        self._waiting: list[tuple[float, int, int, int, Followers]] = []
+        self._count = 0
+        self._wait(-1, 1.0, tokens[-1], [(source, guess) for source in sources for guess in source.first(tokens)])
+        self._offer()
+
+    def take(self) -> bool:
+        """Take the next node; return False if no branch is left for it."""
+        negative, _, parent, previous, followers = heappop(self._waiting)
+        is_branch = parent in self._parents
+        if is_branch and not self._branches_left:
+            self._offer()
+            return False
+        self._branches_left -= is_branch
+        self._parents.add(parent)
+        source, guess = followers[0]
+        self._nodes.append((parent, guess.token, source.origin))
+        found = [(source, guess) for source, before in followers for guess in source.after(before)]
+        for source in self._everywhere:
+            found += [(source, each) for each in source.anywhere(previous, guess.token)]
+        self._wait(len(self._nodes) - 1, -negative, guess.token, found)
+        self._offer()
+        return True
+
+    def plant(self, tree: Tree, count: int) -> None:
+        """Put the first `count` nodes into a tree: a single chain in sequence 0, else each branch in its own."""
+        for parent, token, origin in self._nodes[:count]:
+            tree.add_node(parent + 1, token, origin)
+        is_chain = all(parent == place for place, (parent, _, _) in enumerate(self._nodes[:count], start=-1))
+        tree.assign_sequences(0 if is_chain else 1)
+
+    def _offer(self) -> None:
+        self.chance = -self._waiting[0][0] if self._waiting and len(self._nodes) < self.max_nodes else 0.0
+
+    def _wait(self, parent: int, reach: float, token: int, found: Followers) -> None:
+        """Queue what may follow a node that is accepted with probability `reach`."""
+        for chance, followers in _merged(found):
+            if reach * chance >= MIN_PROBABILITY:
+                self._count += 1
+                heappush(self._waiting, (-reach * chance, self._count, parent, token, followers))
+
+
+def _merged(found: Followers) -> list[tuple[float, Followers]]:
+    """Return by token its probability and all sources that guessed it.
+
+    Two guesses of one token are as probable as the surer one. Of two tokens at most one is right, so the other is worth
+    the less the surer that one is.
+    """
+    if len(found) == 1:
+        return [(found[0][1].probability, found)]
+    merged: dict[int, tuple[float, Followers]] = {}
+    for source, guess in found:
+        chance, followers = merged.setdefault(guess.token, (0.0, []))
+        followers.append((source, guess))
+        merged[guess.token] = max(chance, guess.probability), followers
+    if not merged:
+        return []
+    best, surest = max(merged.values(), key=lambda each: each[0])
+    source = surest[0][0]
+    return [
+        (chance if followers[0][0] is source else chance * (1 - best) / (1 - chance * best), followers)
+        for chance, followers in merged.values()
+    ]
+
+
+class Limits(NamedTuple):
+    """What a step may be.
+
+    `costs`: by rows, in steps without drafts. `slopes`: by rows, the least cost of a further row. `max_rows`: the input
+    of each sequence included. `margin`: tokens a sequence that a step must promise for its cost. `max_cost`: that it
+    may have; beyond that, half of the tokens that it promises, at most `overdraft`. `max_wait`: cost that it may have
+    per token expected by the sequence that expects fewest.
+    """
+
+    costs: Sequence[float]
+    slopes: Sequence[float]
+    max_rows: int
+    margin: float
+    max_cost: float
+    overdraft: float
+    max_wait: float
+
+    def allow(self, tokens: float, cost: float) -> bool:
+        """Return whether a step that promises `tokens` a sequence may have a cost."""
+        promised = min((tokens - self.max_cost) / 2, self.overdraft)
+        return cost <= self.max_cost + (promised if promised > 0 and self.max_cost > 1 else 0.0)
+
+
+def best_step(drafts: Sequence[Draft], sequences: int, limits: Limits) -> tuple[list[int], float]:
+    """Return how many nodes of each draft bring the most tokens a second, and what the step costs.
+
+    The drafts are merged, the most probable node first, and every beginning of that order may be the step.
+    """
+    costs, slopes = limits.costs, limits.slopes
+    rows, tokens = sequences, float(sequences)
+    max_rows = min(limits.max_rows, rows + sum([draft.max_nodes for draft in drafts]))
+    counts, expected = [0] * len(drafts), [1.0] * sequences
+    best, best_value = [*counts], limits.margin * sequences
+    waiting = [(-draft.chance, place) for place, draft in enumerate(drafts) if draft.chance]
+    heapify(waiting)
+    while waiting and (left := max_rows - rows):
+        negative, place = waiting[0]
+        # No later node is more probable, and each costs at least the slope.
+        if tokens - left * negative <= best_value * (costs[rows] + left * slopes[rows]):
+            break
+        draft = drafts[place]
+        if draft.take():
+            rows += 1
+            tokens -= negative
+            counts[place] += 1
+            expected[place] -= negative
+            cost = costs[rows]
+            is_slow = cost > limits.max_wait * min(expected)
+            if tokens > best_value * cost and limits.allow(tokens / sequences, cost) and not is_slow:
+                best, best_value = [*counts], tokens / cost
+        if draft.chance:
+            heapreplace(waiting, (-draft.chance, place))
+        else:
+            heappop(waiting)
+    return best, costs[sequences + sum(best)]

@@ -1,0 +1,114 @@
+"""Steps of several sequences in mode auto: what they cost and bring together."""
+
+from __future__ import annotations
+
+import pytest
+
+from lacli.auto.budget import INITIAL_BALANCE, SHARE
+from lacli.auto.mode import MAX_DELAY, Auto, AutoModes
+from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.context import Successors
+from lacli.modes import Growing, Outcome
+from lacli.pool import NgramPool
+from lacli.settings import DecodeSettings
+from lacli.tree import Tree
+from tests.fakes.context import FakeContext
+
+PLAIN_S, ROW_S = 0.01, 0.001
+AUTO = DecodeSettings(sources=("suffix",))
+COPY = [1, 2, 3, 4, 5, 6, 7, 8, 9] * 3
+NONSENSE = [*range(40, 20, -1)]
+
+
+def seconds(rows: int) -> float:
+    return PLAIN_S + ROW_S * (rows - 1)
+
+
+def modes_of(*prompts: list[int], settings: DecodeSettings = AUTO) -> list[Auto]:
+    """The modes of sequences of one model, with what steps cost measured."""
+    points = tuple(Point(rows, seconds(rows), seconds(rows)) for rows in (1, 8, 64))
+    engine, make = FakeContext(64, 64, 64, 50), AutoModes(Cost((StepCost(0, points),)))
+    modes: list[Auto] = []
+    for prompt in prompts:
+        mode = make(settings, NgramPool(2, 2), engine, before=modes[-1] if modes else None)
+        assert isinstance(mode, Auto)
+        mode.begin(prompt)
+        modes.append(mode)
+    return modes
+
+
+def grown(modes: list[Auto], *prompts: list[int], room: int = 64, beside: int = 0) -> list[Tree]:
+    growing = [Growing(mode, prompt, 32) for mode, prompt in zip(modes, prompts, strict=True)]
+    return modes[0].grow_all(growing, room, beside)
+
+
+def no_successors(count: int) -> Successors:
+    raise NotImplementedError
+
+
+def observed(modes: list[Auto], trees: list[Tree], *accepted: int, beside: int = 0) -> None:
+    """Tell each mode how many tokens its sequence got."""
+    rows = sum(map(len, trees)) + beside
+    for mode, tree, tokens in zip(modes, trees, accepted, strict=True):
+        mode.observe(tree, Outcome({}, range(1, tokens), rows, seconds(rows), no_successors, float))
+
+
+def balance(modes: list[Auto]) -> float:
+    return modes[0].experience.budget.max_cost - 1
+
+
+def test_a_step_is_recorded_once_with_the_last_sequences_outcome_and_by_what_each_got() -> None:
+    modes = modes_of(COPY, NONSENSE)
+    trees = grown(modes, COPY, NONSENSE)
+    assert [len(tree) for tree in trees] == [1, 1], "a plain step comes first"
+    observed(modes, trees, 1, 1)
+    trees = grown(modes, COPY, NONSENSE)
+    rows = sum(map(len, trees))
+    assert len(trees[0]) > 1 == len(trees[1])
+    before = balance(modes)
+    modes[0].observe(trees[0], Outcome({}, [1, 2], rows, seconds(rows), no_successors, float))
+    assert balance(modes) == before and rows not in modes[0].experience.costs._seen
+    modes[1].observe(trees[1], Outcome({}, [], rows, seconds(rows), no_successors, float))
+    assert len(modes[0].experience.costs._seen[rows]) == 1
+    gain = (3 + 1) / 2 - seconds(rows) / seconds(2)
+    assert balance(modes) == pytest.approx(before + gain + SHARE, abs=0.1)
+
+
+def test_sequences_learn_of_the_machine_together_and_of_hit_rates_alone() -> None:
+    first, second = modes_of(COPY, COPY)
+    assert first.experience is second.experience
+    assert first._suffix.hits is not second._suffix.hits
+
+
+def test_a_sequence_without_drafts_leaves_the_rows_to_the_others() -> None:
+    modes = modes_of(COPY, COPY)
+    modes[1].without_guesses()
+    observed(modes, grown(modes, COPY, COPY), 1, 1)
+    trees = grown(modes, COPY, COPY)
+    assert len(trees[0]) > 1 == len(trees[1])
+
+
+def test_a_step_has_no_more_rows_than_its_room_and_one_for_each_sequence() -> None:
+    modes = modes_of(COPY, COPY, COPY)
+    observed(modes, grown(modes, COPY, COPY, COPY), 1, 1, 1)
+    assert sum(map(len, grown(modes, COPY, COPY, COPY, room=7))) == 7
+    assert sum(map(len, grown(modes, COPY, COPY, COPY, room=2))) == 3
+
+
+def test_a_copy_takes_no_more_time_than_the_others_may_wait() -> None:
+    modes = modes_of(COPY, NONSENSE)
+    observed(modes, grown(modes, COPY, NONSENSE), 1, 1)
+    modes[0]._longest = 30
+    rows = sum(map(len, grown(modes, COPY, NONSENSE)))
+    costs = modes[0].experience.costs.relative
+    assert costs[rows] / costs[2] <= MAX_DELAY * 2 / costs[2] < costs[32] / costs[2]
+
+
+def test_beside_a_prompt_drafts_pay_for_what_they_add_and_its_time_is_no_steps() -> None:
+    modes = modes_of(COPY, COPY)
+    observed(modes, grown(modes, COPY, COPY), 1, 1)
+    trees = grown(modes, COPY, COPY, beside=20)
+    assert all(len(tree) > 1 for tree in trees)
+    seen = {**modes[0].experience.costs._seen}
+    observed(modes, trees, 1, 1, beside=20)
+    assert modes[0].experience.costs._seen == seen and balance(modes) < INITIAL_BALANCE + 2 * SHARE
