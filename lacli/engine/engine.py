@@ -191,8 +191,12 @@ class Engine:
 
     def step(self) -> list[Progress]:
         """Take one step of all sequences that have cells; return what it brought, in the order of their arrival."""
-        with self._whole_or_torn():
-            return self._step()
+        if self._is_torn:
+            self._admission.mend()
+        self._is_torn = True
+        progress = self._step()
+        self._is_torn = False
+        return progress
 
     def decode(
         self, prompt: Sequence[int], options: SequenceOptions = GREEDY, reading: Reading = unseen
@@ -222,9 +226,10 @@ class Engine:
 
     def _step(self) -> list[Progress]:
         progress = [Progress(each) for each in [*self.sequences] if not self._goes_on(each)]
-        self._admission.give_cells()
-        # Drafts are worth more than what may be asked again.
-        self._admission.find_cells(min(len(self.sequences) * self.settings.max_rows, self.context.batch_rows))
+        if self.slots > 1:
+            self._admission.give_cells()
+            # Drafts are worth more than what may be asked again.
+            self._admission.find_cells(min(len(self.sequences) * self.settings.max_rows, self.context.batch_rows))
         while True:
             ready, pieces, makes_wait = self._plan()
             if not ready and not pieces:
@@ -282,6 +287,9 @@ class Engine:
         read and steps that only decode take turns if both together would take longer.
         """
         able = [each for each in self.sequences if each.has_cells and not each.is_held]
+        if len(able) == 1 and able[0].is_prefilled:
+            # Plain decoding of one sequence hides nothing of what Python costs.
+            return StepPlan(able, [], makes_wait=False)
         ready, pieces = [each for each in able if each.is_prefilled], []
         left = min(self._piece_rows(bool(ready)), self.context.batch_rows - len(ready))
         unread = [each for each in able if not each.is_prefilled]

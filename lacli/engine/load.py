@@ -89,7 +89,11 @@ def open_engine(
         types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
         notes.append(f"--strict decodes with -fa on {types}")
     several = replicas is not None and replicas != ReplicaSettings()
-    model_settings = with_engine(path, model_settings, strict=decode_settings.strict, copies=several)
+    strict = decode_settings.strict
+    model_settings = with_engine(path, model_settings, strict=strict, copies=several, slots=slots or 1)
+    if model_settings.engine == "ik":
+        # Its attention needs cells without free ones between them (ik/choice.py).
+        decode_settings = replace(decode_settings, ordered=True)
     with ExitStack() as stack:
         weights = stack.enter_context(Weights(path, model_settings, replicas, verbose=verbose, loading=loading))
         engine = ModelEngine(

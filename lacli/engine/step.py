@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import NamedTuple
 
 from lacli.batch import Batch, BatchPart
 from lacli.context import Context, Successors
@@ -208,8 +209,7 @@ class Stepper:
         return lambda node: verifier.choose(self._context.row_logits(rows[node]), tree.guesses(node))
 
 
-@dataclass(frozen=True)
-class _Clock:
+class _Clock(NamedTuple):
     """When a step began, seconds of sequence calls before it, and those that no step like it takes again."""
 
     begin: float

@@ -135,15 +135,11 @@ def test_a_file_that_is_cut_short_is_refused_in_one_line(tmp_path: Path) -> None
     assert "cut.gguf" in str(error.value)
 
 
-def test_several_texts_at_a_time_are_those_of_one_alone() -> None:
-    import lacli
-
-    with lacli.load(STDLIB_7M, model_settings=ONE_THREAD, parallel=3, template=None) as model:
-        prompts = [QUESTION, "import os\n", "class Stack:\n"]
-        alone = [model.generate(prompt, max_tokens=12).text for prompt in prompts]
-        together = model.generate(prompts, max_tokens=12)
-        assert [answer.text for answer in together] == alone
-        assert "ik_llama.cpp" in model.engine.model.devices
+def test_cells_are_kept_without_free_ones_between_them_and_one_sequence_at_a_time() -> None:
+    """Attention would not reach those behind a free one at a multiple of 32."""
+    with load(model_settings=ONE_THREAD, decode_settings=DecodeSettings(mode="lookahead")) as engine:
+        assert engine.settings.ordered and "ik_llama.cpp" in engine.model.devices
+        assert engine.adapt(DecodeSettings(), engine.sampling) in (True, False) and engine.settings.ordered
 
 
 def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:
