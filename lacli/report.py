@@ -34,7 +34,7 @@ SOURCE_WORDS = {
     Origin.SUFFIX: "the text so far",
     Origin.RECYCLING: "what the model held probable",
 }
-"""Where guesses came from, in README's words."""
+"""Where drafts came from, in README's words."""
 
 
 def context_full(cells: int, todo: str) -> str:
@@ -46,7 +46,7 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
     """One flat object; prompt_*, predicted_* and draft_* are named as in llama-server's timings.
 
     *_ms: milliseconds; bookkeeping_ms and python_ms are sums over all steps. accept_hist[k]: steps that brought
-    k+1 tokens. sources: verified and accepted guesses by where they came from. times_plain: how many times as
+    k+1 tokens. sources: verified and accepted drafts by where they came from. times_plain: how many times as
     fast as plain decoding that makes the answer; None where costs of steps were not measured.
     """
     run, settings, pool = answer.statistics, engine.settings, answer.pool
@@ -129,7 +129,7 @@ def as_lines(
             ("a step", _step(run, full)),
         ]
     if run.drafted:
-        lines.append(("guesses", f"{run.accepted:,} of {run.drafted:,} came true{'' if full else _origins(run)}"))
+        lines.append(("drafts", f"{run.accepted:,} of {run.drafted:,} tokens were accepted{'' if full else _origins(run)}"))
     if full:
         lines += _details(engine, answer, width)
     if times := engine.times_plain(run) if run.drafted else None:
@@ -171,7 +171,7 @@ def _step(run: RunStatistics, full: bool) -> str:
 
 
 def _origins(run: RunStatistics) -> str:
-    """The accepted guesses by their sources, in words."""
+    """The accepted drafts by their sources, in words."""
     parts = [f"{count:,} from {SOURCE_WORDS[origin]}" for origin, count in run.accepted_from.most_common()]
     return f": {', '.join(parts)}" if parts else ""
 
@@ -239,7 +239,7 @@ def describe_sampling(sampling: SamplingSettings) -> str:
 
 
 def _by_source(run: RunStatistics) -> list[str]:
-    """A line for each source: how many of its guesses were accepted, and their share of the answer."""
+    """A line for each source: how many of its drafts were accepted, and their share of the answer."""
     name = max((len(origin.value) for origin in run.origins), default=0)
     count = len(str(max(run.tried.values(), default=0)))
     return [

@@ -86,7 +86,7 @@ def test_every_source_has_a_line_with_what_it_tried_and_brought() -> None:
         answer(*plain_step(2), guessed((SUFFIX, SUFFIX, POOL), (SUFFIX,) * 9 + (POOL,) * 2), *plain_step(4)),
         detail="full",
     )
-    assert words(lines, "guesses") == "3 of 11 came true"
+    assert words(lines, "drafts") == "3 of 11 tokens were accepted"
     table = [" ".join(line.split()) for line in lines.splitlines() if "of the answer" in line]
     assert table == [
         "pool 1 of 2, 50%: 10% of the answer, n-grams",
@@ -138,7 +138,7 @@ def test_the_short_report_has_at_most_12_lines_and_no_chart_whatever_was_guessed
         assert len({*subjects}) == len(subjects) and not {"accepted", "pool", "rows", "replicas"} & {*subjects}
         assert {line[:10] for line in short.splitlines()} <= {line[:10] for line in full.splitlines()}
     assert words(short, "guesses").startswith(
-        "15 of 30 came true: 5 from n-grams, 4 from the lookahead window, 3 from the draft"
+        "15 of 30 tokens were accepted: 5 from n-grams, 4 from the lookahead window, 3 from the draft"
     )
 
 
