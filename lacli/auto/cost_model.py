@@ -101,25 +101,26 @@ class StepCostModel:
         if rows > self._max_rows:
             return 1.0
         self._seen_at[rows] = self._step
-        seen = self._seen.setdefault(rows, deque(maxlen=RECENT))
+        seen = self._seen.get(rows) or deque[float](maxlen=RECENT)
         if is_plain and is_change and seen:
-            self._record_return(seen, seconds)
+            self._record_return(rows, seconds)
             return self.relative[rows]
         expected = self.relative[rows] * self.single_s
         change = self.change * self.single_s if is_change else 0.0
         own, before = max(seconds - change, 0.0), median_low(seen or [0.0])
         seen.append(own if seen or not expected else min(own, FIRST_JUMP * expected))
+        # Ctrl-C may come at any line: no size without a time is left.
+        self._seen[rows] = seen
         booked = min(own, JUMP * expected) if before else own
         if len(seen) <= MEASURED_WEIGHT or abs(median_low(seen) - before) > NOTICEABLE * before:
             self._follow()
-        return (booked + change) / self.single_s
+        return (booked + change) / self.single_s if self.single_s else 1.0
 
-    def _record_return(self, seen: deque[float], seconds: float) -> None:
+    def _record_return(self, rows: int, seconds: float) -> None:
         """Record a plain step behind one of other rows: what the change costs, or that plain steps have changed."""
-        before = median_low(seen)
+        before = median_low(self._seen[rows])
         if seconds * JUMP < before or seconds > (JUMP + self.change) * before:
-            seen.clear()
-            seen.append(seconds)
+            self._seen[rows] = deque([seconds], maxlen=RECENT)
             self._follow()
             return
         self._changes.append(max(seconds - before, 0.0))
@@ -163,7 +164,8 @@ class StepCostModel:
     def _follow(self) -> None:
         """Let sizes without times of their own follow the nearest one that has some."""
         for rows in [rows for rows, step in self._seen_at.items() if self._step - step > MEMORY]:
-            del self._seen_at[rows], self._seen[rows]
+            del self._seen_at[rows]
+            self._seen.pop(rows, None)
         cost = self._expected.copy()
         if self._seen:
             least = min(self._seen)
