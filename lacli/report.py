@@ -129,7 +129,8 @@ def as_lines(
             ("a step", _step(run, full)),
         ]
     if run.drafted:
-        lines.append(("drafts", f"{run.accepted:,} of {run.drafted:,} tokens were accepted{'' if full else _origins(run)}"))
+        accepted = f"{run.accepted:,} of {run.drafted:,} tokens were accepted"
+        lines.append(("drafts", accepted + ("" if full else _origins(run))))
     if full:
         lines += _details(engine, answer, width)
     if times := engine.times_plain(run) if run.drafted else None:

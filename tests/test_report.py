@@ -137,7 +137,7 @@ def test_the_short_report_has_at_most_12_lines_and_no_chart_whatever_was_guessed
         subjects = [line.split()[0] for line in short.splitlines()]
         assert len({*subjects}) == len(subjects) and not {"accepted", "pool", "rows", "replicas"} & {*subjects}
         assert {line[:10] for line in short.splitlines()} <= {line[:10] for line in full.splitlines()}
-    assert words(short, "guesses").startswith(
+    assert words(short, "drafts").startswith(
         "15 of 30 tokens were accepted: 5 from n-grams, 4 from the lookahead window, 3 from the draft"
     )
 
