@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from lacli.chat.conversation import Chat
@@ -14,7 +13,6 @@ from lacli.chat.settings import (
     WITH_THE_MODEL,
     adjust,
     all_settings,
-    changed_settings,
     changes_in_words,
     find_setting,
     one_setting,
@@ -22,24 +20,20 @@ from lacli.chat.settings import (
 )
 from lacli.chat.talk import Conversation
 from lacli.chat.transcript import Log, SavedChat, absolute, read_chat, write_chat
-from lacli.engine.answer import Answer
 from lacli.errors import LacliError, UsageError
 from lacli.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen
-from lacli.text.format import columns, counted
+from lacli.text.format import counted
 from lacli.text.question import check_text, read_text
-
-MAX_TURNS = 10
-"""The latest answers that /stats lists, so that they fit a screen."""
 
 
 @dataclass(frozen=True)
 class Reply:
     """What a command has to say, and what is left to do for the loop.
 
-    `ask`: send this message now; `again`: answer the last question anew; `edit`: offer this text as the next line; end:
-    leave.
+    `ask`: send this message now; `again`: answer the last question anew; `edit`: offer this text as the next line;
+    `end`: leave.
     """
 
     text: str = ""
@@ -54,9 +48,8 @@ class Commands:
     """What the commands do to one chat.
 
     `model`: as the user typed it; `template`: its name, empty for the model's own. `report`: what the last answer cost,
-    as it was then. `files`: names and texts that /read has put before the next message; `sent`: messages that were sent
-    with files, with the files and what was typed. `file`: the one that the chat was saved to or loaded from last.
-    `may_replace`: files of this chat, and those that /save has refused, by their absolute paths.
+    as it was then. `files`: texts that /read has put before the next message. `file`: the one that the chat was saved
+    to or loaded from last, which /save may replace.
     """
 
     chat: Chat
@@ -65,10 +58,8 @@ class Commands:
     model: str = ""
     template: str = ""
     report: str = ""
-    files: list[tuple[str, str]] = field(default_factory=list)
-    sent: dict[str, tuple[list[tuple[str, str]], str]] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
     file: str = ""
-    may_replace: set[str] = field(default_factory=set)
 
     def run(self, command: Command) -> Reply:
         """Carry out a command. Raises LacliError, in one line, if it cannot be; then nothing has changed."""
@@ -77,18 +68,7 @@ class Commands:
 
     def message(self, typed: str) -> str:
         """The message to send for what was typed: the files of /read come before it."""
-        if not self.files:
-            return typed
-        message = "\n\n".join([*(text.strip("\n") for _, text in self.files), typed])
-        self.sent[message] = self.files, typed
-        self.files = []
-        return message
-
-    def take_back(self, message: str) -> str:
-        """What was typed for a message that was not sent or is taken back; its files wait for the next one again."""
-        files, typed = self.sent.get(message, ([], message))
-        self.files = [*files, *self.files]
-        return typed
+        return "\n\n".join([*(text.strip("\n") for text in self.files), typed])
 
     @property
     def as_saved(self) -> SavedChat:
@@ -100,20 +80,15 @@ class Commands:
 
     def differences(self, saved: SavedChat) -> list[str]:
         """Sentences about what a loaded chat had otherwise."""
-        strict = saved.settings.decode_settings.strict and not self.chat.settings.decode_settings.strict
-        file, cells = os.path.basename(saved.path), self.chat.cells
         found = {
             f"the chat was made with {saved.model}": saved.model not in ("", self.model),
-            f"it had another chat template: {saved.template or 'its own'}": saved.template != self.template,
-            f"it was made with -c {saved.context}, and this one has {cells:,} tokens": saved.context > cells,
-            "it was made with --strict, and this engine has it not": strict,
-            f"damaged lines of {file} are left out: {', '.join(map(str, saved.damaged))}": bool(saved.damaged),
+            f"damaged lines of {saved.path} are left out: {', '.join(map(str, saved.damaged))}": bool(saved.damaged),
             "the last question has no answer: /regen gives one": len(saved.messages) % 2 == 1,
         }
         return [sentence for sentence, is_so in found.items() if is_so]
 
     def _help(self, argument: str) -> Reply:
-        return Reply(help_text(argument))
+        return Reply(help_text())
 
     def _exit(self, argument: str) -> Reply:
         return Reply(end=True)
@@ -121,10 +96,9 @@ class Commands:
     def _clear(self, argument: str) -> Reply:
         self.log.begin()
         self.chat.clear()
-        # What comes now is another chat than those in files.
-        self.may_replace.clear()
+        self.files.clear()
         self.file = ""
-        return Reply(f"cleared; the system prompt and the settings stay{self._drop_files()}")
+        return Reply("cleared; the system prompt and the settings stay")
 
     def _regen(self, argument: str) -> Reply:
         if not self.chat.conversation.questions:
@@ -133,11 +107,12 @@ class Commands:
 
     def _undo(self, argument: str) -> Reply:
         if self.files:
-            return Reply(self._drop_files().removeprefix("; "))
+            self.files.clear()
+            return Reply("took back what /read had put before the next message")
         question = self.chat.undo()
         if question is None:
             return Reply("there is nothing to take back")
-        return Reply("took the last question back, to change it", edit=self.take_back(question))
+        return Reply("took the last question back, to change it", edit=question)
 
     def _system(self, argument: str) -> Reply:
         conversation = self.chat.conversation
@@ -169,17 +144,12 @@ class Commands:
             "system": " ".join(chat.conversation.system.split()) or "none",
             "mode": describe(chat.settings.decode_settings),
             "sampling": f"{drawn}, with a JSON schema" if sampling.json_schema else drawn,
-            "changed": changed_settings(chat.settings),
-            "chat": counted(chat.conversation.questions, "question"),
             "context": f"{used:,} of {chat.cells:,} tokens used ({100 * used // chat.cells}%)",
         }
         return Reply("\n".join(f"{name:9} {text}" for name, text in lines.items()))
 
     def _stats(self, argument: str) -> Reply:
-        turns = self.chat.turns
-        if not turns:
-            return Reply("nothing was answered yet")
-        return Reply(f"{self.report}\n\n{_table(turns)}" if len(turns) > 1 else self.report)
+        return Reply(self.report or "nothing was answered yet")
 
     def _read(self, argument: str) -> Reply:
         name, question = file_and_rest(argument)
@@ -191,18 +161,16 @@ class Commands:
         if tokens >= self.chat.cells:
             hint = f"give a part of it; {self.chat.engine.context_hint(tokens)}"
             raise LacliError(f"{size} and the context has {self.chat.cells:,}", hint)
-        self.files.append((name, text))
+        self.files.append(text)
         if question:
-            return Reply(size, ask=self.message(question))
+            return Reply(size, ask=question)
         return Reply(f"{size}; it goes before the next message")
 
     def _save(self, argument: str) -> Reply:
         if not (argument or self.file):
             raise UsageError("/save needs a file", "write /save FILE")
         name, saved = file_name(argument) if argument else self.file, self.as_saved
-        known = absolute(name) in self.may_replace
-        self.may_replace.add(absolute(name))
-        write_chat(name, saved, replaces=known)
+        write_chat(name, saved, replaces=absolute(name) == absolute(self.file))
         self.file = name
         return Reply(f"saved {counted(len(saved.messages), 'message')} to {name}")
 
@@ -216,31 +184,10 @@ class Commands:
             new_context = self.chat.change(settings, saved.seed)
             self.log.begin()
             self.chat.resume(Conversation(saved.system, saved.messages))
-            self.file, self.may_replace = name, {saved.path}
-            dropped = self._drop_files()
+            self.file = name
+            self.files.clear()
         loaded = f"loaded {counted(len(saved.messages), 'message')}, the system prompt and the settings from {name}"
-        changed = changes_in_words(now, settings)
-        return Reply(_lines(f"{loaded}{dropped}", changed, new_context, *self.differences(saved)))
-
-    def _drop_files(self) -> str:
-        """Forget the files that wait; words on that, empty if there are none."""
-        names = " and ".join(name for name, _ in self.files)
-        self.files.clear()
-        return f"; {names} will not go before the next message" if names else ""
-
-
-def _table(turns: Sequence[Answer]) -> str:
-    """The numbers of the latest answers, and of all together."""
-    rows = [(str(number), *_numbers([turn])) for number, turn in enumerate(turns, start=1)]
-    header = ("answer", "tokens", "steps", "S", "tokens/s")
-    return "\n".join(columns(header, [*rows[-MAX_TURNS:], ("all", *_numbers(turns))], right=range(1, len(header))))
-
-
-def _numbers(turns: Iterable[Answer]) -> tuple[str, ...]:
-    runs = [turn.statistics for turn in turns]
-    tokens, steps = sum(run.tokens for run in runs), sum(run.steps for run in runs)
-    seconds = sum(run.predicted_s for run in runs)
-    return str(tokens), str(steps), f"{tokens / max(steps, 1):.2f}", f"{tokens / seconds if seconds else 0:,.1f}"
+        return Reply(_lines(loaded, changes_in_words(now, settings), new_context, *self.differences(saved)))
 
 
 def _lines(*parts: str) -> str:

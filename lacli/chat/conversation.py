@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from lacli.chat.settings import ChatSettings, shortened
+from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation, Message
 from lacli.engine.answer import Answer
 from lacli.engine.load import ModelEngine
@@ -15,13 +15,10 @@ from lacli.errors import PromptError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.report import as_lines, context_full
 from lacli.settings import DecodeSettings, Detail
-from lacli.stats import Finish
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.format import counted
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece
-
-ENDED_BY: dict[Finish, str] = {"eog": "an end token", "stop": "a stop text", "length": "the limit"}
 
 ANSWER_SHARE = 8
 """A prompt that leaves less than one part in this many of the context for its answer drops the oldest turns."""
@@ -139,10 +136,6 @@ class Chat:
             raise PromptError("the message is empty", "write one")
         before, dropped = self.conversation.messages.copy(), self.conversation.dropped
         self.notes = []
-        if self.conversation.is_open and (replaced := before[-1].content) != question:
-            # A file may stand before the question.
-            asked = shortened(replaced.rpartition("\n\n")[2])
-            self.notes.append(f'"{asked}" had no answer and is left out')
         self.conversation.ask(question)
         return self._turn(before, dropped)
 
@@ -218,8 +211,6 @@ class Chat:
             with without_ctrl_c():
                 if generation.statistics.steps:
                     self._finish(prompt, generation.answer(), begun)
-        if not generation.statistics.steps:
-            self.notes.append("-n is 0, so nothing was answered; -n -1, or /set n -1, takes the limit away")
 
     def _finish(self, prompt: Prompt, answer: Answer, begun: str) -> None:
         """Take what came as the answer."""
@@ -231,7 +222,7 @@ class Chat:
         if answer.filled_context(self._wanted.max_tokens):
             self.notes.append(context_full(self.cells, self.engine.context_hint(self.cells + 1)))
         if not answer.text and answer.finish_reason != "interrupt":
-            self.notes.append(f"the answer is empty: it ended at once, by {ENDED_BY[answer.finish_reason]}")
+            self.notes.append("the answer is empty: it ended at once")
 
     def _prompt(self) -> Prompt:
         """The conversation as the beginning of the next prompt; some templates want a question at the end."""

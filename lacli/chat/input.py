@@ -1,11 +1,10 @@
 """What a user types: messages of one line or several, slash commands with their help, and the source of lines.
 
-A message is one line, several lines between triple quotes, or lines that end with a backslash.
+A message is one line, or several lines between triple quotes.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from typing import BinaryIO, Literal, Protocol, TextIO
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.settings import Switch
 from lacli.terminal.screen import console
-from lacli.text.files import MAX_TEXT, is_terminal
-from lacli.text.format import did_you_mean, size_in_words
+from lacli.text.files import is_terminal
+from lacli.text.format import did_you_mean
 from lacli.text.question import decode
 
 PROMPT = "> "
@@ -24,12 +23,6 @@ CONTINUATION = ". "
 """Before every further line of a message."""
 
 QUOTES = '"""'
-BLOCK = re.compile(r'(/system[ \t]+)?(?=""")', re.IGNORECASE)
-"""What may stand before the quotes that open a block: nothing, or the command whose text it is."""
-
-CONTINUED = "\\"
-"""At a line's end: the message goes on (llama.cpp's way)."""
-
 Argument = Literal["none", "file", "key", "text"]
 
 HELP_COLUMN = 24
@@ -65,7 +58,7 @@ class Command:
 
 
 COMMANDS = (
-    Entry(("/help", "/?"), "text", "show the commands, or one", "[COMMAND]"),
+    Entry(("/help", "/?"), "none", "show the commands"),
     Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
     Entry(("/clear",), "none", "forget all questions and answers"),
     Entry(("/regen",), "none", "answer the last question anew"),
@@ -99,7 +92,8 @@ def parse(line: str) -> Command | None:
     entry = BY_NAME.get(first.lower())
     argument = others[0].strip() if others else ""
     if entry is None:
-        raise UsageError(f"unknown command {first}", _hint(first))
+        otherwise = "/help lists the commands; begin with a space to send the line as text"
+        raise UsageError(f"unknown command {first}", did_you_mean(first, BY_NAME, otherwise))
     if argument and entry.argument == "none":
         raise UsageError(f"{first} stands alone", "begin with a space to send the line as text")
     if not argument and entry.needed:
@@ -112,32 +106,19 @@ def message_of(line: str) -> str:
     return line.lstrip() if line.lstrip().startswith("/") else line
 
 
-def help_text(name: str = "") -> str:
-    """The commands, a line each: all of them, or those that begin with `name`. Raises UsageError where none does."""
-    begin = f"/{name.lower().lstrip('/')}"
-    exact = BY_NAME.get(begin)
-    found = [exact] if exact else [each for each in COMMANDS if any(own.startswith(begin) for own in each.names)]
-    if not found:
-        raise UsageError(f"no command begins with {begin}", _hint(begin))
-    lines = [f"{each.shown:{HELP_COLUMN}}{each.help}" for each in found]
-    return "\n".join(lines if name else [*lines, LAST_WORDS])
-
-
-def _hint(first: str) -> str:
-    return did_you_mean(first, BY_NAME, "/help lists the commands; begin with a space to send the line as text")
+def help_text() -> str:
+    """The commands, a line each."""
+    return "\n".join([*(f"{each.shown:{HELP_COLUMN}}{each.help}" for each in COMMANDS), LAST_WORDS])
 
 
 class Lines(Protocol):
-    """What the chat reads from. `edits`: whether a user edits them, so that Up and Ctrl-C do what a sentence says."""
-
-    edits: bool
+    """What the chat reads from."""
 
     def read(self) -> str:
         """One whole message or command, never blank.
 
-        One that was quoted never begins with a slash: it is no command, unless its quotes stand behind /system. Raises
-        EOFError at the end, KeyboardInterrupt after Ctrl-C, and LacliError for a line that cannot be read; the next
-        call goes on after it.
+        One that was quoted never begins with a slash: it is no command. Raises EOFError at the end, KeyboardInterrupt
+        after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
         """
         ...
 
@@ -151,15 +132,13 @@ class Editing:
     """What editing needs besides the streams.
 
     `warn`: receives a sentence. `history`: the file of earlier lines, None for none. `status`: the line below the
-    prompt for a width in columns, None to hide it. `typed`: called when the line changes and when an empty
-    one is sent.
+    prompt for a width in columns, None to hide it.
     """
 
     warn: Callable[[str], None]
     history: Path | None = None
     status: Callable[[int], str | None] = lambda width: None
     color: Switch = "auto"
-    typed: Callable[[], None] = lambda: None
 
 
 def can_edit(color: Switch) -> bool:
@@ -189,7 +168,7 @@ def is_open(text: str) -> bool:
 
     Those close the first line, or end a later one; docstrings inside go in pairs.
     """
-    if not BLOCK.match(text) or text.split("\n")[0].count(QUOTES) % 2 == 0:
+    if not text.startswith(QUOTES) or text.split("\n")[0].count(QUOTES) % 2 == 0:
         return False
     return text.count(QUOTES) % 2 == 1 or not text.rstrip().endswith(QUOTES)
 
@@ -199,13 +178,13 @@ def without_quotes(text: str) -> str:
 
     A quoted message that begins with a slash keeps a line break before it, so that it is not taken for a command.
     """
-    begin, ended = BLOCK.match(text), text.rstrip()
+    ended = text.rstrip()
     # Quotes that close on the first of several lines belong to what was pasted: a file that begins with a docstring.
     pasted = "\n" in ended and ended.split("\n")[0].count(QUOTES) % 2 == 0
-    if not begin or pasted or not ended.endswith(QUOTES) or is_open(text):
+    if not text.startswith(QUOTES) or pasted or not ended.endswith(QUOTES) or is_open(text):
         return text.strip("\n")
-    message = ended[begin.end() + len(QUOTES) : -len(QUOTES)].removeprefix("\n").rstrip()
-    return begin[0] + (f"\n{message}" if message.startswith("/") else message)
+    message = ended[len(QUOTES) : -len(QUOTES)].removeprefix("\n").rstrip()
+    return f"\n{message}" if message.startswith("/") else message
 
 
 class PipedLines:
@@ -214,13 +193,10 @@ class PipedLines:
     `prompts`: where a short prompt goes; None: nowhere, and no control codes either.
     """
 
-    edits = False
-
     def __init__(self, stream: BinaryIO, prompts: TextIO | None = None) -> None:
         self._stream: BinaryIO | None = stream
         self._prompts = prompts
         self._number = 0
-        self._room = MAX_TEXT
 
     def read(self) -> str:
         """The next message or command; see `Lines`."""
@@ -237,40 +213,26 @@ class PipedLines:
 
     def _message(self) -> str:
         """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
-        self._room = MAX_TEXT
-        numbered = [(self._line(PROMPT), self._number)]
-        lines = [numbered[0][0].decode(errors="surrogateescape")]
-        quoted = BLOCK.match(lines[0]) is not None
-        while is_open("\n".join(lines)) if quoted else lines[-1].endswith(CONTINUED):
+        lines, first = [self._line(PROMPT)], self._number
+        while is_open(b"\n".join(lines).decode(errors="replace")):
             try:
-                numbered.append((self._line(CONTINUATION), self._number))
+                lines.append(self._line(CONTINUATION))
             except EOFError:
-                if not quoted:
-                    break
-                what = f"line {numbered[0][1]} opens a message that never ends"
+                what = f"line {first} opens a message that never ends"
                 raise LacliError(what, f"end it with {QUOTES}; those inside go in pairs") from None
-            lines.append(numbered[-1][0].decode(errors="surrogateescape"))
-        for raw, number in numbered:
-            decode(raw, f"line {number} of standard input")
-        text = "\n".join(lines)
-        return text if quoted else text.removesuffix(CONTINUED).replace(f"{CONTINUED}\n", "\n")
+        return decode(b"\n".join(lines), f"the message in line {first} of standard input")
 
     def _line(self, prompt: str) -> bytes:
         """The next line without its end."""
         self._show(prompt)
         try:
-            raw = self._stream.readline(self._room + 1) if self._stream else b""
+            raw = self._stream.readline() if self._stream else b""
         except OSError as error:
             # It would fail again and again.
             self._stream = None
             raise LacliError(f"cannot read standard input: {reason_of(error)}", "give lines through a pipe") from error
         if not raw:
             raise EOFError
-        self._room -= len(raw)
-        if self._room < 0:
-            self._stream = None
-            size = size_in_words(MAX_TEXT)
-            raise LacliError(f"a message of standard input is larger than {size}", "the chat ends with it")
         self._number += 1
         return raw.removeprefix(b"\xef\xbb\xbf" if self._number == 1 else b"").rstrip(b"\r\n")
 

@@ -29,8 +29,8 @@ from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
 
 SEPARATOR = " · "
-SHOWN_LINES, SHOWN_CHARACTERS = 6, 400
-"""Of a loaded chat's last question and of its answer, about a quarter of a small screen each."""
+SHOWN_CHARACTERS = 300
+"""Of a loaded chat's last question and of its answer."""
 
 NERVOUS_S = 1.0
 """Seconds in which more presses of Ctrl-C stop an answer as the first one: a slow step may be under way."""
@@ -108,9 +108,9 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
             engine.use_known(plan.known)
         conversation = Conversation(plan.system, saved.messages)
         talk = Chat(engine, plan.settings, conversation)
-        commands = Commands(talk, screen, log, plan.model, plan.template, file=saved.path, may_replace={saved.path})
+        commands = Commands(talk, screen, log, plan.model, plan.template, file=saved.path)
         repl = Repl(talk, commands, screen, log, plan, interactive=is_terminal(sys.stdin))
-        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color, repl.stay))
+        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
         notes = [*engine.notes, *talk.notes]
         others = commands.differences(saved) if plan.saved else []
         screen.notes([*notes, *others], engine.warnings)
@@ -120,7 +120,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
             screen.note(f"{context}; /help for help, Ctrl-D ends")
             repl.show_last()
         elif not (plan.commands or plan.first):
-            screen.note("each line that comes through the pipe is a message; lacli run takes all of it as one")
+            screen.note("each line of the pipe is a message, one that begins with / too unless --commands is given")
         log.update(commands.as_saved)
         repl.run(lines, plan.first)
         # A user who types has seen what went wrong; a script has not.
@@ -134,7 +134,7 @@ class Repl:
 
     `plan`: its `stats`, `status` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops
     an answer and not the program, and lines that begin with a slash are commands. `failed`: something went wrong.
-    `leaving`: Ctrl-C was the last key at the prompt. `told`: the note on lines that only look like commands was given.
+    `leaving`: Ctrl-C was pressed at the last prompt.
     """
 
     chat: Chat
@@ -145,7 +145,6 @@ class Repl:
     interactive: bool = True
     failed: bool = False
     leaving: bool = False
-    told: bool = False
 
     def run(self, lines: Lines, first: str = "") -> None:
         """Go on until the lines end or a command ends the chat. `first`: a message to begin with.
@@ -186,20 +185,12 @@ class Repl:
         return status_line(speed, gain, chat.used, chat.cells, mode, width) if self.plan.status else None
 
     def show_last(self) -> None:
-        """Show the last question, without the middle of a long one, and how its answer begins."""
+        """Show the beginning of the last question and of its answer."""
         conversation = self.chat.conversation
         for message in conversation.messages[-1 if conversation.is_open else -2 :]:
-            is_question = message.role == "user"
-            whole = f"> {message.content}" if is_question else answer_of(message.content).strip()
-            shown = "\n".join(whole[:SHOWN_CHARACTERS].split("\n")[:SHOWN_LINES])
-            if shown != whole:
-                # Files stand before a question.
-                shown += f" ...\n{whole.splitlines()[-1][-SHOWN_CHARACTERS:]}" if is_question else " ..."
-            self.screen.report(shown, "dim")
-
-    def stay(self) -> None:
-        """Let the next Ctrl-C warn again: something was typed since the last one."""
-        self.leaving = False
+            whole = f"> {message.content}" if message.role == "user" else answer_of(message.content).strip()
+            shown = whole[:SHOWN_CHARACTERS]
+            self.screen.report(shown if shown == whole else f"{shown} ...", "dim")
 
     def _next(self, lines: Lines) -> bool:
         """Read a line and do what it says; True if the chat ends with it."""
@@ -219,10 +210,7 @@ class Repl:
             line = PLAIN_WORDS.get(line.rstrip().lower(), line)
         command = parse(line) if takes_commands else None
         if command is None:
-            if line.startswith("/") and not takes_commands and not self.told:
-                self.told = True
-                self.screen.note("a line that begins with / is a message here; --commands makes it a command")
-            self._ask(self.commands.message(message_of(line)), lines)
+            self._ask(message_of(line), lines)
             return Reply()
         # One that waits for a file can be stopped; others are done whole.
         with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
@@ -240,13 +228,14 @@ class Repl:
             self._answer(self.chat.again())
         return reply
 
-    def _ask(self, message: str, lines: Lines) -> None:
+    def _ask(self, typed: str, lines: Lines) -> None:
         try:
-            self._answer(self.chat.ask(message))
+            self._answer(self.chat.ask(self.commands.message(typed)))
         except PromptError as error:
-            lines.edit(self.commands.take_back(message))
+            lines.edit(typed)
             files = "; its files wait for the next message, /undo drops them" if self.commands.files else ""
             raise PromptError(error.what, f"{error.hint}{files}") from error
+        self.commands.files.clear()
 
     def _answer(self, pieces: Generator[Piece]) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept."""
@@ -284,21 +273,17 @@ class Repl:
 
 
 def status_line(tokens_per_second: float | None, S: float | None, used: int, cells: int, mode: str, width: int) -> str:
-    """One line of at most `width` columns; if they are few, what matters most stays.
+    """One line of at most `width` columns; if they are few, its first parts are left out.
 
     tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens.
     """
-    percent = f"{100 * used // cells}%"
     digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
-    speed = [] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]
-    gain = [] if S is None else [f"{S:.1f} tokens/step"]
-    context = f"context {percent}"
-    forms = (
-        [mode, *speed, *gain, f"context {used:,} of {cells:,} ({percent})"],
-        [mode, *speed, *gain, context],
-        [*speed, *gain, context],
-        [*gain, context],
-        [context],
-        [percent],
-    )
-    return next((line for line in map(SEPARATOR.join, forms) if len(line) <= width), "")
+    parts = [
+        mode,
+        *([] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]),
+        *([] if S is None else [f"{S:.1f} tokens/step"]),
+        f"context {used:,} of {cells:,} ({100 * used // cells}%)",
+    ]
+    while len(line := SEPARATOR.join(parts)) > width:
+        parts.pop(0)
+    return line

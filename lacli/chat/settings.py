@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
 from lacli.options import KINDS, NOTHING, Option, options_of
-from lacli.settings import PRESETS, SOURCES, AnswerSettings, DecodeSettings
+from lacli.settings import SOURCES, AnswerSettings, DecodeSettings
 from lacli.text.format import did_you_mean, listed
-from lacli.text.question import check_text, read_text
+from lacli.text.question import check_text
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 
@@ -31,27 +33,20 @@ IN_FILES: dict[str, Option] = {
 SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
 """Those that /set changes, in the order in which they are shown."""
 
-DEFAULT, PRESET = "default", "preset"
-"""Keys that stand for several settings."""
-
-FILES = {"grammar-file": "grammar", "json-schema-file": "json_schema", "jf": "json_schema"}
-"""Keys whose value is a file that holds the value of another key."""
+DEFAULT = "default"
+"""As a key it stands for all settings, as a value for a setting's own default."""
 
 EXCLUSIVE = {"grammar": "json_schema", "json_schema": "grammar"}
 """Settings that replace each other."""
 
-SWITCHES = {"on": True, "true": True, "yes": True, "1": True, "off": False, "false": False, "no": False, "0": False}
-WORD = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|\S+', re.DOTALL)
+WORD = re.compile(r'"(?:\\.|[^"\\])*"|\S+')
 SHOWN_CHARACTERS = 40
 
 
 def unquoted(text: str) -> str:
-    """Return a whole text without the quotes around it; in double ones a backslash before a quote or itself goes."""
-    if len(text) > 1 and text[0] == text[-1] == "'":
-        return text[1:-1]
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        return re.sub(r'\\(["\\])', r"\1", text[1:-1])
-    return text
+    """Return a whole text without the quotes around it."""
+    is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return text[1:-1] if is_quoted else text
 
 
 def shortened(text: str) -> str:
@@ -89,45 +84,31 @@ def read(setting: Option, text: str) -> Value:
         return _read_several(setting, text)
     if setting.kind is str:
         return "" if text.lower() in NOTHING else unquoted(text)
-    if setting.words:
-        word = unquoted(text).lower()
-        if word not in setting.words:
-            hint = did_you_mean(text, setting.words, usage_of(setting))
-            raise UsageError(f"{key_of(setting)} cannot be {text!r}", hint)
-        return word
     try:
-        found: Value = SWITCHES[text.lower()] if setting.kind is bool else setting.kind(text)
-    except (ValueError, KeyError):
+        found: Value = TypeAdapter(setting.kind).validate_python(unquoted(text).lower())
+    except ValidationError:
         what = f"{key_of(setting)} is {usage_of(setting)}, not {shortened(text)!r}"
-        raise UsageError(what, f"for example {show(setting, setting.default)}") from None
+        example = f"for example {show(setting, setting.default)}"
+        raise UsageError(what, did_you_mean(text, setting.words, example)) from None
     return found
 
 
 def _read_several(setting: Option, text: str) -> Value:
-    if text.lower() in (*NOTHING, '""', "''"):
+    if text.lower() in NOTHING:
         return ()
     if setting.repeated and setting.read:
         return tuple(map(setting.read, text.replace(",", " ").split()))
     if setting.read:
         return tuple(setting.read(text))
-    texts = tuple(_unescaped(setting, word) for word in WORD.findall(text))
-    if "" in texts:
-        key = key_of(setting)
-        raise UsageError(f"{key}: an empty text is everywhere", f"/set {key} none for none at all")
-    return texts
+    return tuple(filter(None, map(_unescaped, WORD.findall(text))))
 
 
-def _unescaped(setting: Option, word: str) -> str:
-    """Return a text of a list: as it stands between single quotes, elsewhere with JSON's escapes, \\n for example."""
-    if len(word) > 1 and word[0] == word[-1] == "'":
-        return word[1:-1]
-    quoted = len(word) > 1 and word[0] == word[-1] == '"'
-    if len(word) > 1 and word[0] in "\"'" and not quoted:
-        raise UsageError(f"{key_of(setting)}: a quote is not closed at {shortened(word)}", "close it")
+def _unescaped(word: str) -> str:
+    """Return a text of a list, quoted or not, with JSON's escapes such as \\n; as it stands without any."""
     try:
-        return str(json.loads(word if quoted else f'"{word}"', strict=False))
+        return str(json.loads(word if word.startswith('"') else f'"{word}"', strict=False))
     except ValueError:
-        return word[1:-1] if quoted else word
+        return word
 
 
 def show(setting: Option, value: Value) -> str:
@@ -148,15 +129,14 @@ def _shown(item: str | tuple[int, float]) -> str:
 
 def read_json(setting: Option, found: object) -> Value:
     """Return the value that `ChatSettings.json` wrote. Raises UsageError for another type."""
-    if isinstance(setting.default, tuple):
-        if isinstance(found, list | tuple) and all(isinstance(each, str) for each in found):
-            return tuple(map(token_bias, found)) if setting.name == "logit_bias" else tuple(found)
-    elif type(found) is type(setting.default) or (type(found) is int and setting.kind is float):
-        try:
-            return type(setting.default)(found)  # type: ignore[no-any-return]
-        except OverflowError:
-            pass
-    raise UsageError(f'"{setting.name}" cannot be {shortened(json.dumps(found))}', f"give {usage_of(setting)}")
+    try:
+        if setting.name == "logit_bias":
+            return tuple(map(token_bias, TypeAdapter(list[str]).validate_python(found, strict=True)))
+        value: Value = TypeAdapter(setting.kind).validate_json(json.dumps(found), strict=True)
+    except ValidationError as error:
+        words = f'"{setting.name}" cannot be {shortened(json.dumps(found))}'
+        raise UsageError(words, f"give {usage_of(setting)}") from error
+    return value
 
 
 _BY_KEY = {
@@ -169,9 +149,7 @@ _BY_KEY["N"] = SETTINGS["ngram"]
 
 KEYS: Mapping[str, str] = {
     DEFAULT: "reset every setting",
-    PRESET: "W, N and G for a kind of text or a size of model",
     **{key_of(each): f"{usage_of(each)}; {show(each, each.default)} is the default" for each in SETTINGS.values()},
-    **{key: f"read {key_of(SETTINGS[field])} from a file" for key, field in FILES.items()},
 }
 """What /set takes, one name for each, and what it sets, for completion."""
 
@@ -243,15 +221,12 @@ def find_setting(typed: str) -> Option:
     name = plain_name(typed)
     if found := _BY_KEY.get(name) or _BY_KEY.get(name.lower()):
         return found
-    known = (*_BY_KEY, DEFAULT, PRESET, *FILES)
     otherwise = "/set lists them; flags of the model, such as -c, are for another start with --load FILE"
-    raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, known, otherwise))
+    raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, (*_BY_KEY, DEFAULT), otherwise))
 
 
 def values_of(key: str) -> tuple[str, ...]:
     """The values that a key can have, if they are few."""
-    if plain_name(key).lower() == PRESET:
-        return tuple(PRESETS)
     found = _BY_KEY.get(plain_name(key).lower())
     return choices_of(found) if found else ()
 
@@ -265,9 +240,7 @@ def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
     changes = _changes(key, value.strip())
     new = now.with_values(changes)
     if new == now:
-        told = [SETTINGS[field] for field in changes][:1] if len(changes) == 1 else []
-        words = [f"{key_of(each)} is {show(each, now.values[each.name])} already" for each in told]
-        return now, "".join(words) or "nothing changed"
+        return now, "nothing changed"
     # Temperature 0 makes all of these idle; another change concerns its own setting alone.
     told = [each for field, each in SETTINGS.items() if "temp" in changes or field in changes]
     idle = [key_of(each) for each in told if each.label in new.sampling.idle]
@@ -289,14 +262,6 @@ def _changes(typed: str, value: str) -> dict[str, Value]:
     name = plain_name(typed).lower()
     if name == DEFAULT:
         return {name: setting.default for name, setting in SETTINGS.items()}
-    if name == PRESET:
-        if value.lower() not in PRESETS:
-            raise UsageError(f"there is no preset {value!r}", "one of " + ", ".join(PRESETS))
-        return dict(PRESETS[value.lower()])
-    if name in FILES:
-        if not (value and (text := read_text(unquoted(value))).strip()):
-            raise UsageError(f"{name} needs a file that is not empty", f"/set {name} FILE")
-        return {FILES[name]: text, EXCLUSIVE[FILES[name]]: ""}
     setting = find_setting(typed)
     if value.lower() == DEFAULT:
         return {setting.name: setting.default}
@@ -327,9 +292,3 @@ def one_setting(now: ChatSettings, setting: Option) -> str:
     """A setting's value, its default and what it may be."""
     value, default = show(setting, now.values[setting.name]), show(setting, setting.default)
     return f"{key_of(setting)} is {value} ({default} is the default); write {usage_of(setting)}"
-
-
-def changed_settings(now: ChatSettings) -> str:
-    """The settings that are not at their defaults, in one line."""
-    changed = [each for each in SETTINGS.values() if now.values[each.name] != each.default]
-    return ", ".join(f"{key_of(each)} {show(each, now.values[each.name])}" for each in changed) or "nothing"

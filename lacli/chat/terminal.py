@@ -1,4 +1,4 @@
-"""Lines that are edited on a terminal: history, several lines, completion, an editor, and a status line below.
+"""Lines edited on a terminal: history, several lines, completion, an editor, and a status line below.
 
 The only file that imports prompt_toolkit; it is imported once a chat has a terminal.
 """
@@ -10,10 +10,8 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter, WordCompleter
 from prompt_toolkit.document import Document
@@ -27,7 +25,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_term_environment_variable
 
-from lacli.chat.input import BLOCK, COMMANDS, CONTINUATION, CONTINUED, PROMPT, QUOTES, Editing, is_open, without_quotes
+from lacli.chat.input import COMMANDS, CONTINUATION, PROMPT, QUOTES, Editing, is_open, without_quotes
 from lacli.chat.settings import KEYS, values_of
 from lacli.errors import reason_of
 from lacli.terminal.interrupts import wakeup_fd_kept, without_ctrl_c
@@ -42,12 +40,9 @@ PLAIN = Style.from_dict({"bottom-toolbar": "noreverse", "completion-menu.complet
 class TerminalLines:
     """Lines edited on the process's own terminal: both stdin and stdout are one that can be drawn on."""
 
-    edits = True
-
     def __init__(self, editing: Editing) -> None:
         self._editing = editing
         self._offered = ""
-        self._trouble: list[str] = []
         self._in_editor = False
         colored = console(sys.stdout, editing.color).color_system is not None
         self._session: PromptSession[str] = PromptSession(
@@ -69,18 +64,14 @@ class TerminalLines:
             tempfile_suffix=".md",
             enable_suspend=True,
         )
-        self._session.default_buffer.on_text_changed += lambda buffer: editing.typed()
 
     def read(self) -> str:
         """The next message or command; see `Lines`."""
         while True:
             default, self._offered = self._offered, ""
             message = without_quotes(self._prompt(default))
-            while self._trouble:
-                self._editing.warn(self._trouble.pop(0))
             if message.strip():
                 return check_text(message, "the line")
-            self._editing.typed()
 
     def edit(self, text: str) -> None:
         """Offer this text as the beginning of the next line."""
@@ -90,7 +81,7 @@ class TerminalLines:
         try:
             # To the running prompt Ctrl-C is a key; raised while it is set up, it would leave that half done.
             with without_ctrl_c(), wakeup_fd_kept():
-                return self._session.prompt(default=default, set_exception_handler=False, pre_run=self._catch_failures)
+                return self._session.prompt(default=default)
         except (EOFError, OSError) as error:
             if not sys.stdout.isatty():
                 # The terminal is gone, and what it has not shown yet has nowhere to go.
@@ -103,14 +94,6 @@ class TerminalLines:
             return f"{QUOTES} sends, Ctrl-C drops it"[:width]
         return self._editing.status(width)
 
-    def _catch_failures(self) -> None:
-        """Keep what fails beside the prompt, such as an editor, for a sentence after it."""
-
-        def failed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-            self._trouble.append(f"the line was not edited: {context.get('exception') or context['message']}")
-
-        asyncio.get_running_loop().set_exception_handler(failed)
-
     def _keys(self) -> KeyBindings:
         """What differs from prompt_toolkit's keys, which are emacs's."""
         keys = KeyBindings()
@@ -119,19 +102,10 @@ class TerminalLines:
         @keys.add("enter", filter=typing)
         def send(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
-            if _goes_on(buffer.document):
-                buffer.delete_before_cursor()
-                buffer.newline(copy_margin=False)
-            elif is_open(buffer.text):
+            if is_open(buffer.text):
                 buffer.newline(copy_margin=False)
             else:
                 buffer.validate_and_handle()
-
-        @keys.add("c-d", filter=typing & Condition(_on_empty_last_line))
-        def end_message(event: KeyPressEvent) -> None:
-            if is_open(event.current_buffer.text):
-                event.current_buffer.insert_text(QUOTES)
-            send(event)
 
         @keys.add("escape", "enter", filter=typing)
         def break_line(event: KeyPressEvent) -> None:
@@ -197,8 +171,6 @@ def kept_history(path: Path | None, warn: Callable[[str], None]) -> History:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(0o600)
-            if not path.is_file():
-                raise OSError("it is no ordinary file")
             path.open("ab").close()
             return KeptHistory(path)
         except OSError as error:
@@ -227,14 +199,3 @@ def _output() -> Output:
     if not isinstance(output, Vt100_Output):
         return output
     return QuietOutput.from_pty(sys.stdout, term=get_term_environment_variable())
-
-
-def _goes_on(document: Document) -> bool:
-    """True if a backslash at the end asks for another line; between triple quotes it is text."""
-    return document.text.endswith(CONTINUED) and document.is_cursor_at_the_end and not BLOCK.match(document.text)
-
-
-def _on_empty_last_line() -> bool:
-    """True if the cursor is below the lines of a message: Ctrl-D ends it there, and on the first line the chat."""
-    document = get_app().current_buffer.document
-    return document.line_count > 1 and document.is_cursor_at_the_end and not document.current_line

@@ -12,13 +12,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic_core import from_json
 
 from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.chat.talk import Conversation, Message
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
 from lacli.llamacpp.settings import MOST_CELLS
+from lacli.text.checked import checked
 from lacli.text.files import Closing, for_owner, lock, replace_file
 from lacli.text.question import read_raw
 
@@ -29,8 +33,34 @@ SAVED, SESSION = "saved", "session"
 BEGINNING = re.compile(rb'\s*\{"event": "(' + f"{SAVED}|{SESSION}".encode() + rb')", "format": "' + FORMAT.encode())
 BEGINNING_BYTES = 200
 
-DAMAGED = (ValueError, KeyError, TypeError, RecursionError)
-"""What a line raises that does not belong to a chat."""
+
+class Head(BaseModel):
+    """A line that begins a chat."""
+
+    model_config = ConfigDict(strict=True, protected_namespaces=())
+
+    event: Literal["saved", "session"]
+    format: Literal["lacli chat"]
+    version: int
+    model: str = ""
+    template: str = ""
+    system: str = ""
+    seed: int = Field(-1, ge=-1, le=MOST_SEED)
+    context: int = Field(0, ge=0, le=MOST_CELLS)
+    settings: Any = {}
+
+
+class Line(BaseModel):
+    """A line behind the first: a message, or a command in a log of lacli before December 2026."""
+
+    model_config = ConfigDict(strict=True)
+
+    event: str
+    role: Literal["user", "assistant"] | None = None
+    content: str | None = None
+    ids: list[NonNegativeInt] = []
+    settings: dict[str, Any] | None = None
+    seed: int | None = Field(None, ge=-1, le=MOST_SEED)
 
 
 @dataclass(frozen=True)
@@ -145,13 +175,12 @@ def read_chat(path: str | Path) -> SavedChat:
     lines = raw.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, start=1):
         try:
-            found = json.loads(line, parse_constant=_no_number)
-            json.dumps(found, ensure_ascii=False).encode()  # half of a character would be a text for no tokenizer
-            if found["event"] in (SAVED, SESSION):
+            found = from_json(line, allow_inf_nan=False)
+            if isinstance(found, dict) and found.get("event") in (SAVED, SESSION):
                 chats.append(_begun(found, f"{path}, line {number}"))
             else:
-                chats[-1] = _followed(chats[-1], found)
-        except (*DAMAGED, IndexError) as error:
+                chats[-1] = _followed(chats[-1], checked(Line, found))
+        except (ValueError, UsageError, IndexError) as error:
             if not chats:
                 raise LacliError(f"{path} is no saved chat: line 1 does not begin one", "/save writes one") from error
             if number < len(lines):
@@ -171,72 +200,41 @@ def _as_json(message: Message) -> dict[str, Any]:
     return {"event": "message", "role": message.role, "content": message.content, **ids}
 
 
-def _begun(line: Mapping[str, Any], where: str) -> SavedChat:
+def _begun(found: object, where: str) -> SavedChat:
     """The chat that a first line begins. Raises LacliError if it is damaged: what follows would be another's."""
     try:
-        if line["format"] != FORMAT or type(line["version"]) is not int:
-            raise ValueError(f'"format" is not "{FORMAT}"')
-        if line["version"] > VERSION:
-            raise UsageError(f"it has format {line['version']}, and this lacli reads {VERSION}", "use a newer lacli")
-        model, template, system = (_text(line.get(name, ""), name) for name in ("model", "template", "system"))
-        context = _number(line.get("context", 0), "context", 0, MOST_CELLS)
-        settings = settings_from_json(line.get("settings", {}))
-        return SavedChat(model, template, system, settings=settings, seed=_seed(line, -1), context=context)
+        head = checked(Head, found)
+        if head.version > VERSION:
+            raise UsageError(f"it has format {head.version}, and this lacli reads {VERSION}", "use a newer lacli")
+        settings = settings_from_json(head.settings)
     except UsageError as error:
-        raise LacliError(f"{where}: {error.what}", error.hint) from error
-    except DAMAGED as error:
-        raise LacliError(f"{where} begins no chat: {error}", "/save writes one") from error
+        raise LacliError(f"{where} begins no chat: {error.what}", error.hint or "/save writes one") from error
+    return SavedChat(head.model, head.template, head.system, (), settings, head.seed, head.context)
 
 
-def _followed(chat: SavedChat, line: Mapping[str, Any]) -> SavedChat:
-    """The chat after a message, or after a command of an old log. Raises one of DAMAGED if the line does not fit."""
+def _followed(chat: SavedChat, line: Line) -> SavedChat:
+    """The chat after a line. Raises ValueError or UsageError if the line does not fit."""
     conversation, settings = Conversation(chat.system, chat.messages), chat.settings
-    match line["event"]:
-        case "message" if line["role"] == "user":
-            conversation.ask(_text(line["content"], "content"))
-        case "message":
-            ids = line.get("ids", [])
-            if line["role"] != "assistant" or not conversation.is_open:
-                raise ValueError("questions and answers do not take turns")
-            if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
-                raise ValueError('"ids" is no list of token ids')
-            conversation.answer(_text(line["content"], "content"), ids)
-        case "undo":
+    match line:
+        case Line(event="message", role="user", content=str(text)):
+            conversation.ask(text)
+        case Line(event="message", role="assistant", content=str(text)) if conversation.is_open:
+            conversation.answer(text, line.ids)
+        case Line(event="undo"):
             conversation.undo()
-        case "regen":
+        case Line(event="regen"):
             conversation.take_back_answer()
-        case "clear":
+        case Line(event="clear"):
             conversation.clear()
-        case "system":
-            conversation.system = _text(line["content"], "content")
-        case "set":
-            try:
-                settings = settings_from_json(line["settings"])
-            except UsageError as error:
-                raise ValueError(error) from error
+        case Line(event="system", content=str(text)):
+            conversation.system = text
+        case Line(event="set", settings=dict(found)):
+            settings = settings_from_json(found)
+        case Line(event="message" | "system" | "set"):
+            raise ValueError("the line does not follow from those before it")
     messages = tuple(conversation.messages)
-    return replace(chat, system=conversation.system, messages=messages, settings=settings, seed=_seed(line, chat.seed))
-
-
-def _seed(line: Mapping[str, Any], otherwise: int) -> int:
-    return _number(line.get("seed", otherwise), "seed", -1, MOST_SEED)
-
-
-def _number(found: object, name: str, least: int, most: int) -> int:
-    if type(found) is not int or not least <= found <= most:
-        raise ValueError(f'"{name}" is no whole number from {least} to {most}')
-    return found
-
-
-def _text(found: object, name: str) -> str:
-    if not isinstance(found, str):
-        raise ValueError(f'"{name}" is not a text')
-    return found
-
-
-def _no_number(text: str) -> NoReturn:
-    """For NaN and infinities, which Python's reader of JSON takes and JSON does not have."""
-    raise ValueError(f"{text} is no number in JSON")
+    seed = chat.seed if line.seed is None else line.seed
+    return replace(chat, system=conversation.system, messages=messages, settings=settings, seed=seed)
 
 
 def _earlier(path: str | Path) -> bytes:

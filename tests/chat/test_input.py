@@ -42,8 +42,7 @@ def all_of(raw: bytes) -> list[str]:
         (b"\xef\xbb\xbfone\n", ["one"]),
         ("grüße 你好\n".encode(), ["grüße 你好"]),
         (b" /exit\n", [" /exit"]),
-        (b"a\\\nb\\\n\\\nc\nd", ["a\nb\n\nc", "d"]),
-        (b"last\\", ["last"]),
+        (b"a\\\nb", ["a\\", "b"]),
         (b'"""one"""\ntwo\n', ["one", "two"]),
         (b'"""\none\n\n  two\\\n"""\nthree\n', ["one\n\n  two\\", "three"]),
         (b'"""one\ntwo\n""" \nthree\n', ["one\ntwo", "three"]),
@@ -51,8 +50,6 @@ def all_of(raw: bytes) -> list[str]:
         (b'"""\r\none\r\n"""\r\ntwo\r\n', ["one", "two"]),
         (b'say """x\n', ['say """x']),
         (b'"""one\ntwo\nthree"""\nfour\n', ["one\ntwo\nthree", "four"]),
-        (b'/system """Be\nbrief."""\nnext\n', ["/system Be\nbrief.", "next"]),
-        (b'/system """Be brief."""\n', ["/system Be brief."]),
     ],
 )
 def test_a_pipe_gives_its_messages_one_by_one(raw: bytes, messages: list[str]) -> None:
@@ -89,8 +86,7 @@ def test_a_quoted_message_is_never_taken_for_a_command(raw: bytes) -> None:
 def test_a_line_that_is_not_utf_8_is_named_and_costs_its_message_only(raw: bytes) -> None:
     lines = PipedLines(BytesIO(raw))
     assert lines.read() == "fine"
-    number = 1 + raw[: raw.index(b"\xff")].count(b"\n")
-    with pytest.raises(LacliError, match=f"line {number} of standard input is not UTF-8"):
+    with pytest.raises(LacliError, match="the message in line 2 of standard input is not UTF-8"):
         lines.read()
     assert lines.read() == "still fine"
 

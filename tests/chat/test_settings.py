@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from lacli.chat.settings import (
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import HUGE, SamplingSettings
 from lacli.options import Option, options_of
-from lacli.settings import MODES, SOURCES, DecodeSettings, decode_settings
+from lacli.settings import MODES, SOURCES, DecodeSettings
 
 DEFAULT = ChatSettings()
 WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
@@ -67,11 +66,8 @@ def test_every_setting_can_be_changed_by_its_names_and_put_back(name: str) -> No
 def test_the_sentence_says_what_changed_from_what_to_what() -> None:
     assert adjust(DEFAULT, "temp", "0.8")[1] == "temp: 0 -> 0.8"
     assert adjust(DEFAULT, "-W", "8")[1] == "W: 15 -> 8"
-    assert adjust(DEFAULT, "temp", "0")[1] == "temp is 0 already"
+    assert adjust(DEFAULT, "temp", "0")[1] == "nothing changed"
     assert adjust(ChatSettings(DecodeSettings(sources=("suffix",))), "sources", "none")[1] == "sources: suffix -> none"
-    after, sentence = adjust(DEFAULT, "preset", "code")
-    assert sentence == "W: 15 -> 8, N: 5 -> 6, jacobi-iterations: 16 -> 12"
-    assert after.decode_settings == decode_settings("code", mode="auto"), "the mode is as it was"
 
 
 @pytest.mark.parametrize(
@@ -80,26 +76,22 @@ def test_the_sentence_says_what_changed_from_what_to_what() -> None:
         ("User:", ("User:",)),
         ('"a b" c', ("a b", "c")),
         (r'"\n\n" \t "\"" \\', ("\n\n", "\t", '"', "\\")),
-        (r"'a\n' 'b \"'", ("a\\n", 'b \\"')),
         ('"', ('"',)),
         (r"\d+", (r"\d+",)),
-        *((text, ()) for text in ("none", '""', "''", "default")),
+        *((text, ()) for text in ("none", '""', "default")),
     ],
 )
 def test_stop_texts_may_be_quoted_and_an_empty_one_clears_them(text: str, stops: tuple[str, ...]) -> None:
     assert adjust(ChatSettings(stops=("x", "y")), "stop", text)[0].stops == stops
 
 
-def test_a_grammar_and_a_schema_take_each_others_place(tmp_path: Path) -> None:
-    (tmp_path / "g.gbnf").write_text("root ::= [a]\n")
+def test_a_grammar_and_a_schema_take_each_others_place() -> None:
     after, _ = adjust(DEFAULT, "json-schema", "'{}'")
     assert after.sampling.json_schema == "{}"
-    after, sentence = adjust(after, "grammar-file", str(tmp_path / "g.gbnf"))
+    after, sentence = adjust(after, "grammar", "root ::= [a]")
     assert (after.sampling.grammar, after.sampling.json_schema) == ("root ::= [a]", "")
     assert "json-schema: {} -> none" in sentence
-    after, _ = adjust(after, "jf", str(tmp_path / "g.gbnf"))
-    assert (after.sampling.grammar, after.sampling.json_schema) == ("", "root ::= [a]")
-    assert adjust(after, "json-schema", "none")[0] == DEFAULT
+    assert adjust(after, "grammar", "none")[0] == DEFAULT
 
 
 WRONG = [
@@ -116,22 +108,15 @@ WRONG = [
     ("N", "1", "at least 2"),
     ("n", "-2", "-n must be at least -1"),
     ("seed", str(2**32), "--seed"),
-    ("mode", "plan", "mode cannot be 'plan' (did you mean plain?"),
+    ("mode", "plan", "not 'plan' (did you mean plain?"),
     ("mode", "turbo", "plain or jacobi or"),
-    ("preset", "9b", "no preset"),
-    ("preset", "", "no preset"),
     ("ignore-eos", "maybe", "on or off"),
     ("sources", "suffix,magic", "no source 'magic' (some of suffix"),
     ("auto-rows", "0", "--auto-rows must be at least 1"),
     ("max_rollback", "3", "no setting"),
     ("logit-bias", "x", "15043-1"),
     ("logit-bias", "3+inf", "-inf to forbid"),
-    ("stop", '"open', "not closed"),
-    ("stop", 'a ""', "empty text"),
     ("stop", "\ud800", "not UTF-8"),
-    ("grammar-file", "/nowhere/at/all", "cannot read"),
-    ("grammar-file", "a\0b", "cannot read"),
-    ("grammar-file", "", "needs a file"),
     ("mirostat", "1", "--temp 0"),
     *((key, "1", "no setting") for key in ("strict", "ordered", "min-outputs", "c", "rpc")),
     ("", "", "no setting"),
@@ -194,12 +179,12 @@ def test_settings_survive_json_that_every_reader_knows(settings: ChatSettings) -
         ([], '"settings" is not an object'),
         ({"temp": "1"}, '"temp" cannot be "1" (give a number)'),
         ({"temp": True}, '"temp" cannot be true'),
-        ({"temp": 10**400}, '"temp" cannot be'),
+        ({"temp": 10**400}, "--temp must be at most"),
         ({"window": 1.5}, "give a whole number"),
         ({"ignore_eos": 1}, "give on or off"),
         ({"strict": 1}, '"strict" cannot be 1'),
         ({"top_p": 7}, "must be at most 1"),
-        ({"mode": "fast"}, "--mode cannot be 'fast'"),
+        ({"mode": "fast"}, '"mode" cannot be "fast"'),
         ({"stops": "x"}, '"stops" cannot be "x"'),
         ({"stops": [1]}, '"stops" cannot be [1]'),
         ({"logit_bias": ["x"]}, "logit-bias"),

@@ -49,20 +49,15 @@ CODE = 'def half(number):\n    """A half.\n    """\n    return number / 2'
     [
         ("grüße, 你好", "grüße, 你好"),
         (f"{ENTER}  {ENTER}after blank lines", "after blank lines"),
-        (f'"""{ENTER}one{ENTER}  two\\{ENTER}"""', "one\n  two\\"),
         (f"one{ALT_ENTER}two", "one\ntwo"),
-        (f"one\\{ENTER}two", "one\ntwo"),
         ('"""one"""', "one"),
         (f'"""one{ENTER}two{ENTER}three"""', "one\ntwo\nthree"),
-        (f'/system """one{ENTER}two"""', "/system one\ntwo"),
         ("\x1b[200~one\r\n\ttwo \\\nthree\n\x1b[201~", "one\n\ttwo \\\nthree"),
         (f'"""{ENTER}{CODE.replace(chr(10), ENTER)}{ENTER}"""', CODE),
         (f'"""{ENTER}\x1b[200~{CODE}\x1b[201~{ENTER}"""', CODE),
         (f'\x1b[200~"""Halves."""\n\n{CODE}\x1b[201~', f'"""Halves."""\n\n{CODE}'),
         (f"thrown away{CTRL_C}kept", "kept"),
         (f'"""{ENTER}thrown away{CTRL_C}kept', "kept"),
-        (f'"""{ENTER}one{CTRL_D}{ENTER}two{ENTER}{CTRL_D}', "one\ntwo"),
-        (f"one{ALT_ENTER}two{ALT_ENTER}{CTRL_D}", "one\ntwo"),
     ],
 )
 def test_a_message_is_what_was_typed_or_pasted(says: Callable[[str], str], typed: str, message: str) -> None:
@@ -71,7 +66,7 @@ def test_a_message_is_what_was_typed_or_pasted(says: Callable[[str], str], typed
 
 def test_ctrl_c_interrupts_at_an_empty_line_and_ctrl_d_ends(keys: PipeInput) -> None:
     lines = TerminalLines(Editing(pytest.fail))
-    for typed, error in ((CTRL_C, KeyboardInterrupt), (CTRL_D, EOFError), (f'"""{ENTER}{CTRL_D}{CTRL_D}', EOFError)):
+    for typed, error in ((CTRL_C, KeyboardInterrupt), (CTRL_D, EOFError)):
         keys.send_text(typed)
         with pytest.raises(error):
             lines.read()
@@ -99,7 +94,6 @@ def completed(text: str) -> list[str]:
         ("/system pla", []),
         ("/set lookup-m", ["/set lookup-match"]),
         ("/set mode l", ["/set mode lookup", "/set mode lookahead"]),
-        ("/set preset 7", ["/set preset 7b"]),
         ("/set ignore-eos o", ["/set ignore-eos on", "/set ignore-eos off"]),
         ("/set temp 0", []),
         *(
