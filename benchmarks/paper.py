@@ -144,7 +144,7 @@ def main() -> None:
         tasks = tuple(tasks_of(None, arguments.classes))
         request = Request(arguments.model, tasks, state_file(), arguments.seconds, form="md")
         with opened(request, screen) as session:
-            outcome = compared(session, request, screen, points=table3_points())
+            outcome = compared(session, request, screen, chosen=table3_points())
         finish(outcome, request, screen)
     except LacliError as error:
         raise SystemExit(str(error)) from None

@@ -49,14 +49,6 @@ The 7M model on two cores, with one thread and with two: 0.98 to 1 on a calm mac
 """
 
 
-def core_wanted_s(threads: int, seconds: float, decode_s: float, prompt_s: float = 0.0) -> float:
-    """Processor seconds of `threads` that never wait for a core in `seconds` of steps, `decode_s` of them decoding.
-
-    `prompt_s`: seconds that a prompt was read before. All threads compute or spin then, otherwise one does.
-    """
-    return seconds + (threads - 1) * decode_s + threads * prompt_s
-
-
 @dataclass
 class RunStatistics:
     """Sums over the steps of one generation.

@@ -11,7 +11,6 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
-from lacli.bench.statistics import spread
 from lacli.bench.tasks import ALL
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import peak_memory
@@ -29,9 +28,6 @@ LEGEND = (
 
 MOST_COMPARED = 4
 """Settings up to which the best is no matter of luck: of more, one may look best by chance."""
-
-MOST_SHOWN = 6
-"""Settings of a sweep that the summary names, the fastest."""
 
 WHAT_TELLS = (
     f"It takes {LEAST_PROMPTS} prompts, {LEAST_TOKENS} tokens of each mode and an interval without 1 to tell: "
@@ -134,7 +130,7 @@ def _rounded(value: float | None) -> float | None:
 
 def table(found: Sequence[Result], machine: Machine) -> str:
     """What was measured on, and a row for each class and contender, in Markdown."""
-    header = ("class", "mode", "tokens/s", "±", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
+    header = ("class", "mode", "tokens/s", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
               "identical")  # fmt: skip
     rows = []
     for before, result in zip(["", *(each.kind for each in found)], found, strict=False):
@@ -148,13 +144,12 @@ def table(found: Sequence[Result], machine: Machine) -> str:
 
 
 def _numbers(result: Result) -> tuple[str, ...]:
-    scatter, ratio = spread(result.speeds), result.speedup
+    ratio = result.speedup
     told = result.is_enough and not result.is_plain
     # Three digits, or all of those before the point.
     places = 0 if result.speed >= 100 else 1 if result.speed >= 10 else 2
     return (
         f"{result.speed:.{places}f}",
-        "" if scatter is None else f"{scatter:.{places}f}",
         "1" if result.is_plain else f"{ratio.value:.2f}" if told else "",
         f"{ratio.low:.2f}-{ratio.high:.2f}" if told else "",
         f"{result.compression:.2f}",
@@ -165,27 +160,25 @@ def _numbers(result: Result) -> tuple[str, ...]:
     )
 
 
-def summary(found: Sequence[Result], machine: Machine, unfinished: Sequence[str] = (), busy: str = "") -> str:
+def summary(found: Sequence[Result], machine: Machine, unfinished: Sequence[str] = ()) -> str:
     """What was compared, a verdict on each setting by class, what would tell more, and whether the texts are plain's.
 
-    `unfinished`: the labels of settings without an answer. `busy`: a sentence on a machine that was.
+    `unfinished`: the labels of settings without an answer.
     """
     plain, kinds = overall(found)[0], {result.kind for result in found} - {ALL}
     of = f" of {len(kinds)} classes" if len(kinds) > 1 else ""
-    lines = [machine.words, *([busy] if busy else [])]
-    lines.append(
+    lines = [
+        machine.words,
         f"{counted(plain.prompts, 'prompt')}{of}, {counted(plain.tokens, 'token')} decoded plainly: "
-        f"plain decoding has {plain.speed:.1f} tokens/s."
-    )
+        f"plain decoding has {plain.speed:.1f} tokens/s.",
+        "",
+    ]
     compared = [result for result in found if not result.is_plain]
     # What can be told comes first, the fastest at its head.
     whole = sorted(overall(compared), key=lambda each: -each.speedup.value if each.verdict != "cannot tell" else 0.0)
-    lines.append("")
-    for result in whole[:MOST_SHOWN]:
+    for result in whole:
         lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
     lines += [f"{label}: cannot tell, no answer was finished" for label in unfinished]
-    if more := whole[MOST_SHOWN:]:
-        lines.append(f"and {counted(len(more), 'setting')} below these: -o md shows all")
     if len(whole) > MOST_COMPARED and whole[0].verdict == "faster":
         luck = "which is partly luck: measure it alone"
         lines += ["", f"{whole[0].label} is the best of {len(whole)} settings, {luck}."]

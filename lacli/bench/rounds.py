@@ -15,7 +15,7 @@ from time import perf_counter
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.stats import Step, core_wanted_s
+from lacli.stats import Step
 from lacli.terminal.screen import Screen
 
 
@@ -37,10 +37,6 @@ class Trial:
     prompt_s: float
     first_token_s: float
     steps: tuple[Step, ...]
-
-    def core_wanted_s(self, threads: int) -> float:
-        """Processor seconds that the answer takes where no thread waits for a core."""
-        return core_wanted_s(threads, self.seconds, sum(step.decode_s for step in self.steps), self.prompt_s)
 
 
 @dataclass(frozen=True)

@@ -6,25 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 
 from lacli.auto.measure import MeasurePlan
-from lacli.bench.contenders import Contexts, points_of
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
-from lacli.bench.rounds import Ask, Exchange, Rounds, TimeUp
-from lacli.bench.sweep import Axes, Point
+from lacli.bench.rounds import Ask, Contender, Exchange, Rounds, TimeUp, Trial, timed
+from lacli.bench.sweep import Axes, Point, points
 from lacli.bench.tasks import Task, by_class, in_turns
 from lacli.check.compare import fixed_seed
+from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
-from lacli.errors import Interrupted, LacliError
+from lacli.engine.weights import OpenContext
+from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
-from lacli.settings import DecodeSettings
-from lacli.stats import MIN_CORE_SHARE
+from lacli.llamacpp.settings import Capacity, ModelSettings, ReplicaSettings
+from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen, loading_model, wrapped
-from lacli.text.files import PAGE, columns
+from lacli.text.files import PAGE, Closing, columns
 from lacli.text.format import counted
 
 COST_S = 6.0
@@ -38,6 +38,15 @@ LEAST_ROOM = 8
 
 WARM_UP_TOKENS = 4
 """Tokens of an answer that warms up: of two steps between the first and the last one is hardly held up."""
+
+FAMILY: dict[ModeName, str] = {
+    "plain": "plain",
+    "jacobi": "chain",
+    "lookup": "chain",
+    "lookahead": "tree",
+    "auto": "auto",
+}
+"""The modes that share a context; plain and auto have their own, so that what other modes need cannot slow them."""
 
 
 @dataclass(frozen=True)
@@ -83,19 +92,11 @@ class Request:
 
 @dataclass
 class BenchOutcome:
-    """As much of a benchmark as there was time for. `core_share`: part of the time in which the threads had a core."""
+    """As much of a benchmark as there was time for."""
 
     rounds: Rounds
     machine: Machine
     interrupted: bool
-    core_share: float
-
-    @property
-    def held_up(self) -> str:
-        """A sentence on a machine that was busy with other work; empty on a calm one."""
-        if self.core_share >= MIN_CORE_SHARE:
-            return ""
-        return f"Beside other work on this machine: the threads had a core for {self.core_share:.0%} of the time."
 
 
 def benchmark(request: Request, screen: Screen) -> None:
@@ -107,7 +108,7 @@ def benchmark(request: Request, screen: Screen) -> None:
 
 @contextmanager
 def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
-    """A engine for plain decoding, the baseline of all modes."""
+    """An engine for plain decoding, the baseline of all modes."""
     with loading_model(screen, verbose=request.verbose) as loading:
         engine = open_engine(
             request.path,
@@ -126,13 +127,13 @@ def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
         yield engine
 
 
-def compared(engine: ModelEngine, request: Request, screen: Screen, points: Sequence[Point] = ()) -> BenchOutcome:
+def compared(engine: ModelEngine, request: Request, screen: Screen, chosen: Sequence[Point] = ()) -> BenchOutcome:
     """Let all contenders answer until the time is up; Ctrl-C keeps what was finished.
 
-    `points`: what is compared, by default the points of the request's axes.
+    `chosen`: what is compared, by default the points of the request's axes.
     """
     ask, tasks = asking(engine), request.asked
-    chosen = points or points_of(engine, request.axes, screen)
+    chosen = chosen or points_of(engine, request.axes, screen)
     with ExitStack() as stack:
         with ctrl_c_ends_at_once():
             contexts = stack.enter_context(Contexts(engine, chosen))
@@ -152,17 +153,15 @@ def compared(engine: ModelEngine, request: Request, screen: Screen, points: Sequ
         of = f" of {kinds} classes" if kinds > 1 else ""
         prompts = f"{counted(sum(len(task.turns) for task in tasks), 'prompt')}{of} in turns"
         screen.note(f"{prompts}, answers of up to {counted(most, 'token')}, until {request.seconds:g} s are over")
-        interrupted, core_begin = False, process_time()
+        interrupted = False
         try:
             _go_through(rounds, screen)
         except KeyboardInterrupt:
             screen.note("stopped; what follows is what was finished")
             interrupted = True
-        core_s = process_time() - core_begin
-        wanted_s = sum(trial.core_wanted_s(engine.threads) for found in rounds.trials.values() for trial in found)
         for task in rounds.left_out:
             screen.note(f"left out: {task.kind} prompt of more tokens than the context of {engine.context.cells} holds")
-        return BenchOutcome(rounds, machine_of(engine), interrupted, core_s / wanted_s if wanted_s else 1.0)
+        return BenchOutcome(rounds, machine_of(engine), interrupted)
 
 
 def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
@@ -173,13 +172,11 @@ def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
     rounds, machine, width = outcome.rounds, outcome.machine, columns() or PAGE
     found = results(rounds)
     if found and request.form == "json":
-        if outcome.held_up:
-            screen.note(outcome.held_up)
         screen.line(as_json(found, machine))
     elif found:
         finished = {result.number for result in found}
         unfinished = [each.label for number, each in enumerate(rounds.contenders) if number not in finished]
-        words = summary(found, machine, unfinished, outcome.held_up)
+        words = summary(found, machine, unfinished)
         parts = [wrapped(words, width)]
         if request.form == "md":
             parts.insert(0, table(found, machine))
@@ -188,6 +185,72 @@ def finish(outcome: BenchOutcome, request: Request, screen: Screen) -> None:
         raise Interrupted("")
     if not found:
         raise too_short(request)
+
+
+def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
+    """The points that `engine` can run, plain decoding first; the screen tells what is left out and why."""
+    modes: Sequence[ModeName] = axes.modes
+    base = engine.settings
+    if why := engine.model.chain_only:
+        back = 0 if base.strict else engine.max_rollback
+        only = f"chains of at most {back} guesses are" if back else "plain decoding is"
+        screen.note(f"only {only} measured: {why}")
+        modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
+        base = replace(base, max_rollback=back)
+    found, skipped = points(replace(axes, modes=tuple(modes)), base=base, model_settings=engine.model_settings)
+    if skipped and len({point.settings.mode for point in found}) < len(modes):
+        raise UsageError(f"{skipped[0].label} cannot run: {skipped[0].reason}", "lacli mask shows what a setting takes")
+    for each in skipped:
+        screen.note(f"left out: {each.label}: {each.reason}")
+    return with_plain(found or [Point(replace(base, mode="plain"))])
+
+
+def with_plain(found: Sequence[Point]) -> list[Point]:
+    """The points with plain decoding in front, as the baseline of the others."""
+    plain = next((point for point in found if point.settings.mode == "plain"), Point(found[0].settings))
+    # Plain decoding rolls nothing back, and being able to would cost it something.
+    first = replace(plain, settings=replace(plain.settings, mode="plain", max_rollback=-1))
+    return [first, *(point for point in found if point.settings.mode != "plain")]
+
+
+class Contexts(Closing):
+    """Open contexts by point, as few as there can be; close them before the engine, or use them in `with`.
+
+    The session's own context is plain decoding's. Raises ModelLoadError when one does not fit into memory.
+    """
+
+    def __init__(self, engine: ModelEngine, chosen: Sequence[Point]) -> None:
+        self._engine = engine
+        on_backend = False if engine.sampler else engine.model.chooses
+        self._contexts: dict[str, OpenContext] = {"plain": engine.context}
+        families: dict[str, list[DecodeSettings]] = {}
+        for point in chosen:
+            families.setdefault(FAMILY[point.settings.mode], []).append(point.settings)
+        with ExitStack() as stack:
+            for family, settings in families.items():
+                if family not in self._contexts:
+                    opened = engine.weights.open(Capacity.of(settings), backend_greedy=on_backend)
+                    self._contexts[family] = opened
+                    stack.callback(opened.close)
+            self._closing = stack.pop_all()
+
+    def context(self, point: Point) -> OpenContext:
+        """The context that a point decodes in."""
+        return self._contexts[FAMILY[point.settings.mode]]
+
+    def contender(self, point: Point) -> Contender:
+        """A point as a contender, with a new engine for each answer."""
+
+        def answer(exchange: Exchange) -> Trial:
+            options = SequenceOptions(exchange.max_tokens, self._engine.verifier())
+            return timed(
+                self._engine.engine_in(self.context(point), point.settings), exchange, options, self._engine.text
+            )
+
+        return Contender(point, answer)
+
+    def close(self) -> None:
+        self._closing.close()
 
 
 def asking(engine: ModelEngine) -> Ask:

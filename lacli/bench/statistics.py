@@ -1,4 +1,4 @@
-"""Spreads, and ratios with their intervals: what repeated measurements say, and how surely."""
+"""Ratios with their intervals: what repeated measurements say, and how surely."""
 
 from __future__ import annotations
 
@@ -43,17 +43,6 @@ class Ratio:
     def surely_slower(self) -> bool:
         """Whether the whole interval lies below 1."""
         return self.high is not None and self.high < 1
-
-
-def spread(values: Sequence[float]) -> float | None:
-    """Half of the interquartile range: about half of the values lie within it around the median.
-
-    None for a single value, which shows no spread.
-    """
-    if len(values) < 2:
-        return None
-    low, high = np.quantile(values, (0.25, 0.75))
-    return float(high - low) / 2
 
 
 def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Ratio:

@@ -82,8 +82,6 @@ Seconds = Annotated[
     typer.Option("--seconds", min=6,
                  help="How long all of it takes, loading included: prompts are answered in turns until then."),
 ]  # fmt: skip
-Rpc = Annotated[str, setting("--rpc", hidden=True)]
-"""Taken only to be refused with the reason: `lacli run` and `chat` have it."""
 OutputFormat = Annotated[
     Literal["text", "md", "json"],
     typer.Option("-o", "--output", help="A summary for people, a table before it in Markdown, or rows for programs."),
@@ -124,7 +122,6 @@ def bench(
     sampling: SamplingSettings,
     model_settings: ModelSettings,
     copies: ReplicaSettings,
-    rpc: Rpc = "",
     offline: options.Offline = False,
     output: OutputFormat = "text",
     json: Json = False,
@@ -143,11 +140,8 @@ def bench(
     from lacli.text.records import state_file
     from lacli.text.template import read_variables
 
-    if rpc:
-        raise UsageError(
-            "--rpc: a benchmark has contexts for all its modes at once, and an RPC server serves one",
-            "lacli run --rpc --stats says what one answer took",
-        )
+    if copies.rpc:
+        raise UsageError("--rpc: an RPC server serves one context, and a benchmark has several", "lacli run --stats")
     screen = Screen(color=color, quiet=quiet)
     output = "json" if json else output
     request = Request(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lacli.bench.contenders import Contexts
+from lacli.bench.run import Contexts
 from lacli.bench.sweep import Axes, points
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.settings import ModelSettings

@@ -54,8 +54,8 @@ def lasting(result: Result, *times: float) -> Result:
     return replace(result, answered=tuple(answered))
 
 
-def told(found: Sequence[Result], unfinished: Sequence[str] = (), busy: str = "") -> str:
-    return summary(found, MACHINE, unfinished, busy)
+def told(found: Sequence[Result], unfinished: Sequence[str] = ()) -> str:
+    return summary(found, MACHINE, unfinished)
 
 
 def test_where_rows_are_free_the_speedup_is_the_step_compression(clock: FakeClock) -> None:
