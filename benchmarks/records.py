@@ -205,7 +205,7 @@ class Watched(Recorder):
     def greedy(self) -> Ints:
         found = self.engine.successors(COUNT)
         self.rows.append(Successors(found.tokens.copy(), found.logits.copy()))
-        return super().greedy()
+        return self.engine.greedy()
 
 
 class OffTheWay:

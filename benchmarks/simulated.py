@@ -111,15 +111,15 @@ class SimulatedContext(Recorder):
 
     def greedy(self) -> Ints:
         with self._spending():
-            return super().greedy()
+            return self.engine.greedy()
 
     def logits(self) -> Floats:
         with self._spending():
-            return super().logits()
+            return self.engine.logits()
 
     def successors(self, count: int) -> Successors:
         with self._spending():
-            return super().successors(count)
+            return self.engine.successors(count)
 
     def clock(self) -> AbstractContextManager[None]:
         """Let every module of lacli that asks for the time read this clock."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from time import perf_counter
 
 from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.check.judge import PLAIN, Difference, Verdict, first_difference
@@ -244,12 +243,9 @@ def check(
         bar(answers, "answers") as answered,
     ):
         progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
-        begin = perf_counter()
         for prompt in prompts:
             comparison.plain(prompt)
             answered()
-        words = f"{counted(len(modes), 'mode')} to go, each about that or longer"
-        progress(f"plain took {perf_counter() - begin:.1f} s; {words}")
         try:
             for settings in modes:
                 progress(f"{settings.mode}: the same prompts")

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
-from lacli.batch import Batch, Ints
-from lacli.context import Context, Floats, Successors
+from lacli.batch import Batch
+from lacli.context import Context, Floats
 
 
 class Mismatch(Exception):
@@ -53,40 +54,19 @@ class Rows:
         return Batch(len(self.tokens)).set_rows(self.tokens, self.positions, self.sequences, self.outputs)
 
 
-class Recorder:
+Passing: Any = object
+"""A base class that type checkers take for any protocol: a recorder passes on what it does not define."""
+
+
+class Recorder(Passing):  # type: ignore[misc]
     """A context that passes everything on to another one and records the batches since its last clear."""
 
     def __init__(self, engine: Context) -> None:
         self.engine = engine
         self.decoded: list[Rows] = []
 
-    @property
-    def cells(self) -> int:
-        return self.engine.cells
-
-    @property
-    def batch_rows(self) -> int:
-        return self.engine.batch_rows
-
-    @property
-    def prefill_rows(self) -> int:
-        return self.engine.prefill_rows
-
-    @property
-    def mixed_rows(self) -> int:
-        return self.engine.mixed_rows
-
-    @property
-    def trained_context(self) -> int:
-        return self.engine.trained_context
-
-    @property
-    def sequences(self) -> int:
-        return self.engine.sequences
-
-    @property
-    def vocabulary(self) -> int:
-        return self.engine.vocabulary
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
 
     def decode(self, batch: Batch) -> bool:
         rows = Rows.of(batch)
@@ -95,38 +75,9 @@ class Recorder:
             self.decoded.append(rows)
         return fits
 
-    def greedy(self) -> Ints:
-        return self.engine.greedy()
-
-    def logits(self) -> Floats:
-        return self.engine.logits()
-
-    def row_logits(self, row: int) -> Floats:
-        return self.engine.row_logits(row)
-
-    def successors(self, count: int) -> Successors:
-        return self.engine.successors(count)
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        self.engine.copy(source, target, start, end)
-
-    def remove(self, sequence: int, start: int, end: int) -> bool:
-        return self.engine.remove(sequence, start, end)
-
-    @property
-    def can_share(self) -> bool:
-        return self.engine.can_share
-
-    @property
-    def passes_all_cells(self) -> bool:
-        return self.engine.passes_all_cells
-
     def clear(self) -> None:
         self.decoded = []
         self.engine.clear()
-
-    def is_end(self, token: int) -> bool:
-        return self.engine.is_end(token)
 
 
 def replay(

@@ -29,7 +29,7 @@ class Watched(Recorder):
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self.copies += 1
-        super().copy(source, target, start, end)
+        self.engine.copy(source, target, start, end)
 
     def decode(self, batch: Batch) -> bool:
         fits = super().decode(batch)
