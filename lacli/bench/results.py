@@ -134,14 +134,10 @@ class Result:
         )
 
     @cached_property
-    def least_tokens(self) -> int:
-        """The tokens of this contender or of plain decoding beside it, whichever has fewer."""
-        return min(self.tokens, sum(len(trial.ids) for each in self.answered for trial in each.plain))
-
-    @property
     def is_enough(self) -> bool:
-        """Whether there are enough prompts and tokens for a ratio to mean something."""
-        return self.speedup.prompts >= LEAST_PROMPTS and self.least_tokens >= LEAST_TOKENS
+        """Whether there are enough prompts, and tokens of both sides, for a ratio to mean something."""
+        tokens = min(self.tokens, sum(len(trial.ids) for each in self.answered for trial in each.plain))
+        return self.speedup.prompts >= LEAST_PROMPTS and tokens >= LEAST_TOKENS
 
     @property
     def verdict(self) -> Verdict:

@@ -117,7 +117,7 @@ class Rounds:
     def warm_up(self, exchange: Exchange, screen: Screen, *, leave_out: bool) -> None:
         """Let every contender take a few steps, which load kernels and are not counted.
 
-        A setting of jacobi or lookahead whose steps are too dear to pay is left out, if `leave_out` says so.
+        With `leave_out` a setting of jacobi or lookahead is left out if its step costs more than it can bring.
         """
         able: list[Contender] = []
         plain_s = 0.0

@@ -55,7 +55,7 @@ class Request:
 
     `state`: the file of measured step costs. `seconds`: for all of it, from `begin` on, a time of `perf_counter`.
     `each`: prompts of a class, `repetitions`: answers of each contender to a prompt, `max_tokens`: of an answer, None
-    for no further limit. `leave_out`: go on without settings whose steps are too dear to pay.
+    for no further limit. `leave_out`: go on without settings whose steps cost more than they can bring.
     `replicas`: copies of the model that decode one answer together. `template_variables`: for the chat template.
     """
 

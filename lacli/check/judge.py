@@ -53,7 +53,7 @@ def within(margin: float, rounding: float) -> bool:
 
 
 def first_difference(
-    engine: Recorder,
+    context: Recorder,
     plain_context: Context,
     prompt: Sequence[int],
     expected: Sequence[int],
@@ -65,10 +65,10 @@ def first_difference(
 ) -> Difference | None:
     """Compare what a mode has just generated with plain's text; None where they are equal.
 
-    `engine`: has decoded the mode's steps since its last clear; they are replayed on it. `steps`: the tokens of each
-    step. `expected`: plain's tokens for the prompt under the same limit, from an engine like `plain_context` with
+    `context`: has decoded the mode's steps since its last clear; they are replayed on it. `steps`: the tokens of each
+    step. `expected`: plain's tokens for the prompt under the same limit, from a context like `plain_context` with
     `settings`. `sampler`: what both were drawn with, or None when greedy. `repeats`: equal batches give equal bits, as
-    on the CPU. Clears both engines.
+    on the CPU. Clears both contexts.
     """
     tokens = [token for step in steps for token in step]
     at = parting(expected, tokens)
@@ -85,7 +85,7 @@ def first_difference(
     if sampler:
         sampler.begin(prompt)
     try:
-        for logits in replay(engine, prompt, steps, expected[:at]):
+        for logits in replay(context, prompt, steps, expected[:at]):
             chosen.append(sampler.draw(logits) if sampler else int(logits.argmax()))
             replayed = logits.copy()
     except (Mismatch, LacliError):
@@ -115,11 +115,11 @@ def largest_difference(logits: Floats, others: Floats) -> float:
 
 
 def plain_logits(
-    engine: Context, prompt: Sequence[int], tokens: Sequence[int], settings: DecodeSettings = PLAIN
+    context: Context, prompt: Sequence[int], tokens: Sequence[int], settings: DecodeSettings = PLAIN
 ) -> Floats:
-    """Plain's logits, (vocabulary,), after the prompt and tokens that it has generated before; clears the engine."""
+    """Plain's logits, (vocabulary,), after the prompt and tokens that it has generated before; clears the context."""
     given = _Given(tokens)
-    for _ in Engine(engine, settings).steps(prompt, SequenceOptions(len(tokens) + 1, given)):
+    for _ in Engine(context, settings).steps(prompt, SequenceOptions(len(tokens) + 1, given)):
         pass
     return given.logits
 

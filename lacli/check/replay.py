@@ -81,16 +81,16 @@ class Recorder(Passing):  # type: ignore[misc]
 
 
 def replay(
-    engine: Recorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
+    context: Recorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
 ) -> Iterator[Floats]:
-    """Decode a prompt and `text` in the shapes of the engine's recorded batches; clears the engine.
+    """Decode a prompt and `text` in the shapes of the context's recorded batches; clears the context.
 
     Yields the logits, (vocabulary,), behind the prompt and behind each token of `text`; read them before the next.
     `steps`: the tokens that each recorded step brought; `text` is a part of them from the first on. Raises Mismatch
     if they cannot have come from those batches.
     """
-    recorded, tokens, taken = engine.decoded, [*prompt, *text], iter(steps)
-    engine.clear()
+    recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
+    context.clear()
     held = begin = 0
     for rows in recorded:
         past, kept = rows.positions[0], list(range(len(rows.tokens)))
@@ -102,19 +102,19 @@ def replay(
             end = begin + len(step)
             kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
         # Accepted tokens that the mode has not kept come again in the next batch.
-        engine.remove(0, past, -1)
-        again, scratch = _beside(rows, kept, tokens, engine.sequences)
-        if not engine.decode(again.batch()):
+        context.remove(0, past, -1)
+        again, scratch = _beside(rows, kept, tokens, context.sequences)
+        if not context.decode(again.batch()):
             raise Mismatch("there are no cells where the recorded run had some")
         held = past + len(kept)
         if is_step:
-            logits = engine.logits()
+            logits = context.logits()
             for row in kept[rows.input :]:
                 yield logits[sum(rows.outputs[:row])]
             if len(text) < end:
                 return
             begin = end
-        engine.remove(scratch, 0 if scratch else held, -1)
+        context.remove(scratch, 0 if scratch else held, -1)
     raise Mismatch("the text is longer than what the recorded steps brought")
 
 

@@ -58,14 +58,6 @@ def told(found: Sequence[Result], unfinished: Sequence[str] = ()) -> str:
     return summary(found, MACHINE, unfinished)
 
 
-def test_where_rows_are_free_the_speedup_is_the_step_compression(clock: FakeClock) -> None:
-    _, found = run(clock, free, PLAIN, LOOKAHEAD)
-    for result in found:
-        if result.prompts == 1:
-            assert result.speedup.value == pytest.approx(result.compression)
-        assert result.speed == pytest.approx(result.compression) == pytest.approx(result.tokens / result.steps)
-
-
 @pytest.mark.parametrize(("finished", "pairs"), [(1, 0), (7, 3), (9, 4)])
 def test_results_of_an_interrupted_benchmark_pair_what_both_sides_finished(
     clock: FakeClock, finished: int, pairs: int

@@ -17,16 +17,6 @@ from tests.fakes.clock import FakeClock
 TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"))
 
 
-def test_counts_are_those_of_the_engine(clock: FakeClock) -> None:
-    ones = [contender(each, clock) for each in (PLAIN, LOOKUP, LOOKAHEAD)]
-    rounds = played(Rounds([one for one, _ in ones], TASKS, 2, asker()))
-    for number, (_, engine) in enumerate(ones):
-        trials = [trial for exchange in range(len(TASKS)) for trial in rounds.of(number, exchange)]
-        assert len(trials) == 4
-        assert sum(len(trial.steps) for trial in trials) == engine.steps
-        assert sum(len(trial.ids) for trial in trials) == 4 * 20
-
-
 def test_contenders_take_turns_and_none_always_begins(clock: FakeClock) -> None:
     began: list[int] = []
     answers = [contender(PLAIN, clock)[0], contender(LOOKUP, clock)[0]]

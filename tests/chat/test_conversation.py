@@ -123,18 +123,6 @@ def chat() -> Iterator[Chat]:
         yield chat_on(session)
 
 
-def test_undo_and_clear_forget_what_was_taken_back(chat: Chat) -> None:
-    said(chat.ask(QUESTION))
-    one = chat.used
-    said(chat.ask(NEXT))
-    assert chat.used > one
-    assert chat.undo() == NEXT
-    assert one <= chat.used <= one + 12
-    chat.clear()
-    assert chat.used == 0 and chat.conversation.questions == 0
-    assert chat.undo() is None
-
-
 def test_a_question_answered_anew_is_decoded_from_its_end(chat: Chat) -> None:
     said(chat.ask(QUESTION))
     first = chat.conversation.messages[-1].content
@@ -185,19 +173,6 @@ def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
         adjust(chat, max_tokens=0)
         said(chat.again())
         assert chat.conversation.messages == before, "nothing came, so the old answer stays"
-
-
-def test_what_is_said_after_an_edit_keeps_the_tokens_of_the_answers() -> None:
-    odd = "the answer is here"
-    with opened(PLAIN) as session:
-        tokens = [token for char in odd for token in session.model.tokenize(char, add_special=False)]
-        turn = [Message("user", QUESTION), Message("assistant", odd, tuple(tokens))]
-        chat = Chat(session, ChatSettings(PLAIN, max_tokens=4), Conversation("", turn * 3))
-        chat.conversation.system = "Be brief."
-        chat.recall()
-        said(chat.ask(NEXT))
-        text = last_tokens(session)
-        assert sum(text[at : at + len(tokens)] == tokens for at in range(len(text))) == 3
 
 
 def test_an_answer_that_ends_at_once_is_an_empty_one_and_said_to_be(chat: Chat) -> None:
