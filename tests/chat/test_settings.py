@@ -22,9 +22,8 @@ from lacli.chat.settings import (
     show,
 )
 from lacli.errors import LacliError, UsageError
-from lacli.llamacpp.sampling import HUGE, SamplingSettings
-from lacli.options import Option, options_of
-from lacli.settings import MODES, SOURCES, DecodeSettings
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.settings import DecodeSettings
 
 DEFAULT = ChatSettings()
 WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
@@ -60,6 +59,7 @@ def test_every_setting_can_be_changed_by_its_names_and_put_back(name: str) -> No
         assert after == WARM.with_values({name: value}) != WARM
         assert type(after.values[name]) is type(value)
         assert " -> " in sentence and "\n" not in sentence
+    assert settings_from_json(json.loads(json.dumps(after.json, allow_nan=False))) == after
     assert adjust(after, name, "default")[0].values[name] == SETTINGS[name].default
 
 
@@ -82,7 +82,8 @@ def test_the_sentence_says_what_changed_from_what_to_what() -> None:
     ],
 )
 def test_stop_texts_may_be_quoted_and_an_empty_one_clears_them(text: str, stops: tuple[str, ...]) -> None:
-    assert adjust(ChatSettings(stops=("x", "y")), "stop", text)[0].stops == stops
+    after, _ = adjust(ChatSettings(stops=("x", "y")), "stop", text)
+    assert after.stops == stops and settings_from_json(json.loads(json.dumps(after.json))) == after
 
 
 def test_a_grammar_and_a_schema_take_each_others_place() -> None:
@@ -128,49 +129,6 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
     with pytest.raises(LacliError) as caught:
         adjust(DEFAULT, key, value)
     assert words in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 200
-
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-
-
-def within(option: Option) -> st.SearchStrategy[Any]:
-    least, most = option.least, option.most
-    assert least is not None and most is not None
-    return st.integers(int(least), int(most)) if option.kind is int else st.floats(least, most)
-
-
-SAMPLING = st.builds(
-    SamplingSettings,
-    # Mirostat and small temperatures are refused in combinations that are not this test's subject.
-    **{
-        name: within(option)
-        for name, option in options_of(SamplingSettings).items()
-        if option.most is not None and name not in ("temp", "mirostat")
-    },
-    temp=st.sampled_from([0.0, 1e-6, 0.1, 0.8, 1 / 3]),
-    dry_sequence_breaker=st.lists(TEXT.filter(lambda text: text and "\0" not in text)).map(tuple),
-    logit_bias=st.lists(st.tuples(st.integers(0, 10**6), st.just(-math.inf) | st.floats(-HUGE, HUGE)), max_size=3).map(
-        tuple
-    ),
-    ignore_eos=st.booleans(),
-    json_schema=TEXT.filter(lambda text: "\0" not in text),
-    verify=st.sampled_from(["match", "rejection"]),
-)
-DECODING = st.builds(
-    DecodeSettings,
-    mode=st.sampled_from(MODES),
-    window=st.integers(0, 100),
-    ngram=st.integers(2, 9),
-    sources=st.lists(st.sampled_from(SOURCES), unique=True).map(tuple),
-    auto_rows=st.integers(1, 256),
-    strict=st.booleans(),
-)
-
-
-@given(st.builds(ChatSettings, DECODING, SAMPLING, st.integers(-1, 10**9), st.lists(TEXT, max_size=3).map(tuple)))
-def test_settings_survive_json_that_every_reader_knows(settings: ChatSettings) -> None:
-    text = json.dumps(settings.json, allow_nan=False)
-    assert settings_from_json(json.loads(text)) == settings
 
 
 @pytest.mark.parametrize(
