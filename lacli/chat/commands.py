@@ -80,12 +80,14 @@ class Commands:
 
     def differences(self, saved: SavedChat) -> list[str]:
         """Sentences about what a loaded chat had otherwise."""
-        found = {
-            f"the chat was made with {saved.model}": saved.model not in ("", self.model),
-            f"damaged lines of {saved.path} are left out: {', '.join(map(str, saved.damaged))}": bool(saved.damaged),
-            "the last question has no answer: /regen gives one": len(saved.messages) % 2 == 1,
-        }
-        return [sentence for sentence, is_so in found.items() if is_so]
+        found = []
+        if saved.model not in ("", self.model):
+            found.append(f"the chat was made with {saved.model}")
+        if saved.damaged:
+            found.append(f"damaged lines of {saved.path} are left out: {', '.join(map(str, saved.damaged))}")
+        if len(saved.messages) % 2:
+            found.append("the last question has no answer: /regen gives one")
+        return found
 
     def _help(self, argument: str) -> Reply:
         return Reply(help_text())

@@ -132,12 +132,12 @@ class Editing:
     """What editing needs besides the streams.
 
     `warn`: receives a sentence. `history`: the file of earlier lines, None for none. `status`: the line below the
-    prompt for a width in columns, None to hide it.
+    prompt for a width in columns.
     """
 
     warn: Callable[[str], None]
     history: Path | None = None
-    status: Callable[[int], str | None] = lambda width: None
+    status: Callable[[int], str] = lambda width: ""
     color: Switch = "auto"
 
 

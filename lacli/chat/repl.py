@@ -58,7 +58,6 @@ class ChatPlan:
     history: Path | None = None
     known: Path | None = None
     color: Switch = "auto"
-    status: bool = True
     stats: Detail = ""
     commands: bool = False
     verbose: bool = False
@@ -132,7 +131,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
 class Repl:
     """One chat on one screen.
 
-    `plan`: its `stats`, `status` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops
+    `plan`: its `stats` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops
     an answer and not the program, and lines that begin with a slash are commands. `failed`: something went wrong.
     `leaving`: Ctrl-C was pressed at the last prompt.
     """
@@ -176,13 +175,13 @@ class Repl:
                 self.screen.end_line()
                 self.screen.error(error)
 
-    def status(self, width: int) -> str | None:
-        """The line of numbers for a terminal of `width` columns, None if it is hidden."""
+    def status(self, width: int) -> str:
+        """The line of numbers for a terminal of `width` columns."""
         chat = self.chat
         last = chat.last if chat.conversation.messages else None
         speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
         mode = chat.settings.decode_settings.mode
-        return status_line(speed, gain, chat.used, chat.cells, mode, width) if self.plan.status else None
+        return status_line(speed, gain, chat.used, chat.cells, mode, width)
 
     def show_last(self) -> None:
         """Show the beginning of the last question and of its answer."""

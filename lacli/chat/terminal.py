@@ -88,7 +88,7 @@ class TerminalLines:
                 abandon_stdout()
             raise EOFError from error
 
-    def _status(self) -> str | None:
+    def _status(self) -> str:
         width = self._session.output.get_size().columns
         if is_open(self._session.default_buffer.text):
             return f"{QUOTES} sends, Ctrl-C drops it"[:width]

@@ -38,10 +38,6 @@ Log = Annotated[
             help="Keep the chat in a file, as /save writes it, after each turn."),
 ]  # fmt: skip
 History = Annotated[bool, setting("--history/--no-history", help="Keep typed lines for the next chat.")]
-Status = Annotated[
-    bool,
-    setting("--status/--no-status", help="Show speed and context used below the prompt."),
-]
 Commands = Annotated[
     bool,
     setting("--commands/--no-commands",
@@ -65,7 +61,6 @@ def chat(
     load: Load = None,
     log: Log = None,
     history: History = True,
-    status: Status = True,
     commands: Commands = False,
     *,
     prompt_options: PromptOptions,
@@ -120,7 +115,6 @@ def chat(
         history=user_state_path("lacli", appauthor=False) / "history" if history else None,
         known=state_file(),
         color=color,
-        status=status,
         stats=stats,
         commands=commands,
         verbose=verbose,
