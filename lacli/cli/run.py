@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -70,7 +70,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Loading:
-    """What sessions are made of. `model`: as MODEL is; None for smollm2-135m. `replicas`: as ModelEngine takes it."""
+    """What an engine is made of. `model`: as MODEL is; None for smollm2-135m."""
 
     model: str | None
     model_settings: ModelSettings
@@ -81,16 +81,29 @@ class Loading:
 
     @contextmanager
     def opened(
-        self, question: PromptOptions, output: Output, screen: Screen, parallel: int | None = None
+        self,
+        question: PromptOptions,
+        screen: Screen,
+        slots: int | None = None,
+        *,
+        verbose: bool = False,
+        often_alone: bool = False,
+        measure: bool = False,
     ) -> Iterator[ModelEngine]:
-        """Load the model: for a question, or for several of its kind, `parallel` at a time."""
+        """Load the model: for a question, or for several of its kind, `slots` at a time.
+
+        `often_alone`: fewer than `slots` are expected most of the time. `measure`: measure what steps of a new model
+        cost here.
+        """
+        from lacli.auto.model_cost import SERVING
         from lacli.engine.load import open_engine
         from lacli.llamacpp.model import giving_way
+        from lacli.terminal.interrupts import ctrl_c_ends_at_once
         from lacli.terminal.screen import loading_model
         from lacli.text.records import state_file
 
         path = options.model_path(self.model, screen, self.offline)
-        with loading_model(screen, verbose=output.verbose) as loading:
+        with loading_model(screen, verbose=verbose) as loading:
             opened = open_engine(
                 path,
                 giving_way(self.model_settings),
@@ -99,13 +112,17 @@ class Loading:
                 template=None if question.raw else question.template,
                 template_variables=question.variables,
                 replicas=self.replicas,
-                slots=parallel,
-                verbose=output.verbose,
+                slots=slots,
+                often_alone=often_alone,
+                verbose=verbose,
                 loading=loading,
-                reading=partial(screen.reading, shown=not output.verbose),
+                reading=partial(screen.reading, shown=not verbose),
             )
         with opened as engine:
             engine.use_known(state_file())
+            if measure and engine.slots > 1 and engine.settings.mode == "auto" and engine.wants_cost:
+                screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
+                engine.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
             screen.notes(engine.notes, engine.warnings)
             yield engine
 
@@ -177,37 +194,29 @@ def run(
 
 def ask(question: PromptOptions, loading: Loading, output: Output, screen: Screen) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
-    with loading.opened(question, output, screen) as engine:
-        prompt = engine.prompt(question.text, question.system, raw=question.raw)
-        generation = _answer(engine, prompt, question, output, screen)
-        _conclude(engine, generation, question, output, screen)
-
-
-def _answer(
-    engine: ModelEngine, prompt: list[int], question: PromptOptions, output: Output, screen: Screen
-) -> Generation:
-    """Show the answer as it comes."""
     from lacli.terminal.interrupts import without_ctrl_c
     from lacli.text.files import is_file
     from lacli.text.format import counted
-    from lacli.text.reasoning import begun_reasoning
 
-    # A pipe may lead back to the terminal that the line is on.
+    # A pipe may lead back to the terminal that the line about the progress is on.
     unseen = output.json or is_file(sys.stdout)
-    stopped = False
-    with ExitStack() as progress:
-        count = progress.enter_context(screen.answering(shown=unseen and not output.verbose))
+    with loading.opened(question, screen, verbose=output.verbose) as engine:
+        prompt = engine.prompt(question.text, question.system, raw=question.raw)
         stops = (*question.stops, *(() if question.raw else engine.prompts.turn_ends))
         generation = engine.generate(prompt, question.max_tokens, stops)
-        begun = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
+        stopped = False
         try:
-            _stream(generation, output, screen, begun, count)
+            with screen.answering(shown=unseen and not output.verbose) as count:
+                begun = engine.text(prompt[-LAST_TOKENS:], special=True)
+                _show(generation, begun, count, None if output.json else screen)
         except KeyboardInterrupt:
             stopped = True
         finally:
-            progress.close()
             screen.end_line()
-    if stopped:
+        if not stopped:
+            _tell_end(engine, generation.answer(), question.max_tokens, output, screen)
+            _tell_cost(engine, generation.answer(), output, screen, question.max_tokens)
+            return
         if not (tokens := generation.statistics.tokens):
             screen.note("stopped before the answer began")
         elif unseen:
@@ -215,52 +224,45 @@ def _answer(
         with without_ctrl_c():
             _tell_cost(engine, generation.answer(), output, screen)
         raise Interrupted("")
-    return generation
 
 
-def _stream(
-    generation: Generation, output: Output, screen: Screen, begun: str, count: Callable[[int], None] | None
-) -> None:
-    """Print the answer, or only count its tokens for a line about the progress."""
+def _show(generation: Generation, prompt_end: str, count: Callable[[int], None], screen: Screen | None) -> None:
+    """Print the answer as it comes, or without a `screen` only count its pieces."""
     from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends
-    from lacli.text.reasoning import mark_reasoning
+    from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
-    def counted(pieces: Iterable[Piece]) -> Iterator[Piece]:
-        for piece in pieces:
-            if count:
+    # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
+    with second_ctrl_c_ends(), closing(mark_reasoning(generation, begun_reasoning(prompt_end))) as pieces:
+
+        def counted() -> Iterator[Piece]:
+            for piece in pieces:
                 count(1)
-            yield piece
+                yield piece
 
-    with second_ctrl_c_ends():
-        if output.json:
-            for _ in counted(generation):
+        if screen is None:
+            for _ in counted():
                 pass
         else:
-            # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-            with closing(mark_reasoning(generation, begun)) as pieces, hidden_keys():
-                screen.write(counted(pieces))
+            with hidden_keys():
+                screen.write(counted())
 
 
-def _conclude(
-    engine: ModelEngine, generation: Generation, question: PromptOptions, output: Output, screen: Screen
-) -> None:
-    """Say why and how the answer ended, and what it cost if asked."""
+def _tell_end(engine: ModelEngine, answer: Answer, max_tokens: int, output: Output, screen: Screen) -> None:
+    """Say why and how the answer ended."""
     from lacli.report import context_full
     from lacli.text.format import counted
 
-    answer = generation.answer()
     if not output.json:
         screen.legend(answer.statistics.accepted_from)
     # Under -q too: a program that reads JSON could not.
     tell = screen.warn if output.has_schema else screen.note
-    if answer.filled_context(question.max_tokens):
+    if answer.filled_context(max_tokens):
         cells = engine.context.cells
         incomplete = "its JSON may not be complete; " if output.has_schema else ""
         tell(context_full(cells, f"{incomplete}{engine.context_hint(cells + 1)}"))
     elif answer.finish_reason == "length" and output.has_schema and not output.json:
         cut = f"the answer was cut after {counted(len(answer.tokens), 'token')} by -n"
         tell(f"{cut}, and its JSON may not be complete; -n -1 lifts the limit")
-    _tell_cost(engine, answer, output, screen, question.max_tokens)
 
 
 def _tell_cost(engine: ModelEngine, answer: Answer, output: Output, screen: Screen, max_tokens: int = -1) -> None:

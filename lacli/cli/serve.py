@@ -104,73 +104,57 @@ def serve(
     except ImportError as error:
         raise UsageError(f"lacli serve needs {error.name}", "in lacli's folder: pip install '.[serve]'") from error
     from lacli import PARALLEL
-    from lacli.auto.model_cost import SERVING
-    from lacli.engine.load import open_engine
-    from lacli.llamacpp.model import giving_way
+    from lacli.cli.run import Loading
     from lacli.model import Model
-    from lacli.terminal.interrupts import ctrl_c_ends_at_once
-    from lacli.terminal.screen import Screen, loading_model
-    from lacli.text.records import state_file
+    from lacli.terminal.screen import Screen
 
     screen = Screen(color=color, quiet=quiet)
     hosts, keys = _checked_hosts(own.host), own.keys
     access = run.access_for(hosts, keys, _names(own.cors_origins), no_auth=own.no_auth)
     in_file = hosts[0].startswith(run.UNIX)
-    listening = [] if in_file else run.open_sockets(hosts, own.port)
-    path = options.model_path(asked, screen, offline)
+    loading = Loading(asked, model_settings, decode_settings, sampling, copies, offline)
+    slots = own.parallel or (1 if decode_settings.strict else PARALLEL)
     with ExitStack() as stack:
-        for each in listening:
-            stack.enter_context(each)
-        with loading_model(screen, verbose=verbose) as loading:
-            engine = open_engine(
-                path,
-                giving_way(model_settings),
-                decode_settings,
-                sampling,
-                template=prompt_options.template,
-                template_variables=prompt_options.variables,
-                replicas=copies,
-                slots=own.parallel or (1 if decode_settings.strict else PARALLEL),
-                often_alone=not own.parallel,
-                verbose=verbose,
-                loading=loading,
+        listening = [stack.enter_context(each) for each in ([] if in_file else run.open_sockets(hosts, own.port))]
+        engine = stack.enter_context(
+            loading.opened(
+                prompt_options, screen, slots, verbose=verbose, often_alone=not own.parallel, measure=own.measure
             )
-        engine.use_known(state_file())
-        if own.measure and engine.slots > 1 and engine.settings.mode == "auto" and engine.wants_cost:
-            screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
-            engine.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
-        screen.notes(engine.notes, engine.warnings)
-        with Model(engine, sampling) as model:
-            # A client may ask for the name that the model was started by.
-            names = sorted(_names(own.alias)) or [path.stem, *([asked] if not Path(asked).exists() else [])]
-            settings = app.ServeSettings(
-                names[0],
-                sampling,
-                prompt_options.system,
-                prompt_options.max_tokens,
-                prompt_options.stops,
-                aliases=tuple(names),
-                tags=tuple(sorted(_names(own.tags))),
-                slots=own.slots,
-                metrics=own.metrics,
-                page=own.ui,
-                verbose=verbose,
-            )
-            scheme = "https" if own.ssl_cert_file else "http"
-            ports = [each.getsockname()[1] for each in listening]
-            places = [_address(scheme, *each) for each in zip(hosts, ports, strict=False)] or hosts
-            asking = f", for {counted(len(keys), 'key')}" if keys else ""
-            told = f"{settings.name} answers at {' and '.join(places)}, {engine.slots} at a time{asking}"
-            server = run.Listener(
-                app.Server(model, settings).app(access),
-                drain_s=own.drain,
-                begun=lambda: screen.warn(f"{told}; Ctrl-C ends it"),
-                uds=hosts[0].removeprefix(run.UNIX) if in_file else None,
-                ssl_certfile=own.ssl_cert_file or None,
-                ssl_keyfile=own.ssl_key_file or None,
-            )
-            run.log_to(sys.stderr, logging.WARNING if quiet else logging.INFO)
-            run.serve(server, listening or None)
+        )
+        model = stack.enter_context(Model(engine, sampling))
+        # A client may ask for the name that the model was started by.
+        names = sorted(_names(own.alias)) or [
+            engine.model.path.stem,
+            *([asked] if not Path(asked).exists() else []),
+        ]
+        settings = app.ServeSettings(
+            names[0],
+            sampling,
+            prompt_options.system,
+            prompt_options.max_tokens,
+            prompt_options.stops,
+            aliases=tuple(names),
+            tags=tuple(sorted(_names(own.tags))),
+            slots=own.slots,
+            metrics=own.metrics,
+            page=own.ui,
+            verbose=verbose,
+        )
+        scheme = "https" if own.ssl_cert_file else "http"
+        ports = [each.getsockname()[1] for each in listening]
+        places = [_address(scheme, *each) for each in zip(hosts, ports, strict=False)] or hosts
+        asking = f", for {counted(len(keys), 'key')}" if keys else ""
+        told = f"{settings.name} answers at {' and '.join(places)}, {engine.slots} at a time{asking}"
+        server = run.Listener(
+            app.Server(model, settings).app(access),
+            drain_s=own.drain,
+            begun=lambda: screen.warn(f"{told}; Ctrl-C ends it"),
+            uds=hosts[0].removeprefix(run.UNIX) if in_file else None,
+            ssl_certfile=own.ssl_cert_file or None,
+            ssl_keyfile=own.ssl_key_file or None,
+        )
+        run.log_to(sys.stderr, logging.WARNING if quiet else logging.INFO)
+        run.serve(server, listening or None)
 
 
 def _names(text: str) -> list[str]:
@@ -185,9 +169,6 @@ def _checked_hosts(text: str) -> list[str]:
         raise UsageError("--host is empty", "write --host 127.0.0.1, or leave it out")
     if hosts[1:] and any(each.startswith("unix:") for each in hosts):
         raise UsageError("--host takes unix:PATH alone", "leave the other addresses out")
-    for host in hosts:
-        if not host.startswith("unix:") and ("/" in host or re.fullmatch(r"[^:]*:\d+", host)):
-            raise UsageError(f"--host {host} is no address", "write --host 0.0.0.0 or a name; --port takes the port")
     return hosts
 
 

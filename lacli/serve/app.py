@@ -26,8 +26,7 @@ from lacli.serve.forms import ChatForm, Form, PlainForm, Setting, TextForm
 from lacli.serve.inspection import Inspection, ServeSettings
 from lacli.serve.meter import Meter
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, PromptObject
-from lacli.serve.refusals import HANDLERS, INVALID, TOO_LONG, Endpoint, Refused, body_of, failure_of
-from lacli.serve.replies import error_body
+from lacli.serve.refusals import HANDLERS, INVALID, TOO_LONG, Endpoint, Refused, body_of, error_body, failure_of
 from lacli.serve.run import Access, middleware
 from lacli.serve.sampled import in_their_words
 from lacli.serve.tools import CallRules, format_of
@@ -110,24 +109,20 @@ class Server:
             schema = "" if asked.has_to_call else sampling.json_schema
             form = format_of(prompts.template)
             rules = CallRules(form, asked.offered, asked.calls_several, asked.has_to_call, schema)
-        sampling = self._with_grammar(sampling, rules, rendered)
-        logprobs = asked.top_logprobs if asked.logprobs else None
-        tokens = [prompts.tokenize(rendered)]
-        choices = self._choices(
-            asked, sampling, tokens, logprobs=logprobs, raw=False, answers_each=asked.n, rules=rules
-        )
+        sampling = _with_grammar(sampling, rules, rendered)
+        options = self._options(asked, asked.top_logprobs if asked.logprobs else None, raw=False)
+        choices = self._choices(options, sampling, [prompts.tokenize(rendered)], asked.n, rules)
         return choices, ChatForm(self._setting_of(asked, sampling))
 
     def _complete(self, asked: CompletionRequest) -> tuple[list[Choice], Form]:
-        sampling, prompts = self._with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
-        choices = self._choices(asked, sampling, prompts, logprobs=asked.logprobs, raw=True, answers_each=asked.n)
-        return choices, TextForm(self._setting_of(asked, sampling))
+        sampling, prompts = _with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
+        options = self._options(asked, asked.logprobs, raw=True)
+        return self._choices(options, sampling, prompts, asked.n), TextForm(self._setting_of(asked, sampling))
 
     def _complete_plainly(self, asked: CompletionRequest) -> tuple[list[Choice], Form]:
-        sampling, prompts = self._with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
-        drawn = asked.post_sampling_probs
-        choices = self._choices(asked, sampling, prompts, logprobs=asked.n_probs or None, raw=True, drawn=drawn)
-        return choices, PlainForm(self._setting_of(asked, sampling), asked)
+        sampling, prompts = _with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
+        options = self._options(asked, asked.n_probs or None, raw=True, drawn=asked.post_sampling_probs)
+        return self._choices(options, sampling, prompts), PlainForm(self._setting_of(asked, sampling), asked)
 
     def _setting_of(self, asked: AnswerRequest, sampling: SamplingSettings) -> Setting:
         """What the bodies and events of a request's answers are made of."""
@@ -153,65 +148,40 @@ class Server:
         model = self._model.engine.model
         return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
 
-    def _with_grammar(
-        self, sampling: SamplingSettings, rules: CallRules | None = None, prompt: str = ""
-    ) -> SamplingSettings:
-        """The same with a grammar for its schema; the log names what of that is not enforced.
+    def _options(self, asked: AnswerRequest, logprobs: int | None, *, raw: bool, drawn: bool = False) -> AnswerOptions:
+        """How the answers to a request are decoded.
 
-        `rules`: functions that an answer to `prompt` may call, or has to.
+        `drawn`: `logprobs` are of the distribution that tokens are drawn from, not of the model's.
         """
-        if rules and rules.have_grammar:
-            grammar, ignored = rules.grammar(prompt)
-        elif sampling.json_schema:
-            grammar, ignored = grammar_of(sampling.json_schema)
-        else:
-            return sampling
-        for sentence in ignored:
-            log.warning(sentence)
-        return replace(sampling, grammar=grammar, json_schema="")
+        options = AnswerOptions(
+            stop=(*self._settings.stops, *asked.stop), max_tokens=self._limit(asked), raw=raw, mode=asked.mode or ""
+        )
+        return options if logprobs is None else {**options, "logprobs": logprobs, "drawn_logprobs": drawn}
 
     def _choices(
         self,
-        asked: AnswerRequest,
+        options: AnswerOptions,
         sampling: SamplingSettings,
         prompts: Sequence[Sequence[int]],
-        *,
-        logprobs: int | None,
-        raw: bool,
         answers_each: int = 1,
         rules: CallRules | None = None,
-        drawn: bool = False,
     ) -> list[Choice]:
         """Begin the answers, without decoding yet. Raises Refused for a prompt longer than the context.
 
         `answers_each`: answers to each prompt; the first uses the request's seed, each further one the next number, as
-        llama-server does. `rules`: what they may call. `drawn`: `logprobs` are of the distribution that tokens are
-        drawn from, not of the model's.
+        llama-server does. `rules`: what they may call.
         """
         longest, context = max(map(len, prompts)), self._model.context
         if longest > context:
             said = f"the request has {longest:,} tokens and exceeds the available context size of {context:,}"
             raise Refused(400, TOO_LONG, said, n_prompt_tokens=longest, n_ctx=context)
-        options: AnswerOptions = {
-            "stop": (*self._settings.stops, *asked.stop),
-            "max_tokens": self._limit(asked),
-            "raw": raw,
-            "mode": asked.mode or "",
-        }
-        if asked.W is not None:
-            options["window"] = asked.W
-        if asked.N is not None:
-            options["ngram"] = asked.N
-        if asked.G is not None:
-            options["guesses"] = asked.G
-        if logprobs is not None:
-            options |= {"logprobs": logprobs, "drawn_logprobs": drawn}
-        answers = [
-            (tokens, _options_of(options, sampling, index)) for tokens in prompts for index in range(answers_each)
-        ]
-        return [
-            Choice(self._model, tokens, index, own, self._meter, rules) for index, (tokens, own) in enumerate(answers)
-        ]
+        choices: list[Choice] = []
+        for tokens in prompts:
+            for place in range(answers_each):
+                seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
+                own: AnswerOptions = {**options, "sampling": replace(sampling, seed=seed)}
+                choices.append(Choice(self._model, tokens, len(choices), own, self._meter, rules))
+        return choices
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
@@ -248,10 +218,20 @@ class Server:
         return tokens
 
 
-def _options_of(options: AnswerOptions, sampling: SamplingSettings, index: int) -> AnswerOptions:
-    """The options of the answer at `index` (from 0) among those to one prompt."""
-    seed = sampling.seed if sampling.seed < 0 else (sampling.seed + index) % (MOST_SEED + 1)
-    return {**options, "sampling": replace(sampling, seed=seed)}
+def _with_grammar(sampling: SamplingSettings, rules: CallRules | None = None, prompt: str = "") -> SamplingSettings:
+    """The same with a grammar for its schema; the log names what of that is not enforced.
+
+    `rules`: functions that an answer to `prompt` may call, or has to.
+    """
+    if rules and rules.have_grammar:
+        grammar, ignored = rules.grammar(prompt)
+    elif sampling.json_schema:
+        grammar, ignored = grammar_of(sampling.json_schema)
+    else:
+        return sampling
+    for sentence in ignored:
+        log.warning(sentence)
+    return replace(sampling, grammar=grammar, json_schema="")
 
 
 async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:

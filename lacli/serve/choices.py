@@ -139,12 +139,6 @@ async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncG
 
     `progress`: some tell how far a prompt is read.
     """
-    if len(choices) == 1 and not progress:
-        async with aclosing(choices[0].deltas()) as deltas:
-            async for delta in deltas:
-                yield choices[0], delta
-        yield choices[0], None
-        return
     news: asyncio.Queue[tuple[Choice, Delta | None | BaseException]] = asyncio.Queue()
     # Deltas that wait to be read hold the answers back; how far a prompt is read holds nothing back.
     room = asyncio.Semaphore(len(choices))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from time import time
 from typing import Any
 from uuid import uuid4
 
+from lacli import __version__
 from lacli.engine.worker import PromptProgress
 from lacli.serve.choices import Choice, Delta, merged
+from lacli.serve.meter import timings
 from lacli.serve.protocol import CompletionRequest
-from lacli.serve.replies import FINGERPRINT, REASONS, timings, token_logprob, token_probability, usage
 from lacli.serve.tools import Call
-from lacli.stats import Finish
+from lacli.stats import Finish, RunStatistics
+from lacli.verify import TokenLogprob
+
+FINGERPRINT = f"b-lacli-{__version__}"
+"""What clients are told of the program; llama.cpp's begin with a b too."""
+
+REASONS: dict[Finish, str] = {"eog": "stop", "stop": "stop", "length": "length", "interrupt": "stop"}
+"""OpenAI's words for what ended an answer."""
 
 STOP_TYPES: dict[Finish, str] = {"eog": "eos", "stop": "word", "length": "limit", "interrupt": "none"}
 """llama.cpp's words for what ended an answer."""
@@ -281,3 +291,46 @@ def step_record(delta: Delta) -> dict[str, Any]:
         "rows": delta.step.rows,
         "ms": 1e3 * delta.step.seconds,
     }
+
+
+def usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    """Tokens of a request; each of its prompts counts once, however many answers it has."""
+    # The answers to a prompt share one list of its tokens.
+    by_prompt: defaultdict[int, list[RunStatistics]] = defaultdict(list)
+    for choice in choices:
+        by_prompt[id(choice.prompt)].append(choice.statistics)
+    prompt = sum(runs[0].prompt_tokens for runs in by_prompt.values())
+    # The further answers to a prompt find it decoded by the first one.
+    cached = sum(min(run.reused_tokens for run in runs) for runs in by_prompt.values())
+    predicted = sum(choice.statistics.tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": predicted,
+        "total_tokens": prompt + predicted,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def token_logprob(found: TokenLogprob, piece: Any) -> dict[str, Any]:
+    """The log probabilities in a token's place; `piece` gives the bytes of a token."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text: bytes = piece(token)
+        return {
+            "id": token,
+            "token": text.decode("utf-8", "replace"),
+            "bytes": [*text],
+            "logprob": logprob,
+        }
+
+    best = [entry(token, logprob) for token, logprob in found.best]
+    return {**entry(found.token, found.logprob), "top_logprobs": best}
+
+
+def token_probability(found: TokenLogprob, piece: Any) -> dict[str, Any]:
+    """The same with probabilities, as llama.cpp tells those behind the samplers."""
+    told = token_logprob(found, piece)
+    told["top_probs"] = told.pop("top_logprobs")
+    for entry in (told, *told["top_probs"]):
+        entry["prob"] = exp(entry.pop("logprob"))
+    return told

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from lacli.serve.replies import timings
 from lacli.stats import RunStatistics
 from lacli.streams import AsyncStream
 
@@ -47,7 +46,6 @@ class Meter:
     def __init__(self) -> None:
         self._sums = dict.fromkeys(HELP, 0.0)
         self._running: list[Running] = []
-        self._left: list[Running] = []
         self.started = int(time())
 
     @contextmanager
@@ -59,12 +57,10 @@ class Meter:
             yield
         finally:
             self._running.remove(running)
-            self._left.append(running)
-            self._count_ended()
+            self._count(stream.cost)
 
     def text(self, processing: int, deferred: int) -> str:
         """All metrics in Prometheus's format. `processing`, `deferred`: answers that are decoded, and that wait."""
-        self._count_ended()
         values = {**self._sums, "requests_processing": processing, "requests_deferred": deferred}
         values["n_busy_slots_per_decode"] = processing
         values["prompt_tokens_seconds"] = _rate(values["prompt_tokens_total"], values["prompt_seconds_total"])
@@ -94,12 +90,6 @@ class Meter:
             found.append(entry)
         return found
 
-    def _count_ended(self) -> None:
-        """Count the answers that have ended; of a prompt that was left a chunk may still be decoded."""
-        for each in [each for each in self._left if each.stream.cost.steps or not each.stream.in_worker]:
-            self._left.remove(each)
-            self._count(each.stream.cost)
-
     def _count(self, run: RunStatistics) -> None:
         sums = self._sums
         sums["prompt_tokens_total"] += run.prompt_tokens - run.reused_tokens
@@ -116,3 +106,24 @@ class Meter:
 
 def _rate(amount: float, per: float) -> float:
     return amount / per if per else 0.0
+
+
+def timings(run: RunStatistics) -> dict[str, Any]:
+    """What an answer took, in llama.cpp's words: milliseconds, and tokens a second."""
+    read = run.prompt_tokens - run.reused_tokens
+    # llama.cpp counts the first token as the prompt's; a rate over the others here is rather too low.
+    later = max(run.tokens - 1, 0)
+    prompt_ms, predicted_ms = 1e3 * run.prompt_s, 1e3 * run.predicted_s
+    return {
+        "cache_n": run.reused_tokens,
+        "prompt_n": read,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / max(read, 1),
+        "prompt_per_second": 1e3 * read / prompt_ms if prompt_ms else 0.0,
+        "predicted_n": run.tokens,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": predicted_ms / later if later else 0.0,
+        "predicted_per_second": 1e3 * later / predicted_ms if predicted_ms else 0.0,
+        "draft_n": run.drafted,
+        "draft_n_accepted": run.accepted,
+    }

@@ -72,7 +72,7 @@ class Watching(BaseModel):
 
 
 class AnswerRequest(Sampled):
-    """What chats and completions have in common. `mode`, `W`, `N`, `G`: how the answer is decoded."""
+    """What chats and completions have in common. `mode`: plain for one token a step."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -88,9 +88,6 @@ class AnswerRequest(Sampled):
     return_progress: bool = False
     verbose: bool = False
     mode: str | None = None
-    W: int | None = Field(None, ge=0)
-    N: int | None = Field(None, ge=2)
-    G: int | None = Field(None, ge=0)
     lacli: Watching = Watching()
 
     @model_validator(mode="after")
@@ -133,20 +130,6 @@ class Tool(BaseModel):
 
     type: Literal["function"]
     function: Function
-
-
-class Allowed(BaseModel):
-    """Tools that an answer may call, by their names; where `mode` is required it has to call one."""
-
-    mode: Literal["auto", "required"] = "auto"
-    tools: list[Tool] = Field(min_length=1)
-
-
-class AllowedTools(BaseModel):
-    """OpenAI's form of a choice among the tools of a request."""
-
-    type: Literal["allowed_tools"]
-    allowed_tools: Allowed
 
 
 class CalledFunction(BaseModel):
@@ -231,7 +214,7 @@ class ChatRequest(AnswerRequest):
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
     tools: list[Tool] = Field(default=[], max_length=MOST_TOOLS)
-    tool_choice: Literal["none", "auto", "required"] | Tool | AllowedTools | None = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
 
@@ -241,26 +224,37 @@ class ChatRequest(AnswerRequest):
             # A refusal of OpenAI's has none.
             if message.content is None and not message.tool_calls and message.role != "assistant":
                 raise ValueError(f"messages.{place}: a message needs a content")
-        known = [tool.function.name for tool in self.tools]
-        if unknown := [each.function.name for each in self._chosen if each.function.name not in known]:
-            raise ValueError(f"tool_choice: there is no function {unknown[0]!r} in tools")
+        chosen = self.tool_choice.function.name if isinstance(self.tool_choice, Tool) else ""
+        if chosen and chosen not in {tool.function.name for tool in self.tools}:
+            raise ValueError(f"tool_choice: there is no function {chosen!r} in tools")
         if self.tool_choice == "required" and not self.tools:
             raise ValueError("tool_choice: required needs tools")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs: it needs logprobs: true")
-        roles = [message.role for message in self.messages]
-        if roles[-2:] == ["assistant", "assistant"]:
-            raise ValueError("messages: two of the assistant's stand at the end, and one answer is continued")
-        if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError("continue_final_message: add_generation_prompt is set too, and begins another answer")
-        if self.continue_final_message and not self.is_begun:
-            raise ValueError("continue_final_message: the last message is not the assistant's")
-        if self.add_generation_prompt is False and not self.is_begun:
-            raise ValueError("add_generation_prompt: false is for an answer that the last message has begun")
-        if self.is_begun and self.messages[-1].tool_calls:
-            raise ValueError("messages: the calls of the last one are not answered: a message of role tool does that")
-        if self.is_begun and not self.messages[:-1]:
-            raise ValueError("messages: an answer is continued behind another message")
+        *before, last = self.messages
+        begun = self.is_begun
+        for field, is_wrong, why in (
+            ("messages", begun and [each.role for each in before[-1:]] == ["assistant"], "two answers are at the end"),
+            ("messages", begun and bool(last.tool_calls), "the calls of the last one need messages of role tool"),
+            ("messages", begun and not before, "an answer is continued behind another message"),
+            (
+                "continue_final_message",
+                self.continue_final_message and self.add_generation_prompt,
+                "add_generation_prompt begins another answer",
+            ),
+            (
+                "continue_final_message",
+                self.continue_final_message and not begun,
+                "the last message is not the assistant's",
+            ),
+            (
+                "add_generation_prompt",
+                self.add_generation_prompt is False and not begun,
+                "false continues an answer, and the last message is none",
+            ),
+        ):
+            if is_wrong:
+                raise ValueError(f"{field}: {why}")
         return self
 
     @property
@@ -273,16 +267,10 @@ class ChatRequest(AnswerRequest):
         """The functions that the answer may call, by name, with the JSON schemas of their arguments."""
         if self.tool_choice == "none":
             return {}
-        chosen = {tool.function.name for tool in self._chosen or self.tools}
-        functions = [tool.function for tool in self.tools if tool.function.name in chosen]
+        functions = [tool.function for tool in self.tools]
+        if isinstance(self.tool_choice, Tool):
+            functions = [each for each in functions if each.name == self.tool_choice.function.name]
         return {each.name: each.parameters for each in functions}
-
-    @property
-    def _chosen(self) -> Sequence[Tool]:
-        """The tools that the choice names, none where it is among all."""
-        if isinstance(self.tool_choice, AllowedTools):
-            return self.tool_choice.allowed_tools.tools
-        return [self.tool_choice] if isinstance(self.tool_choice, Tool) else []
 
     @property
     def calls_several(self) -> bool:
@@ -292,8 +280,6 @@ class ChatRequest(AnswerRequest):
     @property
     def has_to_call(self) -> bool:
         """Whether the answer has to be a call."""
-        if isinstance(self.tool_choice, AllowedTools):
-            return self.tool_choice.allowed_tools.mode == "required"
         return self.tool_choice == "required" or isinstance(self.tool_choice, Tool)
 
 

@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from lacli.errors import LacliError, PromptError, SamplingError, Unavailable, UsageError, in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.options import options_of
-from lacli.serve.replies import error_body
 
 INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
     "invalid_request_error",
@@ -28,6 +27,11 @@ FIELDS = {each.label: each.request or name for name, each in options_of(Sampling
 """The fields of requests by the flags that name the same settings."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def error_body(status: int, kind: str, message: str, **more: Any) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    return {"error": {"code": status, "message": message, "type": kind, **more}}
 
 
 class Refused(Exception):

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.serve import pages
-from lacli.serve.replies import error_body
+from lacli.serve.refusals import error_body
 
 UNIX = "unix:"
 

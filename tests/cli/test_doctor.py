@@ -65,23 +65,14 @@ def test_a_check_says_what_it_finds_and_what_to_do(
     assert todo in "".join(found.todo)
 
 
-def test_a_library_that_does_not_load_is_broken_with_the_command_and_what_needs_it_is_unknown(play: Play) -> None:
+def test_a_library_that_does_not_load_is_broken_with_the_command(play: Play) -> None:
     def missing() -> NoReturn:
         raise LibraryMissing("libcuda.so.1: cannot open shared object file")
 
     play(gpu_kind="vulkan", load_library=missing)
     found = doctor.check_library()
-    unknown = (doctor.check_devices, lambda: doctor.check_answers(1))
-    assert {doctor.guarded(check).words for check in unknown} == {"known when llama.cpp loads"}
     assert found.state == "broken" and "libcuda.so.1" in found.words
     assert "-DGGML_VULKAN=on" in found.todo[1]
-
-
-def test_a_check_that_fails_is_unknown_with_the_reason() -> None:
-    def fail() -> NoReturn:
-        raise OSError("the probe broke")
-
-    assert doctor.guarded(fail) == Finding("unknown", "cannot tell: the probe broke")
 
 
 @pytest.mark.parametrize(("proven", "state"), [("", "fine"), ("off", "better"), (None, "broken")])
@@ -119,16 +110,21 @@ def test_the_installed_model_answers_alike_in_both_modes(tokens: list[int] | Non
 
 
 @pytest.mark.parametrize(
-    ("states", "words"),
-    [
-        (["fine", "unknown"], "lacli works here."),
-        (["better", "better"], "lacli works here; 2 things could be better (!)."),
-        (["broken", "better", "broken"], "lacli does not work here: see 0 and 2."),
-    ],
+    ("state", "words"),
+    [("fine", "lacli works here."), ("better", "lacli works here."), ("broken", "lacli does not work here: see 1.")],
 )
-def test_the_last_sentence_says_whether_lacli_works(states: list[Any], words: str) -> None:
-    findings = {str(place): Finding(state, "x") for place, state in enumerate(states)}
+def test_the_last_sentence_says_whether_lacli_works(state: Any, words: str) -> None:
+    findings = {"0": Finding("unknown", "x"), "1": Finding(state, "x")}
     assert report(findings, 60).splitlines()[-1] == words
+
+
+def test_a_check_that_fails_is_unknown_with_the_reason_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> NoReturn:
+        raise OSError("the probe broke")
+
+    monkeypatch.setattr(doctor, "check_kernels", fail)
+    done = call("doctor", "--no-test")
+    assert done.code == 0 and "cannot tell: the probe broke" in done.out and "model cache" in done.out
 
 
 def test_the_program_reports_on_this_machine_and_writes_json(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ import lacli
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import Access
-from tests.loading import STDLIB_7M
-from tests.serve.conftest import NAME, serving
+from tests.serve.conftest import serving
 from tests.serve.test_app import QUESTION, post
 
 LONG = [{"role": "user", "content": "Write a function that adds numbers. " * 12}]
@@ -117,13 +116,12 @@ def test_an_answer_that_is_begun_goes_on(address: str, more: Mapping[str, Any]) 
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"messages": [*BEGUN, BEGUN[-1]]}, "two of the assistant's"),
+        ({"messages": [*BEGUN, BEGUN[-1]]}, "two answers"),
         ({"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
         ({"messages": QUESTION, "continue_final_message": True}, "not the assistant's"),
         ({"messages": BEGUN[1:]}, "behind another message"),
         ({"messages": QUESTION, "add_generation_prompt": False}, "add_generation_prompt"),
         ({"messages": QUESTION, "top_logprobs": 2}, "needs logprobs"),
-        ({"messages": QUESTION, "W": 3}, "mode lookahead"),
         ({"messages": QUESTION, "mode": "jacobi"}, "jacobi"),
     ],
 )
@@ -185,21 +183,6 @@ def test_scripts_of_named_pages_may_ask(closed: str, origin: str, may: bool) -> 
     wanted = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     _, headers = asked(closed, "OPTIONS", "/v1/chat/completions", **wanted)
     assert (dict(headers).get("access-control-allow-origin") == origin) == may
-
-
-def test_a_window_of_a_request_is_at_most_the_loaded_one() -> None:
-    with lacli.load(STDLIB_7M, threads=1, parallel=2, mode="lookahead", window=4, ngram=3, guesses=4) as model:
-        settings = ServeSettings(NAME, SamplingSettings())
-        with serving(Server(model, settings).app(Access())) as own:
-            body = {"prompt": "def f(", "n_predict": 24, "lacli": {"steps": True}}
-            whole, small = (events(f"{own}/completion", {**body, **more}) for more in ({}, {"W": 1, "N": 3, "G": 1}))
-            assert "".join(each["content"] for each in whole) == "".join(each["content"] for each in small)
-            # The first step has the rows of the prompt too.
-            rows = [max(each["lacli"].get("rows", 0) for each in found[1:-1]) for found in (whole, small)]
-            assert rows[1] <= 4 < rows[0]
-            for more, words in (({"W": 5}, "W=5"), ({"N": 4}, "N=4"), ({"G": 5}, "G=5")):
-                error = post(f"{own}/completion", {**body, **more})["error"]
-                assert error["code"] == 400 and words in error["message"]
 
 
 def test_a_field_is_taken_refused_or_named_in_the_log_once(address: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from lacli.engine.worker import PromptProgress
 from lacli.serve.meter import Meter
 from lacli.stats import RunStatistics
 from lacli.streams import AsyncStream
@@ -13,7 +12,7 @@ from lacli.streams import AsyncStream
 
 def stream(cost: RunStatistics, **more: Any) -> AsyncStream:
     """An answer that has cost this."""
-    return cast(AsyncStream, SimpleNamespace(**{"cost": cost, "in_worker": False, "is_decoded": True, **more}))
+    return cast(AsyncStream, SimpleNamespace(**{"cost": cost, "is_decoded": True, **more}))
 
 
 def test_slots_show_answers_that_have_waited_for_one_and_none_that_waits_or_has_ended() -> None:
@@ -30,16 +29,3 @@ def test_slots_show_answers_that_have_waited_for_one_and_none_that_waits_or_has_
         cast(Any, third).is_decoded = True
         assert shown() == [3, 2]
     assert [each["is_processing"] for each in meter.slots(2, 100)] == [False, False]
-
-
-def test_of_a_prompt_that_was_left_what_was_decoded_counts_with_its_seconds() -> None:
-    """The chunk that is decoded when the client leaves is decoded to its end."""
-    meter = Meter()
-    left = SimpleNamespace(cost=PromptProgress(1000, 100, 228, 0.5).statistics, in_worker=True)
-    with meter.counting(cast(AsyncStream, left), [1] * 1000):
-        pass
-    assert "\nllamacpp:prompt_tokens_total 0\n" in meter.text(0, 0)
-    left.cost, left.in_worker = PromptProgress(1000, 100, 356, 1.0).statistics, False
-    for _ in range(2):
-        text = meter.text(0, 0)
-        assert "\nllamacpp:prompt_tokens_total 256\n" in text and "\nllamacpp:prompt_tokens_seconds 256\n" in text
