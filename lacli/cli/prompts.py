@@ -8,19 +8,25 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from lacli import PARALLEL
 from lacli.answer_options import AnswerOptions
-from lacli.cli.prompt_rows import PromptRow, read_rows
+from lacli.bench.tasks import EXAMPLE, Row, Task, each_line, opened
 from lacli.engine.answer import Answer
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError, SamplingError, UsageError, reason_of
-from lacli.llamacpp.sampling import new_seed
+from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.model import Model, Prompt
+from lacli.serve.protocol import Message
+from lacli.serve.sampled import Sampled
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.terminal.screen import Screen
+from lacli.text.checked import checked
 from lacli.text.files import Closing, is_file, lock
 from lacli.text.format import counted
 from lacli.text.question import STDIN
@@ -45,7 +51,8 @@ ROW_ERRORS = (PromptError, SamplingError, UsageError)
 BEGINNING = b'{"index": '
 """The beginning of an answer's line."""
 
-Row = Mapping[str, Any]
+Line = Mapping[str, Any]
+"""What became of a row."""
 
 
 class Answers(Closing):
@@ -88,7 +95,7 @@ class Answers(Closing):
             self._count(row)
             whole += len(line)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Line) -> None:
         """Write what became of a row. Raises OutputError if it cannot be written."""
         line = json.dumps(row, ensure_ascii=False)
         try:
@@ -103,7 +110,7 @@ class Answers(Closing):
             raise OutputError(f"cannot write {self._name}: {reason_of(error)}", hint) from error
         self._count(row)
 
-    def _count(self, row: Row) -> None:
+    def _count(self, row: Line) -> None:
         self.answered.discard(row["index"])
         if "error" not in row:
             self.answered.add(row["index"])
@@ -111,6 +118,87 @@ class Answers(Closing):
     def close(self) -> None:
         if self._file:
             self._file.close()
+
+
+Stops = Annotated[list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)]
+
+Nothing = Annotated[list[Any], Field(max_length=0)]
+
+
+class AskedRow(Sampled, Row):
+    """A row, or the `body` of a request. What would change an answer and is not read here has to be empty."""
+
+    messages: list[Message] = Field(default=[], min_length=1)
+    max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_completion_tokens", "max_tokens"))
+    stop: Stops | None = None
+    n: Literal[1] = 1
+    tools: Nothing = []
+    functions: Nothing = []
+    logit_bias: None = None
+
+    @property
+    def ways(self) -> Sequence[object]:
+        return self.prompt, self.turns, self.messages
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """What a row asks, and how.
+
+    `repeated`: what the line of its answer begins with: ids, the prompt, the system prompt. `task`: its turns, unless
+    it has `messages`. `error`: why it cannot be asked, "" if it can.
+    """
+
+    repeated: Mapping[str, Any] = field(default_factory=dict)
+    task: Task = Task(())
+    messages: Sequence[Mapping[str, str]] = ()
+    sampling: SamplingSettings = SamplingSettings()
+    stops: Sequence[str] = ()
+    error: str = ""
+
+
+def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) -> list[PromptRow]:
+    """Read the rows of a file of JSON lines, or of stdin for `-`; a row that is none has an error.
+
+    `question`, `sampling`: what holds where a row says nothing. Raises LacliError for a file that cannot be read, and
+    for one without rows.
+    """
+    with opened(path) as file:
+        rows = [_row(found, place, question, sampling) for place, found in each_line(file, path)]
+    if not rows:
+        raise LacliError(f"{path} holds no prompts", EXAMPLE)
+    return rows
+
+
+def _row(found: object, place: str, question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
+    """Read a row, or the `body` of a request in OpenAI's batch files."""
+    if isinstance(found, LacliError):
+        return PromptRow(error=f"{place}: {found}")
+    row: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    ids = {name: row[name] for name in ("id", "custom_id") if isinstance(row.get(name), str | int | float)}
+    body = row.get("body", found)
+    if isinstance(body, dict) and row.get("url") == "/v1/completions":
+        body = {**body, "raw": True}
+    try:
+        return _understood(checked(AskedRow, body), ids, question, sampling)
+    except LacliError as error:
+        return PromptRow(ids, error=f"{place}: {error}")
+
+
+def _understood(row: AskedRow, ids: dict[str, Any], question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
+    """Complete a row with the flags. Raises LacliError for what cannot be asked."""
+    raw = row.raw or question.raw
+    system = row.system or ("" if raw else question.system)
+    messages = [each.for_template for each in row.messages]
+    if messages and raw:
+        raise LacliError("messages need the chat template", "drop raw, or give a prompt")
+    if messages and system and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": system}, *messages]
+    task = replace(row.task, system=system, max_tokens=row.max_tokens or question.max_tokens, raw=raw)
+    told = {"messages": messages} if messages else {"prompt": row.turns or row.prompt}
+    repeated = {**ids, **told, **({"system": system} if system and not messages else {})}
+    stops = question.stops if row.stop is None else tuple(row.stop)
+    return PromptRow(repeated, task, messages, row.sampling(sampling, lambda text: []), stops)
 
 
 def ask_all(
@@ -196,16 +284,16 @@ def _answer_all(
     return f"{counted(len(left), 'answer')}, {slots}: {counted(tokens, 'token')} in {seconds:,.2f} s, {rate}"
 
 
-def _line(model: Model, index: int, row: PromptRow) -> Row:
+def _line(model: Model, index: int, row: PromptRow) -> Line:
     """The line of a row's answers: to its prompt, or to each of its turns behind those before it; or of an error.
 
     Beside the error of a later turn the answers before it stay.
     """
     seed = row.sampling.seed if row.sampling.seed >= 0 else new_seed()
-    line: Row = {"index": index, **row.repeated, "model": model.engine.model.path.name}
+    line: Line = {"index": index, **row.repeated, "model": model.engine.model.path.name}
     texts: list[str] = []
     numbers: dict[str, float] = {}
-    end: Row = {}
+    end: Line = {}
     try:
         for turn in row.task.turns:
             answer = _answer(model, row, turn, texts, seed)

@@ -11,7 +11,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.environment import setting
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError
 from lacli.llamacpp.build import device_words
 from lacli.llamacpp.devices import CPU, named
 from lacli.llamacpp.settings import ModelSettings, device_names
@@ -20,7 +20,7 @@ Host = Annotated[
     str,
     typer.Option("-H", "--host", metavar="ADDRESS", help="IPv4 address to listen at. 0.0.0.0: all of this machine."),
 ]
-Port = Annotated[int, typer.Option("-p", "--port", help="Port to listen at. 0: a free one.")]
+Port = Annotated[int, typer.Option("-p", "--port", min=0, max=65535, help="Port to listen at. 0: a free one.")]
 Devices = Annotated[
     str,
     typer.Option("-d", "-dev", "--device", metavar="NAME,..", show_default="all GPUs, or the CPU",
@@ -34,6 +34,11 @@ Cache = Annotated[
     bool,
     typer.Option("-c", "--cache", help="Keep large weights that clients send on this disk."),
 ]
+
+DANGER = (
+    "it has no password and no encryption: anyone who reaches the port can use these devices, read what others compute "
+    "and may run code on this machine; only for a network whose every machine you trust, an SSH tunnel needs no -H"
+)
 
 
 def rpc_server(
@@ -62,8 +67,6 @@ def rpc_server(
     from lacli.llamacpp.library import devices, library
     from lacli.terminal.screen import Screen, abandon_stdout, end_at_abort
 
-    if not 0 <= port <= rpc.LARGEST_PORT:
-        raise UsageError(f"-p is {port}", f"ports go from 0, for any that is free, to {rpc.LARGEST_PORT}")
     rpc.need_support()
     found = devices()
     wanted = named(names, found) or [each.name for each in found if each.is_gpu] or [CPU]
@@ -74,7 +77,7 @@ def rpc_server(
     port = rpc.free_port(address, port)
     screen = Screen(color=color)
     if not ip_address(address).is_loopback:
-        screen.error(exposed(host))
+        screen.error(LacliError(f"warning: with -H {host} other machines reach this server", DANGER))
     folder = user_cache_path("lacli", appauthor=False, ensure_exists=True) / "rpc" if cache else None
     if folder:
         folder.mkdir(exist_ok=True)
@@ -94,12 +97,3 @@ def rpc_server(
     while server.is_alive():
         server.join(1.0)
     raise LacliError(f"llama.cpp's RPC server at {address}:{port} has ended", "its reason may stand above")
-
-
-def exposed(host: str) -> LacliError:
-    """Return the warning before a server that other machines reach."""
-    return LacliError(
-        f"warning: with -H {host} other machines reach this server. It has no password and no encryption: anyone who "
-        "reaches the port can use these devices, read what others compute and may run code on this machine",
-        "only for a network whose every machine you trust, never the internet; an SSH tunnel needs no -H",
-    )

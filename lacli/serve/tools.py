@@ -186,7 +186,7 @@ class CallSplitter:
         return "".join(iter(lambda: self._next(), None))
 
     def finish(self) -> str:
-        """Return what was held back, once nothing more comes; a call of a grammar that was cut is one, and no text."""
+        """Return what was held back, once nothing more comes; a call that was cut before its arguments is text."""
         self._final = True
         return self.feed("")
 
@@ -210,14 +210,11 @@ class CallSplitter:
             head = self._head.match(held, at)
             # Without arguments, only a tag tells a call from an answer in JSON.
             is_tagged = head is not None and (held[at] == "<" or not held.startswith("}", head.end()))
-            if head and is_tagged and (head.end() < len(held) or (self._final and self._rules.have_grammar)):
+            if head and is_tagged and head.end() < len(held):
                 text = self._take(head)
                 return self._release(at) if text is None else text
-            if self._may_begin(at):
-                if self._final and self._is_of_call(at):
-                    return self._drop(at)
-                if not self._final:
-                    return self._release(at)
+            if not self._final and self._may_begin(at):
+                return self._release(at)
         return self._release(len(held))
 
     def _may_begin(self, at: int) -> bool:
@@ -227,11 +224,6 @@ class CallSplitter:
         rest = JOINED.sub("", self._held[opened.end() :][:LONGEST_BEGINNING])
         return any(beginning.startswith(rest) for beginning in self._beginnings)
 
-    def _is_of_call(self, at: int) -> bool:
-        """Whether the beginning of a call at the end of the answer can be nothing else."""
-        marked = self._rules.have_grammar and self._held.startswith(self._rules.format.begin, at)
-        return self._rules.forced or marked or (self._fresh and bool(self.calls))
-
     def _release(self, length: int) -> str | None:
         """Return the first `length` characters as text, without space at their end while a call may follow."""
         text = self._held[:length] if self._final else self._held[:length].rstrip()
@@ -239,15 +231,6 @@ class CallSplitter:
         self._fresh = self._fresh and not text.strip()
         self._fences += text.count(FENCE)
         return text or None
-
-    def _drop(self, at: int) -> str:
-        """Return the text in front of the begun call at `at`, which ends the answer."""
-        text, self._held = self._held[:at].rstrip(), ""
-        if self._rules.forced and not self.calls and len(self._rules.functions) == 1:
-            # Only this function can have been meant.
-            self.calls.append(Call(next(iter(self._rules.functions)), ""))
-            self.is_cut = True
-        return text
 
     def _take(self, head: re.Match[str]) -> str | None:
         """Take a call out and return the text in front of it; None until it is certain where the call ends."""

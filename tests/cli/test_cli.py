@@ -123,14 +123,6 @@ def test_raw_continues_the_prompt_without_the_template(tiny: str) -> None:
     assert answer(tiny, "--raw", "-p", "hi", "-n", "1")["prompt_n"] == 2 < by_template["prompt_n"]
 
 
-@pytest.mark.parametrize("count", [0, 1, 33])
-def test_n_is_exactly_the_number_of_tokens(count: int, tiny: str) -> None:
-    found = answer(tiny, "-p", "hi", "-n", str(count))
-    assert len(found["tokens"]) == found["predicted_n"] == count
-    assert found["finish_reason"] == "length" and bool(found["text"]) == bool(count)
-    assert count or call("run", "-q", tiny, "-p", "hi", "-n", "0", "--stats").err.count("no token") == 1
-
-
 def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(tiny: str) -> None:
     full = call("run", tiny, "--raw", "-p", "hi", "-c", "100", "--json")
     found = json.loads(full.out)
@@ -139,15 +131,6 @@ def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(t
     assert "context of 256 tokens is full" in full.err and "has 256 tokens: llama.cpp rounds" in full.err
     cut = call("run", tiny, "-n", "4", "-c", "300", "-p", QUESTION)
     assert "is full" not in cut.err and "has 512 tokens: llama.cpp rounds 300 up" in cut.err
-
-
-def test_the_first_of_several_stop_strings_ends_the_answer(reference: dict[str, Any]) -> None:
-    text = reference["text"]
-    later, sooner = text[len(text) // 2 :][:4], text[len(text) // 4 :][:5]
-    found = answer("-p", QUESTION, "-n", str(SIZE), "--stop", later, "--stop", "no such text", "--stop", sooner)
-    assert found["finish_reason"] == "stop"
-    assert found["text"] == text[: min(text.index(later), text.index(sooner))]
-    assert call("run", "-p", QUESTION, "-n", str(SIZE), "--stop", later, "--stop", sooner).out == printed(found["text"])
 
 
 def test_json_is_one_flat_object_with_the_promised_keys() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +11,7 @@ import pytest
 from lacli.cli.model_names import complete_model
 from lacli.settings import MODES
 from tests.fakes import hub_cache
-from tests.program import IN_BASH, ROOT, Done, call, environment, run
+from tests.program import Done, call, run
 
 
 def completed(line: str, shell: str = "bash", start: Callable[..., Done] = call, **env: str) -> list[str]:
@@ -48,12 +45,6 @@ def test_commands_options_choices_and_names_are_completed(line: str, offered: li
     assert completed(line) == offered
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_offered_the_same(shell: str) -> None:
-    offered = "\n".join(completed("lacli run --mode lo", shell))
-    assert "lookup" in offered and "lookahead" in offered and "plain" not in offered
-
-
 @pytest.mark.parametrize("command", ["run", "pull", "rm"])
 def test_aliases_and_models_of_the_cache_are_offered_where_they_are_taken(command: str, tmp_path: Path) -> None:
     for file in ("a-Q4_0.gguf", "b/b.gguf"):
@@ -82,17 +73,3 @@ def test_tab_loads_no_llama_cpp() -> None:
     imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
     assert "qwen3-4b" in done.out and "lacli" in imported
     assert not imported & {"llama_cpp", "numpy", "prompt_toolkit"}
-
-
-@pytest.mark.skipif(not shutil.which("bash"), reason="no bash here")
-def test_a_real_bash_completes_after_the_installation(tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "lacli"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m lacli "$@"\n')
-    program.chmod(0o755)
-    home = {"HOME": str(tmp_path), "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    installed = run("--install-completion", env=home, program=IN_BASH)
-    assert installed.code == 0 and ".bash_completions/lacli.sh" in (tmp_path / ".bashrc").read_text()
-    script = '. ~/.bashrc; COMP_WORDS=(lacli ru); COMP_CWORD=1; _lacli_completion lacli; echo "${COMPREPLY[@]}"'
-    shell = subprocess.run(["bash", "-c", script], env=environment(home), capture_output=True, text=True, timeout=60)
-    assert Done(shell.returncode, shell.stdout, shell.stderr) == Done(0, "run\n", "")

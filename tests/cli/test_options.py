@@ -12,7 +12,6 @@ from lacli.cli.options import copies, model_group, replica_group
 from lacli.errors import UsageError
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
-from tests.program import call
 
 MACHINE = [Device("CUDA0", "A card", True), Device("CUDA1", "A card", True), Device("CPU", "A processor", False)]
 
@@ -87,15 +86,3 @@ def test_what_is_no_list_is_refused(flags: str, words: str) -> None:
 def test_replicas_are_a_number_or_groups(text: str, count: int, groups: tuple[tuple[str, ...], ...]) -> None:
     assert copies(text) == (count, groups)
     assert typed("--replicas", text)[1] == ReplicaSettings(groups, count)
-
-
-def test_servers_are_handed_on() -> None:
-    wanted = typed("--rpc", "127.0.0.1:50052,127.0.0.1:50053")[1]
-    assert wanted == ReplicaSettings(rpc=("127.0.0.1:50052", "127.0.0.1:50053"))
-
-
-def test_a_run_on_the_processor_alone_says_what_a_run_says() -> None:
-    flags = ("run", "-q", "-p", "hi", "-n", "8", "-t", "1")
-    plain, alone = call(*flags), call(*flags, "--device", "none", "-ngl", "99")
-    assert plain.code == alone.code == 0
-    assert alone.out == plain.out != ""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lacli.cli.prompt_options import PromptOptions
-from lacli.cli.prompt_rows import PromptRow, read_rows
+from lacli.cli.prompts import PromptRow, read_rows
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from tests.program import call

@@ -117,15 +117,6 @@ def test_each_text_has_the_room_of_one_alone_unless_c_says_what_all_have(
     assert re.search(r"^5 answers, .*: 15 tokens in [\d.]+ s, [\d,.]+ tokens/s together$", done.err, re.M)
 
 
-def test_a_file_has_a_line_when_it_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    with Answers(str(path), Screen()) as lines:
-        for place, index in enumerate(order := [2, 0, 1], start=1):
-            lines.add(ANSWERS[index])
-            assert path.read_text() == "".join(LINES[each] for each in order[:place])
-    assert [*tmp_path.iterdir()] == [path]
-
-
 @pytest.mark.parametrize("torn", ["", LINES[1][:3], LINES[1][:20], LINES[1].strip()])
 def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "out.jsonl"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests import program
-from tests.fakes.fake_hub import FakeHub
 from tests.here import NAME, Here
 from tests.program import Done
 
@@ -46,16 +45,6 @@ def test_a_model_is_fetched_once_and_its_name_explained(here: Here, tmp_path: Pa
     second = call(here, "run", NAME, *ONE_TOKEN)
     assert json.loads(second.out)["model"] == str(path) and "tiny-Q4_K_M.gguf, from the cache" in second.err
     assert hub.requests == []
-
-
-def test_a_terminal_sees_a_bar_with_the_speed_unless_quiet(hub: FakeHub, tmp_path: Path) -> None:
-    terminals = [
-        program.on_terminal("pull", NAME, *quiet, env=hub.environment(tmp_path / str(len(quiet))))
-        for quiet in ([], ["-q"])
-    ]
-    shown = [program.finish(terminal).out for terminal in terminals]
-    assert re.search(r"tiny-Q4_K_M.gguf: 100%\|.*B/s\]", shown[0])
-    assert shown[1].count("\n") == 1 and shown[1].endswith("tiny-Q4_K_M.gguf\n")
 
 
 @pytest.mark.parametrize("offline", ["LACLI_OFFLINE", "LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE"])

@@ -90,7 +90,7 @@ SLIPS = [
     (USAGE, ("run", "model.gguf", "hello", "-p", "hi"), "the prompt is given twice"),
     (USAGE, ("run", "model.gguf", "-m", "other.gguf"), "MODEL is model.gguf and -m is other.gguf"),
     (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "unexpected extra argument(s) (is it?)"),
-    (USAGE, (*ASKED, "-j", __file__), "names a file (--json-schema-file reads it)"),
+    (USAGE, (*ASKED, "-j", __file__), "-jf FILE reads one"),
     (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
     (USAGE, (*ASKED, "--lora", "x"), "llama-export-lora"),
     (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),

@@ -157,16 +157,6 @@ def test_tokens_go_there_and_back(address: str) -> None:
     assert (by_text["stop_type"], by_text["timings"]["predicted_n"]) == ("limit", 2)
 
 
-def test_a_client_that_goes_away_frees_its_place(client: OpenAI, address: str) -> None:
-    for _ in range(8):
-        stream = client.completions.create(
-            model="any", prompt="def f(", max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
-        )
-        next(iter(stream))
-        stream.close()
-    assert client.completions.create(model="any", prompt="def f(", max_tokens=3).choices[0].text
-
-
 def test_counters_count(address: str) -> None:
     def predicted() -> float:
         with urlopen(f"{address}/metrics") as reply:

@@ -85,20 +85,6 @@ def test_log_probabilities_are_of_tokens_of_which_the_text_has_a_part(
     assert len("".join(before)) < len(text) and ("".join(before) + last).startswith(text)
 
 
-@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions"])
-def test_each_event_has_timings_where_they_are_asked_for(address: str, path: str) -> None:
-    body = {"messages": QUESTION, "prompt": "def f(", "max_tokens": 5, "mode": "plain"}
-    without, told = (
-        [
-            event["timings"]["predicted_n"]
-            for event in events(f"{address}/{path}", {**body, **more})
-            if "timings" in event
-        ]
-        for more in ({}, {"timings_per_token": True})
-    )
-    assert without == told[-1:] == [5] and len(told) > 2 and told == sorted(told)
-
-
 @pytest.mark.parametrize("more", [{}, {"continue_final_message": True, "add_generation_prompt": False}])
 def test_an_answer_that_is_begun_goes_on(address: str, more: Mapping[str, Any]) -> None:
     prompts = [
@@ -150,13 +136,6 @@ def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:
     assert "empty" in post(f"{address}/completion", {"prompt": []})["error"]["message"]
     picture = post(f"{address}/completion", {"prompt": {"prompt_string": text, "multimodal_data": ["a"]}})
     assert picture["error"]["code"] == 400
-
-
-def test_null_is_as_if_a_field_were_left_out(address: str) -> None:
-    body = {"messages": QUESTION, "max_tokens": 3}
-    nothing = dict.fromkeys(("n", "stream", "tools", "parallel_tool_calls", "stop", "top_logprobs"))
-    replies = [post(f"{address}/v1/chat/completions", {**body, **more}) for more in ({}, nothing)]
-    assert replies[0]["choices"] == replies[1]["choices"]
 
 
 def test_switches_turn_endpoints_off(closed: str) -> None:

@@ -196,27 +196,6 @@ def test_a_call_is_found_in_every_form_wherever_the_text_is_cut(text: str) -> No
             assert split(HERMES, parts) == (before.strip(), [("weather", ARGUMENTS)])
 
 
-def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
-    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
-    assert split(HERMES, [call[:-5]]) == ("", [("clock", {})])
-    for length in range(len(call)):
-        splitter = CallSplitter(rules(HERMES, forced=True))
-        assert splitter.feed(call[:length]) + splitter.finish() == ""
-    for length in range(len("<tool_call>")):
-        assert split(HERMES, [f"{call}\n{call[:length]}"]) == ("", [("clock", {})])
-    assert split(HERMES, [f"{call} so 1 <"]) == (" so 1 <", [("clock", {})])
-
-
-@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
-def test_a_forced_call_that_is_cut_has_its_arguments_as_far_as_they_go(form: CallFormat) -> None:
-    whole = '{"city": "Bonn"}'
-    begin = form.begin + "[" * form.listed + form.before % "weather"
-    for length in range(len(whole) + 1):
-        splitter = CallSplitter(rules(form, forced=True))
-        assert splitter.feed(begin + whole[:length]) + splitter.finish() == ""
-        assert [(call.name, call.arguments) for call in splitter.calls] == [("weather", whole[:length])]
-
-
 @pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
 def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: str, call: str) -> None:
     text = both.replace("{0}", call)
@@ -321,21 +300,6 @@ def test_a_named_function_is_called(caller: OpenAI) -> None:
     (call,) = choice.message.tool_calls
     assert call.type == "function" and call.function.name == "weather" and call.id
     assert json.loads(call.function.arguments)["city"] in ("Bonn", "Rome")
-
-
-def test_a_forced_call_that_max_tokens_cuts_is_given_as_far_as_it_goes(caller: OpenAI) -> None:
-    named: Any = {"type": "function", "function": {"name": "weather"}}
-    asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK, WEATHER], "tool_choice": named}
-    whole = caller.chat.completions.create(**asked)
-    assert whole.usage and whole.choices[0].message.tool_calls
-    asked["max_tokens"] = whole.usage.completion_tokens - 12
-    choice = caller.chat.completions.create(**asked).choices[0]
-    assert choice.finish_reason == "length" and choice.message.content is None and choice.message.tool_calls
-    call = choice.message.tool_calls[0]
-    assert call.function.name == "weather" and call.function.arguments
-    assert whole.choices[0].message.tool_calls[0].function.arguments.startswith(call.function.arguments)
-    *_, last = caller.chat.completions.create(**{**asked, "max_tokens": None, "stop": ["city"]}, stream=True)
-    assert last.choices[0].finish_reason == "stop", "nobody can run it"
 
 
 def test_a_required_call_comes_in_a_stream_without_its_markup(caller: OpenAI) -> None:
