@@ -56,11 +56,6 @@ class Answering(Closing):
         return run if run.steps else self._request.progress.statistics
 
     @property
-    def in_worker(self) -> bool:
-        """True while it waits for a place or is decoded; a step that `close` meets is taken to its end."""
-        return self._request.in_worker
-
-    @property
     def is_decoded(self) -> bool:
         """True while it has a place."""
         return self._request.sequence is not None and self._request.in_worker

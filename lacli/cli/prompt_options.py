@@ -33,12 +33,13 @@ class PromptOptions:
     raw: bool = False
 
     def __post_init__(self) -> None:
-        if self.raw and self.template:
-            raise UsageError("--raw goes without a template, --chat-template names one", "drop one of them")
-        if self.raw and self.variables:
-            raise UsageError("--chat-template-kwargs needs a chat template, and --raw uses none", "drop one of them")
-        if self.raw and (self.typed or self.file):
-            raise UsageError("--raw leaves no place for a system prompt", "drop --raw, or write it into the prompt")
+        given = {
+            "--chat-template": self.template,
+            "--chat-template-kwargs": self.variables,
+            "a system prompt": self.typed or self.file,
+        }
+        for what in (name for name, value in given.items() if self.raw and value):
+            raise UsageError(f"--raw uses no chat template, and {what} needs one", "drop one of them")
 
     @property
     def system(self) -> str:

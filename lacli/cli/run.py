@@ -15,7 +15,7 @@ from lacli import PARALLEL
 from lacli.cli import options
 from lacli.cli.chat import ANSWERING
 from lacli.cli.environment import setting
-from lacli.cli.groups import typed, with_groups
+from lacli.cli.groups import with_groups
 from lacli.cli.prompt_options import NoStdin, Prompt, PromptFile, PromptOptions, Raw
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -50,9 +50,6 @@ Parallel = Annotated[
             help="Answers to --prompts decoded at a time. -c is for all of them together; without -c each has as "
             "many tokens as one alone, where memory has room."),
 ]  # fmt: skip
-
-CLASHES = {"prompt": "-p", "file": "-f", "show_accepted": "--show-accepted"}
-"""Flags about a single answer, by their parameters."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,6 @@ def run(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
-    called: typer.Context,
 ) -> None:
     """Answer one prompt; only the answer goes to standard output.
 
@@ -162,7 +158,6 @@ def run(
     --prompts answers all prompts of a file.
     """
     from lacli.terminal.screen import Screen
-    from lacli.text.format import listed
     from lacli.text.question import STDIN, read_question
 
     if asked.prompt is not None and prompt is not None:
@@ -171,10 +166,8 @@ def run(
     if no_stdin and STDIN in (prompt, file):
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     if prompts is not None:
-        clashes = [flag for name, flag in CLASHES.items() if name in typed(called)]
-        clashes += ["PROMPT"] * (asked.prompt is not None)
-        if clashes:
-            raise UsageError(f"--prompts goes without {listed(clashes)}", "drop one of them")
+        if prompt is not None or file is not None:
+            raise UsageError("--prompts goes without PROMPT, -p and -f", "drop one of them")
     elif answers is not None:
         raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)

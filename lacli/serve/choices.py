@@ -14,7 +14,7 @@ from lacli.engine.worker import PromptProgress
 from lacli.model import Model
 from lacli.serve.meter import Meter
 from lacli.serve.tools import Call, CallRules, CallSplitter
-from lacli.stats import Finish, RunStatistics, Step
+from lacli.stats import RunStatistics, Step
 from lacli.streams import AsyncStream
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
@@ -90,11 +90,6 @@ class Choice:
     def prompt_text(self) -> str:
         """The prompt as a text, with its control tokens."""
         return self._text_of(self.prompt, special=True)
-
-    @property
-    def finish(self) -> Finish:
-        """Why it ended."""
-        return self.answer.finish_reason
 
     @property
     def calls(self) -> Sequence[Call]:

@@ -162,7 +162,7 @@ def _called(call: Call) -> dict[str, Any]:
 
 def _ended(choice: Choice) -> dict[str, Any]:
     """Which answer ended, and why."""
-    reason = REASONS[choice.finish]
+    reason = REASONS[choice.answer.finish_reason]
     return {"index": choice.index, "finish_reason": "tool_calls" if choice.has_called and reason == "stop" else reason}
 
 

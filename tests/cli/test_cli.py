@@ -25,11 +25,6 @@ QUESTION = "Show me the source code of `json.dumps`."
 SIZE = 30
 """Tokens of most answers here: enough for guesses to come true, and quick."""
 
-KEYS = (
-    *("model", "mode", "window", "ngram", "guesses", "text", "tokens", "finish_reason", "prompt_n", "prompt_ms"),
-    *("predicted_n", "predicted_ms", "predicted_per_second", "draft_n", "draft_n_accepted", "steps"),
-    *("tokens_per_step", "accept_hist", "rows_mean", "bookkeeping_ms", "python_ms", "pool"),
-)
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 ANSWER_COLOUR = re.compile(r"\x1b\[(?:3[1-6]|94)m(.*?)\x1b\[0m", re.DOTALL)
 
@@ -133,11 +128,10 @@ def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(t
     assert "is full" not in cut.err and "has 512 tokens: llama.cpp rounds 300 up" in cut.err
 
 
-def test_json_is_one_flat_object_with_the_promised_keys() -> None:
+def test_json_is_one_flat_object_whose_counts_agree() -> None:
     done = call("run", "--json", "--mode", "lookahead", "-p", QUESTION, "-n", str(SIZE))
     assert done.out.count("\n") == 1
     found = json.loads(done.out)
-    assert set(KEYS) <= set(found)
     assert [key for key, value in found.items() if isinstance(value, dict)] == ["sources", "pool"]
     assert sum(source["tried"] for source in found["sources"].values()) == found["draft_n"]
     assert sum(source["accepted"] for source in found["sources"].values()) == found["draft_n_accepted"]

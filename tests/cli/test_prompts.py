@@ -100,23 +100,6 @@ def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_i
     assert "seed" not in rows_of(run(tmp_path, "-j", '{"type": "integer"}', rows=[{"prompt": "A number."}]).out)[0]
 
 
-@pytest.mark.parametrize(
-    ("flags", "room"),
-    [
-        ((), "4 at a time in 8,192 tokens"),
-        (("-np", "2"), "2 at a time in 4,096 tokens"),
-        (("-np", "9", "-c", "512"), "5 at a time in 512 tokens"),
-        (("--strict",), "1 at a time in 2,048 tokens"),
-    ],
-)
-def test_each_text_has_the_room_of_one_alone_unless_c_says_what_all_have(
-    tmp_path: Path, flags: tuple[str, ...], room: str
-) -> None:
-    done = run(tmp_path, *flags, "--stats", "-n", "1")
-    assert room in done.err
-    assert re.search(r"^5 answers, .*: 15 tokens in [\d.]+ s, [\d,.]+ tokens/s together$", done.err, re.M)
-
-
 @pytest.mark.parametrize("torn", ["", LINES[1][:3], LINES[1][:20], LINES[1].strip()])
 def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "out.jsonl"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.fakes import tiny_models
@@ -18,13 +16,6 @@ def test_show_names_the_model_its_modes_and_its_memory(home: Home) -> None:
     assert (done.code, done.err) == (0, "")
     for words in ("pystdlib 7M", "Q8_0", "plain, jacobi, lookup, lookahead", "MB of weights", "1,024", "-W 3"):
         assert words in done.out
-
-
-def test_a_model_of_the_cache_is_found_by_every_name(home: Home) -> None:
-    link = home.add("me/a", "a-Q8_0.gguf")
-    for name in ("me/a:q8_0", "me/a", "hf:me/a/a-Q8_0.gguf", str(link)):
-        found = json.loads(home.call("show", name, "--json", "-c", "512").out)
-        assert found["path"] == str(link) and [each["tokens"] for each in found["memory"]] == [512]
 
 
 def test_nothing_is_fetched(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

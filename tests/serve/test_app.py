@@ -82,22 +82,6 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
         assert each.logprob == max(best.logprob for best in each.top_logprobs)
 
 
-def test_an_answer_keeps_to_a_schema(client: OpenAI) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "integer"}},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
-    reply = client.chat.completions.create(
-        model="any",
-        messages=QUESTION,
-        max_tokens=40,
-        response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
-    )
-    assert [*json.loads(reply.choices[0].message.content or "")] == ["a"]
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [

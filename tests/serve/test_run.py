@@ -43,16 +43,6 @@ def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, 
         open_sockets([host], int(address.rpartition(":")[2]))
 
 
-def test_several_addresses_have_one_port_that_refuses_connections_at_first() -> None:
-    listening = open_sockets(["127.0.0.1", "127.0.0.2"], 0)
-    ports = {each.getsockname()[1] for each in listening}
-    assert len(ports) == 1
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", *ports))
-    for each in listening:
-        each.close()
-
-
 def status(model: lacli.Model, access: Access, headers: Mapping[str, str], path: str = "/v1/models") -> int:
     client = TestClient(app_for(model, access), base_url="http://localhost", raise_server_exceptions=False)
     return client.get(path, headers=dict(headers)).status_code

@@ -240,22 +240,6 @@ def test_what_is_no_call_stays_content(form: CallFormat, text: str) -> None:
         assert split(form, parts) == (text, [])
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "rest"),
-    [
-        ('<tool_call>{"name": "weather", "arguments": {"city": "Bo', '{"city": "Bo', ""),
-        ('<tool_call>{"name": "weather", "arguments": {"city" "Bonn"}}</tool_call> so', '{"city" "Bonn"}', " so"),
-        ('<tool_call>{"name": "weather", "arguments": {"city": NaN}, "a": {}}</tool_call>', '{"city": NaN}', ""),
-    ],
-)
-def test_the_arguments_of_a_known_function_are_as_the_model_writes_them(text: str, arguments: str, rest: str) -> None:
-    for parts in cuts(f"It is {text}"):
-        splitter = CallSplitter(rules(HERMES))
-        assert "".join(map(splitter.feed, parts)) + splitter.finish() == f"It is{rest}"
-        assert [(call.name, call.arguments) for call in splitter.calls] == [("weather", arguments)]
-        assert splitter.is_cut == (arguments == '{"city": "Bo')
-
-
 def test_a_call_without_its_last_bracket_swallows_nothing_of_what_follows() -> None:
     call = '<tool_call>{"name": "clock", "arguments": {}'
     for parts in cuts(f"{call}</tool_call> So. {call}}}</tool_call>"):
