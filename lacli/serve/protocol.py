@@ -225,36 +225,23 @@ class ChatRequest(AnswerRequest):
             if message.content is None and not message.tool_calls and message.role != "assistant":
                 raise ValueError(f"messages.{place}: a message needs a content")
         chosen = self.tool_choice.function.name if isinstance(self.tool_choice, Tool) else ""
-        if chosen and chosen not in {tool.function.name for tool in self.tools}:
-            raise ValueError(f"tool_choice: there is no function {chosen!r} in tools")
-        if self.tool_choice == "required" and not self.tools:
-            raise ValueError("tool_choice: required needs tools")
-        if self.top_logprobs and not self.logprobs:
-            raise ValueError("top_logprobs: it needs logprobs: true")
         *before, last = self.messages
-        begun = self.is_begun
-        for field, is_wrong, why in (
-            ("messages", begun and [each.role for each in before[-1:]] == ["assistant"], "two answers are at the end"),
-            ("messages", begun and bool(last.tool_calls), "the calls of the last one need messages of role tool"),
-            ("messages", begun and not before, "an answer is continued behind another message"),
-            (
-                "continue_final_message",
-                self.continue_final_message and self.add_generation_prompt,
-                "add_generation_prompt begins another answer",
-            ),
-            (
-                "continue_final_message",
-                self.continue_final_message and not begun,
-                "the last message is not the assistant's",
-            ),
-            (
-                "add_generation_prompt",
-                self.add_generation_prompt is False and not begun,
-                "false continues an answer, and the last message is none",
-            ),
-        ):
+        begun, goes_on = self.is_begun, self.continue_final_message
+        wrong = {
+            f"tool_choice: there is no function {chosen!r} in tools": chosen
+            and chosen not in {tool.function.name for tool in self.tools},
+            "tool_choice: required needs tools": self.tool_choice == "required" and not self.tools,
+            "top_logprobs: it needs logprobs: true": self.top_logprobs and not self.logprobs,
+            "messages: two answers are at the end": begun and before and before[-1].role == "assistant",
+            "messages: the calls of the last one need messages of role tool": begun and last.tool_calls,
+            "messages: an answer is continued behind another message": begun and not before,
+            "continue_final_message: add_generation_prompt begins another": goes_on and self.add_generation_prompt,
+            "continue_final_message: the last message is not the assistant's": goes_on and not begun,
+            "add_generation_prompt: false is for a begun answer": self.add_generation_prompt is False and not begun,
+        }
+        for why, is_wrong in wrong.items():
             if is_wrong:
-                raise ValueError(f"{field}: {why}")
+                raise ValueError(why)
         return self
 
     @property
