@@ -6,17 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.text.format import did_you_mean
-
-TIED: Literal["W"] = "W"
-"""The value of -G that makes G equal to W, as the paper's law needs it."""
-
-Guesses = int | Literal["W"]
 
 RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:([+*])(\d{1,9}))?)?")
 MOST_VALUES = 256
@@ -30,7 +25,7 @@ class Axes:
     modes: tuple[ModeName, ...] = MODES
     windows: tuple[int, ...] = ()
     ngrams: tuple[int, ...] = ()
-    guesses: tuple[Guesses, ...] = ()
+    guesses: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,14 +75,6 @@ def parse_numbers(text: str, flag: str) -> list[int]:
     return list(found)
 
 
-def parse_guesses(text: str, flag: str = "-G") -> list[Guesses]:
-    """The same, or `W` for as many guesses as the window has columns."""
-    items = [item.strip() for item in text.split(",")]
-    numbers = [item for item in items if item.upper() != TIED]
-    tied: list[Guesses] = [TIED] if len(numbers) < len(items) else []
-    return [*tied, *(parse_numbers(",".join(numbers), flag) if numbers else [])]
-
-
 def points(
     axes: Axes, base: DecodeSettings | None = None, model_settings: ModelSettings | None = None
 ) -> tuple[list[Point], list[Skipped]]:
@@ -98,12 +85,14 @@ def points(
     """
     base, model_settings = base or DecodeSettings(), model_settings or ModelSettings()
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
-    guesses = axes.guesses or (TIED if len(windows) > 1 else base.guesses,)
+    # G = W where W is swept, as the paper's law needs it.
+    guesses = axes.guesses or (None if len(windows) > 1 else base.guesses,)
     found: dict[Point, None] = {}
     skipped: dict[Skipped, None] = {}
     for mode in axes.modes:
-        for window, ngram, tied in product(windows, ngrams, guesses):
-            sizes: dict[str, Any] = {"window": window, "ngram": ngram, "guesses": window if tied == TIED else tied}
+        for window, ngram, own_guesses in product(windows, ngrams, guesses):
+            sizes: dict[str, Any] = {"window": window, "ngram": ngram}
+            sizes["guesses"] = window if own_guesses is None else own_guesses
             own = {"lookahead": ("window", "ngram", "guesses"), "jacobi": ("window",)}.get(mode, ())
             try:
                 settings = replace(base, mode=mode, **{name: sizes[name] for name in own})

@@ -47,9 +47,8 @@ Ngram = Annotated[
 ]  # fmt: skip
 Guesses = Annotated[
     str | None,
-    setting("-G", "--guesses", metavar="RANGE|W", show_default="15",
-            help="N-grams verified in a step at most. Several values as in -W; W: as many as -W, which is the default "
-            "where -W has several values."),
+    setting("-G", "--guesses", metavar="RANGE", show_default="15",
+            help="N-grams verified in a step at most. Several values as in -W; as many as -W where that alone has several."),
 ]  # fmt: skip
 Classes = Annotated[
     str | None,
@@ -167,11 +166,11 @@ def bench(
 
 def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None) -> Axes:
     """What is compared, from the flags as they were typed."""
-    from lacli.bench.sweep import Axes, parse_guesses, parse_modes, parse_numbers
+    from lacli.bench.sweep import Axes, parse_modes, parse_numbers
 
     return Axes(
         modes=parse_modes(mode),
         windows=tuple(parse_numbers(window, "-W")) if window is not None else (),
         ngrams=tuple(parse_numbers(ngram, "-N")) if ngram is not None else (),
-        guesses=tuple(parse_guesses(guesses)) if guesses is not None else (),
+        guesses=tuple(parse_numbers(guesses, "-G")) if guesses is not None else (),
     )

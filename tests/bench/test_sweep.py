@@ -9,10 +9,8 @@ import pytest
 
 from lacli.bench.sweep import (
     Axes,
-    Guesses,
     Point,
     Skipped,
-    parse_guesses,
     parse_modes,
     parse_numbers,
     points,
@@ -28,7 +26,7 @@ def swept(
     modes: Sequence[ModeName],
     windows: Sequence[int] = (),
     ngrams: Sequence[int] = (),
-    guesses: Sequence[Guesses] = (),
+    guesses: Sequence[int] = (),
     **others: Any,
 ) -> tuple[list[Point], list[Skipped]]:
     return points(Axes(tuple(modes), tuple(windows), tuple(ngrams), tuple(guesses)), **others)
@@ -71,8 +69,7 @@ def test_what_is_no_range_is_an_error_that_names_the_flag_and_gives_an_example(t
     assert "-W 1,5,10" in raised.value.hint
 
 
-def test_guesses_may_be_tied_to_the_window_and_modes_come_in_their_own_order() -> None:
-    assert parse_guesses("W") == ["W"] and parse_guesses("w,1,10-30+10") == ["W", 1, 10, 20, 30]
+def test_modes_come_in_their_own_order() -> None:
     assert parse_modes("auto, plain,lookup") == ("plain", "lookup", "auto")
 
 
@@ -91,7 +88,7 @@ def test_a_sweep_is_every_combination_of_what_a_mode_has() -> None:
 @pytest.mark.parametrize(
     ("axes", "batch", "left", "skipped"),
     [
-        ((["jacobi", "lookahead"], [15, 200], [5], ["W"]), 2048,
+        ((["jacobi", "lookahead"], [15, 200], [5]), 2048,
          [("jacobi", 15, 5, 15), ("jacobi", 200, 5, 15), ("lookahead", 15, 5, 15)],
          Skipped("lookahead W=200 N=5 G=200", "W + G + 1 = 401 sequences, and llama.cpp has 256")),
         ((["lookahead"], [5, 15], [5]), 64, [("lookahead", 5, 5, 5)],
