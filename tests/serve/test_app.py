@@ -87,18 +87,14 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
     [
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "content"),
-        ({"messages": [{"role": "usr", "content": "x"}]}, "messages.0.role: "),
         ({"messages": QUESTION, "temperature": -1}, "temperature must be at least 0"),
         ({"messages": QUESTION, "grammar": "root ::= [a]", "json_schema": {}}, "grammar and json_schema are both"),
-        ({"messages": QUESTION, "stop": [""]}, "stop.0: "),
         ({"messages": QUESTION, "tool_choice": {"type": "all"}}, "tool_choice.type: "),
         ({"messages": [{"role": "user", "content": [{"type": "sound"}]}]}, "messages.0.content.0.type: "),
         ({}, "messages: Field required"),
         *(({"messages": QUESTION, "n": number}, "n: Input should be") for number in (0, 99)),
         ({"messages": QUESTION, "stop": ["a"] * 99}, "stop: List should have at most 64"),
-        ({"messages": QUESTION, "stream": "maybe"}, "stream: Input should be"),
         ({"messages": QUESTION, "grammar": "root ::= ("}, "grammar"),
-        ({"messages": QUESTION, "response_format": {"type": "sound"}}, "response_format"),
         ({"messages": QUESTION, "logit_bias": {"99999999": 1}}, "99999999"),
     ],
 )

@@ -150,13 +150,7 @@ def test_switches_turn_endpoints_off(closed: str) -> None:
 
 @pytest.mark.parametrize(
     ("origin", "may"),
-    [
-        ("https://a.example", True),
-        ("http://127.0.0.1:3000", True),
-        ("http://localhost", True),
-        ("https://b.example", False),
-        ("http://localhost.b.example", False),
-    ],
+    [("https://a.example", True), ("http://127.0.0.1:3000", True), ("http://localhost.b.example", False)],
 )
 def test_scripts_of_named_pages_may_ask(closed: str, origin: str, may: bool) -> None:
     wanted = {"Origin": origin, "Access-Control-Request-Method": "POST"}

@@ -151,23 +151,22 @@ def test_the_bundled_templates_of_three_families_know_tools(name: str) -> None:
 @pytest.mark.parametrize(
     ("source", "form"),
     [
-        ("{{ tools }}[TOOL_CALLS]", MISTRAL),
-        ("{{ tools }}[TOOL_CALLS][ARGS]", MISTRAL_ARGS),
-        ("{{ tools }}<tool_call>\n{'name'", HERMES),
-        (r"{{ tools }}<tool_call>\n{\"name", HERMES),
-        ("{{ tools }}{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", HERMES),
+        ("[TOOL_CALLS]", MISTRAL),
+        ("[TOOL_CALLS][ARGS]", MISTRAL_ARGS),
+        ("<tool_call>\n{'name'", HERMES),
+        (r"<tool_call>\n{\"name", HERMES),
+        ("{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", HERMES),
+        ("<tool_call><function=f>", None),
+        ("<tool_call>{name}<arg_key>", None),
     ],
 )
-def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat) -> None:
-    assert format_of(compiled(source)) is form
-
-
-@pytest.mark.parametrize(
-    "source", ["{{ tools }}", "{{ tools }}<tool_call><function=f>", "{{ tools }}<tool_call>{name}<arg_key>"]
-)
-def test_calls_of_another_form_are_refused(source: str) -> None:
-    with pytest.raises(UsageError, match="cannot read"):
-        format_of(compiled(source))
+def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat | None) -> None:
+    template = compiled("{{ tools }}" + source)
+    if form:
+        assert format_of(template) is form
+    else:
+        with pytest.raises(UsageError, match="cannot read"):
+            format_of(template)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
