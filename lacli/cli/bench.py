@@ -48,7 +48,8 @@ Ngram = Annotated[
 Guesses = Annotated[
     str | None,
     setting("-G", "--guesses", metavar="RANGE", show_default="15",
-            help="N-grams verified in a step at most. Several values as in -W; as many as -W where that alone has several."),
+            help="N-grams verified in a step at most. Several values as in -W; as many as -W where that alone has "
+            "several."),
 ]  # fmt: skip
 Classes = Annotated[
     str | None,
