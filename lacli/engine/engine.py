@@ -191,8 +191,7 @@ class Engine:
 
     def step(self) -> list[Progress]:
         """Take one step of all sequences that have cells; return what it brought, in the order of their arrival."""
-        if self._is_torn:
-            self._admission.mend()
+        self._mend()
         self._is_torn = True
         progress = self._step()
         self._is_torn = False
@@ -348,8 +347,11 @@ class Engine:
     @contextmanager
     def _whole_or_torn(self) -> Iterator[None]:
         """Note where an interrupt or an error has left a change half done; the next change mends it first."""
-        if self._is_torn:
-            self._admission.mend()
+        self._mend()
         self._is_torn = True
         yield
         self._is_torn = False
+
+    def _mend(self) -> None:
+        if self._is_torn:
+            self._admission.mend()
