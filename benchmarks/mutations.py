@@ -173,7 +173,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/llamacpp/decoding.py", ("tests/end_to_end/test_bad_input.py",)): (
         ("if not all(map(isfinite, found)):", "if False:"),
     ),
-    ("lacli/text/template.py", ("tests/text/test_template.py", "tests/engine/test_template_sessions.py")): (
+    ("lacli/text/template.py", ("tests/text/test_template.py", "tests/engine/test_prompts.py")): (
         ("return rest if adds_bos else bos + rest", "return prompt"),
     ),
     ("lacli/hub/names.py", ("tests/hub/test_names.py",)): (("found if whole.search(name)] or found", "found]"),),

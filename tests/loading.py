@@ -1,4 +1,4 @@
-"""Models of tests, sessions opened with settings by name, and their answers."""
+"""Models of tests, engines opened with settings by name, and their answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load(
     cost: Cost | None = None,
     replicas: ReplicaSettings | None = None,
 ) -> ModelEngine:
-    """A session with the defaults for what is not given."""
+    """An engine with the defaults for what is not given."""
     return open_engine(
         find_model(model),
         model_settings or ModelSettings(),
@@ -59,7 +59,7 @@ def load(
 
 
 def generate(
-    session: ModelEngine,
+    engine: ModelEngine,
     prompt: str,
     *,
     system: str = "",
@@ -68,8 +68,8 @@ def generate(
     raw: bool = False,
 ) -> Answer:
     """The whole answer to a prompt."""
-    ends = () if raw else session.prompts.turn_ends
-    generation = session.generate(session.prompt(prompt, system, raw=raw), max_tokens, (*as_stops(stops), *ends))
+    ends = () if raw else engine.prompts.turn_ends
+    generation = engine.generate(engine.prompt(prompt, system, raw=raw), max_tokens, (*as_stops(stops), *ends))
     for _ in generation:
         pass
     return generation.answer()

@@ -26,12 +26,12 @@ AUTO = DecodeSettings(mode="auto")
 DETAILS: tuple[Detail, ...] = ("short", "full")
 
 
-def session(
+def engine(
     settings: DecodeSettings = AUTO,
     copies: Sequence[str] = ("",),
     times: float | None = None,
 ) -> ModelEngine:
-    """A session whose answers are so many `times` as fast as plain ones, None where costs were not measured."""
+    """An engine whose answers are so many `times` as fast as plain ones, None where costs were not measured."""
     model = SimpleNamespace(path="m.gguf", description="toy 1M F32", devices="CPU")
     made = SimpleNamespace(model=model, context=SimpleNamespace(cells=100), settings=settings)
     return cast(
@@ -82,7 +82,7 @@ def words(lines: str, subject: str) -> str:
 
 def test_every_source_has_a_line_with_what_it_tried_and_brought() -> None:
     lines = as_lines(
-        session(),
+        engine(),
         answer(*plain_step(2), guessed((SUFFIX, SUFFIX, POOL), (SUFFIX,) * 9 + (POOL,) * 2), *plain_step(4)),
         detail="full",
     )
@@ -97,33 +97,33 @@ def test_every_source_has_a_line_with_what_it_tried_and_brought() -> None:
 
 def test_a_run_without_guesses_has_no_lines_about_them() -> None:
     for settings in (AUTO, DecodeSettings(mode="plain")):
-        lines = as_lines(session(settings), answer(*plain_step(2)), detail="full")
+        lines = as_lines(engine(settings), answer(*plain_step(2)), detail="full")
         assert not re.search(r"^(guesses|accepted)", lines, re.MULTILINE)
-    assert as_lines(session(), answer())
+    assert as_lines(engine(), answer())
 
 
 def test_what_ended_an_answer_is_its_limit_or_the_full_context() -> None:
     cut = replace(answer(*plain_step(2)), finish_reason="length")
     for limit, ended in ((2, "ended at the limit of -n"), (-1, "ended with the context full")):
-        assert words(as_lines(session(), cut, max_tokens=limit), "answer").endswith(ended)
+        assert words(as_lines(engine(), cut, max_tokens=limit), "answer").endswith(ended)
 
 
 def test_steps_are_told_by_powers_of_two_of_their_rows() -> None:
     steps = [guessed((), (POOL,) * guesses) for guesses in (1, 2, 3, 4, 7, 8, 15)]
-    lines = as_lines(session(), answer(*plain_step(3), *steps), detail="full")
+    lines = as_lines(engine(), answer(*plain_step(3), *steps), detail="full")
     assert words(lines, "rows") == "1 in 3 steps, 2 in 1 step, 3-4 in 2 steps, 5-8 in 2 steps, 9-16 in 2 steps"
-    lookahead = session(DecodeSettings(mode="lookahead"))
+    lookahead = engine(DecodeSettings(mode="lookahead"))
     assert "rows  " not in as_lines(lookahead, answer(*plain_step(), *steps), detail="full")
 
 
 def test_one_line_compares_with_plain_decoding_where_the_costs_of_steps_were_measured() -> None:
     made = answer(*plain_step(3), guessed((SUFFIX, SUFFIX, SUFFIX), (SUFFIX,) * 5), guessed((), (POOL,)))
-    lines = as_lines(session(times=1.333), made)
+    lines = as_lines(engine(times=1.333), made)
     assert words(lines, "steps") == "5 for 8 tokens: S = 1.60 tokens and 2.2 rows a step"
     assert words(lines, "plain") == "1.3 times as fast as plain decoding, by the measured costs of steps"
-    assert as_json(session(times=1.333), made)["times_plain"] == 1.33
-    assert as_json(session(), made)["times_plain"] is None
-    for other in (as_lines(session(), made), as_lines(session(times=1.0), answer(*plain_step(9)))):
+    assert as_json(engine(times=1.333), made)["times_plain"] == 1.33
+    assert as_json(engine(), made)["times_plain"] is None
+    for other in (as_lines(engine(), made), as_lines(engine(times=1.0), answer(*plain_step(9)))):
         assert "plain decoding" not in other
 
 
@@ -132,7 +132,7 @@ def test_the_short_report_has_at_most_12_lines_and_no_chart_whatever_was_guessed
     copies = ("CPU (1)", "CPU (2)")
     run = answer(*plain_step(3), *[guessed(every[:count], every) for count in range(6)])
     for mode in ("auto", "lookahead"):
-        short, full = (as_lines(session(replace(AUTO, mode=mode), copies), run, detail=each) for each in DETAILS)
+        short, full = (as_lines(engine(replace(AUTO, mode=mode), copies), run, detail=each) for each in DETAILS)
         assert len(short.splitlines()) <= 12 < len(full.splitlines())
         subjects = [line.split()[0] for line in short.splitlines()]
         assert len({*subjects}) == len(subjects) and not {"accepted", "pool", "rows", "replicas"} & {*subjects}
@@ -144,10 +144,10 @@ def test_the_short_report_has_at_most_12_lines_and_no_chart_whatever_was_guessed
 
 def test_rows_of_nothing_are_not_printed() -> None:
     for detail in DETAILS:
-        nothing = as_lines(session(), answer(), detail=detail)
+        nothing = as_lines(engine(), answer(), detail=detail)
         assert words(nothing, "answer") == "no token, ended by the model" and "steps  " not in nothing
         assert words(nothing, "prompt") == "0 tokens"
-    bars = as_lines(session(), answer(*plain_step(3), guessed((POOL,) * 3, (POOL,) * 3)), detail="full")
+    bars = as_lines(engine(), answer(*plain_step(3), guessed((POOL,) * 3, (POOL,) * 3)), detail="full")
     assert [line.split()[-5:-1] for line in bars.splitlines() if "█" in line] == [
         ["1", "tokens", "3", "steps"],
         ["4", "tokens", "1", "steps"],
@@ -160,14 +160,14 @@ def test_the_prompt_says_what_was_in_the_cache_and_how_fast_the_others_were_read
                              (10, "21 tokens, 10 of them in the cache, the others read in 2.0 s (5.0 tokens/s)"),
                              (20, "21 tokens, 20 of them in the cache")):  # fmt: skip
         run = replace(made.statistics, prompt_tokens=21, reused_tokens=reused, prompt_s=2.0)
-        assert words(as_lines(session(), replace(made, statistics=run)), "prompt") == words_of
+        assert words(as_lines(engine(), replace(made, statistics=run)), "prompt") == words_of
 
 
 @pytest.mark.parametrize("width", [40, 80])
 @pytest.mark.parametrize("detail", DETAILS)
 def test_every_line_keeps_to_the_terminal_and_breaks_between_words(width: int, detail: Detail) -> None:
     run = answer(*plain_step(300), *[guessed((SUFFIX, POOL) * 10, (SUFFIX, POOL) * 400, seconds=9.98765)] * 9)
-    text = as_lines(session(times=1.2), run, detail=detail, width=width)
+    text = as_lines(engine(times=1.2), run, detail=detail, width=width)
     shown = wrapped(text, width)
     assert max(map(len, shown.splitlines())) <= width and shown.split() == text.split()
     assert [line for line in shown.splitlines() if "█" in line] == [line for line in text.splitlines() if "█" in line]
@@ -176,7 +176,7 @@ def test_every_line_keeps_to_the_terminal_and_breaks_between_words(width: int, d
 
 def test_json_has_the_sources_in_flat_fields() -> None:
     run = answer(*plain_step(3), guessed((SUFFIX, POOL), (SUFFIX, SUFFIX, POOL)))
-    found = as_json(session(replace(AUTO, sources=("suffix",), auto_rows=9)), run)
+    found = as_json(engine(replace(AUTO, sources=("suffix",), auto_rows=9)), run)
     assert found["sources"] == {"pool": {"tried": 1, "accepted": 1}, "suffix": {"tried": 2, "accepted": 1}}
     assert (found["auto_sources"], found["auto_rows"]) == (["suffix"], 9)
 
@@ -201,6 +201,6 @@ def test_auto_names_its_sources_where_not_all_are_asked(sources: tuple[SourceNam
 
 
 def test_copies_are_named() -> None:
-    shared = session(copies=("CPU (1)", "CPU (2)", "RPC0"))
+    shared = engine(copies=("CPU (1)", "CPU (2)", "RPC0"))
     assert words(as_lines(shared, answer(*plain_step())), "model").endswith(", CPU (1), CPU (2), RPC0")
     assert as_json(shared, answer(*plain_step()))["replicas"] == ["CPU (1)", "CPU (2)", "RPC0"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from benchmarks.compat.__main__ import BEGIN, END, FAILS_TOO, LEFT_OUT, OURS, PASSES, Results, in_lists, write_lists
 from benchmarks.compat.program import own_flags
 
@@ -41,9 +39,3 @@ def test_the_lists_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
 def test_slots_share_the_context_as_llama_servers_do() -> None:
     flags = own_flags(["--model", "a", "--ctx-size", "512", "--parallel", "2", "--metrics"])
     assert flags[flags.index("--ctx-size") + 1] == "256" and "--no-metrics" not in flags
-
-
-def test_a_flag_that_is_not_offered_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        own_flags(["--model", "a", "--spec-synth-rates", "0.5"])
-    assert "--spec-synth-rates" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import fresh
 from benchmarks.fresh import OWN_PROMPTS, Ask, Plan, Prompt, asking_lacli, flags_of, read_conversations
-from benchmarks.fresh_table import SHORTEST, Answer, Row, read_rows, tables
+from benchmarks.fresh_table import Answer, Row, read_rows, tables
 from lacli.errors import LacliError
 
 LONG = Answer(64, 0.5, "abc", 32)
@@ -44,25 +44,17 @@ ROWS = [
 ]
 
 
-def test_the_table_has_times_as_fast_as_plain_by_class_and_over_all() -> None:
+def test_tables_have_times_as_fast_as_plain_then_tokens_and_rows_a_step_and_texts_that_are_plains() -> None:
     found = cells(tables(ROWS))
     assert [*found] == ["edit", "maths", "all"] and [*found["all"]] == ["", "plain", "auto", "llama-lookup"]
     assert found["all"]["plain"] == "64.0/s"
     assert (found["edit"]["auto"], found["all"]["auto"]) == ("2.00", "2.00 (2.00-2.00)")
     assert (found["edit"]["llama-lookup"], found["maths"]["llama-lookup"]) == ("2.00", ""), "4 and 1, and no pair"
 
-
-def test_the_second_table_has_tokens_and_rows_a_step_and_how_many_texts_are_plains() -> None:
     found = cells(tables(ROWS), 1)
     assert (found["all"]["auto"], found["edit"]["llama-lookup"]) == ("2.00 (3.0)", "2.00")
     assert found["plain's texts"]["auto"] == "3 of 3", "they end earlier"
     assert found["plain's texts"]["llama-lookup"] == "1 of 2", "one goes on longer, one is another"
-
-
-def test_short_answers_are_left_out_and_the_table_says_so() -> None:
-    short = [row(name, "maths 2", 9.0, tokens=SHORTEST - 1) for name in ("plain", "auto")]
-    assert cells(tables([*ROWS, *short])) == cells(tables(ROWS))
-    assert "too short: 2." in tables([*ROWS, *short]) and "too short" not in tables(ROWS)
 
 
 def test_rows_are_read_back_without_the_line_that_an_interrupt_cut(
@@ -103,22 +95,6 @@ def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.
     assert Counter([asked[0][0], *begins]) == {"plain": 3, "auto": 3, "fails": 3}
     assert {row.contender for row in rows} == {"plain", "auto", "slow"}
     assert "maths 0, fails: left out: it broke" in capfd.readouterr().err
-
-
-def test_a_short_answer_makes_room_for_the_next_prompt_of_its_class() -> None:
-    plan, asked = planned(each=2, maths0=replace(LONG, tokens=SHORTEST - 1))
-    assert [row.place for row in plan.rows(PROMPTS) if row.kind == "maths"] == [0, 1, 1, 1, 2, 2]
-    assert [name for name, kind, place in asked if (kind, place) == ("maths", 0)] == ["auto"]
-
-
-def test_what_is_known_is_not_asked_again() -> None:
-    plan, _ = planned(each=2)
-    rows = list(plan.rows(PROMPTS))
-    known = [row for row in rows if row.contender != "auto"]
-    again, asked = planned(each=2)
-    assert list(again.rows(PROMPTS, known)) == [row for row in rows if row.contender == "auto"]
-    assert {name for name, *_ in asked} == {"auto", "fails"}
-    assert len(list(planned(each=2)[0].rows(PROMPTS, [replace(row, limit=32) for row in rows]))) == len(rows)
 
 
 def test_a_third_turn_has_the_answers_that_are_given_and_spec_benchs_first_turn_none(tmp_path: Path) -> None:

@@ -34,13 +34,6 @@ def test_what_is_not_clean_is_told(program: str, said: str, tmp_path: Path, monk
     assert problem(Run(()), tmp_path) == said
 
 
-def test_a_run_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lacli.py").write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(fuzz, "ROOT", tmp_path)
-    monkeypatch.setattr(fuzz, "SECONDS", 0.1)
-    assert problem(Run(()), tmp_path) == "not over after 0 s"
-
-
 def test_a_seed_repeats_its_run_and_the_table_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

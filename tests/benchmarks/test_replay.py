@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -22,7 +20,7 @@ from benchmarks.replay import (
     table,
 )
 from lacli.batch import Batch, from_tokens
-from lacli.settings import MODES, DecodeSettings
+from lacli.settings import DecodeSettings
 from tests.engine.test_engine import engine_for
 
 CLIFF = Law("cliff", {1: 1.0, 8: 2.0, 9: 6.0, 64: 8.0})
@@ -33,21 +31,6 @@ def test_every_law_names_its_machine_and_begins_with_a_plain_step() -> None:
     known = laws()
     assert len({law.name for law in known}) == len(known) == 20
     assert all(law(1) == 1 and law.max_rows >= 4 for law in known)
-
-
-def test_a_law_is_linear_between_its_points_and_keeps_its_cliffs() -> None:
-    costs = [CLIFF(rows) for rows in range(1, 10)]
-    steps = [after - before for before, after in pairwise(costs)]
-    assert steps[:7] == pytest.approx([1 / 7] * 7) and steps[7] == pytest.approx(4)
-    assert any(law(16) < law(10) * 1.05 or law(9) > law(8) * 1.5 for law in laws())
-
-
-@pytest.mark.parametrize("law", [*laws(), CLIFF], ids=lambda law: law.name)
-def test_no_contender_is_asked_for_steps_that_a_law_does_not_give(law: Law) -> None:
-    for name in ("plain", "lookup", LEARNS, KNOWS):
-        settings = settings_of(name, law)
-        assert settings.max_rows <= law.max_rows and settings.mode in MODES
-    assert LawContext(engine_for(DecodeSettings(mode="plain")), law, 0.01).batch_rows <= law.max_rows
 
 
 def test_the_clock_moves_by_the_law_and_by_the_work_between_the_steps() -> None:

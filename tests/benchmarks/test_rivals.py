@@ -6,7 +6,6 @@ Scripts stand in for llama.cpp's programs; where the real ones are on PATH they 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,10 +18,8 @@ from benchmarks.fresh_table import Answer
 from benchmarks.rivals import find_rival
 from lacli.errors import LacliError
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
 from tests.fakes import fake_rivals
 from tests.fakes.fake_rivals import Fake
-from tests.loading import STDLIB_7M, load
 
 LOADING = ModelSettings(context=512, threads=2, threads_batch=3, flash_attention="on", cache_type_k="q8_0")
 MODEL = Path("model.gguf")
@@ -81,14 +78,6 @@ def test_programs_get_the_prompt_and_lacli_s_settings_and_each_token_not_accepte
     assert given["-n"] == last, "they stop one token later"
 
 
-def test_where_lacli_computes_on_the_cpu_so_must_they(make: Make) -> None:
-    fake = make("llama-lookup", log=LOOKUP_LOG)
-    answered("llama-lookup", offloaded=False, settings=replace(LOADING, flash_attention="auto", repack=False))
-    given = flags(fake.calls[0]["arguments"])
-    assert (given["-ngl"], given["--device"], given["-fa"]) == ("0", "none", "off")
-    assert "--no-repack" in given
-
-
 FAILURES: list[tuple[str, dict[str, object], str]] = [
     ("llama-lookahead", {"log": LOOKAHEAD_LOG.replace("n_accept", "acc")}, "prints no statistics"),
     ("llama-lookup", {"log": "ggml.c:1: GGML_ASSERT(n > 0)\nno core dumped", "signal": signal.SIGKILL},
@@ -140,18 +129,3 @@ def test_a_server_gets_token_ids_and_its_steps_follow_from_accepted_guesses(
     assert given.items() >= {"-md": "small.gguf", "-ngld": "0", "-devd": "none", "--host": "127.0.0.1"}.items()
     with pytest.raises(ProcessLookupError):
         os.kill(fake.calls[-1]["process"], 0)
-
-
-@pytest.mark.parametrize("name", ["llama-lookahead", "llama-lookup", "llama-server:ngram-mod"])
-def test_the_real_programs_say_what_plain_decoding_says(name: str) -> None:
-    if not shutil.which(name.partition(":")[0]):
-        pytest.skip(f"{name} is not on PATH")
-    settings = ModelSettings(context=512, threads=1, threads_batch=1, gpu_layers=0)
-    with load(decode_settings=DecodeSettings(mode="plain"), model_settings=settings) as session:
-        prompt = session.prompt("Show me the source code of `textwrap.dedent`.")
-        text = b"".join(session.model.piece(token, special=True) for token in prompt).decode()
-        generation = session.generate(prompt, 24)
-        plain = "".join(piece.text for piece in generation)
-    found = find_rival(name).answer(text, prompt, 24, STDLIB_7M, settings, offloaded=False)
-    assert found.text.startswith(plain) and found.tokens >= 24
-    assert 0 < found.steps <= found.tokens and found.seconds > 0

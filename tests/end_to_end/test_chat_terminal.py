@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,6 @@ import pyte
 import pytest
 
 from lacli.chat.transcript import read_chat
-from tests.fakes.chat_terminal import (
-    CTRL_C,
-    CTRL_D,
-    ENTER,
-    UP,
-    ChatTerminal,
-    plain,
-)
 from tests.program import (
     PROGRAM,
     SECONDS,
@@ -57,6 +49,69 @@ CUT = f"lacli: the answer was cut after {SIZE} tokens (-n); /set n -1 lifts the 
 def shown(text: str, told: str = CUT) -> str:
     """An answer as the chat shows it: its last line ended, what is told of it, and an empty line behind."""
     return text.removesuffix("\n") + f"\n{told}\n"
+
+
+PASTES, TAKEN = "\x1b[?2004h", "\x1b[?2004l"
+"""Marks of pastes are asked for before the prompt is drawn and behind it, and not once it has a line."""
+
+DRAWN = re.compile(r"\x1b\[\?2004h(?:\x1b\[\?1l)?\x1b\[\?25l")
+"""The beginning of a prompt: pastes are marked and the cursor is hidden."""
+
+CODES = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]|\x1b\]52;[^\a]*\a")
+ENTER, UP = "\r", "\x1b[A"
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+class ChatTerminal:
+    """A chat at its prompt.
+
+    drawn: what the last prompt had drawn when it was left, its codes included.
+    """
+
+    def __init__(
+        self, *arguments: str, env: Mapping[str, str], columns: int = 400, program: Sequence[str] = PROGRAM
+    ) -> None:
+        self.process = on_terminal(*arguments, env=env, columns=columns, program=program)
+        self.process.delaybeforesend = None
+        self.drawn = ""
+        self.shown()
+
+    def says(self, line: str) -> str:
+        """What is shown for a line."""
+        return self.press(line + ENTER)
+
+    def press(self, keys: str) -> str:
+        """What is shown for keys that take the prompt away."""
+        self.send(keys)
+        return self.shown()
+
+    def send(self, keys: str) -> None:
+        """Keys that take the prompt away; what comes then is not waited for."""
+        self.process.send(keys)
+        self.process.expect_exact(TAKEN)
+        self.drawn = self.process.before
+
+    def sees(self, text: str) -> str:
+        """Wait for a text; what came before it and the text itself."""
+        self.process.expect_exact(text)
+        return plain(self.process.before + text)
+
+    def shown(self) -> str:
+        """What is shown until the next prompt."""
+        self.process.expect(DRAWN)
+        return plain(self.process.before)
+
+    def ends(self, keys: str = CTRL_D) -> int:
+        """The exit code after these keys, which have to end it without a traceback."""
+        self.process.send(keys)
+        assert "Traceback" not in self.process.read()
+        self.process.close()
+        return terminal_code(self.process)
+
+
+def plain(shown: str) -> str:
+    """Text as a person reads it: without codes and the mark of Ctrl-C, and with plain line ends."""
+    return CODES.sub("", shown).replace("^C", "").replace("\r\n", "\n")
 
 
 Start = Callable[..., ChatTerminal]
@@ -238,23 +293,21 @@ def test_a_second_ctrl_c_ends_the_chat_where_the_first_one_is_not_heard(start_ch
     assert terminal_code(chat.process) == 130
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(start_chat: Start, number: signal.Signals) -> None:
+def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(start_chat: Start) -> None:
     chat = start_chat()
     at_prompt = attributes(chat)
     chat.process.send("typed")
     chat.process.expect_exact("typed")
-    chat.process.kill(number)
+    chat.process.kill(signal.SIGTERM)
     shown = chat.process.read()
     chat.process.wait()
-    assert chat.process.exitstatus == 128 + number
+    assert chat.process.exitstatus == 128 + signal.SIGTERM
     # What a shell of one's own would look at: echo, lines, signals, and no mode of the prompt's.
     assert attributes(chat) == usual_attributes() != at_prompt
     assert shown.endswith("\x1b[?2004l\x1b[?25h\r\n")
 
 
-@pytest.mark.parametrize("question", ["", QUESTION])
-def test_a_terminal_that_goes_away_ends_it_without_a_word(question: str, tmp_path: Path) -> None:
+def test_a_terminal_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:
     terminal, inside = os.openpty()
     process = start(
         "chat", "-q", "--ignore-eos", "--mode", "plain", stdin=inside, stdout=inside,
@@ -262,9 +315,8 @@ def test_a_terminal_that_goes_away_ends_it_without_a_word(question: str, tmp_pat
     )  # fmt: skip
     os.close(inside)
     _read_until(terminal, b"\x1b[?2004h")
-    if question:
-        os.write(terminal, question.encode() + b"\r")
-        _read_until(terminal, b"def")
+    os.write(terminal, QUESTION.encode() + b"\r")
+    _read_until(terminal, b"def")
     os.close(terminal)
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode in (0, 1, -signal.SIGHUP)
@@ -279,27 +331,12 @@ def _read_until(terminal: int, wanted: bytes) -> None:
 
 def test_lines_are_known_in_the_next_chat_unless_history_is_off(start_chat: Start, tmp_path: Path) -> None:
     file = tmp_path / "state" / "lacli" / "history"
-    chat = start_chat("--no-history")
-    chat.says("/set mode plain")
-    assert chat.ends() == 0 and not file.exists()
+    assert start_chat("--no-history").ends() == 0 and not file.exists()
     chat = start_chat()
     chat.says("/set mode plain")
     assert chat.ends() == 0 and file.stat().st_mode & 0o777 == 0o600
     chat = start_chat()
     assert chat.says(UP) == "mode: lookup -> plain\n"
-
-
-def test_a_dumb_terminal_gets_a_prompt_and_no_codes() -> None:
-    terminal = on_terminal("chat", *QUICK, "--show-accepted", env={"TERM": "dumb"})
-    for line in (QUESTION, "/set mode"):
-        terminal.expect_exact("> ")
-        terminal.send(line + ENTER)
-        terminal.expect_exact(line)
-    terminal.expect_exact("mode is lookup")
-    terminal.send(CTRL_D)
-    rest = terminal.read()
-    terminal.close()
-    assert terminal.exitstatus == 0 and "\x1b" not in rest
 
 
 def test_a_file_for_the_answers_gets_nothing_else(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -13,7 +12,7 @@ from tests.program import call
 
 QUESTION = ("run", "-q", "-c", "512", "-p", "Explain the function os.path.commonprefix.")
 WARM = ("--temp", "0.9", "-s", "7")
-MODES = ("plain", "jacobi", "lookup", "lookahead")
+MODES = ("plain", "lookahead")
 SCHEMAS: dict[str, dict[str, Any]] = {
     "any object": {},
     "short strings": {"type": "array", "items": {"type": "string", "maxLength": 8}, "minItems": 2, "maxItems": 3},
@@ -60,19 +59,6 @@ def test_an_answer_to_a_schema_parses_and_validates(name: str, mode: str) -> Non
     assert found["finish_reason"] == "eog" or name == "any object"
 
 
-def test_grammar_and_schema_come_from_files_too(tmp_path: Path) -> None:
-    (tmp_path / "grammar").write_text('\ufeffroot ::= "yes" | "no"')
-    (tmp_path / "schema").write_text('{"const": 3}')
-    assert asked("--grammar-file", str(tmp_path / "grammar"))["text"] in ("yes", "no")
-    assert asked("-jf", str(tmp_path / "schema"))["text"].strip() == "3"
-
-
-def test_what_a_schema_asks_and_a_grammar_cannot_is_named_quiet_or_not() -> None:
-    schema = '{"type": "array", "items": {"type": "integer"}, "maxItems": 2, "uniqueItems": true}'
-    done = call("run", "-q", "-n", "9", "-p", "A number.", "-j", schema)
-    assert done.err.count("uniqueItems") == done.err.count("\n") == 1
-
-
 def test_rejection_answers_and_another_seed_differs() -> None:
     # Mode auto guesses by the clock, and with other guesses rejection draws another text.
     rejection = ("--verify", "rejection", "--mode", "lookup")
@@ -80,12 +66,6 @@ def test_rejection_answers_and_another_seed_differs() -> None:
     assert first["verify"] == "rejection" and first["text"]
     assert asked(*rejection, *WARM)["text"] == first["text"]
     assert asked(*rejection, "--temp", "0.9", "-s", "8")["text"] != first["text"]
-
-
-def test_a_grammar_that_allows_nothing_is_one_line_and_no_half_answer() -> None:
-    done = call(*QUESTION, "--grammar", "root ::= <[5]>", "-l", "5-inf")
-    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
-    assert "the grammar allows no token here" in done.err
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -15,29 +15,39 @@ from pathlib import Path
 from typing import IO
 from urllib.request import Request, urlopen
 
-import pytest
-
 from tests.loading import STDLIB_7M
 from tests.program import ROOT, environment, exit_code, run
 
 QUICK = ("-t", "1", "-c", "256", "-np", "2")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_server_says_where_it_answers_and_ends_by_a_signal(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_a_server_measures_says_where_it_answers_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "lacli", "serve", str(STDLIB_7M), "--port", "0", *QUICK)
-    # One of the two has never run here.
-    new = {"LACLI_MEASURE": "1", "XDG_CACHE_HOME": str(tmp_path)} if code else {}
-    with started(command, new) as server:
+    with started(command, {"LACLI_MEASURE": "1", "XDG_CACHE_HOME": str(tmp_path)}) as server:
         assert server.stderr
         address, told = begun(server.stderr)
-        assert ("measuring what steps cost" in told) is bool(code)
+        assert "measuring what steps cost" in told
         with urlopen(f"{address}/health") as reply:
             assert json.load(reply) == {"status": "ok"}
-        server.send_signal(number)
+        server.send_signal(signal.SIGINT)
         rest = server.stderr.read()
-    assert exit_code(server.returncode) == code
+    assert exit_code(server.returncode) == 130
     assert "Traceback" not in rest and re.search(r"GET /health HTTP/1.1\" 200", rest)
+
+
+def test_a_server_answers_on_a_socket_file_and_ends_by_a_signal(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    command = (sys.executable, "-m", "lacli", "serve", str(STDLIB_7M), "--host", f"unix:{path}", *QUICK)
+    with started(command) as server:
+        assert server.stderr
+        _, told = begun(server.stderr, re.escape(f"answers at unix:{path}"))
+        assert "measuring" not in told
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        server.terminate()
+    assert server.returncode == 0
 
 
 @contextmanager
@@ -59,20 +69,6 @@ def begun(stderr: IO[str], where: str = r"http://127\.0\.0\.1:\d+(?=, )") -> tup
         assert line, told
         told += line
     return found[0], told
-
-
-def test_a_server_answers_on_a_socket_file(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    command = (sys.executable, "-m", "lacli", "serve", str(STDLIB_7M), "--host", f"unix:{path}", *QUICK)
-    with started(command) as server:
-        assert server.stderr
-        begun(server.stderr, re.escape(f"answers at unix:{path}"))
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-            client.sendall(b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n")
-            assert client.recv(4096).startswith(b"HTTP/1.1 200")
-        server.terminate()
-    assert server.returncode == 0
 
 
 def test_an_answer_that_runs_when_the_server_ends_has_its_seconds() -> None:

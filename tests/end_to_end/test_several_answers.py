@@ -45,11 +45,11 @@ def test_eight_answers_at_once_are_plains_but_for_rounding(mode: ModeName) -> No
         steps = [answer.statistics.steps for answer in answers]
         assert isinstance(model.engine.context, LlamaContext)
         assert max(steps) <= model.engine.context.calls < sum(steps) / 2, "they share steps"
-        session = model.engine
-        with LlamaContext(session.model, SETTINGS, PLAIN, backend_greedy=False) as engine:
+        engine = model.engine
+        with LlamaContext(engine.model, SETTINGS, PLAIN, backend_greedy=False) as context:
             for question, answer in zip(questions, answers, strict=True):
-                prompt = session.prompt(question)
-                taken = auto_decoder(engine, PLAIN).generate(prompt, LIMIT)
+                prompt = engine.prompt(question)
+                taken = auto_decoder(context, PLAIN).generate(prompt, LIMIT)
                 expected = [token for step in taken for token in step.tokens]
-                found = difference(engine, prompt, expected, answer)
+                found = difference(context, prompt, expected, answer)
                 assert found is None or not found.bug, found

@@ -1,4 +1,4 @@
-"""Many texts in one engine: each gets what it gets alone, whatever the others do."""
+"""Many sequences in one engine: each gets what it gets alone, whatever the others do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLACES = 4
 
 
 class SharedContext(FakeContext):
-    """Refuses calls that name all sequences: they would cut every text. `rows_decoded`: of all batches."""
+    """Refuses calls that name all sequences: they would cut every sequence. `rows_decoded`: of all batches."""
 
     rows_decoded = 0
 
@@ -41,13 +41,13 @@ class SharedContext(FakeContext):
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         if sequence == -1:
-            raise RuleBroken("a call names every text")
+            raise RuleBroken("a call names every sequence")
         return super().remove(sequence, start, end)
 
 
 @dataclass
 class Visit:
-    """A text that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
+    """A sequence that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
 
     `plain`: it gets one token a step. `held`: the steps after its arrival in which it is held.
     """
@@ -58,7 +58,7 @@ class Visit:
     leaves: int | None
     plain: bool = False
     held: range = range(0)
-    text: TokenSequence | None = None
+    sequence: TokenSequence | None = None
     tokens: list[int] = field(default_factory=list)
 
 
@@ -81,7 +81,7 @@ visits = st.lists(
     max_size=2 * PLACES,
 )
 MAX_STEPS = 4000
-"""Of a schedule: no mix of a few short texts takes as many unless it goes in circles."""
+"""Of a schedule: no mix of a few short sequences takes as many unless it goes in circles."""
 
 
 @pytest.fixture(autouse=True)
@@ -106,36 +106,36 @@ def attend(schedule: Engine, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            visit.text = add(schedule, visit.prompt, visit.limit, plain=visit.plain)
+            visit.sequence = add(schedule, visit.prompt, visit.limit, plain=visit.plain)
             coming.remove(visit)
             staying.append(visit)
         if not coming and not schedule.sequences:
             return
         for visit in staying:
-            assert visit.text
-            visit.text.is_held = now - visit.arrives in visit.held
+            assert visit.sequence
+            visit.sequence.is_held = now - visit.arrives in visit.held
         news = {each.sequence: each.step for each in schedule.step()}
         for visit in staying:
-            assert visit.text
-            if step := news.get(visit.text):
-                assert not visit.text.is_held
+            assert visit.sequence
+            if step := news.get(visit.sequence):
+                assert not visit.sequence.is_held
                 visit.tokens += step.tokens
                 assert not (visit.plain and step.drafted)
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:
-                schedule.end(visit.text)
-    raise AssertionError("the texts do not end")
+                schedule.end(visit.sequence)
+    raise AssertionError("the sequences do not end")
 
 
 def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
-    """What plain decoding gives the text with the whole cache for itself."""
+    """What plain decoding gives the sequence with the whole cache for itself."""
     plain = DecodeSettings(mode="plain")
     decoder = fixed_clock_decoder(FakeContext(cells, 256, 1, VOCABULARY, ends), plain)
     return tokens_of(list(decoder.generate(visit.prompt, visit.limit)))
 
 
 @given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256))
-@settings(max_examples=200, deadline=None)
-def test_every_text_gets_what_it_gets_alone(
+@settings(max_examples=150, deadline=None)
+def test_every_sequence_gets_what_it_gets_alone(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
 ) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
@@ -155,13 +155,13 @@ def test_every_text_gets_what_it_gets_alone(
 
 
 def fours(rows: int) -> float:
-    """Seconds of a step where rows go by four, and each one left over takes as long as a text alone."""
+    """Seconds of a step where rows go by four, and each one left over takes as long as a sequence alone."""
     return 1e-2 * (1 + 0.1 * (rows // 4) + rows % 4)
 
 
 @given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256))
-@settings(max_examples=100, deadline=None)
-def test_a_row_that_fills_a_step_up_changes_no_text(
+@settings(max_examples=40, deadline=None)
+def test_a_row_that_fills_a_step_up_changes_no_sequence(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
 ) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "mode": "auto", "auto_rows": max(chosen.auto_rows, 4)})
@@ -169,7 +169,7 @@ def test_a_row_that_fills_a_step_up_changes_no_text(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixed_clock, "step_seconds", fours)
         patch.setattr(fixed_clock, "COST", Cost((StepCost(0, points),)))
-        test_every_text_gets_what_it_gets_alone.hypothesis.inner_test(chosen, coming, ends, cells, rows)  # type: ignore[attr-defined]
+        test_every_sequence_gets_what_it_gets_alone.hypothesis.inner_test(chosen, coming, ends, cells, rows)  # type: ignore[attr-defined]
 
 
 PLAIN = DecodeSettings(mode="plain")
@@ -182,14 +182,14 @@ def plain_schedule(cells: int, rows: int = 256) -> tuple[Engine, SharedContext]:
     return Engine(engine, PLAIN, PLACES), engine
 
 
-def test_texts_that_begin_alike_share_cells() -> None:
+def test_sequences_that_begin_alike_share_cells() -> None:
     schedule, engine = plain_schedule(2 * len(LONG))
-    texts = [add(schedule, [*LONG, end], 5) for end in (1, 2, 3)]
+    sequences = [add(schedule, [*LONG, end], 5) for end in (1, 2, 3)]
     while schedule.sequences:
         schedule.step()
         # The second and the third wait for the first one's prompt, and are decoded from where it ends.
         assert len(engine._cells) <= len(LONG) + 3 * 6
-    assert [len(text.tokens) for text in texts] == [len(LONG) + 6] * 3
+    assert [len(sequence.tokens) for sequence in sequences] == [len(LONG) + 6] * 3
     assert engine.calls == 1 + 5
 
 
@@ -197,16 +197,16 @@ def test_texts_that_begin_alike_share_cells() -> None:
 def test_a_prompt_is_read_in_short_pieces_where_others_may_come(places: int, prefill: int, read: int) -> None:
     engine = FakeContext(400, 256, places, VOCABULARY, prefill_rows=prefill, mixed_rows=63)
     schedule = Engine(engine, PLAIN, places)
-    text = add(schedule, [3] * 190, 2)
+    sequence = add(schedule, [3] * 190, 2)
     schedule.step()
-    assert text.cells.past == read
+    assert sequence.cells.past == read
 
 
 def answered(schedule: Engine, prompt: Sequence[int], limit: int = 10) -> TokenSequence:
-    text = add(schedule, prompt, limit)
+    sequence = add(schedule, prompt, limit)
     while schedule.sequences:
         schedule.step()
-    return text
+    return sequence
 
 
 def test_a_chat_goes_on_in_its_slot_and_other_prompts_take_empty_ones() -> None:
@@ -228,8 +228,8 @@ def test_a_slot_of_which_less_than_half_begins_a_prompt_is_left_alone_while_othe
     first = answered(schedule, [*LONG, *[1] * 60])
     second = answered(schedule, [*LONG, 2])
     assert slot_of(second) is not slot_of(first) and not second.reused
-    texts = [first, second, *(answered(schedule, [token] * 20) for token in (3, 4))]
-    assert len({slot_of(text) for text in texts}) == PLACES
+    sequences = [first, second, *(answered(schedule, [token] * 20) for token in (3, 4))]
+    assert len({slot_of(sequence) for sequence in sequences}) == PLACES
     assert slot_of(answered(schedule, [*LONG, 9])) is slot_of(second)
     assert slot_of(answered(schedule, [5] * 20)) is slot_of(first), "the one that was used longest ago"
 
@@ -250,19 +250,19 @@ def test_idle_slots_are_emptied_oldest_first_where_others_need_their_cells() -> 
     ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
     running = add(schedule, [4] * 60, 20)
     schedule.step()
-    assert running.has_cells and [bool(slot_of(text).past) for text in ended] == [False, False, True]
+    assert running.has_cells and [bool(slot_of(sequence).past) for sequence in ended] == [False, False, True]
 
 
 def test_on_a_cpu_idle_slots_keep_a_quarter_of_the_cells_and_the_newest_all_of_its_own() -> None:
     engine = SharedContext(400, 256, PLACES, VOCABULARY, passes_all_cells=True)
     schedule = Engine(engine, PLAIN, PLACES)
     ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
-    assert [bool(slot_of(text).past) for text in ended] == [False, True, True]
+    assert [bool(slot_of(sequence).past) for sequence in ended] == [False, True, True]
     long = answered(schedule, [4] * 150, 5)
     assert [slot.past for slot in schedule._admission.idle if slot.past] == [len(long.tokens) - 1]
 
 
-def test_a_text_whose_cells_are_taken_is_decoded_again_from_all_its_tokens() -> None:
+def test_a_sequence_whose_cells_are_taken_is_decoded_again_from_all_its_tokens() -> None:
     engine = engine_of(PLAIN, 100)
     schedule = Engine(engine, PLAIN, PLACES)
     first, second = add(schedule, [1] * 40, 12), add(schedule, [2] * 40, 30)
@@ -276,21 +276,21 @@ def test_a_text_whose_cells_are_taken_is_decoded_again_from_all_its_tokens() -> 
     assert engine.rows_decoded > 51 + 69
 
 
-def test_a_text_that_shares_cells_keeps_them_when_the_other_one_is_gone() -> None:
+def test_a_sequence_that_shares_cells_keeps_them_when_the_other_one_is_gone() -> None:
     schedule, engine = plain_schedule(4 * len(LONG))
     first = add(schedule, [*LONG, 1], 30)
     schedule.step()
     second, third = add(schedule, [*LONG, 2], 9), add(schedule, [*LONG, 3], 9)
     schedule.step()
-    assert [slot_of(text).shared for text in schedule.sequences] == [0, len(LONG), len(LONG)]
+    assert [slot_of(sequence).shared for sequence in schedule.sequences] == [0, len(LONG), len(LONG)]
     assert len(engine._cells) == len(LONG) + 4 == schedule._admission._used_cells() - 3
     schedule.end(first)
     schedule._admission._cut(slot_of(first), 0)
     assert slot_of(second).shared == slot_of(third).shared == 0
     while schedule.sequences:
         schedule.step()
-    for text in (second, third):
-        assert text.tokens[-9:] == alone(Visit([*LONG, text.tokens[len(LONG)]], 9, 0, None), 180, frozenset())
+    for sequence in (second, third):
+        assert sequence.tokens[-9:] == alone(Visit([*LONG, sequence.tokens[len(LONG)]], 9, 0, None), 180, frozenset())
 
 
 @pytest.mark.parametrize("cells", [300, 110])
@@ -299,15 +299,15 @@ def test_eight_requests_with_one_long_system_prompt_read_it_once_and_all_end_in_
     schedule = Engine(engine, PLAIN, 8)
     visits = [Visit([*LONG, *LONG, number], 12, 0, None) for number in range(8)]
     for visit in visits:
-        visit.text = add(schedule, visit.prompt, visit.limit)
+        visit.sequence = add(schedule, visit.prompt, visit.limit)
     schedule.step()
     schedule.step()
     if cells == 300:
-        assert all(text.has_cells for text in schedule.sequences) and engine.rows_decoded == 91 + 8
+        assert all(sequence.has_cells for sequence in schedule.sequences) and engine.rows_decoded == 91 + 8
     while schedule.sequences:
         schedule.step()
     for visit in visits:
-        assert visit.text and visit.text.tokens[-12:] == alone(visit, cells, frozenset())
+        assert visit.sequence and visit.sequence.tokens[-12:] == alone(visit, cells, frozenset())
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
@@ -331,20 +331,20 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming() -> None:
         assert number < 100, "a quarter of 8 rows is read of it in each step"
 
 
-def test_a_text_among_others_ends_where_the_models_context_does() -> None:
+def test_a_sequence_among_others_ends_where_the_models_context_does() -> None:
     engine = engine_of(PLAIN, 200)
     engine.trained_context = 30
     schedule = Engine(engine, PLAIN, PLACES)
-    text = add(schedule, [1] * 20)
+    sequence = add(schedule, [1] * 20)
     while schedule.sequences:
         schedule.step()
     # The last token needs no cell.
-    assert text.finish == "length" and len(text.tokens) == 31
+    assert sequence.finish == "length" and len(sequence.tokens) == 31
     with raises(PromptError, match="the model was trained for 30"):
         add(schedule, [1] * 31)
 
 
-def test_a_long_text_that_waits_is_not_overtaken() -> None:
+def test_a_long_sequence_that_waits_is_not_overtaken() -> None:
     schedule, _ = plain_schedule(60)
     running = add(schedule, [1] * 30, 8)
     schedule.step()
@@ -355,7 +355,7 @@ def test_a_long_text_that_waits_is_not_overtaken() -> None:
     assert ended == [running, waiting, later]
 
 
-def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
+def test_a_late_sequence_gets_its_first_token_before_the_others_end() -> None:
     schedule, _ = plain_schedule(256)
     for prompt in ([1], [2]):
         add(schedule, prompt, 40)
@@ -368,7 +368,7 @@ def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
     assert len(schedule.sequences) == 2 and steps == 5
 
 
-def test_running_texts_decode_a_quarter_of_the_time_while_a_long_prompt_is_read(
+def test_running_sequences_decode_a_quarter_of_the_time_while_a_long_prompt_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step for both would have more rows than an engine takes together without loss; a row takes a second here."""
@@ -404,12 +404,12 @@ class Stuck:
 
 @given(any_settings, st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
-def test_a_text_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int) -> None:
+def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
     engine = engine_of(chosen, 200)
     schedule = Engine(engine, chosen, PLACES, make_mode=fixed_clock_modes)
     stuck, other = add(schedule, [1, 2], 20, verifier=Stuck(tokens)), Visit([3, 4], 20, 0, None)
-    other.text = add(schedule, other.prompt, other.limit)
+    other.sequence = add(schedule, other.prompt, other.limit)
     errors: list[Exception] = []
     found: list[int] = []
     while schedule.sequences:
@@ -422,18 +422,7 @@ def test_a_text_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int
     assert other.tokens == alone(other, 200, frozenset())
 
 
-def test_the_steps_of_several_texts_are_single_calls() -> None:
-    schedule, engine = plain_schedule(256)
-    for prompt in ([1], [2, 3], [4, 5, 6]):
-        add(schedule, prompt, 10)
-    steps = 0
-    while schedule.sequences:
-        schedule.step()
-        steps += 1
-    assert engine.calls == steps == 10
-
-
-def test_more_texts_than_a_batch_has_rows_take_turns() -> None:
+def test_more_sequences_than_a_batch_has_rows_take_turns() -> None:
     schedule, engine = plain_schedule(256, rows=PLACES - 1)
     coming = [Visit([start], 10, 0, None) for start in range(PLACES)]
     attend(schedule, [*coming])
@@ -445,21 +434,21 @@ def test_more_texts_than_a_batch_has_rows_take_turns() -> None:
     [
         DecodeSettings(mode="lookup"),
         DecodeSettings(mode="jacobi", window=6),
-        # Without candidates, which the texts' n-grams together are.
+        # Without candidates, which the sequences' n-grams together are.
         DecodeSettings(mode="lookahead", window=8, ngram=4, guesses=0, window_init="prompt"),
     ],
     ids=lambda chosen: chosen.mode,
 )
-def test_a_fixed_mode_takes_the_rows_for_each_text_that_it_takes_for_one(chosen: DecodeSettings) -> None:
+def test_a_fixed_mode_takes_the_rows_for_each_sequence_that_it_takes_for_one(chosen: DecodeSettings) -> None:
     schedule = Engine(engine_of(chosen, 800, rows=600), chosen, PLACES)
     prompts = [[*SYSTEM, *SYSTEM, end] for end in range(PLACES)]
-    texts = [add(schedule, prompt, 12) for prompt in prompts]
-    rows: dict[TokenSequence, list[int]] = {text: [] for text in texts}
+    sequences = [add(schedule, prompt, 12) for prompt in prompts]
+    rows: dict[TokenSequence, list[int]] = {sequence: [] for sequence in sequences}
     while schedule.sequences:
-        for text, step, _ in schedule.step():
-            assert text
-            tree = text.cells.part.tree
-            rows[text] += [len(tree.tokens)] if step and tree else []
-    for text, prompt in zip(texts, prompts, strict=True):
+        for sequence, step, _ in schedule.step():
+            assert sequence
+            tree = sequence.cells.part.tree
+            rows[sequence] += [len(tree.tokens)] if step and tree else []
+    for sequence, prompt in zip(sequences, prompts, strict=True):
         steps = Decoding(FakeContext(800, 600, chosen.sequences, VOCABULARY), chosen).generate(prompt, 12)
-        assert rows[text] == [step.rows for step in steps] and max(rows[text]) > 6
+        assert rows[sequence] == [step.rows for step in steps] and max(rows[sequence]) > 6

@@ -60,7 +60,7 @@ def holds_a_part(decoder: Decoding, engine: FakeContext) -> bool:
 
 
 @given(chains, prompts, turns, ends)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
     chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int]], ends: frozenset[int]
 ) -> None:
@@ -77,7 +77,7 @@ def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
 
 
 @given(st.integers(1, 6), prompts, st.integers(0, 1000), st.integers(1, 20), st.integers(0, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_is_accepted_of_a_chain_the_text_goes_on_as_plains(
     back: int, prompt: list[int], seed: int, taken: int, cut: int
 ) -> None:

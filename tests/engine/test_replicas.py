@@ -11,7 +11,6 @@ from signal import SIGINT, pthread_kill
 from threading import Event, get_ident, main_thread
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -85,7 +84,7 @@ sizes = st.lists(st.tuples(st.integers(41, 130), st.integers(4, 64)), min_size=2
 
 
 @given(any_settings, prompts, ends, st.integers(-1, 80), sizes, st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_several_replicas_equal_one(
     chosen: DecodeSettings,
     prompt: list[int],
@@ -118,18 +117,6 @@ class Watched(FakeContext):
     def decode(self, batch: Batch) -> bool:
         self.steps += bool(batch.wanted)
         return super().decode(batch)
-
-
-@given(any_settings.filter(lambda chosen: not chosen.ordered), prompts, st.integers(2, 3))
-@settings(max_examples=30, deadline=None)
-def test_what_replicas_say_of_a_step_is_what_one_says(chosen: DecodeSettings, prompt: list[int], count: int) -> None:
-    one, several = engine_for(chosen), ReplicaContext([engine_for(chosen) for _ in range(count)])
-    steps = (fixed_clock_decoder(each, chosen).generate(prompt, 30) for each in (one, several))
-    for _ in zip(*steps, strict=True):
-        np.testing.assert_array_equal(several.greedy(), one.greedy())
-        np.testing.assert_array_equal(several.logits(), one.logits())
-        for ours, theirs in zip(several.successors(4), one.successors(4), strict=True):
-            np.testing.assert_array_equal(ours, theirs)
 
 
 def sampled(seed: int, *, rejects: bool) -> Verifier:
@@ -168,7 +155,7 @@ turns = st.lists(
 
 
 @given(any_settings, any_settings, prompts, turns, ends, st.integers(2, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
     first: DecodeSettings,
     second: DecodeSettings,
@@ -203,11 +190,9 @@ class Refusing(FakeContext):
     """Finds no cells for a step with more rows than its limit."""
 
     max_rows = 1000
-    refused = 0
 
     def decode(self, batch: Batch) -> bool:
         if batch.wanted and batch.rows > self.max_rows:
-            self.refused += 1
             return False
         return super().decode(batch)
 
@@ -225,16 +210,6 @@ def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
     engines[place % count].max_rows = most
     assert tokens_of([first, *generation]) == plain_tokens(prompt, 40)
     assert all_hold(decoder, engines)
-
-
-def test_of_a_step_that_was_refused_somewhere_nothing_stays() -> None:
-    engines = alike(Refusing, 2, LOOKAHEAD)
-    decoder = decoder_of(engines, LOOKAHEAD)
-    generation = decoder.generate([1, 2, 3, 1, 2, 3], 60)
-    next(generation)
-    engines[1].max_rows = 3
-    assert tokens_of(list(generation)) == plain_tokens([1, 2, 3, 1, 2, 3], 60)[1:]
-    assert engines[1].refused > 5
 
 
 class Guarded(FakeContext):
@@ -286,10 +261,9 @@ class Guarded(FakeContext):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BatchRefused("decode: inconsistent")], ids=["Ctrl-C", "bug"])
-@pytest.mark.parametrize("presses", [0, 1, 3])
-@pytest.mark.parametrize("before", [1, 4])
+@pytest.mark.parametrize("presses", [0, 3])
 def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
-    before: int, presses: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    presses: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engines = alike(Guarded, 3, LOOKAHEAD)
     decoder = decoder_of(engines, LOOKAHEAD)
@@ -301,7 +275,7 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
 
     monkeypatch.setattr(ReplicaContext, "_wait", noted)
     generation = decoder.generate([1, 2, 3], 60)
-    taken = [next(generation) for _ in range(before)]
+    taken = [next(generation) for _ in range(4)]
     waiting.clear()
     engines[0].raised = error
     for engine in engines[1:]:
@@ -338,19 +312,6 @@ def test_an_interrupt_in_any_sequence_call_leaves_text_and_caches_agreeing(
     engines[place].calls_left = 0
     assert hold_beginnings(decoder, engines)
     prompt = [*decoder.tokens, 1]
-    assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
-
-
-def test_ctrl_c_is_heard_between_the_pieces_of_a_prompt() -> None:
-    engines: list[Interrupting] = alike(Interrupting, 2, LOOKAHEAD)
-    for engine in engines:
-        engine.prefill_rows = 8
-    decoder = decoder_of(engines, LOOKAHEAD)
-    prompt = [*range(VOCABULARY)] * 4
-    engines[0].calls_left, engines[0].before = 3, True  # the slot is emptied first
-    with pytest.raises(KeyboardInterrupt):
-        next(decoder.generate(prompt, 20))
-    assert engines[0].calls == 1
     assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
 
 
@@ -401,7 +362,7 @@ def test_ctrl_c_leaves_the_pieces_of_all_replicas(monkeypatch: pytest.MonkeyPatc
 def test_an_interrupt_before_any_line_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # The lines of a single replica are gone through one by one elsewhere.
     monkeypatch.setattr("tests.engine.test_reuse.WATCHED", ("engine/replicas", "engine/cells"))
-    for line in count(1, 5):
+    for line in count(1, 15):
         engines: list[Guarded] = [Guarded(24, 24, SHORT.sequences, VOCABULARY) for _ in range(2)]
         for engine in engines:
             engine.touched = Event()

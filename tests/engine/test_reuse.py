@@ -55,7 +55,7 @@ def common(left: list[int], right: list[int]) -> int:
 
 
 @given(any_settings, prompts, turns, ends)
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_every_turn_is_a_fresh_runs(
     chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int]], ends: frozenset[int]
 ) -> None:
@@ -71,7 +71,7 @@ def test_every_turn_is_a_fresh_runs(
 
 
 @given(any_settings.filter(lambda chosen: not chosen.ordered), prompts, prompts)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_reuse_is_the_longest_common_prefix(chosen: DecodeSettings, first: list[int], second: list[int]) -> None:
     engine = Counting(256, 256, chosen.sequences, VOCABULARY)
     decoder = fixed_clock_decoder(engine, chosen)
@@ -92,7 +92,7 @@ def test_the_pool_is_kept_between_turns_and_makes_the_second_one_shorter() -> No
 
 
 @given(any_settings, any_settings, prompts, few)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_another_mode_goes_on_with_the_same_cache(
     first: DecodeSettings, second: DecodeSettings, prompt: list[int], more: list[int]
 ) -> None:
@@ -197,8 +197,8 @@ def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings) -> 
         engine = FakeContext(24, 24, chosen.sequences, VOCABULARY)
         return fixed_clock_decoder(engine, chosen), engine
 
-    # Every fourth line of auto, whose sources have tests of their own.
-    for line in first_and_last(spoiled(new, -1))[:: 4 if chosen.mode == "auto" else 1]:
+    # Every third line, and of auto, whose sources have tests of their own, every sixth.
+    for line in first_and_last(spoiled(new, -1))[:: 6 if chosen.mode == "auto" else 3]:
         spoiled(new, line)
 
 
@@ -207,7 +207,7 @@ def test_an_interrupt_spoils_no_model_that_cannot_forget_a_part() -> None:
         engine = Recurrent(60, 60, 1, VOCABULARY)
         return fixed_clock_decoder(engine, PLAIN), engine
 
-    for line in first_and_last(spoiled(new, -1)):
+    for line in first_and_last(spoiled(new, -1))[::3]:
         spoiled(new, line)
 
 
@@ -226,9 +226,3 @@ def test_a_model_that_cannot_forget_a_part_decodes_the_whole_prompt_again(
         assert decoder.reused == held
     elif decoder.tokens[:keep] + [3] != second:
         assert decoder.reused in (0, held)
-
-
-def test_a_full_context_ends_the_text() -> None:
-    decoder = fixed_clock_decoder(FakeContext(50, 64, 1, VOCABULARY), DecodeSettings(mode="plain"))
-    steps = list(decoder.generate([1, 2, 3], 120))
-    assert steps[-1].finish == "length" and len(decoder.tokens) == 51

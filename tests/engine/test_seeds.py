@@ -58,13 +58,13 @@ def model() -> Iterator[LlamaModel]:
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_strict_texts_are_the_same_in_every_mode(name: str) -> None:
     plain, *others = (replace(mode, strict=True) for mode in (DecodeSettings(mode="plain"), *MODES))
-    with open_engine(STDLIB_7M, ON_ONE_THREAD, plain, SAMPLINGS[name]) as session:
-        texts = [generate(session, question, max_tokens=LIMIT).tokens for question in QUESTIONS]
+    with open_engine(STDLIB_7M, ON_ONE_THREAD, plain, SAMPLINGS[name]) as engine:
+        texts = [generate(engine, question, max_tokens=LIMIT).tokens for question in QUESTIONS]
     assert all(texts)
-    with open_engine(STDLIB_7M, ON_ONE_THREAD, others[-1], SAMPLINGS[name]) as session:
+    with open_engine(STDLIB_7M, ON_ONE_THREAD, others[-1], SAMPLINGS[name]) as engine:
         for mode in others:
-            session.adapt(mode, SAMPLINGS[name])
-            assert [generate(session, question, max_tokens=LIMIT).tokens for question in QUESTIONS] == texts
+            engine.adapt(mode, SAMPLINGS[name])
+            assert [generate(engine, question, max_tokens=LIMIT).tokens for question in QUESTIONS] == texts
 
 
 @pytest.mark.parametrize("name", ["temperature 0.8", "penalties", "XTC", "mirostat 2", "a JSON schema"])

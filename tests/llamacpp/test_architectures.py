@@ -22,7 +22,6 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import MODES as ALL_MODES
 from lacli.settings import DecodeSettings
 from tests.engine.test_hybrid import CHAINS, Prophet
 from tests.fakes import tiny_models
@@ -39,10 +38,7 @@ MODES = {
     "jacobi": DecodeSettings(mode="jacobi", window=6),
     "lookup": DecodeSettings(mode="lookup", lookup_draft=6),
     "lookahead": DecodeSettings(mode="lookahead", window=15, ngram=5, guesses=15),
-    "small lookahead": DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=5),
     "no window": DecodeSettings(mode="lookahead", window=0, ngram=4, guesses=6),
-    "bigrams": DecodeSettings(mode="lookahead", window=6, ngram=2, guesses=4),
-    "no candidates": DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=0),
 }
 
 
@@ -71,7 +67,7 @@ def prompts(model: LlamaModel) -> list[list[int]]:
     return prompts
 
 
-@pytest.mark.parametrize(("batch", "modes"), [(512, MODES), (32, ("plain", "jacobi", "lookahead"))])
+@pytest.mark.parametrize(("batch", "modes"), [(512, MODES), (32, ("plain", "lookahead"))])
 def test_every_mode_equals_plain_but_for_rounding(
     batch: int, modes: Iterable[str], model: LlamaModel, prompts: list[list[int]]
 ) -> None:
@@ -93,15 +89,14 @@ def test_a_model_that_cannot_go_back_decodes_plainly_and_says_why(
     path = tmp_path / "model.gguf"
     write(path)
     answers = []
-    drafting = [DecodeSettings(mode=mode) for mode in ALL_MODES if mode != "plain"]
-    for chosen in (PLAIN, *drafting):
-        with load(path, model_settings=ON_ONE_THREAD, decode_settings=chosen) as session:
-            assert session.settings.mode == "plain"
-            assert session.context.sequences == 1
-            assert len(session.notes) == (chosen != PLAIN)
-            assert all(why in note and note.startswith("decoding plainly") for note in session.notes)
+    for chosen in (PLAIN, DecodeSettings(), DecodeSettings(mode="lookahead")):
+        with load(path, model_settings=ON_ONE_THREAD, decode_settings=chosen) as engine:
+            assert engine.settings.mode == "plain"
+            assert engine.context.sequences == 1
+            assert len(engine.notes) == (chosen != PLAIN)
+            assert all(why in note and note.startswith("decoding plainly") for note in engine.notes)
             answers.append(
-                [generate(session, prompt, max_tokens=40, raw=True) for prompt in ("the thing", "and so on\n" * 20)]
+                [generate(engine, prompt, max_tokens=40, raw=True) for prompt in ("the thing", "and so on\n" * 20)]
             )
     for again in answers[1:]:
         assert [answer.tokens for answer in again] == [answer.tokens for answer in answers[0]]
@@ -109,33 +104,14 @@ def test_a_model_that_cannot_go_back_decodes_plainly_and_says_why(
     assert all(answer.statistics.steps == len(answer.tokens) for answer in answers[1])
 
 
-@pytest.mark.parametrize(
-    ("write", "why"),
-    [
-        (tiny_models.write_bert, "embedding model"),
-        (tiny_models.write_t5, "encoder"),
-        (tiny_models.write_diffusion, "diffusion model"),
-        (tiny_models.write_unknown_architecture, "unknown model architecture: 'nonesuch'"),
-    ],
-)
-def test_a_model_that_does_not_generate_is_refused(write: Callable[[Path], None], why: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    write(path)
-    with pytest.raises(ModelLoadError, match=why) as refusal:
-        load(path, model_settings=ON_ONE_THREAD)
-    assert "model.gguf" in refusal.value.what
-    assert refusal.value.hint
-    assert "\n" not in str(refusal.value)
-
-
 def test_a_split_model_opens_from_any_part_and_answers_as_the_whole_one(tmp_path: Path, tiny_path: Path) -> None:
     parts = tiny_models.write_llama_split(tmp_path)
     assert len(parts) == 2
     texts = []
     for path, opened in ((tiny_path, tiny_path), (parts[0], parts[0]), (parts[1], parts[0])):
-        with load(path, model_settings=ON_ONE_THREAD) as session:
-            assert session.model.path == opened
-            texts.append(generate(session, "the thing", max_tokens=20, raw=True).tokens)
+        with load(path, model_settings=ON_ONE_THREAD) as engine:
+            assert engine.model.path == opened
+            texts.append(generate(engine, "the thing", max_tokens=20, raw=True).tokens)
     assert texts[0] == texts[1] == texts[2]
     parts[1].unlink()
     with pytest.raises(ModelLoadError, match=parts[1].name):
@@ -187,21 +163,19 @@ def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
     assert {0, 1} <= accepted, "hardly a chain was taken back"
 
 
-@pytest.mark.parametrize("drawn", [False, True], ids=["greedy", "sampled"])
 def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
-    drawn: bool, lfm2: LlamaModel, beside: Comparison, sampled: Comparison, asked: list[list[int]]
+    lfm2: LlamaModel, beside: Comparison, asked: list[list[int]]
 ) -> None:
     chosen = DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK)
-    other = sampled if drawn else beside
     with LlamaContext(lfm2, ON_ONE_THREAD, chosen) as opened:
         assert opened.max_rollback == MAX_ROLLBACK
-        for seed, prompt in product(range(3), asked):
+        for seed, prompt in product(range(2), asked):
             engine = Recorder(opened)
-            future = [*prompt, *other.plain(prompt)]
+            future = [*prompt, *beside.plain(prompt)]
             prophet = partial(Prophet, future, MAX_ROLLBACK, seed)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(other, "_make_mode", lambda *_, prophet=prophet, **__: prophet())
-                run = other.one(engine, chosen, prompt)
+                patch.setattr(beside, "_make_mode", lambda *_, prophet=prophet, **__: prophet())
+                run = beside.one(engine, chosen, prompt)
             assert bugs([run]) == []
             depths = {len(step.tokens) - 1 for step in run.steps}
             assert max(depths) > MAX_ROLLBACK // 2 and 0 in depths
@@ -216,7 +190,7 @@ def fed(engine: LlamaContext, tokens: Sequence[int], past: int) -> Floats:
     return logits
 
 
-@pytest.mark.parametrize("sizes", [(1,), (1, 1, 1, 1), (6,), (3, 3), (9,), (12,), (5, 2)])
+@pytest.mark.parametrize("sizes", [(1,), (6,), (3, 3), (12,)])
 def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
     sizes: tuple[int, ...], lfm2: LlamaModel, asked: list[list[int]]
 ) -> None:
@@ -241,16 +215,16 @@ def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
             assert all(each.remove(0, 0, -1) for each in (engine, fresh)), "the whole can always be forgotten"
 
 
-@pytest.mark.parametrize(("batch", "back"), [(2, 0), (3, 1), (9, 7), (10, 8), (11, 8)])
+@pytest.mark.parametrize(("batch", "back"), [(2, 0), (3, 1), (10, 8), (11, 8)])
 def test_small_batches_hold_shorter_chains_and_llama_cpp_survives_them(
     batch: int, back: int, lfm2_path: Path, beside: Comparison, asked: list[list[int]]
 ) -> None:
     model_settings = replace(ON_ONE_THREAD, batch=batch)
     chosen = DecodeSettings(mode="lookup", lookup_draft=1)
-    with load(lfm2_path, model_settings=model_settings, decode_settings=chosen) as session:
-        assert max_rollback(session.model, model_settings) == back
-        assert (session.settings.mode, max(session.settings.max_rollback, 0)) == ("lookup" if back else "plain", back)
-        answer = session.generate(asked[1], 20)
+    with load(lfm2_path, model_settings=model_settings, decode_settings=chosen) as engine:
+        assert max_rollback(engine.model, model_settings) == back
+        assert (engine.settings.mode, max(engine.settings.max_rollback, 0)) == ("lookup" if back else "plain", back)
+        answer = engine.generate(asked[1], 20)
         assert list(answer)
         assert list(answer.answer().tokens) == beside.plain(asked[1])[:20]
 

@@ -55,10 +55,6 @@ def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
     return logits
 
 
-def refuse_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
-
-
 def test_texts_have_the_cells_of_one_each_or_where_memory_is_short_as_many_as_there_is_room_for(
     model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from lacli.llamacpp.devices import (
     placements,
     shared_threads,
 )
-from lacli.llamacpp.library import FUNCTIONS, apply_placement, declared, devices
+from lacli.llamacpp.library import apply_placement
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
 from lacli.settings import Switch
@@ -175,14 +175,6 @@ def test_shares_fill_an_array_of_all_devices_that_there_can_be() -> None:
     del kept
 
 
-def test_the_library_lists_the_processor_and_finds_it_by_name_in_any_case() -> None:
-    ggml = declared(*FUNCTIONS)
-    quick = devices(memory=False)
-    assert [device.name for device in quick] == [device.name for device in devices()]
-    assert all(device.total == 0 for device in quick) and devices()[-1].total > 0
-    assert ggml.ggml_backend_dev_by_name(b"cpu")
-
-
 def test_a_model_on_the_processor_says_so_whatever_ngl_says(tiny_path: Path) -> None:
     settings = ModelSettings(gpu_layers=99, threads=1, placement=Placement(("cpu",)))
     with LlamaModel(tiny_path, settings) as model:
@@ -214,12 +206,6 @@ def test_a_model_on_gpus_says_which(
         assert (model.devices, model.offloaded, model.chooses) == (words, True, chooses)
     with LlamaModel(tiny_path, ModelSettings(gpu_layers=0, placement=placement)) as model:
         assert (model.devices, model.offloaded) == (CPU, False)
-
-
-def test_a_device_that_is_not_there_is_refused_before_the_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    played(monkeypatch, "CUDA0")
-    with pytest.raises(UsageError, match="there is CUDA0, CPU"):
-        LlamaModel(Path("nowhere.gguf"), ModelSettings(placement=Placement(("CUDA1",))))
 
 
 def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ def test_the_header_says_what_llama_cpp_finds_when_it_loads_the_model(
         assert (header.context, header.vocabulary) == (model.context, model.vocabulary)
         assert header.template == model.chat_template
     assert (header.file_type, header.size) == ("F32", path.stat().st_size)
+    assert header.kv_heads == (0, 1) or write is not tiny_models.write_hybrid
 
 
 def test_keys_are_what_the_gguf_package_reads() -> None:
@@ -58,11 +59,6 @@ def test_keys_are_what_the_gguf_package_reads() -> None:
     assert header.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
     assert header.weights == sum(int(tensor.n_bytes) for tensor in reader.tensors)
     assert header.file_type == gguf.LlamaFileType(int(str(value("general.file_type")))).name.removeprefix("MOSTLY_")
-
-
-def test_numbers_that_differ_between_layers_are_read(tmp_path: Path) -> None:
-    tiny_models.write_hybrid(tmp_path / "hybrid.gguf")
-    assert read_header(tmp_path / "hybrid.gguf").kv_heads == (0, 1)
 
 
 def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_path: Path) -> None:
@@ -134,7 +130,7 @@ def test_a_damaged_header_is_an_error_or_another_header(tmp_path: Path) -> None:
     raw = _written(tmp_path / "whole.gguf", 7).read_bytes()
     header = raw.index(b"smaller") + 40
     for at in range(header):
-        for byte in (0, 1, 0x7F, 0xFF):
+        for byte in (1, 0xFF):
             (tmp_path / "a.gguf").write_bytes(raw[:at] + bytes([byte]) + raw[at + 1 :])
             with suppress(ModelLoadError):
                 read_header(tmp_path / "a.gguf")

@@ -43,14 +43,14 @@ def holds(logits: Floats, most: int) -> None:
     ),
     st.integers(1, 12),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_small_rows_with_many_equal_logits_are_ranked_as_by_a_sort(logits: Floats, most: int) -> None:
     holds(logits, most)
 
 
 @pytest.mark.parametrize("levels", [2, 10**6], ids=["ties everywhere", "none"])
 @pytest.mark.parametrize("most", [1, 20])
-@pytest.mark.parametrize("vocabulary", [LARGE - 1, LARGE, 151_936])
+@pytest.mark.parametrize("vocabulary", [LARGE - 1, 151_936])
 def test_large_vocabularies_are_ranked_as_by_a_sort(vocabulary: int, most: int, levels: int) -> None:
     random = np.random.default_rng(vocabulary)
     holds((random.integers(0, levels, (2, vocabulary)) / 7).astype(np.float32), most)

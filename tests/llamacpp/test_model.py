@@ -11,8 +11,6 @@ from lacli.errors import ModelLoadError
 from lacli.llamacpp.devices import Device, shared_threads
 from lacli.llamacpp.model import LlamaModel, giving_way
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.format import count_in_words
-from lacli.text.template import with_one_bos
 from tests.fakes import tiny_models
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
@@ -36,21 +34,6 @@ def test_a_text_survives_tokens_and_back(text: str, model: LlamaModel) -> None:
     assert len(model.tokenize(" the and the")) < len(" the and the"), "merges make a text shorter than its bytes"
 
 
-@pytest.mark.parametrize(("label", "size"), [("135M", "135M"), ("", ""), ("\x1b[2J of mine", "")])
-def test_a_model_is_called_by_the_size_in_its_file_or_else_by_its_parameters(
-    label: str, size: str, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model, "_metadata", lambda key: label)
-    assert model.description == f"llama {size or count_in_words(model.parameters)} all F32"
-
-
-def test_names_of_special_tokens_become_those_tokens(model: LlamaModel) -> None:
-    tokens = model.tokenize("<|im_start|>the<|im_end|>")
-    assert tokens[0] == tiny_models.TOKENS.index("<|im_start|>")
-    assert tokens[-1] == tiny_models.END_OF_TURN
-    assert model.tokenize("<|im_start") != tokens[:1]
-
-
 def test_special_tokens_have_no_bytes_unless_asked_for(model: LlamaModel) -> None:
     for token, name in enumerate(tiny_models.SPECIAL_TOKENS):
         assert model.piece(token) == b""
@@ -61,22 +44,6 @@ def test_end_tokens_are_those_of_the_vocabulary(model: LlamaModel) -> None:
     ends = [token for token in range(model.vocabulary) if model.is_end(token)]
     assert ends == sorted({tiny_models.END_OF_TEXT, tiny_models.END_OF_TURN})
     assert model.eos() == model.bos() == tiny_models.SPECIAL_TOKENS[tiny_models.END_OF_TEXT]
-
-
-def test_a_bos_that_the_template_rendered_is_not_doubled(path: Path, tmp_path: Path, model: LlamaModel) -> None:
-    with_bos = tmp_path / "bos.gguf"
-    tiny_models.flip_to_true(path, with_bos, "tokenizer.ggml.add_bos_token")
-    with LlamaModel(with_bos, SETTINGS) as adding:
-        assert adding.adds_bos and not model.adds_bos
-        rendered = adding.bos() + "the thing"
-        bos = tiny_models.END_OF_TEXT
-        assert adding.tokenize(rendered)[:2] == [bos, bos]
-        once = adding.tokenize(with_one_bos(rendered, adding.bos(), adds_bos=adding.adds_bos))
-        assert once == [bos, *model.tokenize("the thing")]
-        assert adding.tokenize("the thing", add_special=False) == model.tokenize("the thing")
-        assert adding.tokenize("") == [bos]
-    kept = with_one_bos(rendered, model.bos(), adds_bos=model.adds_bos)
-    assert model.tokenize(kept) == once
 
 
 def test_of_a_truncated_file_is_told_how_much_is_there(path: Path, tmp_path: Path) -> None:

@@ -92,8 +92,7 @@ def test_a_fault_is_named_with_the_batch_it_came_in(
 @pytest.mark.parametrize(
     "end",
     [
-        *(f"signal.signal(signal.SIGINT, signal.SIG_DFL); {killed(name)}" for name in ("SIGKILL", "SIGINT", "SIGHUP")),
-        killed("SIGRTMIN + 1"),
+        *(f"signal.signal(signal.SIGINT, signal.SIG_DFL); {killed(name)}" for name in ("SIGKILL", "SIGINT")),
         "signal.pause()",
         "raise ImportError('no libllama')",
         None,
@@ -134,7 +133,7 @@ def test_a_build_that_fails_with_repacked_weights_goes_on_without_them_and_says_
     assert KERNELS_OFF not in call(*RUN, "--no-repack", env=WITH_REPACK).err
 
 
-@pytest.mark.parametrize("command", [RUN, ("check",), ("cost", "--fresh"), ("bench",)])
+@pytest.mark.parametrize("command", [RUN, ("bench",)])
 def test_no_command_begins_with_a_build_in_which_nothing_works(command: tuple[str, ...], play: Play) -> None:
     play(killed("SIGILL"), failing=BOTH)
     with pytest.raises(ModelLoadError, match="SIGILL") as caught:
@@ -164,12 +163,6 @@ def test_an_outcome_is_remembered_by_build_and_processor(
     assert tried() and not tried()
     probe.forget()
     assert tried()
-
-
-def test_a_trial_makes_no_trial_of_its_own(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(probe.IN_TRIAL, "")
-    play(killed("SIGSEGV"))
-    assert probe.fault_of(repack=True) == ""
 
 
 def test_another_python_finds_what_this_one_finds_and_nothing_where_the_user_is(

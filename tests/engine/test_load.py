@@ -1,4 +1,4 @@
-"""A session's life: one answer at a time, closed or dropped it gives all back, and a program ends with it."""
+"""An engine's life: one answer at a time, closed or dropped it gives all back, and a program ends with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 import llama_cpp as lib
 import pytest
 
-from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.batch import from_tokens
 from lacli.engine.load import ModelEngine, open_engine
 from lacli.errors import LacliError, ModelLoadError, PromptError
@@ -23,9 +22,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.template import (
-    ChatTemplate,
     as_messages,
-    bundled_template,
 )
 from tests.fakes import tiny_models
 from tests.fakes.margins import PLAIN
@@ -51,7 +48,7 @@ model = lacli.load(sys.argv[1], model_settings=settings)
 """The beginning of a program that has opened the model of its argument."""
 
 
-def test_a_session_whose_context_fails_frees_its_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_whose_context_fails_frees_its_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[LlamaModel] = []
     freed: list[LlamaModel] = []
     close = LlamaModel.close
@@ -75,48 +72,41 @@ def test_a_session_whose_context_fails_frees_its_model(path: Path, monkeypatch: 
 
 def test_closing_twice_is_harmless(path: Path) -> None:
     with LlamaModel(path, SETTINGS) as model:
-        with LlamaContext(model, SETTINGS, LOOKAHEAD, backend_greedy=True) as engine:
-            assert engine.decode(from_tokens([5], 0))
-            engine.close()
-            engine.close()
+        with LlamaContext(model, SETTINGS, LOOKAHEAD, backend_greedy=True) as context:
+            assert context.decode(from_tokens([5], 0))
+            context.close()
+            context.close()
         model.close()
         model.close()
-    session = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD)
-    with session:
-        session.close()
-    session.close()
+    engine = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD)
+    with engine:
+        engine.close()
+    engine.close()
 
 
-ON_A_CLOSED_SESSION: dict[str, Callable[[ModelEngine], object]] = {
-    "api.generate": lambda session: generate(session, "the"),
-    "generate": lambda session: session.generate([5]),
-    "iterate": lambda session: list(session.generate([5])),
-    "decode": lambda session: list(session.decode([5])),
-    "prompt": lambda session: session.prompt("the"),
-    "raw prompt": lambda session: session.prompt("the", raw=True),
-    "conversation_prompt": lambda session: session.prompts.conversation(as_messages("the")),
-    "text": lambda session: session.text([5]),
-    "piece": lambda session: session.prompts.piece(5),
-    "use_template": lambda session: session.prompts.use(bundled_template("chatml", session.model)),
-    "adapt": lambda session: session.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
-    "tokenize": lambda session: session.model.tokenize("the"),
-    "ends": lambda session: session.model.ends(),
-    "bos": lambda session: session.model.bos(),
-    "description": lambda session: session.model.description,
-    "chat_template": lambda session: session.model.chat_template,
-    "suppressed": lambda session: session.model.suppressed,
-    "vocabulary": lambda session: session.model.vocabulary,
-    "context": lambda session: LlamaContext(session.model, SETTINGS, PLAIN),
-    "sampler": lambda session: LlamaSampler(session.model, SamplingSettings(seed=1, temp=1)),
+ON_A_CLOSED_ENGINE: dict[str, Callable[[ModelEngine], object]] = {
+    "api.generate": lambda engine: generate(engine, "the"),
+    "generate": lambda engine: engine.generate([5]),
+    "decode": lambda engine: list(engine.decode([5])),
+    "prompt": lambda engine: engine.prompt("the"),
+    "raw prompt": lambda engine: engine.prompt("the", raw=True),
+    "conversation_prompt": lambda engine: engine.prompts.conversation(as_messages("the")),
+    "text": lambda engine: engine.text([5]),
+    "piece": lambda engine: engine.prompts.piece(5),
+    "adapt": lambda engine: engine.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
+    "tokenize": lambda engine: engine.model.tokenize("the"),
+    "vocabulary": lambda engine: engine.model.vocabulary,
+    "context": lambda engine: LlamaContext(engine.model, SETTINGS, PLAIN),
+    "sampler": lambda engine: LlamaSampler(engine.model, SamplingSettings(seed=1, temp=1)),
 }
 
 
-def test_what_is_asked_of_a_closed_session_is_one_error(path: Path) -> None:
-    with load(path, model_settings=SETTINGS, decode_settings=PLAIN) as session:
-        generate(session, "the thing", max_tokens=3)
-    for name, ask in ON_A_CLOSED_SESSION.items():
+def test_what_is_asked_of_a_closed_engine_is_one_error(path: Path) -> None:
+    with load(path, model_settings=SETTINGS, decode_settings=PLAIN) as engine:
+        generate(engine, "the thing", max_tokens=3)
+    for name, ask in ON_A_CLOSED_ENGINE.items():
         with pytest.raises(LacliError, match=r"tiny.gguf is closed \(load the model again\)"):
-            ask(session)
+            ask(engine)
             raise AssertionError(name)
 
 
@@ -134,22 +124,22 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("in_a_circle", [False, True])
-def test_a_dropped_session_gives_its_samplers_contexts_and_model_back(
+def test_a_dropped_engine_gives_its_samplers_contexts_and_model_back(
     in_a_circle: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     freed = told(monkeypatch)
     sampling = SamplingSettings(temp=1, seed=1)
-    session = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, sampling=sampling)
-    generate(session, "the thing", max_tokens=3)
+    engine = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, sampling=sampling)
+    generate(engine, "the thing", max_tokens=3)
     if in_a_circle:
-        session.notes.append(session)  # type: ignore[arg-type]  # as a caller's own objects can make one
+        engine.notes.append(engine)  # type: ignore[arg-type]  # as a caller's own objects can make one
     assert "llama_model_free" not in freed
     gc.collect()
     gc.disable()
     try:
         freed.clear()
-        del session
-        # Nothing of a session's own keeps it: without a circle of somebody else's it goes at once.
+        del engine
+        # Nothing of an engine's own keeps it: without a circle of somebody else's it goes at once.
         assert bool(freed) is not in_a_circle
     finally:
         gc.enable()
@@ -160,8 +150,8 @@ def test_a_dropped_session_gives_its_samplers_contexts_and_model_back(
 
 @pytest.fixture(scope="module")
 def opened(path: Path) -> Iterator[ModelEngine]:
-    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, template=None) as session:
-        yield session
+    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, template=None) as engine:
+        yield engine
 
 
 def test_an_answer_that_is_left_closed_or_dropped_makes_room(opened: ModelEngine) -> None:
@@ -180,39 +170,12 @@ def test_an_answer_that_is_left_closed_or_dropped_makes_room(opened: ModelEngine
     assert generate(opened, "the thing", max_tokens=20).text == whole
 
 
-def test_a_session_closes_with_an_answer_that_is_on_its_way(path: Path) -> None:
-    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD) as session:
-        pieces = iter(session.generate([6, 7]))
-        next(pieces)
-    assert list(pieces) == []
-    with pytest.raises(LacliError, match="is closed"):
-        session.generate([6, 7])
-
-
 @pytest.mark.parametrize("half", ["\ud800", "the \udcff thing"])
 def test_half_of_a_character_is_refused_wherever_it_comes_from(half: str, opened: ModelEngine) -> None:
     with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
         generate(opened, half)
-    own = opened.prompts.template
-    opened.prompts.use(ChatTemplate("", "", opened.model.compile_template("{{ messages[0].content }}{{ '\\ud800' }}")))
-    try:
-        with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
-            opened.prompt("the thing")
-        with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
-            opened.prompts.conversation(as_messages("the thing", half))
-    finally:
-        opened.prompts.use(own)
-
-
-def test_an_answer_that_has_not_begun_is_given_by_what_decodes_then(path: Path) -> None:
-    settings = DecodeSettings(mode="lookup")
-    with load(path, model_settings=SETTINGS, decode_settings=settings) as session:
-        prompt = session.prompt("the thing", raw=True)
-        expected = "".join(piece.text for piece in session.generate(prompt, 20))
-        waiting = session.generate(prompt, 20)
-        session.use_cost(Cost((StepCost(64, (Point(1, 1e-3, 1e-3), Point(2, 2e-3, 2e-3))),)))
-        list(session.generate(session.prompt("something else", raw=True), 20))
-        assert "".join(piece.text for piece in waiting) == expected
+    with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
+        opened.prompts.conversation(as_messages("the thing", half))
 
 
 def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:

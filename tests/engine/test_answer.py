@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.step_cost import Cost, Point, StepCost
@@ -19,8 +19,6 @@ from tests.engine.test_engine import (
     VOCABULARY,
     any_settings,
     ends,
-    engine_for,
-    plain_tokens,
     prompts,
 )
 from tests.fakes import tiny_models
@@ -60,7 +58,7 @@ stop_texts = st.lists(st.sampled_from([*ALPHABET, *CONTROLS.values()]), min_size
 @given(any_settings, prompts, st.integers(0, 60), st.lists(stop_texts, max_size=3), ends)
 # A control token stands between the two characters of the stop string.
 @example(DecodeSettings(mode="plain", window=0, ngram=2, guesses=0), [0, 0, 6], 12, ["a "], frozenset())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_every_mode_gives_plains_answer(
     chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
 ) -> None:
@@ -76,7 +74,7 @@ def test_every_mode_gives_plains_answer(
 
 
 @given(any_settings, prompts, st.integers(1, 10))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     chosen: DecodeSettings, prompt: list[int], pieces: int
 ) -> None:
@@ -93,43 +91,6 @@ def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     assert left.statistics.tokens == len(left.tokens) == len(left.text)
 
 
-@given(any_settings, prompts)
-@settings(max_examples=60)
-def test_a_stop_that_is_a_control_token_ends_every_mode_just_before_it(
-    chosen: DecodeSettings, prompt: list[int]
-) -> None:
-    plain = plain_tokens(prompt, 60)
-    assume(9 in plain)
-    kept = plain[: plain.index(9)]
-    engine = engine_for(chosen)
-    decoder = auto_decoder(engine, chosen)
-    stop = "<|stop|>"
-    generation = Generation(decoder.engine, lambda token: b"x" * (token != 9), prompt, 60, [stop], controls={9: stop})
-    assert "".join(piece.text for piece in generation) == "x" * len(kept)
-    ours = generation.answer()
-    assert (list(ours.tokens), ours.finish_reason) == (kept, "stop")
-    assert ours.statistics.tokens == len(kept) + 1
-    assert last_tokens(decoder.engine)[: len(prompt) + len(kept)] == prompt + kept
-
-
-def test_a_second_answer_leaves_the_first_one_alone() -> None:
-    decoder = Decoding(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
-    first = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
-    list(first)
-    before = first.answer().tokens
-    list(Generation(decoder.engine, bytes_of, [4, 5], 20))
-    assert first.answer().tokens == before
-
-
-def test_of_two_iterators_of_an_answer_one_gives_it_and_the_other_nothing() -> None:
-    decoder = Decoding(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
-    generation = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
-    one, other = iter(generation), iter(generation)
-    printed = "".join(piece.text for piece in one)
-    assert list(other) == []
-    assert (generation.answer().text, len(generation.answer().tokens)) == (printed, 20)
-
-
 def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
     decoder = Decoding(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
     generation = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
@@ -138,8 +99,10 @@ def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
     left = generation.answer()
     assert list(generation) == [] and generation.answer() == left
     whole = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
-    printed = "".join(piece.text for piece in whole)
-    assert [*whole, *whole] == []
+    one, other = iter(whole), iter(whole)
+    printed = "".join(piece.text for piece in one)
+    assert [*other, *whole] == []
+    list(Generation(decoder.engine, bytes_of, [4, 5], 20))
     assert (whole.answer().text, len(whole.answer().tokens)) == (printed, 20)
 
 
@@ -149,7 +112,7 @@ def test_an_answer_is_compared_with_plain_decoding_where_costs_were_measured(mod
     cost = Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(8, 2.4, 2.4))),))
     chosen = DecodeSettings(mode=mode)
     run = RunStatistics(steps=4, tokens=6, batches=Counter({1: 3, 2: 1}))
-    with load(path, model_settings=ModelSettings(context=256, threads=1), decode_settings=chosen) as session:
-        assert session.times_plain(run) is None
-        session.use_cost(cost)
-        assert session.times_plain(run) == pytest.approx(6 / (3 + 1.2)) and session.times_plain(RunStatistics()) is None
+    with load(path, model_settings=ModelSettings(context=256, threads=1), decode_settings=chosen) as engine:
+        assert engine.times_plain(run) is None
+        engine.use_cost(cost)
+        assert engine.times_plain(run) == pytest.approx(6 / (3 + 1.2)) and engine.times_plain(RunStatistics()) is None
