@@ -5,11 +5,15 @@ Scripts stand in for llama.cpp's programs; where the real ones are on PATH they 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import stat
+import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +22,6 @@ from benchmarks.fresh_table import Answer
 from benchmarks.rivals import find_rival
 from lacli.errors import LacliError
 from lacli.llamacpp.settings import ModelSettings
-from tests.fakes import fake_rivals
-from tests.fakes.fake_rivals import Fake
 
 LOADING = ModelSettings(context=512, threads=2, threads_batch=3, flash_attention="on", cache_type_k="q8_0")
 MODEL = Path("model.gguf")
@@ -39,13 +41,102 @@ LOOKUP_LOG = """0.00.036.605 I encoded    3 tokens in    0.250 seconds, speed: 1
 TIMINGS: dict[str, object] = {"prompt_n": 3, "predicted_n": 5, "predicted_ms": 2000.0}
 REPLY: dict[str, object] = {"content": "abcde", "timings": {**TIMINGS, "draft_n_accepted": 1}}
 
+HEAD = """#!{python} -IS
+import json, os, sys
+from pathlib import Path
+from typing import Any
+home, name = Path({home!r}), {name!r}
+told = json.loads((home / (name + ".told")).read_text())
+calls = home / (name + ".calls")
+earlier = len(calls.read_text().splitlines()) if calls.exists() else 0
+call = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "process": os.getpid()}}
+if "-bf" in sys.argv:
+    call["prompt"] = Path(sys.argv[sys.argv.index("-bf") + 1]).read_text()
+with calls.open("a") as file:
+    print(json.dumps(call), file=file)
+"""
+
+PROGRAM = """
+import signal
+if told.get("hangs"):
+    signal.pause()
+lost = earlier < told.get("lost", 0)
+sys.stdout.write(told.get("out", ""))
+sys.stderr.write("warming up" if lost else told.get("log", ""))
+sys.stdout.flush(), sys.stderr.flush()
+if told.get("signal"):
+    os.kill(os.getpid(), told["signal"])
+"""
+
+SERVER = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+print("srv load_model: loading", file=sys.stderr, flush=True)
+if "dies" in told:
+    print(told["dies"], file=sys.stderr, flush=True)
+    sys.exit(1)
+knocks = 0
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        global knocks
+        knocks += 1
+        self.reply(503 if knocks <= told.get("loading", 0) else 200, {"status": "ok"})
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with (home / (name + ".asked")).open("a") as file:
+            print(json.dumps({"path": self.path, **asked}), file=file)
+        self.reply(200, told["reply"])
+
+    def reply(self, status, body):
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_):
+        pass
+
+HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+@dataclass(frozen=True)
+class Fake:
+    """One stand-in; `path` is the script."""
+
+    path: Path
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Each start of it: arguments, environment, process id, and the prompt of a file named by -bf."""
+        return self._rows("calls")
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        """Each request for a completion that a server got."""
+        return self._rows("asked")
+
+    def _rows(self, suffix: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.path.with_suffix(f".{suffix}").read_text().splitlines()]
+
+
+def write_stand_in(folder: Path, name: str, **told: object) -> Fake:
+    """Write a script that notes how it is called and does what it is told, into a folder that is on PATH."""
+    path = folder / name
+    body = SERVER if name == "llama-server" else PROGRAM
+    path.write_text(HEAD.format(python=sys.executable, home=str(folder), name=name) + body)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    path.with_suffix(".told").write_text(json.dumps(told))
+    return Fake(path)
+
+
 Make = Callable[..., Fake]
 
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("PATH", str(tmp_path))
-    return lambda name, **told: fake_rivals.make(tmp_path, name, **told)
+    return lambda name, **told: write_stand_in(tmp_path, name, **told)
 
 
 def answered(name: str, *, settings: ModelSettings = LOADING, offloaded: bool = True) -> Answer:

@@ -24,7 +24,6 @@ from tests.fakes.tiny_models import (
     write_bert,
     write_diffusion,
     write_llama,
-    write_t5,
     write_unknown_architecture,
 )
 from tests.program import (
@@ -239,7 +238,6 @@ def test_a_chat_template_that_is_none(tiny: Path, tmp_path: Path) -> None:
     ("write", "words"),
     [
         (write_bert, "model.gguf is an embedding model"),
-        (write_t5, "model.gguf is an encoder"),
         (write_diffusion, "model.gguf is a diffusion model"),
         (write_unknown_architecture, "unknown model architecture: 'nonesuch'"),
     ],

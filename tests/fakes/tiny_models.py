@@ -43,7 +43,6 @@ _STATE_SIZE = 16
 _STATE_KERNEL = 4
 _STATE_RANK = 4
 _CONVOLVED = 3
-_RELATIVE_BUCKETS = 32
 _SPLIT_TENSORS = 11  # the llama model has 21 tensors, so this makes two files
 _LOGIT_SCALE = 6.0
 _OUTPUT_GAIN = _LOGIT_SCALE / np.sqrt(_WIDTH)
@@ -372,29 +371,6 @@ def write_bert(path: Path) -> None:
     for name in norms:
         builder.norm(name)
         builder.vector(f"{name}.bias")
-    builder.save()
-
-
-def write_t5(path: Path) -> None:
-    """Write a t5 model: an encoder whose result a decoder attends to."""
-    builder = _Builder(path, "t5", key_value_heads=_HEADS)
-    builder.writer.add_relative_attn_buckets_count(_RELATIVE_BUCKETS)
-    builder.writer.add_decoder_start_token_id(END_OF_TEXT)
-    builder.tokens_matrix("token_embd")
-    builder.tokens_matrix("output", _OUTPUT_GAIN)
-    for side in ("enc", "dec"):
-        builder.norm(f"{side}.output_norm")
-        builder.matrix(f"{side}.blk.0.attn_rel_b", _RELATIVE_BUCKETS, _HEADS)
-        for layer in range(_LAYERS):
-            block = f"{side}.blk.{layer}"
-            builder.norm(f"{block}.attn_norm")
-            builder.attention(block, key_value_heads=_HEADS, out="o", sharpness=0.7)  # t5 scales no scores down
-            builder.feed_forward(block)
-    for layer in range(_LAYERS):
-        block = f"dec.blk.{layer}.cross"
-        builder.norm(f"{block}_attn_norm")
-        for part in ("q", "k", "v", "o"):
-            builder.matrix(f"{block}_attn_{part}", _WIDTH)
     builder.save()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lacli.hub.cache import LocalModel, cached_models, find_cached, matching
+from lacli.hub.cache import LocalModel, cached_models, find_cached
 from lacli.hub.names import HubModel, read_name
 from lacli.llamacpp.gguf import read_header
 from tests.fakes import hub_cache, tiny_models
@@ -68,15 +68,6 @@ def test_what_is_no_model_with_a_name_is_passed_over(cache: Path, model: Path) -
     (cache / "datasets--me--d" / "snapshots" / "c").mkdir(parents=True)
     (cache / "datasets--me--d" / "snapshots" / "c" / "d.gguf").write_bytes(b"")
     assert only().path == link
-
-
-def test_a_quant_matches_its_model_alone(cache: Path, model: Path) -> None:
-    for quant in ("F16", "BF16", "Q4_0"):
-        hub_cache.add(cache, "me/a", f"a-{quant}.gguf", model)
-    found = cached_models()
-    assert names(matching(found, HubModel("me/a", "f16"))) == ["me/a:F16"]
-    assert names(matching(found, HubModel("me/a", file="a-Q4_0.gguf"))) == ["me/a:Q4_0"]
-    assert matching(found, HubModel("me/a")) == found and matching(found, HubModel("me/b")) == []
 
 
 def test_the_newest_commit_comes_first_and_what_only_an_older_one_has_is_there_too(cache: Path, model: Path) -> None:

@@ -54,11 +54,6 @@ def test_all_that_is_known_is_shown_and_no_alias_is_wider_than_the_terminal(widt
         assert line_of(f"{LONG}:Q8_0", shown).split()[1:] == model
 
 
-def test_signs_tell_what_is_on_disk_and_what_takes_more_memory_than_the_machine_has() -> None:
-    signs = {name: line_of(name, text()).split()[1] for name in ("coder", "phi-4", "llama-3.3-70b")}
-    assert signs == {"coder": "*", "phi-4": "9.1", "llama-3.3-70b": "!"}
-
-
 def test_names_from_files_cannot_control_the_terminal_or_style_the_table() -> None:
     shown = text(LocalModel("me/\x1b[31m[bold]b:Q4_0", Path("/hub/b")))
     assert "\x1b" not in shown and "me/␛[31m[bold]b:Q4_0" in shown

@@ -28,15 +28,11 @@ def test_a_keyword_that_is_not_enforced_is_named(name: str) -> None:
     ("schema", "words"),
     [
         ('{"type": "object",\n "a" 1}', "Expecting ':' delimiter: line 2 column 6"),
-        ("", "Expecting value: line 1 column 1"),
         ('{"a":' * 100_000, "is not JSON"),
-        ("[1]", "is not an object"),
         ('{"type": "objekt"}', "Invalid type: objekt"),
         ('{"type": "integer", "minimum": 5, "maximum": 3}', "minimum (5) is greater than maximum (3)"),
-        ('{"enum": []}', "empty"),
         ('{"pattern": "^(?=a)$", "type": "string"}', "look-ahead"),
         ('{"$ref": "#/$defs/a"}', "'/$defs/a' does not exist"),
-        ('{"$ref": "https://example.com/a.json"}', "not present in a registry"),
         (json.dumps({"type": "a\u2028\x1b" * 400}), "Invalid type"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,14 +27,12 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
 @pytest.mark.parametrize(
     ("piped", "prompt", "stdin", "said"),
     [
-        ("one\n", "p", None, ["added 1 line of standard input to the prompt (--no-stdin adds none)"]),
         ("one\n\ntwo\n\n", "p", None, ["added 3 lines of standard input to the prompt (--no-stdin adds none)"]),
         ("\n", "p", None, []),
         ("one\n", None, None, []),
-        ("one\n", "p", True, []),
         ("one\n", "p", False, []),
     ],
-    ids=["one line", "three lines", "a blank line", "no other part", "asked for", "skipped"],
+    ids=["three lines", "a blank line", "no other part", "skipped"],
 )
 def test_what_standard_input_adds_to_a_prompt_is_said(
     piped: str, prompt: str | None, stdin: bool | None, said: list[str], pipe: BinaryIO
@@ -62,17 +59,6 @@ def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
 
     assert "late" in read_question("p", None, say=say)
     assert sentences[0].startswith("waiting for standard input")
-
-
-def test_how_the_input_of_a_terminal_ends_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(TextIOWrapper):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("sys.stdin", Terminal(BytesIO(b"typed")))
-    said: list[str] = []
-    assert read_question(None, None, stdin=True, say=said.append) == "typed"
-    assert len(said) == 1 and "Ctrl-" in said[0]
 
 
 def test_a_mark_in_front_and_the_last_newline_are_no_text(tmp_path: Path) -> None:

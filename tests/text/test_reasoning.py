@@ -12,17 +12,15 @@ from lacli.errors import LacliError
 from lacli.text.reasoning import (
     PAIRS,
     ReasoningSplitter,
-    answer_of,
     as_history,
     begun_reasoning,
     closed,
     mark_reasoning,
-    marker_tokens,
 )
 from lacli.text.stream import Piece
 from lacli.text.template import as_messages
 from lacli.tree import Origin
-from tests.fakes.template_texts import bundled, compiled, fixture
+from tests.fakes.template_texts import compiled, fixture
 
 ANALYSIS = "<|channel|>analysis<|message|>"
 FINAL = "<|start|>assistant<|channel|>final<|message|>"
@@ -56,16 +54,6 @@ def test_reasoning_is_what_its_markers_enclose(opener: str, closer: str) -> None
 @pytest.mark.parametrize("text", ["4.", "", "<", "<thin", "a <think>b</think>", "4 < 5", "`<think>`", "<thinkers>"])
 def test_a_text_that_does_not_begin_with_a_block_is_all_answer(text: str) -> None:
     assert split(text) == ([(text, False)] if text else [])
-
-
-def test_space_and_other_blocks_may_come_before_a_block() -> None:
-    assert split("\n <think>a</think>\n<think>b</think> c <think>d") == [
-        ("\n ", False),
-        ("<think>a</think>", True),
-        ("\n", False),
-        ("<think>b</think>", True),
-        (" c <think>d", False),
-    ]
 
 
 def test_only_the_final_channel_is_the_answer() -> None:
@@ -108,12 +96,6 @@ def test_how_a_text_is_cut_into_pieces_changes_nothing(text: str, cuts: list[int
     assert [piece.origin for piece in found for _ in piece.text] == origins
 
 
-def test_the_answer_is_the_text_without_its_reasoning() -> None:
-    assert answer_of("<thinking></think></thinking>4.") == "4."
-    assert answer_of(f"{ANALYSIS}hm<|end|>{FINAL} 4.") == "4."
-    assert answer_of("<think>\nhm") == "" and answer_of("\n 4. <think>") == "\n 4. <think>"
-
-
 def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
     def broken(error: type[BaseException]) -> Iterator[Piece]:
         yield Piece("<thin")
@@ -135,12 +117,6 @@ def test_a_prompt_that_opens_a_block_is_known() -> None:
         assert begun_reasoning(rendered + ANALYSIS) == ANALYSIS
 
 
-def test_only_templates_that_know_markers_have_them_shown() -> None:
-    vocabulary = {"<think>": [7], "</think>": [8, 9]}
-    assert marker_tokens(fixture("qwen3"), vocabulary.__getitem__) == {7}
-    assert marker_tokens(bundled("llama3"), vocabulary.__getitem__) == frozenset()
-
-
 CHANNELS = f"{ANALYSIS}hm<|end|><|start|>assistant{ANALYSIS}so<|end|>{FINAL}4."
 ANSWER = "<think>\nhm\n</think>\n\n4."
 
@@ -159,13 +135,6 @@ ANSWER = "<think>\nhm\n</think>\n\n4."
 )
 def test_reasoning_is_given_as_the_template_reads_it(name: str, answer: str, message: dict[str, str]) -> None:
     assert as_history(answer, fixture(name)) == {"role": "assistant", **message}
-
-
-@pytest.mark.parametrize("name", ["qwen3", "deepseek-r1", "gpt-oss", "reasoning-apart"])
-def test_reasoning_that_was_broken_off_leaves_the_history_too(name: str) -> None:
-    begun = f"{ANALYSIS}hm, well" if name == "gpt-oss" else "<think>\nhm, well"
-    rendered = compiled(fixture(name)).render(as_messages("And?", "", [("What is 2+2?", begun)]))
-    assert "hm, well" not in rendered and "And?" in rendered
 
 
 def test_a_block_that_the_prompt_opened_can_be_closed() -> None:

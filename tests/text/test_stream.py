@@ -25,12 +25,6 @@ def stream_of(pieces: list[bytes], *stops: str, controls: Mapping[int, str] | No
 EURO = "€".encode()
 
 
-def test_a_character_split_over_tokens_comes_out_whole_and_half_of_one_not_at_all() -> None:
-    stream = TextStream([EURO[:1], EURO[1:2], EURO[2:]].__getitem__)
-    texts = [[piece.text for piece in stream.feed([token], [Origin.MODEL])] for token in (0, 1, 2, 0)]
-    assert texts == [[], [], ["€"], []] and stream.finish() == []
-
-
 @pytest.mark.parametrize(
     ("pieces", "stops", "printed", "kept", "read"),
     [

@@ -49,14 +49,6 @@ def test_a_model_without_a_template_has_the_bundled_one_whose_control_tokens_it_
     assert note.startswith("the model has no chat template") and f"conversations are written in {name};" in note
 
 
-def test_a_model_with_neither_a_template_nor_control_tokens_has_chatml() -> None:
-    template, (note,) = choose_template("", FileOnly())
-    assert (template.name, template.stops, template.stands_in) == ("chatml", STOPS["chatml"], True)
-    assert "chatml" in note
-    # Where the user wants none there is nothing to say.
-    assert choose_template(None, FileOnly(fixture("qwen3"))) == (template, [])
-
-
 def test_a_template_is_wanted_by_name_file_or_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = FileOnly(fixture("qwen3"))
     named, notes = choose_template("Llama3", own)
@@ -105,13 +97,6 @@ def test_variables_that_are_no_json_object_are_refused_in_one_line(text: str, re
     assert caught.value.hint and "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
-def test_a_template_reads_the_variables_that_it_is_given() -> None:
-    source = "{{ messages[-1].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
-    given = replace(compiled(source), variables=read_variables('{"enable_thinking": false, "other": [1, {"a": null}]}'))
-    assert given.render(as_messages("hi")) == "hi<think></think>"
-    assert read_variables("") == {}
-
-
 @pytest.mark.parametrize("name", ["gemma2", "mistral-v1", "command-r"])
 def test_neighbours_of_one_role_become_one_only_where_roles_must_alternate(name: str) -> None:
     apart = [{"role": "user", "content": "a?"}, {"role": "user", "content": "b?"}]
@@ -120,11 +105,6 @@ def test_neighbours_of_one_role_become_one_only_where_roles_must_alternate(name:
     system = {"role": "system", "content": "Be brief."}
     assert template.render([system, *apart]) == template.render(as_messages("a?\n\nb?", "Be brief."))
     assert compiled(bundled("chatml")).render(apart).count("<|im_start|>user") == 2
-
-
-def test_a_dropped_system_text_is_found_though_it_stands_elsewhere_too() -> None:
-    rendered = compiled(fixture("silent")).render(as_messages("Be brief. Why?", "Be brief."))
-    assert rendered == "[INST] Be brief.\n\nBe brief. Why? [/INST]"
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,16 @@ import llama_cpp
 import pytest
 
 from lacli.text.template import STOPS, as_messages
-from tests.fakes.template_texts import BOS, bundled, by_transformers, compiled, every_source, fixture
+from tests.fakes.template_texts import BOS, bundled, by_transformers, compiled, every_source
 
 CONVERSATION = as_messages("And 3+3?", "Be brief.", [("What is 2+2?", "4.")])
 
 TOOL_LIKE = '{"name": "run", "arguments": {"path": "/tmp", "all": true}}\n<tool_call>[1, 2]</tool_call>'
 CONTENTS = (
     as_messages("Why is the sky blue?"),
-    as_messages("c?", "", [("a?", "A."), ("b?", "B.")]),
     as_messages("c?", "Short.", [("a?", "A."), ("b?", "B.")]),
     as_messages("""Say "it's" {{ bos_token }} {% raw %} {x} {# no #}""", """A "sys'tem" {{ 1 }}"""),
     as_messages("def f():\n    return '\\n'\n\n\tand then?", "a\n\nb", [("x\ny", "1\n2\n")]),
-    as_messages("Qu'est-ce que 🦙 ? 漢字 👩‍👩‍👧", "réponds 🙂", [("é", "ü 🚀")]),
     as_messages(TOOL_LIKE, TOOL_LIKE, [(TOOL_LIKE, TOOL_LIKE)]),
     as_messages("<b>a & b</b> <|im_end|> [INST] </s>", "", [("<x>", "&lt;")]),
 )
@@ -88,14 +86,3 @@ def test_thoughts_of_earlier_answers_are_left_out(name: str) -> None:
     rendered = compiled(source).render(messages)
     assert rendered == by_transformers(source, messages)
     assert "wants a sum" not in rendered and "4." in rendered
-
-
-def test_a_template_that_wants_thoughts_apart_gets_them_apart() -> None:
-    thought = "The user wants a sum."
-    answer = f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant<|channel|>final<|message|>4."
-    messages = as_messages("And 3+3?", "", [("What is 2+2?", answer)])
-    apart = [messages[0], {"role": "assistant", "content": "4.", "thinking": thought}, messages[2]]
-    for source in (fixture("gpt-oss"), bundled("gpt-oss")):
-        rendered = compiled(source).render(messages)
-        assert rendered == by_transformers(source, apart)
-        assert thought not in rendered and "final<|message|>4.<|end|>" in rendered
