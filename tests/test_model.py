@@ -371,16 +371,6 @@ def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
             ask()
 
 
-def test_a_model_closes_while_threads_read(tiny: Path) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        with lacli.load(tiny, context=256, threads=1, gpu_layers=0, parallel=2) as model:
-            streams = [model.stream("the thing", raw=True) for _ in range(4)]
-            reading = [threads.submit(list, stream) for stream in streams]
-            next(iter(model.stream("and", raw=True)))
-        for each in reading:
-            assert each.exception() is None or isinstance(each.exception(), LacliError)
-
-
 @pytest.mark.parametrize(
     "ask",
     [
@@ -402,21 +392,6 @@ def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles(as
         assert weights() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("write", [tiny_models.write_mamba, tiny_models.write_hybrid])
-def test_several_texts_of_a_recurrent_model_are_decoded_plainly_with_a_note(
-    write: Callable[[Path], None], tmp_path: Path
-) -> None:
-    write(tmp_path / "model.gguf")
-    prompts = ["the thing", "and so on", "the and", "so the thing", "the thing and"]
-    with lacli.load(tmp_path / "model.gguf", context=256, threads=1, gpu_layers=0, parallel=1) as model:
-        alone = [model.generate(prompt, raw=True, max_tokens=20).tokens for prompt in prompts]
-    with lacli.load(tmp_path / "model.gguf", context=256, threads=1, gpu_layers=0) as model:
-        assert any("several texts" in note for note in model.engine.notes)
-        answers = model.generate(prompts, raw=True, max_tokens=20)
-    assert [answer.tokens for answer in answers] == alone
-    assert all(answer.statistics.steps == len(answer.tokens) for answer in answers)
 
 
 def test_every_public_name_is_found() -> None:

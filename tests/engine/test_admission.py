@@ -182,17 +182,6 @@ def plain_schedule(cells: int, rows: int = 256) -> tuple[Engine, SharedContext]:
     return Engine(engine, PLAIN, PLACES), engine
 
 
-def test_sequences_that_begin_alike_share_cells() -> None:
-    schedule, engine = plain_schedule(2 * len(LONG))
-    sequences = [add(schedule, [*LONG, end], 5) for end in (1, 2, 3)]
-    while schedule.sequences:
-        schedule.step()
-        # The second and the third wait for the first one's prompt, and are decoded from where it ends.
-        assert len(engine._cells) <= len(LONG) + 3 * 6
-    assert [len(sequence.tokens) for sequence in sequences] == [len(LONG) + 6] * 3
-    assert engine.calls == 1 + 5
-
-
 @pytest.mark.parametrize(("places", "prefill", "read"), [(2, 128, 64), (1, 128, 128), (2, 512, 190)])
 def test_a_prompt_is_read_in_short_pieces_where_others_may_come(places: int, prefill: int, read: int) -> None:
     engine = FakeContext(400, 256, places, VOCABULARY, prefill_rows=prefill, mixed_rows=63)
@@ -260,20 +249,6 @@ def test_on_a_cpu_idle_slots_keep_a_quarter_of_the_cells_and_the_newest_all_of_i
     assert [bool(slot_of(sequence).past) for sequence in ended] == [False, True, True]
     long = answered(schedule, [4] * 150, 5)
     assert [slot.past for slot in schedule._admission.idle if slot.past] == [len(long.tokens) - 1]
-
-
-def test_a_sequence_whose_cells_are_taken_is_decoded_again_from_all_its_tokens() -> None:
-    engine = engine_of(PLAIN, 100)
-    schedule = Engine(engine, PLAIN, PLACES)
-    first, second = add(schedule, [1] * 40, 12), add(schedule, [2] * 40, 30)
-    came: list[int] = []
-    while schedule.sequences:
-        came += [
-            token for news in schedule.step() if news.sequence is second and news.step for token in news.step.tokens
-        ]
-    assert [len(first.tokens), len(second.tokens)] == [52, 70]
-    assert came == alone(Visit([2] * 40, 30, 0, None), 100, frozenset()), "nothing comes twice"
-    assert engine.rows_decoded > 51 + 69
 
 
 def test_a_sequence_that_shares_cells_keeps_them_when_the_other_one_is_gone() -> None:
@@ -353,19 +328,6 @@ def test_a_long_sequence_that_waits_is_not_overtaken() -> None:
     while schedule.sequences:
         ended += [news.sequence for news in schedule.step() if news.sequence and news.sequence.finish]
     assert ended == [running, waiting, later]
-
-
-def test_a_late_sequence_gets_its_first_token_before_the_others_end() -> None:
-    schedule, _ = plain_schedule(256)
-    for prompt in ([1], [2]):
-        add(schedule, prompt, 40)
-    schedule.step()
-    late = add(schedule, [3] * 100, 5)
-    steps = 0
-    while late.finish is None:
-        schedule.step()
-        steps += 1
-    assert len(schedule.sequences) == 2 and steps == 5
 
 
 def test_running_sequences_decode_a_quarter_of_the_time_while_a_long_prompt_is_read(

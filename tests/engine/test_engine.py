@@ -178,13 +178,6 @@ def test_lookahead_accepts_several_tokens_a_step_on_text_that_repeats() -> None:
     assert sum(origin is Origin.POOL for step in steps for origin in step.origins) > 30
 
 
-def test_jacobi_fixes_a_block_within_its_length_in_steps() -> None:
-    chosen = DecodeSettings(mode="jacobi", window=6, jacobi_iterations=6)
-    steps = list(fixed_clock_decoder(engine_for(chosen), chosen).generate([1, 2, 3], 60))
-    assert max(step.rows for step in steps) == 7
-    assert len(steps) < 60
-
-
 def test_lookup_drafts_what_followed_the_most_recent_longest_match() -> None:
     chosen = DecodeSettings(mode="lookup", lookup_match=2, lookup_draft=3)
     decoder = fixed_clock_decoder(engine_for(chosen), chosen)

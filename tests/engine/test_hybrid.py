@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.check.judge import PLAIN
-from lacli.llamacpp.settings import Capacity
 from lacli.modes import Mode
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
@@ -126,9 +124,3 @@ def test_a_chain_that_cannot_be_taken_back_is_a_mistake_and_never_silent() -> No
     )
     with pytest.raises(AssertionError, match="take back"):
         list(decoder.generate([1, 2, 3], 40))
-
-
-def test_a_context_for_several_settings_goes_as_far_back_as_the_furthest() -> None:
-    chained = [DecodeSettings(mode="lookup", max_rollback=3), DecodeSettings(mode="jacobi", max_rollback=5), PLAIN]
-    assert Capacity.of(chained).max_rollback == 5
-    assert Capacity.of([PLAIN, DecodeSettings()]).max_rollback == -1

@@ -133,16 +133,6 @@ def test_variables_of_a_template_reach_every_prompt_of_an_engine(path: Path, bar
         load(path, model_settings=SETTINGS, template_variables={"bos_token": ""})
 
 
-@pytest.mark.parametrize("variable", ["", "LACLI_CHAT_TEMPLATE_KWARGS", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS"])
-def test_variables_of_a_template_are_given_by_a_flag_or_the_environment(variable: str, path: Path) -> None:
-    given = '{"word": "and the "}'
-    typed, env = (("--chat-template-kwargs", given), {}) if not variable else ((), {variable: given})
-    wanted = call("run", "-q", str(path), "--raw", "-p", "and the thing", "-n", "9")
-    asked = (str(path), "-q", "-n", "9", "--chat-template", SPOKEN, *typed)
-    assert call("run", *asked, "-p", "thing", env=env) == wanted
-    assert call("chat", *asked, stdin=b"thing", env=env).out.strip() == wanted.out.strip()
-
-
 def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("run", "-q", str(path), "-p", "the thing", "-n", "30", "--chat-template", "phi3")
     whole = call(*asked).out
@@ -180,24 +170,6 @@ def test_run_takes_a_template_by_name_file_and_environment(path: Path, tmp_path:
     assert tokens_of(str(path), "--chat-template", str(file)) == named
     for name in ("LACLI_CHAT_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE"):
         assert tokens_of(str(path), env={name: "phi3"}) == named
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (("--chat-template", "llama3", "--raw"), 2, "--raw"),
-        (("--chat-template", "nonesuch"), 2, "chatml"),
-        (("--chat-template", "/nonesuch/x.jinja"), 1, "cannot read /nonesuch/x.jinja"),
-        (("--chat-template", "{% endif %}"), 1, "the chat template is broken: "),
-        (("--chat-template", "{{ nonesuch.x }}"), 1, "fails: 'nonesuch' is undefined"),
-    ],
-)
-def test_a_template_that_cannot_be_used_is_one_line(
-    arguments: tuple[str, ...], code: int, says: str, path: Path
-) -> None:
-    done = call("run", "-q", str(path), "-p", "hi", "-n", "1", *arguments)
-    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
-    assert says in done.err
 
 
 WRITE: dict[str, Callable[[Path], None]] = {

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.engine import weights as room
 from lacli.engine.load import ModelEngine, open_engine
 from lacli.engine.replicas import ReplicaContext
-from lacli.engine.weights import OpenContext, ReplicaPlan, Weights, planned
+from lacli.engine.weights import OpenContext, ReplicaPlan, planned
 from lacli.errors import UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import Device
@@ -40,12 +39,6 @@ def test_copies_on_the_processor_share_its_threads_and_are_numbered() -> None:
     two = planned(TWO, replace(LOADING, threads=5))
     assert [copy.name for copy in two] == ["CPU (1)", "CPU (2)"]
     assert all(copy.model_settings.threads == 2 and copy.model_settings.placement.devices == ("CPU",) for copy in two)
-
-
-def test_copies_on_one_device_share_their_weights() -> None:
-    with Weights(STDLIB_7M, LOADING, TWO) as weights, weights.open(LOOKAHEAD, backend_greedy=None) as opened:
-        first, second = contexts_of(opened)
-        assert first._model is second._model is weights.model
 
 
 def contexts_of(opened: OpenContext) -> list[LlamaContext]:
@@ -79,12 +72,6 @@ def test_a_benchmark_is_refused_where_a_server_would_serve_only_one_of_its_conte
     done = call("bench", "-q", "--rpc", "192.0.2.1:50052")
     assert done.code == 2 and "an RPC server serves one" in done.err and done.err.count("\n") == 1
     assert "--rpc" not in call("bench", "--help").out
-
-
-def test_what_was_measured_of_one_copy_is_known_of_several() -> None:
-    cost = Cost((StepCost(0, (Point(1, 1.0, 1.0), Point(3, 1.5, 1.2))),))
-    assert [point.rows for point in cost.among(3).staircases[0].points] == [1, 7]
-    assert cost.among(1) == cost
 
 
 def test_the_programs_answer_is_one_copys_and_names_them() -> None:
@@ -147,11 +134,3 @@ def test_of_several_devices_the_one_that_computes_alone_is_named(monkeypatch: py
     wanted = ReplicaSettings(rpc=("a:1", "b:2"))
     assert [copy.name for copy in planned(wanted, alone)] == ["RPC1"]
     assert [copy.name for copy in planned(wanted, LOADING)] == ["RPC0+RPC1"]
-
-
-def test_a_benchmark_names_its_copies_and_says_nothing_of_its_baseline() -> None:
-    quick = ("bench", "--modes", "plain", "--classes", "edit", "--each", "1", "-r", "1", "-n", "5")
-    done = call(*quick, "--replicas", "2")
-    assert "copies on CPU (1), CPU (2)" in " ".join(done.out.split()) and "no branches" not in done.err
-    (row,) = json.loads(call(*quick, "--replicas", "2", "-o", "json").out)
-    assert row["replicas"] == ["CPU (1)", "CPU (2)"]

@@ -288,21 +288,6 @@ def test_once_no_more_is_taken_waiting_sequences_are_refused(broken_off: bool) -
             assert running.all() == alone([1])
 
 
-def test_once_no_more_is_taken_sequences_that_wait_behind_one_that_is_held_are_refused_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("lacli.engine.worker.HELD_S", 1e6)
-    with stepped(1) as (loop, engine):
-        slow = Reader(loop, [1], 40, max_unread=1)
-        engine.run()
-        while not (slow.request.sequence and slow.request.sequence.is_held):
-            pass
-        waiting = Reader(loop, [2])
-        loop.take_no_more("it ends")
-        with pytest.raises(Unavailable, match="it ends"):
-            waiting.next()
-
-
 @pytest.mark.parametrize(("prompt", "words"), [([], "no tokens"), ([1] * (CELLS + 1), "301 tokens")])
 def test_a_prompt_that_cannot_be_is_refused_where_it_is_made(prompt: list[int], words: str) -> None:
     with stepped(1) as (loop, _), pytest.raises(PromptError, match=words):
