@@ -273,12 +273,6 @@ def test_logprobs_are_those_of_the_model_whatever_draws(model: Model, options: d
     assert model.generate(QUESTIONS[0], max_tokens=2).logprobs == ()
 
 
-def test_an_option_that_is_none_is_as_if_left_out(model: Model) -> None:
-    none: Any = dict.fromkeys(("stop", "temperature", "system", "sampling", "logprobs", "json_schema", "mode"))
-    answer = model.generate(QUESTIONS[0], max_tokens=4, **none)
-    assert answer.tokens == model.generate(QUESTIONS[0], max_tokens=4).tokens and answer.logprobs == ()
-
-
 def test_a_class_of_pydantic_is_its_schema_and_an_answer_prints_as_its_text(model: Model) -> None:
     class Truth(BaseModel):
         yes: bool

@@ -145,7 +145,7 @@ def test_every_mode_equals_plain_but_for_rounding(
     if name == "lookahead":
         runs = lookahead_runs
     else:
-        asked_ones = prompts if name in LOOPS else prompts[::9] if name == "hundreds of rows" else prompts[::4]
+        asked_ones = prompts if name in LOOPS else prompts[:1] if name == "hundreds of rows" else prompts[::4]
         runs = comparison.run(MODES[name], asked_ones)
     assert bugs(runs) == []
     for run in runs:

@@ -67,7 +67,7 @@ def tokens_of(steps: list[Step]) -> list[int]:
 
 
 def holds_its_text(decoder: Decoding, engine: FakeContext) -> bool:
-    """The cache holds all of the text but its last token, and in order of the text perhaps a step's tokens less."""
+    """The cache holds all of the sequence but its last token, and with ordered cells perhaps a step's tokens less."""
     held, text = engine.held(), decoder.tokens
     least = len(text) - (decoder.settings.max_step_tokens if decoder.settings.ordered else 1)
     return held == text[: len(held)] and least <= len(held) < len(text)
@@ -241,7 +241,7 @@ class Interrupting(FakeContext):
 
 @given(any_settings, prompts, st.integers(1, 150), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_an_interrupt_in_any_call_leaves_text_and_cache_agreeing(
+def test_an_interrupt_in_any_call_leaves_sequence_and_cache_agreeing(
     chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
 ) -> None:
     engine = Interrupting(256, 256, chosen.sequences, VOCABULARY)

@@ -1,4 +1,4 @@
-"""Chains that a recurrent state can be taken back by, on the fake engine: plain's text, and nothing kept by mistake."""
+"""Chains that a recurrent state is taken back by, on the fake engine: plain's tokens, and nothing kept by mistake."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ chains = st.builds(
 )
 few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
 turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12)), min_size=1, max_size=5)
-"""Each: tokens of the text that are kept, tokens behind them, the answer's limit."""
+"""Each: tokens of the sequence that are kept, tokens behind them, the answer's limit."""
 
 
 class Prophet(Mode):
-    """Drafts what the text will be, up to a place that changes from step to step, and something else behind it."""
+    """Drafts what the sequence will be, up to a place that changes from step to step, and something else behind it."""
 
     def __init__(self, future: Sequence[int], most: int, seed: int) -> None:
         self._future, self._most, self._random = future, most, Random(seed)
@@ -76,7 +76,7 @@ def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
 
 @given(st.integers(1, 6), prompts, st.integers(0, 1000), st.integers(1, 20), st.integers(0, 9))
 @settings(max_examples=100, deadline=None)
-def test_whatever_is_accepted_of_a_chain_the_text_goes_on_as_plains(
+def test_whatever_is_accepted_of_a_chain_the_sequence_goes_on_as_plains(
     back: int, prompt: list[int], seed: int, taken: int, cut: int
 ) -> None:
     expected = prompt + plain_tokens(prompt, 80)

@@ -1,4 +1,4 @@
-"""Several replicas on the fake engine: the text is one replica's, however steps are divided and whichever fails."""
+"""Several replicas on the fake engine: the tokens are one replica's, however steps are divided and whichever fails."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def decoder_of(
 
 
 def hold_beginnings(decoder: Decoding, engines: Engines) -> bool:
-    """Each cache holds a beginning of the text, and nothing else."""
+    """Each cache holds a beginning of the sequence, and nothing else."""
     held = [engine.held() for engine in engines]
     assert [len(engine._cells) for engine in engines] == [len(each) for each in held]
     return all(each == decoder.tokens[: len(each)] for each in held)
@@ -126,7 +126,7 @@ def sampled(seed: int, *, rejects: bool) -> Verifier:
 
 @given(any_settings, prompts, st.integers(0, 99), st.booleans(), st.integers(2, 3))
 @settings(max_examples=30, deadline=None)
-def test_a_seed_gives_one_replicas_text(
+def test_a_seed_gives_one_replicas_tokens(
     chosen: DecodeSettings, prompt: list[int], seed: int, rejects: bool, count: int
 ) -> None:
     # In the order of the text replicas hold other parts of it than one alone, and draw other random numbers.
@@ -151,12 +151,12 @@ turns = st.lists(
     min_size=1,
     max_size=5,
 )
-"""Each: what happens before or in it, tokens of the text that are kept, tokens behind them, the answer's limit."""
+"""Each: what happens before or in it, tokens of the sequence that are kept, tokens behind them, the answer's limit."""
 
 
 @given(any_settings, any_settings, prompts, turns, ends, st.integers(2, 3))
 @settings(max_examples=40, deadline=None)
-def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_text(
+def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_sequence(
     first: DecodeSettings,
     second: DecodeSettings,
     prompt: list[int],
@@ -299,7 +299,7 @@ class Pressed(Interrupting):
 
 @given(any_settings, prompts, st.integers(0, 1), st.integers(1, 40), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_an_interrupt_in_any_sequence_call_leaves_text_and_caches_agreeing(
+def test_an_interrupt_in_any_sequence_call_leaves_sequence_and_caches_agreeing(
     chosen: DecodeSettings, prompt: list[int], place: int, calls: int, before: bool
 ) -> None:
     engines: list[Pressed] = alike(Pressed, 2, chosen)

@@ -1,4 +1,4 @@
-"""One text after another in one cache: only what differs is decoded, and the tokens are those of a fresh start."""
+"""One sequence after another in one cache: only what differs is decoded, and the tokens are those of a fresh start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.fakes.sampler import FakeSampler
 
 few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
 turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12)), min_size=1, max_size=5)
-"""Each: tokens of the text that are kept, tokens behind them, the answer's limit."""
+"""Each: tokens of the sequence that are kept, tokens behind them, the answer's limit."""
 
 
 class Counting(FakeContext):
@@ -119,7 +119,7 @@ def test_a_sampler_starts_each_turn_as_it_starts_a_fresh_run() -> None:
 
 
 class Recurrent(FakeContext):
-    """A model with one state: it cannot forget a part of its text."""
+    """A model with one state: it cannot forget a part of its sequence."""
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         if start and any(cell.position >= start for cell in self._cells):
@@ -128,7 +128,7 @@ class Recurrent(FakeContext):
 
 
 WATCHED = ("auto/*", "engine/cells", "engine/step", "engine/admission", "engine/engine", "modes", "pool", "window")
-"""The files that keep text, cells and guesses."""
+"""The files that keep sequences, cells and drafts."""
 
 
 @dataclass

@@ -35,7 +35,7 @@ class Cell:
 class FakeContext:
     """A toy model of `vocabulary` tokens. `ends`: end tokens. One token in `surprise` ignores the last two.
 
-    `ordered`: a row must see its cells in the order of the text, which sums that are the same in every step need.
+    `ordered`: a row must see its cells in the order of the sequence, which sums that are the same in every step need.
     `min_outputs`: rows whose logits a step must ask for at least, for the same reason. `max_rollback`: snapshots
     of a recurrent state, kept after the rows of a batch; a removal at the end uses one up. None: no recurrent state.
     """
@@ -200,7 +200,7 @@ class FakeContext:
         seen = [cell for cell in self._cells if sequence in cell.owners and cell.position <= position]
         slots = [cell.slot for cell in sorted(seen, key=lambda cell: cell.position)]
         if slots != sorted(slots):
-            raise RuleBroken(f"sequence {sequence} lies in cells {slots}, which is not the order of its text")
+            raise RuleBroken(f"sequence {sequence} lies in cells {slots}, which is not the order of its tokens")
 
     def _check_sequence(self, sequence: int) -> None:
         if not 0 <= sequence < self.sequences:

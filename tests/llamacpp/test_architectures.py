@@ -227,10 +227,3 @@ def test_small_batches_hold_shorter_chains_and_llama_cpp_survives_them(
         answer = engine.generate(asked[1], 20)
         assert list(answer)
         assert list(answer.answer().tokens) == beside.plain(asked[1])[:20]
-
-
-def test_other_models_have_no_such_limit(tmp_path: Path) -> None:
-    for write, back in ((tiny_models.write_llama, -1), (tiny_models.write_mamba, 0), (tiny_models.write_hybrid, 0)):
-        write(tmp_path / "model.gguf")
-        with LlamaModel(tmp_path / "model.gguf", ON_ONE_THREAD) as model:
-            assert max_rollback(model, ON_ONE_THREAD) == back

@@ -10,17 +10,13 @@ import pytest
 from lacli import __version__
 from lacli.llamacpp import build
 from lacli.llamacpp.build import (
-    GIB,
     REQUIREMENT,
     Kind,
     Library,
     LibraryMissing,
     Processor,
     rebuild_command,
-    version_lines,
 )
-from lacli.llamacpp.devices import Device
-from lacli.llamacpp.library import Build
 from tests.program import ROOT, call, run
 
 PIP = f"-m pip install --force-reinstall --no-cache-dir '{REQUIREMENT}'"
@@ -88,21 +84,6 @@ def test_every_kind_of_gpu_has_its_own_build(lay: Lay, monkeypatch: pytest.Monke
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     assert build.gpu_kind() == "metal"
-
-
-def test_versions_are_shown_with_devices_and_without_what_is_not_known() -> None:
-    devices = [
-        Device("CUDA0", "A card ", True, 3 * GIB, 8 * GIB),
-        Device("CUDA1", "A card", True),
-        Device("CPU", "A processor", False, 4 * GIB, 4 * GIB),
-    ]
-    assert version_lines(Library(Build("0.4", "", "0.9", "", "CPU : AVX2 = 1 |"), devices)) == [
-        "llama-cpp-python 0.4 (ggml 0.9)",
-        "CPU : AVX2 = 1 |",
-        "device CUDA0: A card, 3.0 of 8.0 GiB free",
-        "device CUDA1: A card",
-        "device CPU: A processor, 4.0 GiB",
-    ]
 
 
 def test_version_begins_with_laclis_own_and_goes_on_with_llama_cpps() -> None:

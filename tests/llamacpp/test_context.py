@@ -78,16 +78,6 @@ def test_texts_have_the_cells_of_one_each_or_where_memory_is_short_as_many_as_th
     assert asked == [3 * one]
 
 
-def test_logits_have_a_row_an_output_and_greedy_chooses_the_largest(engine: LlamaContext) -> None:
-    tree = Tree(20)
-    tree.add_path([21, 22], 1, Origin.POOL)
-    tree.add_path([21, 23], 2, Origin.POOL, verify=False)
-    assert engine.decode(from_tree(tree, 0))
-    logits = engine.logits()
-    assert logits.shape == (3, engine.vocabulary)
-    assert engine.greedy().tolist() == logits.argmax(axis=1).tolist()
-
-
 def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext) -> None:
     prefix = [30, 31, 32, 33]
     assert engine.decode(from_tokens(prefix, 0))

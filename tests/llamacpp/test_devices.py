@@ -65,11 +65,9 @@ BESIDE_SERVERS = [card(0), PROCESSOR, remote(0), remote(1)]
 GROUPS: dict[str, tuple[ReplicaSettings, ModelSettings, list[Device], str]] = {
     "names in ggml's spelling": (asked("cuda0+CUDA1,Cuda3+cuda2"), LOADING, FOUR, "CUDA0+CUDA1,CUDA3+CUDA2"),
     "one device several times": (asked("CPU,CPU,CPU"), LOADING, [PROCESSOR], "CPU,CPU,CPU"),
-    "the first GPUs": (ReplicaSettings(count=3), LOADING, FOUR, "CUDA0,CUDA1,CUDA2"),
     "GPUs of one model and memory": (TWO, LOADING, MIXED, "CUDA1,CUDA3"),
     "the processor without a GPU": (TWO, LOADING, [BLAS, PROCESSOR], "CPU,CPU"),
     "a number among named ones": (TWO, model_settings("CUDA2", "cuda3"), FOUR, "CUDA2,CUDA3"),
-    "a number of the named processor": (TWO, model_settings("CPU"), FOUR, "CPU,CPU"),
     "servers by their memory": (SERVED, LOADING, [PROCESSOR, remote(0, 8), remote(1), remote(2)], "RPC1,RPC2"),
     "one copy over all": (replace(SERVED, count=0), LOADING, BESIDE_SERVERS, "RPC0+RPC1+CUDA0"),
     "one copy over named ones": (replace(SERVED, count=0), model_settings("rpc1"), BESIDE_SERVERS, "RPC1"),
@@ -86,14 +84,11 @@ def test_copies_are_put_where_they_are_asked_for(
 REFUSED: list[tuple[ReplicaSettings, ModelSettings, list[Device], str]] = [
     (asked("CUDA0+CUDA1,CUDA2"), model_settings(ts=(3, 1)), FOUR, "-ts are about several devices, .* has CUDA2"),
     (TWO, LOADING, [card(0), card(0, backend="Vulkan"), PROCESSOR], "not 2 devices alike, there is CUDA0"),
-    (TWO, model_settings("CUDA2"), FOUR, "not 2 devices alike, there is CUDA2"),
-    (asked("CPU,BLAS"), LOADING, [BLAS, PROCESSOR], "there is no device 'BLAS' .there is CPU"),
     (asked("CUDA0,CUDA1"), model_settings("CUDA2"), FOUR, "--device and --replicas both name devices"),
     (ReplicaSettings(), model_settings("CUDA0", "cuda0"), FOUR, "cannot have CUDA0.CUDA0"),
     (ReplicaSettings(), model_settings("CUDA0", "cpu"), FOUR, "cannot have CUDA0.CPU .*-ngl N leaves"),
     (ReplicaSettings(), model_settings("CUDA0", "CUDA1", ts=(1, 1, 1)), FOUR, "has CUDA0.CUDA1"),
     (ReplicaSettings(), model_settings(sm="none", mg=4), FOUR, "-mg 4"),
-    (ReplicaSettings(), model_settings("CPU", sm="none", mg=1), FOUR, "-mg 1 .* the model has no GPU"),
     (ReplicaSettings(), model_settings(sm="tensor"), [BLAS, PROCESSOR], "-sm tensor needs GPUs"),
     (ReplicaSettings(), model_settings(sm="tensor", fa="off"), FOUR, "-sm tensor needs GPUs and flash attention"),
 ]

@@ -34,18 +34,6 @@ def test_a_text_survives_tokens_and_back(text: str, model: LlamaModel) -> None:
     assert len(model.tokenize(" the and the")) < len(" the and the"), "merges make a text shorter than its bytes"
 
 
-def test_special_tokens_have_no_bytes_unless_asked_for(model: LlamaModel) -> None:
-    for token, name in enumerate(tiny_models.SPECIAL_TOKENS):
-        assert model.piece(token) == b""
-        assert model.piece(token, special=True) == name.encode()
-
-
-def test_end_tokens_are_those_of_the_vocabulary(model: LlamaModel) -> None:
-    ends = [token for token in range(model.vocabulary) if model.is_end(token)]
-    assert ends == sorted({tiny_models.END_OF_TEXT, tiny_models.END_OF_TURN})
-    assert model.eos() == model.bos() == tiny_models.SPECIAL_TOKENS[tiny_models.END_OF_TEXT]
-
-
 def test_of_a_truncated_file_is_told_how_much_is_there(path: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(path.read_bytes()[:-5000])

@@ -17,8 +17,6 @@ import llama_cpp as lib
 import pytest
 
 from lacli.batch import from_tokens, from_tree
-from lacli.context import Floats
-from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import weight_types
@@ -38,14 +36,6 @@ from lacli.tree import Origin, Tree
 from tests import program
 from tests.fakes import strict_answers
 from tests.loading import STDLIB_7M
-
-
-def test_a_program_is_told_all_of_a_placement() -> None:
-    placement = Placement(("CUDA0", "CUDA1"), "row", (3, 0.5))
-    assert [*placement.by_name.items()] == [
-        ("device", "CUDA0,CUDA1"), ("split_mode", "row"), ("tensor_split", "3,0.5"), ("main_gpu", 0),
-    ]  # fmt: skip
-    assert ReplicaSettings(count=MOST_REPLICAS).count == MOST_REPLICAS
 
 
 @pytest.mark.parametrize(
@@ -119,44 +109,6 @@ def test_a_seed_gives_the_same_texts_in_every_mode(model_path: Path) -> None:
 def test_a_seed_gives_the_same_texts_on_two_threads() -> None:
     plain, *others = strict_answers_of(STDLIB_7M, 2)
     assert len(plain[0]) > 5 and others == [plain] * (len(strict_answers.SHORT) - 1)
-
-
-class Recorder:
-    """A verifier that takes the most probable tokens and keeps the `rows` of logits that it has seen."""
-
-    def __init__(self) -> None:
-        self.rows: list[bytes] = []
-
-    def begin(self, text: object) -> None:
-        """Nothing is remembered."""
-
-    def choose(self, logits: Floats, guesses: object) -> int:
-        self.rows.append(logits.tobytes())
-        return int(logits.argmax())
-
-
-def test_texts_that_take_turns_in_one_context_have_the_logits_of_plain_decoding_alone() -> None:
-    model_settings, guessing = strict_settings(
-        ModelSettings(context=1024, gpu_layers=0, threads=1),
-        DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5, strict=True),
-        frozenset({"q8_0"}),
-        on_gpu=False,
-    )
-    plain = replace(guessing, mode="plain")
-    together, alone = [], []
-    with LlamaModel(STDLIB_7M, model_settings) as model:
-        texts = [f"<|im_start|>user\n{each}<|im_end|>\n<|im_start|>assistant\n" for each in strict_answers.QUESTIONS]
-        prompts = [model.tokenize(text) for text in texts]
-        with LlamaContext(model, model_settings, guessing) as engine:
-            turns = Engine(engine, guessing)
-            for prompt in prompts:
-                together.append(Recorder())
-                assert [*turns.steps(prompt, SequenceOptions(40, together[-1]))]
-        for prompt in prompts:
-            alone.append(Recorder())
-            with LlamaContext(model, model_settings, plain) as engine:
-                assert [*Engine(engine, plain).steps(prompt, SequenceOptions(40, alone[-1]))]
-    assert [each.rows for each in together] == [each.rows for each in alone]
 
 
 @pytest.mark.parametrize(("cells", "agree"), [*((cells, True) for cells in EXACT_CELLS), ("f16", False)])
