@@ -190,9 +190,11 @@ class Refusing(FakeContext):
     """Finds no cells for a step with more rows than its limit."""
 
     max_rows = 1000
+    refused = 0
 
     def decode(self, batch: Batch) -> bool:
         if batch.wanted and batch.rows > self.max_rows:
+            self.refused += 1
             return False
         return super().decode(batch)
 
@@ -210,6 +212,16 @@ def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
     engines[place % count].max_rows = most
     assert tokens_of([first, *generation]) == plain_tokens(prompt, 40)
     assert all_hold(decoder, engines)
+
+
+def test_of_a_step_that_was_refused_somewhere_nothing_stays() -> None:
+    engines = alike(Refusing, 2, LOOKAHEAD)
+    decoder = decoder_of(engines, LOOKAHEAD)
+    generation = decoder.generate([1, 2, 3, 1, 2, 3], 60)
+    next(generation)
+    engines[1].max_rows = 3
+    assert tokens_of(list(generation)) == plain_tokens([1, 2, 3, 1, 2, 3], 60)[1:]
+    assert engines[1].refused > 5
 
 
 class Guarded(FakeContext):
