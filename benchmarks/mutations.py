@@ -109,10 +109,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("first += sum(tree.verified)", "first += len(tree)"),
     ),
     ("lacli/engine/engine.py", ("tests/engine/test_reuse.py", *LOOP)): (
-        (
-            "            self._admission.mend()\n        self._is_torn = True\n        yield\n",
-            "            pass\n        self._is_torn = True\n        yield\n",
-        ),
+        ("            self._admission.mend()\n", "            pass\n"),
     ),
     ("lacli/engine/engine.py", MANY): (("min(context.cells, longest)", "context.cells"),),
     ("lacli/engine/admission.py", MANY): (
