@@ -114,8 +114,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/engine/engine.py", MANY): (("min(context.cells, longest)", "context.cells"),),
     ("lacli/engine/admission.py", MANY): (
         ("if each is slot or each.source is slot:", "if each is slot:"),
-        ("self.find_cells(len(sequence.tokens) - shared + headroom, slot)", "self.find_cells(0)"),
-        ("            headroom += HEADROOM\n", ""),
+        ("self.find_cells(len(sequence.tokens) - shared + HEADROOM, slot)", "self.find_cells(0)"),
         ("self._cut(slot, common[slot])", "pass"),
     ),
     ("lacli/engine/replicas.py", ("tests/engine/test_replicas.py",)): (

@@ -98,7 +98,6 @@ class Admission:
 
     def give_cells(self) -> None:
         """Give cells to the sequences that wait, in the order of their arrival, as far as there are enough."""
-        headroom = HEADROOM
         for sequence in self.sequences:
             if sequence.has_cells or sequence.is_held:
                 continue
@@ -108,7 +107,7 @@ class Admission:
                 continue
             if shared < max(MIN_SHARED, slot.past + 1):
                 source, shared = None, slot.past
-            fits = self.find_cells(len(sequence.tokens) - shared + headroom, slot)
+            fits = self.find_cells(len(sequence.tokens) - shared + HEADROOM, slot)
             held = next((each for each in self.sequences if each.is_held and each.has_cells), None)
             if not fits and held:
                 self.clear(held)
@@ -116,7 +115,6 @@ class Admission:
                 return
             if not fits and any(each.has_cells for each in self.sequences):
                 return
-            headroom += HEADROOM
             sequence.has_cells = True
             if source:
                 self._cut(slot, 0)
