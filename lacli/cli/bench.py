@@ -11,9 +11,8 @@ from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
 from lacli.cli.model_names import complete_modes
-from lacli.cli.options import lookahead_group, model_group, replica_group, sampling_group
+from lacli.cli.options import local_replicas, lookahead_group, model_group, sampling_group
 from lacli.cli.prompt_options import ChatTemplateKwargs
-from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
 from lacli.settings import DecodeSettings
@@ -105,7 +104,7 @@ class Amount:
     sampling=sampling_group,
     decode_settings=lookahead_group,
     model_settings=model_group,
-    copies=replica_group,
+    copies=local_replicas,
 )
 def bench(
     model: str,
@@ -140,8 +139,6 @@ def bench(
     from lacli.text.records import state_file
     from lacli.text.template import read_variables
 
-    if copies.rpc:
-        raise UsageError("--rpc: an RPC server serves one context, and a benchmark has several", "lacli run --stats")
     screen = Screen(color=color, quiet=quiet)
     output = "json" if json else output
     request = Request(

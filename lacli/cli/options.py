@@ -227,6 +227,11 @@ def replica_group(replicas: Replicas = "", rpc: Rpc = "") -> ReplicaSettings:
     return ReplicaSettings(groups, count, endpoints(rpc))
 
 
+def local_replicas(replicas: Replicas = "") -> ReplicaSettings:
+    """Return the same for a command that has several contexts, of which an RPC server serves one."""
+    return replica_group(replicas)
+
+
 def copies(text: str) -> tuple[int, tuple[tuple[str, ...], ...]]:
     """Read --replicas: a number, or groups of devices with commas between them, their names joined by +."""
     text = text.strip()

@@ -68,11 +68,6 @@ def test_strict_is_refused_where_other_machines_compute() -> None:
         engine_of(replace(LOOKAHEAD, strict=True), ReplicaSettings(rpc=("192.0.2.1:50052",)))
 
 
-def test_a_benchmark_is_refused_where_a_server_would_serve_only_one_of_its_contexts() -> None:
-    done = call("bench", "-q", "--rpc", "192.0.2.1:50052")
-    assert done.code == 2 and "an RPC server serves one" in done.err and done.err.count("\n") == 1
-
-
 def test_the_programs_answer_is_one_copys_and_names_them() -> None:
     sizes = ("-W", "5", "-N", "3", "-G", "4", "-n", "40", "-q")
     alone = call("run", "-p", QUESTION, *sizes)
