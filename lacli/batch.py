@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lacli.tree import ROOT, Branches, Tree
+from lacli.tree import ROOT, Tree
 
 Ints = npt.NDArray[np.signedinteger]
 
@@ -46,7 +46,7 @@ class BatchPart(NamedTuple):
     tree's sequence 0 stands for.
     """
 
-    tree: Branches | None
+    tree: Tree | None
     past: int
     again: Sequence[int] = ()
     first: int = 0
@@ -74,7 +74,7 @@ class Batch:
     def __len__(self) -> int:
         return self.rows
 
-    def set_tree(self, tree: Branches, past: int, again: Sequence[int] = (), first: int = 0) -> Batch:
+    def set_tree(self, tree: Tree, past: int, again: Sequence[int] = (), first: int = 0) -> Batch:
         """Write the rows of a step: node k of the tree is row k, at position `past` + its depth.
 
         `again`: tokens before the input that the cache lacks; their rows come first. `first`: the sequence id that the

@@ -27,7 +27,6 @@ from lacli.engine.prompts import Messages
 from lacli.engine.worker import Request, Worker
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.modes import Mode
 from lacli.settings import LETTERS, DecodeSettings
 from lacli.streams import Answering, AsyncStream, Stream
 from lacli.text.files import Closing
@@ -144,11 +143,6 @@ class Model(Closing):
         return self.engine.limit
 
     @property
-    def mode(self) -> Mode | None:
-        """The mode of the latest answer, None before the first."""
-        return self.engine.latest
-
-    @property
     def load(self) -> tuple[int, int]:
         """The numbers of answers that are decoded and that wait for a place, without those that were left."""
         return self._worker.load
@@ -203,7 +197,6 @@ class Model(Closing):
         wanted = SequenceOptions(
             options.get("max_tokens", -1),
             recorder or drawn,
-            sampled=sampler is not None,
             drafts=not self._is_plain(options.get("mode", "")),
             settings=own,
         )

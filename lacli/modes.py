@@ -215,27 +215,18 @@ class Lookahead(Mode):
 
 
 class MakeMode(Protocol):
-    """Makes the mode of a text.
+    """Makes the mode of a sequence.
 
-    `sampled`: tokens are drawn, not just the most probable ones taken. `before`: the mode of the text before under the
-    same settings, for what it learned of the machine and the model.
+    `before`: the mode of the sequence before under the same settings, for what it learned of machine and model.
     """
 
     def __call__(
-        self,
-        settings: DecodeSettings,
-        pool: NgramPool,
-        engine: Context,
-        *,
-        sampled: bool = False,
-        before: Mode | None = None,
+        self, settings: DecodeSettings, pool: NgramPool, context: Context, *, before: Mode | None = None
     ) -> Mode:
         raise NotImplementedError
 
 
-def new_mode(
-    settings: DecodeSettings, pool: NgramPool, engine: Context, *, sampled: bool = False, before: Mode | None = None
-) -> Mode:
+def new_mode(settings: DecodeSettings, pool: NgramPool, context: Context, *, before: Mode | None = None) -> Mode:
     """Make the mode that the settings ask for, of those that live here."""
     match settings.mode:
         case "plain":
@@ -245,5 +236,5 @@ def new_mode(
         case "jacobi":
             return Jacobi(settings)
         case "lookahead":
-            return Lookahead(settings, pool, engine.vocabulary, engine.is_end)
+            return Lookahead(settings, pool, context.vocabulary, context.is_end)
     raise ValueError(f"mode {settings.mode} is made elsewhere")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
 
 ROOT = 0
 
@@ -22,18 +21,6 @@ class Origin(Enum):
     SUFFIX = "suffix"
     RECYCLING = "recycling"
     PADDING = "padding"
-
-
-class Branches(Protocol):
-    """Rows of a step for a batch and a cache: token, depth and sequences of each, and whether its choice is read.
-
-    Row 0 is the input, whose sequences are all that the step has. A whole tree, or one replica's part of it.
-    """
-
-    tokens: list[int]
-    depths: list[int]
-    sequences: list[list[int]]
-    verified: list[bool]
 
 
 class Tree:

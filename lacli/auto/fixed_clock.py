@@ -52,8 +52,8 @@ class FixedClockMode(Mode):
 
 
 def fixed_clock_modes(
-    settings: DecodeSettings, pool: NgramPool, engine: Context, *, sampled: bool = False, before: Mode | None = None
+    settings: DecodeSettings, pool: NgramPool, context: Context, *, before: Mode | None = None
 ) -> Mode:
     """Make the mode that the settings ask for, on the fixed clock."""
     known = before.mode if isinstance(before, FixedClockMode) else None
-    return FixedClockMode(AutoModes(COST)(settings, pool, engine, sampled=sampled, before=known))
+    return FixedClockMode(AutoModes(COST)(settings, pool, context, before=known))

@@ -218,15 +218,9 @@ class AutoModes:
     cost: Cost | None = None
 
     def __call__(
-        self,
-        settings: DecodeSettings,
-        pool: NgramPool,
-        engine: Context,
-        *,
-        sampled: bool = False,
-        before: Mode | None = None,
+        self, settings: DecodeSettings, pool: NgramPool, context: Context, *, before: Mode | None = None
     ) -> Mode:
         if settings.mode != "auto":
-            return new_mode(settings, pool, engine)
+            return new_mode(settings, pool, context)
         experience = before.experience if isinstance(before, Auto) else Experience(settings, self.cost)
-        return Auto(settings, engine.is_end, experience)
+        return Auto(settings, context.is_end, experience)

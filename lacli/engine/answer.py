@@ -11,7 +11,7 @@ from weakref import ReferenceType, ref
 from lacli.context import Reading, unseen
 from lacli.engine.engine import Engine, Progress, SequenceOptions
 from lacli.pool import PoolStatistics
-from lacli.stats import Finish, RunStatistics, Step
+from lacli.stats import Finish, RunStatistics
 from lacli.text.files import Closing
 from lacli.text.format import counted
 from lacli.text.stream import Piece, TextStream
@@ -29,7 +29,7 @@ class Answer:
     count as predicted all the same. `finish_reason`: stop (the stop string `stop`), eog (an end token), length
     (`max_tokens`, or a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they
     were asked for. `seed`: what its tokens were drawn with, None where the most probable ones were taken. `warnings`:
-    sentences on what it does not keep to of a JSON schema that was its own, and not its session's.
+    sentences on what it does not keep to of a JSON schema that was its own, and not its engine's.
     """
 
     text: str
@@ -76,18 +76,16 @@ class AnswerText:
         stops: Sequence[str] = (),
         *,
         controls: Mapping[int, str] | None = None,
-        watch: Callable[[Step], None] | None = None,
         logprobs: Sequence[TokenLogprob] = (),
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
         """`engine`: decodes it. `bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
 
-        `watch`: gets every step. `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has
-        them.
+        `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has them.
         """
         self._engine = engine
-        self._watch, self._logprobs = watch, logprobs
+        self._logprobs = logprobs
         self._stream = TextStream(bytes_of, stops, controls)
         self._seed, self._warnings = seed, tuple(warnings)
         self._text: list[str] = []
@@ -112,8 +110,6 @@ class AnswerText:
             self.statistics.reused_tokens = sequence.reused or 0
             self.statistics.prompt_s = sequence.prompt_s
             self.statistics.first_token_s = perf_counter() - self._begin
-        if self._watch:
-            self._watch(step)
         stream, before = self._stream, self._stream.read
         ended = step.finish == "eog"
         tokens = step.tokens[:-1] if ended else step.tokens
@@ -179,7 +175,6 @@ class Generation(AnswerText, Closing):
         *,
         verifier: Verifier | None = None,
         controls: Mapping[int, str] | None = None,
-        watch: Callable[[Step], None] | None = None,
         seed: int | None = None,
         reading: Reading = unseen,
     ) -> None:
@@ -187,7 +182,7 @@ class Generation(AnswerText, Closing):
 
         The others: as `AnswerText` takes them.
         """
-        super().__init__(engine, bytes_of, prompt, stops, controls=controls, watch=watch, seed=seed)
+        super().__init__(engine, bytes_of, prompt, stops, controls=controls, seed=seed)
         self._reading = reading
         self._prompt = prompt
         self._options = SequenceOptions(max_tokens, verifier)

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from lacli.batch import BatchPart
 from lacli.context import Context
-from lacli.tree import ROOT, Branches
+from lacli.tree import ROOT, Tree
 
 ALL = -1
 """As a sequence id: every one. As an end: to the end."""
@@ -40,9 +40,9 @@ class Cells:
         missing = len(tokens) - 1 - self.past
         return min(self.limit - (len(tokens) - 1), self._context.batch_rows - missing)
 
-    def lay_out_step(self, tokens: Sequence[int], branches: Branches) -> BatchPart:
+    def lay_out_step(self, tokens: Sequence[int], tree: Tree) -> BatchPart:
         """Make rows of what the cache lacks of a sequence and of its step's tree, which its ids share from now on."""
-        others = branches.sequences[ROOT][1:]
+        others = tree.sequences[ROOT][1:]
         if others:
             begin = perf_counter()
             for each in others:
@@ -50,7 +50,7 @@ class Cells:
                     self._context.copy(self.first, self.first + each, self._shared[each], self.past)
                     self._shared[each] = self.past
             self.seconds += perf_counter() - begin
-        self.part = BatchPart(branches, self.past, tokens[self.past : -1], self.first)
+        self.part = BatchPart(tree, self.past, tokens[self.past : -1], self.first)
         return self.part
 
     def lay_out_prompt(self, tokens: Sequence[int], rows: int) -> BatchPart:

@@ -40,13 +40,11 @@ class SequenceOptions:
     """How one sequence is decoded.
 
     `max_tokens`: after the prompt, -1 for no limit. `verifier`: chooses the tokens, None takes the most probable ones.
-    `sampled`: whether they are drawn, by default if there is a verifier. `drafts`: False for one token a step.
-    `settings`: its own, with a smaller window or fewer n-grams than the engine's.
+    `drafts`: False for one token a step. `settings`: its own, with a smaller window or fewer n-grams than the engine's.
     """
 
     max_tokens: int = -1
     verifier: Verifier | None = None
-    sampled: bool | None = None
     drafts: bool = True
     settings: DecodeSettings | None = None
 
@@ -81,8 +79,7 @@ class StepPlan(NamedTuple):
 class Engine:
     """Decodes up to `slots` sequences together; owns the cells of its context.
 
-    `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences. `latest`: the mode of the sequence that
-    came last, for what it knows of the machine.
+    `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences.
     """
 
     def __init__(
@@ -111,8 +108,7 @@ class Engine:
         longest = self._longest or context.trained_context
         self.limit = context.cells if self.slots == 1 else min(context.cells, longest)
         context.clear()
-        ids = context.sequences // self.slots if self.slots == 1 else settings.sequences
-        assert self.slots * settings.sequences <= context.sequences, "the context was made for fewer sequences"
+        ids = context.sequences if self.slots == 1 else settings.sequences
         # Cells of one sequence between those of another are not in the order of a sequence.
         self._admission = Admission(context, self.slots, ids, self.limit, shares=not settings.ordered)
         self._set(settings)
@@ -120,7 +116,6 @@ class Engine:
     def reconfigure(self, settings: DecodeSettings, make_mode: MakeMode | None = None) -> None:
         """Decode in another way from now on, while no sequence runs; cells stay."""
         assert not self.sequences, "settings change between sequences"
-        assert self.slots * settings.sequences <= self.context.sequences, "the context was made for fewer sequences"
         self._make_mode = make_mode or self._make_mode
         if settings != self.settings or make_mode:
             self._set(settings)
@@ -191,6 +186,7 @@ class Engine:
 
     def step(self) -> list[Progress]:
         """Take one step of all sequences that have cells; return what it brought, in the order of their arrival."""
+        # As `_whole_or_torn`, without the microseconds that a generator takes at each step.
         self._mend()
         self._is_torn = True
         progress = self._step()
@@ -324,17 +320,16 @@ class Engine:
         return min(whole, apart) if is_short else whole
 
     def _set(self, settings: DecodeSettings) -> None:
+        assert self.slots * settings.sequences <= self.context.sequences, "the context was made for fewer sequences"
         self._stepper = Stepper(self.context, settings)
         self.pool = NgramPool(settings.ngram, settings.guesses, settings.pool_keys)
-        self.latest: Mode | None = None
+        # Of the sequence that came last, for what it knows of the machine.
+        self._latest: Mode | None = None
 
     def _new_sequence(self, prompt: Sequence[int], options: SequenceOptions) -> TokenSequence:
         begin, verifier = perf_counter(), options.verifier
-        sampled = verifier is not None if options.sampled is None else options.sampled
-        mode = self._make_mode(self.settings, self.pool, self.context, sampled=sampled, before=self.latest)
-        self.latest = mode
-        if options.settings:
-            mode = self._make_mode(options.settings, self.pool, self.context, sampled=sampled)
+        settings = options.settings or self.settings
+        self._latest = mode = self._make_mode(settings, self.pool, self.context, before=self._latest)
         if not options.drafts:
             mode = mode.without_guesses()
         slot = self._admission.take_slot(prompt)
@@ -342,7 +337,7 @@ class Engine:
             verifier.begin(prompt)
         mode.begin(slot.tokens)
         remaining = options.max_tokens if options.max_tokens >= 0 else None
-        return TokenSequence(len(prompt), slot.tokens, mode, slot, verifier, remaining, added=begin)
+        return TokenSequence(slot.tokens, mode, slot, verifier, remaining, added=begin)
 
     @contextmanager
     def _whole_or_torn(self) -> Iterator[None]:

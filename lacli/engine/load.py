@@ -37,7 +37,7 @@ from lacli.llamacpp.settings import (
     strict_settings,
 )
 from lacli.settings import DecodeSettings, SourceName, restrict_to_chain
-from lacli.stats import RunStatistics, Step
+from lacli.stats import RunStatistics
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import VARIABLES, check_variables, choose_template
@@ -191,12 +191,10 @@ class ModelEngine(Engine, Closing):
         prompt: Sequence[int],
         max_tokens: int = -1,
         stops: str | Sequence[str] = (),
-        *,
-        watch: Callable[[Step], None] | None = None,
     ) -> Generation:
         """Begin an answer to prompt tokens in the caller's thread; iterate it for the text as it is accepted.
 
-        `stops`: a text that ends it, or several. `watch`: gets every step.
+        `stops`: a text that ends it, or several.
         """
         self.model.check_open()
         stops = as_stops(stops)
@@ -208,7 +206,6 @@ class ModelEngine(Engine, Closing):
             stops,
             verifier=self.verifier(),
             controls=self.prompts.control_tokens(stops),
-            watch=watch,
             seed=self.sampling.drawn_seed,
             reading=self._reading,
         )

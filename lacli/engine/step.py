@@ -25,7 +25,7 @@ from lacli.verify import Choose, Path, Verifier, verify_tree
 class TokenSequence:
     """One sequence on its way: its tokens, and what drafts, chooses and stores them.
 
-    `prompt`: how many of the `tokens` are the prompt's. `tokens`: the prompt's and the accepted ones; a cache has all
+    `tokens`: the prompt's and the accepted ones; a cache has all
     of them but the last, which is the next step's input, and but those before it that have to be decoded again.
     `verifier`: draws tokens, None takes the most probable ones. `remaining`: tokens it may still get, None for no
     limit. `has_cells`: False while it waits for them. `is_prefilled`: the cache has all that the next step needs.
@@ -34,7 +34,6 @@ class TokenSequence:
     no step of it is wanted now; its cells go where another sequence needs them. `drafts`: False for one token a step.
     """
 
-    prompt: int
     tokens: list[int]
     mode: Mode
     cells: Cells
