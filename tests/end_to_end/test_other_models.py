@@ -16,7 +16,7 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import Access
-from tests.loading import other_model
+from tests.loading import load, other_model
 from tests.serve.conftest import serving
 
 CITY: Any = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -84,3 +84,19 @@ def test_gemma_behind_more_tokens_than_its_window_decodes_as_plain_does() -> Non
             for settings in (DecodeSettings(mode="lookup"), DecodeSettings(window=5, ngram=3, guesses=5)):
                 (run,) = comparison.run(settings, [prompt])
                 assert not run.bug
+
+
+def test_behind_six_thousand_tokens_smollm2_decodes_only_what_is_new() -> None:
+    # Reading them takes more than a minute on one core, so one prompt serves both questions.
+    model_settings = ModelSettings(context=7000, gpu_layers=0)
+    lines = "".join(f"Box {number} holds {number} red balls.\n" for number in range(1, 451))
+    lookup = DecodeSettings(mode="lookup")
+    with load(other_model("smollm2-135m"), model_settings=model_settings, decode_settings=lookup) as engine:
+        prompt = engine.model.tokenize(lines + "Box 451 holds")
+        assert 6000 < len(prompt) < 6500
+        first = "".join(piece.text for piece in engine.generate(prompt, 16))
+        longer = [*prompt, *engine.model.tokenize(" 451 red balls.\nBox 452 holds")]
+        generation = engine.generate(longer, 8)
+        second = "".join(piece.text for piece in generation)
+    assert first.startswith(" 451 red balls.\nBox 452") and second.startswith(" 452 red balls")
+    assert generation.answer().statistics.reused_tokens >= len(prompt)

@@ -1,4 +1,4 @@
-"""SmolLM2-135M, a model that people use: template, modes, streams, files of prompts."""
+"""SmolLM2-135M, a model that people use: template, modes, seeds, schemas, streams, stops, files of prompts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ LIMIT = 8
 SETTINGS = ModelSettings(context=512, gpu_layers=0, threads=1)
 
 QUESTIONS = {
+    "writing": "Write the first line of a letter to a neighbour.",
+    "roleplay": "You are a sailor. Greet your crew.",
     "reasoning": "Tom is taller than Ann. Who is shorter?",
     "math": "What is 12 plus 30?",
     "coding": "Write a Python function that adds two numbers.",
+    "extraction": "Name the city: Ada moved to London in 1835.",
     "translation": "Translate to German: Good morning.",
     "summarization": "Sum up in one sentence: The shop was shut, so we went home and cooked soup.",
 }
-"""One for each of five of Spec-Bench's categories."""
+"""One for each of eight of Spec-Bench's categories."""
 
 MODES = {
+    "jacobi": DecodeSettings(mode="jacobi", window=3),
     "lookup": DecodeSettings(mode="lookup"),
     "lookahead": DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2),
     "auto": DecodeSettings(),
@@ -63,6 +67,26 @@ def test_every_mode_gives_plains_text_but_for_rounding(mode: str, engine: ModelE
     assert all(len(run.tokens) == LIMIT or engine.model.is_end(run.tokens[-1]) for run in runs)
 
 
+def test_one_seed_is_one_text_in_plain_decoding_and_in_lookup() -> None:
+    asked = ("run", "-q", str(smollm2()), "-p", "Name an animal.", "-c", "256", "-n", "6", "--temp", "1", "-s")
+    first, again, other, guessed = (
+        call(*asked, *more).out
+        for more in (
+            ("7", "--mode", "plain"),
+            ("7", "--mode", "plain"),
+            ("8", "--mode", "plain"),
+            ("7", "--mode", "lookup"),
+        )
+    )
+    assert first == again == guessed != other
+
+
+def test_an_answer_under_a_schema_is_json_of_it() -> None:
+    schema = '{"type": "object", "properties": {"city": {"enum": ["Tokyo", "Rome"]}}, "required": ["city"]}'
+    done = call("run", "-q", str(smollm2()), "-p", "The capital of Japan?", "-c", "256", "-n", "40", "-j", schema)
+    assert json.loads(done.out)["city"] in ("Tokyo", "Rome")
+
+
 def test_text_that_is_not_latin_comes_in_whole_characters(engine: ModelEngine) -> None:
     question = "Repeat: Привет, 世界! 🙂"
     generation = engine.generate(engine.prompt(question), 24, engine.prompts.turn_ends)
@@ -70,6 +94,11 @@ def test_text_that_is_not_latin_comes_in_whole_characters(engine: ModelEngine) -
     assert "".join(pieces) == generation.answer().text and len(pieces) > 3
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
     assert any(ord(letter) > 0x400 for letter in "".join(pieces))
+
+
+def test_a_stop_string_across_tokens_ends_an_answer_and_is_no_part_of_it(engine: ModelEngine) -> None:
+    answer = generate(engine, "What is the capital of Japan?", max_tokens=24, stops=" of Jap")
+    assert (answer.text, answer.finish_reason) == ("The capital", "stop")
 
 
 def test_a_file_of_prompts_is_answered_together(tmp_path: Path) -> None:
