@@ -186,7 +186,7 @@ class CallSplitter:
         return "".join(iter(lambda: self._next(), None))
 
     def finish(self) -> str:
-        """Return what was held back, once nothing more comes; a call that was cut before its arguments is text."""
+        """Return what was held back, once nothing more comes, but for the mark of a call that was cut there."""
         self._final = True
         return self.feed("")
 
@@ -213,9 +213,14 @@ class CallSplitter:
             if head and is_tagged and head.end() < len(held):
                 text = self._take(head)
                 return self._release(at) if text is None else text
-            if not self._final and self._may_begin(at):
-                return self._release(at)
-        return self._release(len(held))
+            if self._may_begin(at):
+                if not self._final:
+                    return self._release(at)
+                if self._is_of_call(at):
+                    # The answer was cut in a call, whose mark is no text.
+                    self._held = held[:at].rstrip()
+                    break
+        return self._release(len(self._held))
 
     def _may_begin(self, at: int) -> bool:
         """Whether the held text from `at` on is the beginning of a call."""
@@ -223,6 +228,11 @@ class CallSplitter:
         assert opened
         rest = JOINED.sub("", self._held[opened.end() :][:LONGEST_BEGINNING])
         return any(beginning.startswith(rest) for beginning in self._beginnings)
+
+    def _is_of_call(self, at: int) -> bool:
+        """Whether the beginning of a call at the end of the answer can be nothing else."""
+        marked = self._rules.have_grammar and self._held.startswith(self._rules.format.begin, at)
+        return self._rules.forced or marked or (self._fresh and bool(self.calls))
 
     def _release(self, length: int) -> str | None:
         """Return the first `length` characters as text, without space at their end while a call may follow."""

@@ -195,6 +195,25 @@ def test_a_call_is_found_in_every_form_wherever_the_text_is_cut(text: str) -> No
             assert split(HERMES, parts) == (before.strip(), [("weather", ARGUMENTS)])
 
 
+@pytest.mark.parametrize("text", [text for text in WRITTEN_CALLS.values() if not text.startswith("{")])
+def test_a_call_with_a_tag_or_a_fence_may_stand_inside_a_line(text: str) -> None:
+    assert split(HERMES, [*f"So: {text}"]) == ("So:", [("weather", ARGUMENTS)])
+
+
+def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
+    call = f'{HERMES.begin}{{"name": "clock", "arguments": {{}}}}</tool_call>'
+    assert split(HERMES, [call[:-5]]) == ("", [("clock", {})])
+    for length in range(len(call)):
+        splitter = CallSplitter(rules(HERMES, forced=True))
+        assert splitter.feed(call[:length]) + splitter.finish() == ""
+        if length >= len(HERMES.begin):
+            splitter = CallSplitter(CallRules(HERMES, FUNCTIONS, True, False, '{"type": "object"}'))
+            assert splitter.feed(call[:length]) + splitter.finish() == ""
+    for length in range(len("<tool_call>")):
+        assert split(HERMES, [f"{call}\n{call[:length]}"]) == ("", [("clock", {})])
+    assert split(HERMES, [f"{call} so 1 <"]) == (" so 1 <", [("clock", {})])
+
+
 @pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
 def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: str, call: str) -> None:
     text = both.replace("{0}", call)
