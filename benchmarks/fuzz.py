@@ -34,8 +34,8 @@ from lacli.auto.model_cost import KIND, cost_key
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.cli.main import commands
 from lacli.llamacpp.settings import ModelSettings
+from lacli.text.files import NAME, Records
 from lacli.text.format import markdown
-from lacli.text.records import NAME, Records
 from tests.loading import STDLIB_7M
 
 CODES = {0, 1, 2, 3, 130}

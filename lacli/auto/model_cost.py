@@ -20,7 +20,7 @@ from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings, Placement
-from lacli.text.records import UNREADABLE, Records, model_identity
+from lacli.text.files import UNREADABLE, Records, model_identity
 
 KIND, PUT_OFF = "cost", "put off"
 """The records' kinds: costs that were measured, and when measuring failed."""

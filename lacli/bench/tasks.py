@@ -19,9 +19,8 @@ from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.options import options_of
 from lacli.text.checked import WithoutNull, checked
-from lacli.text.files import MAX_TEXT
+from lacli.text.files import MAX_TEXT, STDIN
 from lacli.text.format import did_you_mean
-from lacli.text.question import STDIN
 
 Rows = Iterator[tuple[str, object]]
 """Parsed rows, each with its file and line in words."""

@@ -24,8 +24,8 @@ from lacli.errors import LacliError, UsageError
 from lacli.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import Screen
+from lacli.text.files import check_text, read_text
 from lacli.text.format import counted
-from lacli.text.question import check_text, read_text
 
 
 @dataclass(frozen=True)

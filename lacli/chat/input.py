@@ -14,9 +14,8 @@ from typing import BinaryIO, Literal, Protocol, TextIO
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.settings import Switch
 from lacli.terminal.screen import console
-from lacli.text.files import is_terminal
+from lacli.text.files import decode, is_terminal
 from lacli.text.format import did_you_mean
-from lacli.text.question import decode
 
 PROMPT = "> "
 CONTINUATION = ". "

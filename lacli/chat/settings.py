@@ -14,8 +14,8 @@ from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
 from lacli.options import KINDS, NOTHING, Option, options_of
 from lacli.settings import SOURCES, AnswerSettings, DecodeSettings
+from lacli.text.files import check_text
 from lacli.text.format import did_you_mean, listed
-from lacli.text.question import check_text
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 

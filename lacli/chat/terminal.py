@@ -30,7 +30,7 @@ from lacli.chat.settings import KEYS, values_of
 from lacli.errors import reason_of
 from lacli.terminal.interrupts import wakeup_fd_kept, without_ctrl_c
 from lacli.terminal.screen import abandon_stdout, console
-from lacli.text.question import check_text
+from lacli.text.files import check_text
 
 COLORED = Style.from_dict({"bottom-toolbar": "noreverse dim", "auto-suggestion": "fg:default dim"})
 PLAIN = Style.from_dict({"bottom-toolbar": "noreverse", "completion-menu.completion.current": "reverse"})

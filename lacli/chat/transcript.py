@@ -23,8 +23,7 @@ from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
 from lacli.llamacpp.settings import MOST_CELLS
 from lacli.text.checked import checked
-from lacli.text.files import Closing, for_owner, lock, replace_file
-from lacli.text.question import read_raw
+from lacli.text.files import Closing, for_owner, lock, read_raw, replace_file
 
 FORMAT, VERSION = "lacli chat", 2
 SAVED, SESSION = "saved", "session"
@@ -109,7 +108,7 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
     if _earlier(path) and not replaces:
         raise LacliError(f"{path} holds another chat", "the same again replaces it; another name keeps both")
     try:
-        replace_file(Path(os.path.expanduser(path)), [chat.lines], for_owner)
+        replace_file(Path(os.path.expanduser(path)), chat.lines, for_owner)
     except (OSError, ValueError) as error:
         raise LacliError(f"cannot write {str(path)!r}: {reason_of(error)}", "give another name") from error
 

@@ -136,7 +136,7 @@ def bench(
     from lacli.bench.run import Request, benchmark
     from lacli.bench.tasks import tasks_of
     from lacli.terminal.screen import Screen
-    from lacli.text.records import state_file
+    from lacli.text.files import state_file
     from lacli.text.template import read_variables
 
     screen = Screen(color=color, quiet=quiet)

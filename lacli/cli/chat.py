@@ -87,8 +87,7 @@ def chat(
     from lacli.chat.settings import ChatSettings
     from lacli.chat.transcript import read_chat
     from lacli.terminal.screen import Screen
-    from lacli.text.question import check_text
-    from lacli.text.records import state_file
+    from lacli.text.files import check_text, state_file
 
     if asked.prompt is not None and first:
         raise UsageError("the first message is given twice, behind MODEL and with -p", "drop one of them")

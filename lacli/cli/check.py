@@ -97,8 +97,7 @@ def check(
     from lacli.engine.load import open_engine
     from lacli.llamacpp.model import giving_way
     from lacli.terminal.screen import Screen, loading_model
-    from lacli.text.files import columns
-    from lacli.text.question import check_text, read_text
+    from lacli.text.files import check_text, columns, read_text
 
     screen = Screen(color=color, quiet=quiet)
     path = options.model_path(model, screen, offline)

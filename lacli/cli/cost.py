@@ -82,8 +82,7 @@ def cost(
     from lacli.ik.choice import with_engine
     from lacli.llamacpp.probe import proven
     from lacli.terminal.screen import Screen
-    from lacli.text.files import columns
-    from lacli.text.records import state_file
+    from lacli.text.files import columns, state_file
 
     plan = MeasurePlan(
         contexts=sizes(contexts, "--contexts", MAX_CONTEXT),

@@ -18,7 +18,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
 from lacli.options import NOTHING, options_of
 from lacli.settings import LETTERS, DecodeSettings, Detail, Switch, decode_settings
-from lacli.text.question import check_text, read_text
+from lacli.text.files import check_text, read_text
 
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen

@@ -44,7 +44,7 @@ class PromptOptions:
     @property
     def system(self) -> str:
         """The system prompt; its file is read now."""
-        from lacli.text.question import check_text, read_text
+        from lacli.text.files import check_text, read_text
 
         return read_text(self.file) if self.file else check_text(self.typed, "-sys")
 
@@ -99,7 +99,7 @@ def make_prompt_options(
     stops: list[str] | None,
 ) -> PromptOptions:
     """Return what the flags of the prompt and of the answer's end say."""
-    from lacli.text.question import check_text
+    from lacli.text.files import check_text
     from lacli.text.template import read_variables
 
     if system and system_file:

@@ -27,9 +27,8 @@ from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
-from lacli.text.files import Closing, is_file, lock
+from lacli.text.files import STDIN, Closing, is_file, lock
 from lacli.text.format import counted
-from lacli.text.question import STDIN
 from lacli.text.template import as_messages
 
 if TYPE_CHECKING:

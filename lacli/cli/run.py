@@ -97,7 +97,7 @@ class Loading:
         from lacli.llamacpp.model import giving_way
         from lacli.terminal.interrupts import ctrl_c_ends_at_once
         from lacli.terminal.screen import loading_model
-        from lacli.text.records import state_file
+        from lacli.text.files import state_file
 
         path = options.model_path(self.model, screen, self.offline)
         with loading_model(screen, verbose=verbose) as loading:
@@ -158,7 +158,7 @@ def run(
     --prompts answers all prompts of a file.
     """
     from lacli.terminal.screen import Screen
-    from lacli.text.question import STDIN, read_question
+    from lacli.text.files import STDIN, read_question
 
     if asked.prompt is not None and prompt is not None:
         raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")

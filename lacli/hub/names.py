@@ -30,8 +30,8 @@ from urllib.parse import unquote
 
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.gguf import SPLIT, all_parts
+from lacli.text.files import read_text
 from lacli.text.format import did_you_mean
-from lacli.text.question import read_text
 
 SMOLLM2 = "smollm2-135m"
 """The name of the model that answers where none is named."""

@@ -30,9 +30,8 @@ from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, ModelSettings
 from lacli.text.files import Closing
 from lacli.text.format import count_in_words
-from lacli.text.jinja import compile_template
 from lacli.text.reasoning import PAIRS
-from lacli.text.template import CALL_MARKERS
+from lacli.text.template import CALL_MARKERS, compile_template
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -235,15 +234,14 @@ class LlamaModel(Closing):
         return tokens[:count]
 
     @cached_property
-    def control_tokens(self) -> dict[str, tuple[bool, bool]]:
-        """Names that stay text with `special` False, and whether each token takes the space left and right of it."""
-        vocabulary = self.vocabulary_handle
-        attributes = [lib.llama_vocab_get_attr(vocabulary, token) for token in range(self.vocabulary)]
-        return {
-            self._special(token): (bool(found & lib.LLAMA_TOKEN_ATTR_LSTRIP), bool(found & lib.LLAMA_TOKEN_ATTR_RSTRIP))
-            for token, found in enumerate(attributes)
-            if found & (lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN)
-        }
+    def control_tokens(self) -> frozenset[str]:
+        """Names of tokens that stay text with `special` False."""
+        control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+        return frozenset(
+            self._special(token)
+            for token in range(self.vocabulary)
+            if lib.llama_vocab_get_attr(self.vocabulary_handle, token) & control
+        )
 
     @cached_property
     def schema_tokenizer(self) -> LLTokenizer:

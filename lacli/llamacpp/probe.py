@@ -25,8 +25,8 @@ from lacli.errors import ModelLoadError
 from lacli.llamacpp.build import PYTHON, build_files, processor, rebuild_command, sound_kind
 from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.text.files import Records, state_file
 from lacli.text.format import counted
-from lacli.text.records import Records, state_file
 
 COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 """Command of a trial; the folder for its files and `repack` or `plain` follow."""

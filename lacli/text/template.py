@@ -1,4 +1,7 @@
-"""From a conversation to a prompt: the choice of a chat template, and the shape of a conversation that it takes."""
+"""From a conversation to a prompt: Jinja's sandbox, the choice of a chat template, and the conversation it takes.
+
+The sandbox's settings and names are those of transformers.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,21 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
+
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lacli.errors import PromptError, UsageError, in_one_line
+from lacli.text.files import check_text, read_text
 from lacli.text.format import did_you_mean
-from lacli.text.jinja import ANOTHER
-from lacli.text.question import check_text, read_text
 from lacli.text.reasoning import as_history
 
 Formatter = Callable[..., str]
@@ -27,24 +35,12 @@ Messages = Sequence[Mapping[str, Any]]
 
 OWN = "the model's own"
 
-STAND_INS = ("chatml", "command-r", "deepseek", "gemma", "gpt-oss", "llama3", "mistral", "phi3")
-"""Bundled templates whose stop texts are control tokens, so that a vocabulary tells which one a model was made for."""
-
 STOPS: dict[str, tuple[str, ...]] = {
-    "alpaca": ("</s>", "### Instruction:"),
     "chatml": ("<|im_end|>", "<|im_start|>"),
-    "command-r": ("<|END_OF_TURN_TOKEN|>",),
-    "deepseek": ("<｜end▁of▁sentence｜>", "<｜User｜>"),
     "gemma": ("<end_of_turn>", "<start_of_turn>"),
-    "gpt-oss": ("<|return|>", "<|call|>"),
-    "llama2": ("</s>", "[INST]"),
     "llama3": ("<|eot_id|>", "<|start_header_id|>"),
     "mistral": ("</s>", "[INST]"),
-    "phi3": ("<|end|>", "<|user|>"),
-    "phi4": ("<|im_end|>", "<|im_start|>"),
     "qwen": ("<|im_end|>", "<|im_start|>"),
-    "vicuna": ("</s>", "USER:"),
-    "zephyr": ("</s>", "<|user|>"),
 }
 """The bundled templates with the texts that end a turn in their formats."""
 
@@ -55,6 +51,8 @@ OWN_VARIABLES = ("messages", "bos_token", "eos_token", "add_generation_prompt", 
 
 EXAMPLE = """give an object, '{"enable_thinking": false}' for example"""
 
+ANOTHER = "give another with --chat-template; lacli run goes without one by --raw"
+
 PROBE = "xylograph"
 """A word that stands for a message, to see whether a template prints it."""
 
@@ -63,9 +61,6 @@ MARK = token_hex(8)
 
 CALL_MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<|python_tag|>")
 """Texts around a model's calls of functions, for some models control tokens, which have to be printed to be found."""
-
-SPACE = " \t\n\v\f\r"
-"""Space as C's isspace knows it, which llama.cpp strips next to some control tokens."""
 
 
 class TemplateModel(Protocol):
@@ -114,6 +109,58 @@ class ChatTemplate:
         return _render(partial(self.formatter, **variables), conversation)
 
 
+def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
+    """Return a Jinja chat template as a function of `messages` and variables of its own.
+
+    Rendering raises whatever the template raises. Raises PromptError when the template is broken.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTags, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    try:
+        template = environment.from_string(source)
+    except Exception as error:  # whatever Jinja raises, the template is at fault
+        raise PromptError(f"the chat template is broken: {in_one_line(error)}", ANOTHER) from error
+
+    def render(messages: Sequence[Mapping[str, object]], **variables: object) -> str:
+        given = {"messages": messages, "bos_token": bos, "eos_token": eos, "add_generation_prompt": True}
+        return template.render({**DEFAULTS, **variables, **given})
+
+    return render
+
+
+class _GenerationTags(Extension):
+    """Leave the text between transformers' marks of an answer as it is."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise(message: object) -> NoReturn:
+    raise ValueError(str(message)[:200])
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _tojson(value: object, ensure_ascii: bool = False, **style: object) -> str:
+    """Write JSON without Jinja's escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **style)  # type: ignore[arg-type]
+
+
+DEFAULTS: dict[str, object] = {
+    **{name: None for name in ("tools", "tool_choice", "functions", "function_call")},
+    "raise_exception": _raise,
+    "strftime_now": _now,
+}
+"""Names that templates expect with the conversation; a user's variables replace them."""
+
+
 def choose_template(wanted: str | None, model: TemplateModel) -> tuple[ChatTemplate, list[str]]:
     """The template to use, with the texts that end a turn, and sentences about what takes the place of the model's own.
 
@@ -152,7 +199,7 @@ def check_variables(variables: Mapping[str, object], given_by: str = "template_v
 
 def stand_in(model: TemplateModel) -> ChatTemplate:
     """The bundled template whose stop texts are tokens of a model without a template, or ChatML."""
-    name = next((name for name in STAND_INS if all(map(model.has_token, STOPS[name]))), "chatml")
+    name = next((name for name, stops in STOPS.items() if all(map(model.has_token, stops))), "chatml")
     return replace(bundled_template(name, model), stands_in=True)
 
 
@@ -186,63 +233,39 @@ class ControlNames:
     Text with marks is then tokenized as plain text.
     """
 
-    def __init__(self, names: Mapping[str, tuple[bool, bool]]) -> None:
-        """`names`: control tokens by name, each with whether it strips the space to its left and right."""
+    def __init__(self, names: Collection[str]) -> None:
         # A mark stands behind a name's first character, so that it cannot part a name of one character.
-        self._takes_space = {name: takes for name, takes in names.items() if name[1:]}
-        self._begins = {name[:length] for name in self._takes_space for length in range(1, len(name))}
-        # A vocabulary can have thousands of names: one pattern of them all is slow to compile and to search with.
-        self._lengths = sorted({len(name) for name in self._takes_space}, reverse=True)
-        firsts = {name[0] for name in self._takes_space}
-        self._first = re.compile(f"[{re.escape(''.join(sorted(firsts)))}]" if firsts else "(?!)")
+        # A vocabulary can have thousands of names, but their first two characters are few.
+        self._by_start: dict[str, list[str]] = {}
+        for name in sorted(filter(lambda name: name[1:], names), key=len, reverse=True):
+            self._by_start.setdefault(name[:2], []).append(name)
 
     def marked(self, text: str, but: Collection[str] = ()) -> str:
-        """A message with a mark in every name except those in `but`.
-
-        One whose end begins a name ends with a mark too: the template's next text could complete it.
-        """
-
-        def mark(found: re.Match[str]) -> str:
-            # Names can overlap, so every place where one begins is marked.
-            name = self._name_at(text, found.start())
-            return found[0] + (MARK if name and name not in but else "")
-
-        longest = self._lengths[0] if self._lengths else 0
-        is_begun = any(text[-length:] in self._begins for length in range(1, longest))
-        return self._first.sub(mark, text) + (MARK if is_begun else "")
+        """A message with a mark in every name except those in `but`."""
+        names = self._pattern(text, but)
+        # Names can overlap, so every place where one begins is marked.
+        return re.sub(f"(?={names}).", rf"\g<0>{MARK}", text, flags=re.DOTALL) if names else text
 
     def spans(self, text: str) -> Iterator[tuple[str, bool]]:
         """The parts of a rendered text in order, each with whether it is marked: then its names are plain text."""
-        parts = self._parts(text) if MARK in text else [text]
+        names = self._pattern(text) if MARK in text else ""
         written = ""
-        for place, part in enumerate(parts):
+        for part in re.split(f"({names})", text) if names else [text]:
             if MARK not in part:
                 written += part
                 continue
             if written:
                 yield written, False
-            if place and self._takes_space[parts[place - 1]][1]:
-                part = part.lstrip(SPACE)
-            if parts[place + 1 :] and self._takes_space[parts[place + 1]][0]:
-                part = part.rstrip(SPACE)
             yield part, True
             written = ""
         if written:
             yield written, False
 
-    def _parts(self, text: str) -> list[str]:
-        """A text split at its names; each name stands between two other parts, which may be empty."""
-        parts, end = [], 0
-        for found in self._first.finditer(text):
-            if found.start() >= end and (name := self._name_at(text, found.start())):
-                parts += [text[end : found.start()], name]
-                end = found.start() + len(name)
-        return [*parts, text[end:]]
-
-    def _name_at(self, text: str, place: int) -> str:
-        """The longest name at `place`, or an empty string."""
-        found = (text[place : place + length] for length in self._lengths)
-        return next((name for name in found if name in self._takes_space), "")
+    def _pattern(self, text: str, but: Collection[str] = ()) -> str:
+        """A pattern of the names that occur in `text`, longest first; empty without any."""
+        begun = (names for start, names in self._by_start.items() if start in text)
+        found = {name for names in begun for name in names if name in text and name not in but}
+        return "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
 
 
 def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:

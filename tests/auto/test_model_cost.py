@@ -21,7 +21,7 @@ from lacli.llamacpp.devices import Device, with_threads
 from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.settings import ModelSettings, Placement
 from lacli.settings import DecodeSettings
-from lacli.text.records import HASHED, NAME, Records
+from lacli.text.files import HASHED, NAME, Records
 from tests.loading import load
 
 COST = Cost(

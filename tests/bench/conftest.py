@@ -10,7 +10,7 @@ import pytest
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.model_cost import KIND, cost_key
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.records import NAME, Records
+from lacli.text.files import NAME, Records
 from tests.fakes.bench_field import COST
 from tests.fakes.clock import FakeClock
 from tests.loading import STDLIB_7M

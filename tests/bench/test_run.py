@@ -12,7 +12,7 @@ import pytest
 from lacli.auto.model_cost import KIND
 from lacli.bench.rounds import Rounds
 from lacli.bench.run import Request
-from lacli.text.records import NAME, Records
+from lacli.text.files import NAME, Records
 from tests.program import call, exit_code, finish, on_terminal, start
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]

@@ -221,7 +221,7 @@ def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Pat
 def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
     file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
     grammar.write_text('root ::= "a"')
-    chat("-sys", "Be nice.", "--chat-template", "alpaca", "-j", "{}", "-c", "512", lines=[f"/save {file}"])
+    chat("-sys", "Be nice.", "--chat-template", "chatml", "-j", "{}", "-c", "512", lines=[f"/save {file}"])
     assert not chat("--load", str(file), lines=["/show"], env={"LACLI_MODEL": "no/such.gguf"}).code
     asked = ["/system", "/show", "/set G", "/set grammar", "/set json-schema"]
     typed = ["-sys", "", "--preset", "creative", "--grammar-file", str(grammar)]
@@ -229,7 +229,7 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
     shown = chat("--load", str(file), *typed, lines=[*asked, f"/save {file}"], env=env).err
     for words in (
         "there is no system prompt",
-        "template  alpaca",
+        "template  chatml",
         "of 512 tokens used",
         "G is 8 ",
         'grammar is root ::= "a"',

@@ -16,7 +16,7 @@ from lacli import __version__
 from lacli.batch import Batch
 from lacli.cli.main import COMMANDS
 from lacli.llamacpp.context import LlamaContext
-from lacli.text.question import read_question
+from lacli.text.files import read_question
 from tests.fakes.tiny_models import write_llama
 from tests.loading import STDLIB_7M
 from tests.program import call, exit_code, finish, on_terminal, run, start
@@ -104,7 +104,7 @@ def test_file_then_pipe_then_p_with_a_blank_line_between(
 def test_a_run_says_what_its_input_added_and_can_be_told_to_leave_it(reference: dict[str, Any]) -> None:
     sizes = ("-n", str(SIZE))
     assert (
-        "lacli: added 2 lines of standard input to the prompt (--no-stdin adds none)\n"
+        "lacli: added standard input to the prompt (--no-stdin adds none)\n"
         in call("run", "-p", "hi", *sizes, stdin=b"1\n2").err
     )
     assert call("run", "-q", "-p", "hi", *sizes, stdin=b"1\n2").err == ""

@@ -16,7 +16,7 @@ from lacli.auto.measure import measure
 from lacli.auto.model_cost import known_cost
 from lacli.auto.step_cost import Cost
 from lacli.llamacpp.context import MAX_ROLLBACK
-from lacli.text.records import NAME, Records
+from lacli.text.files import NAME, Records
 from tests.fakes.tiny_models import write_lfm2
 from tests.program import Done, call
 

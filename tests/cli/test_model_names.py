@@ -38,7 +38,7 @@ def completed(line: str, shell: str = "bash", start: Callable[..., Done] = call,
         ("lacli bench --color o", ["on", "off"]),
         ("lacli bench phi-4 --modes loo", ["lookup", "lookahead"]),
         ("lacli bench phi-4 --modes plain,ja", ["plain,jacobi"]),
-        ("lacli run --chat-template lla", ["llama2", "llama3"]),
+        ("lacli run --chat-template lla", ["llama3"]),
     ],
 )
 def test_commands_options_choices_and_names_are_completed(line: str, offered: list[str]) -> None:

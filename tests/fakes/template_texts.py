@@ -11,8 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from lacli.text.jinja import compile_template
-from lacli.text.template import STOPS, ChatTemplate, Formatter
+from lacli.text.template import STOPS, ChatTemplate, Formatter, compile_template
 
 BOS, EOS = "<s>", "</s>"
 FIXTURES = Path(__file__).parents[1] / "text" / "templates"

@@ -250,12 +250,9 @@ def write_llama(
     builder.save()
 
 
-def write_sentencepiece(path: Path, name: str = "") -> None:
-    """Write the model of `write_llama` with a vocabulary of scored pieces that adds BOS.
-
-    name: its own, by which llama.cpp knows that control tokens take the space behind them (phi-3).
-    """
-    write_llama(path, name=name, sentencepiece=True)
+def write_sentencepiece(path: Path) -> None:
+    """Write the model of `write_llama` with a vocabulary of scored pieces that adds BOS."""
+    write_llama(path, sentencepiece=True)
 
 
 def write_llama_split(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from lacli.ik import choice
 from lacli.ik.choice import with_engine
 from lacli.llamacpp.build import Processor
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.records import NAME
+from lacli.text.files import NAME
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M, smollm2
 from tests.program import call

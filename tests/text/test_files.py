@@ -1,14 +1,23 @@
-"""Files are read up to a size, written whole or not at all, and private."""
+"""Files are read up to a size, written whole or not at all, and private; prompts of several sources; saved records."""
 
 from __future__ import annotations
 
+import json
+import os
+import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
+from lacli.errors import LacliError
 from lacli.text import files
-from lacli.text.files import for_owner, read_file, replace_file
+from lacli.text.files import HASHED, NAME, Records, model_identity, read_file, read_question, read_text, replace_file
+from tests.program import run
+
+KEY = {"b": 1, "a": [1, 2]}
 
 
 def test_a_file_of_exactly_the_most_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,22 +30,134 @@ def test_a_file_of_exactly_the_most_is_read(tmp_path: Path, monkeypatch: pytest.
             read_file(path)
 
 
-def test_a_private_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    with open(tmp_path / "a", "wb", opener=for_owner):
-        assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"before")
 
-    def lines() -> Iterator[bytes]:
-        yield b"half"
+    def full(descriptor: int) -> None:
         raise OSError("full")
 
-    with pytest.raises(OSError, match="full"):
-        replace_file(path, lines())
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+        patched.setattr("os.fsync", full)
+        replace_file(path, b"half")
     assert path.read_bytes() == b"before" and [*tmp_path.iterdir()] == [path]
     path.chmod(0o640)
-    replace_file(path, [b"all", b" of it"])
-    assert path.read_bytes() == b"all of it" and path.stat().st_mode & 0o777 == 0o640
+    replace_file(path, b"all")
+    assert path.read_bytes() == b"all" and path.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
+    """The other end of standard input."""
+    read, write = os.pipe()
+    with open(read, encoding="utf-8") as stdin, open(write, "wb") as other:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield other
+
+
+@pytest.mark.parametrize(
+    ("piped", "prompt", "stdin", "said"),
+    [
+        ("one\n\ntwo\n\n", "p", None, ["added standard input to the prompt (--no-stdin adds none)"]),
+        ("\n", "p", None, []),
+        ("one\n", None, None, []),
+        ("one\n", "p", False, []),
+    ],
+    ids=["three lines", "a blank line", "no other part", "skipped"],
+)
+def test_what_standard_input_adds_to_a_prompt_is_said(
+    piped: str, prompt: str | None, stdin: bool | None, said: list[str], pipe: BinaryIO
+) -> None:
+    pipe.write(piped.encode())
+    pipe.close()
+    sentences: list[str] = []
+    question = read_question(prompt, None, stdin=stdin, say=sentences.append)
+    assert sentences == said
+    assert ("one" in question) == (stdin is not False and "one" in piped)
+
+
+def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
+    pipe: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "PATIENCE_S", 0)
+    sentences: list[str] = []
+
+    def say(sentence: str) -> None:
+        sentences.append(sentence)
+        if not pipe.closed:
+            pipe.write(b"late")
+            pipe.close()
+
+    assert "late" in read_question("p", None, say=say)
+    assert sentences[0].startswith("waiting for standard input")
+
+
+def test_a_text_is_read_without_its_mark_and_last_newline_and_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\n\ntwo\n\n")
+    assert read_text(str(tmp_path / "a")) == "one\n\ntwo\n"
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name, words in (
+        (str(tmp_path), "directory"),
+        (str(tmp_path / "none"), "No such file.*check the file's name"),
+        (str(tmp_path / "binary"), "is not UTF-8 text: byte 0xff at offset 0"),
+        ("/dev/zero", r"it is larger than 67.1 MB"),
+    ):
+        with pytest.raises(LacliError, match=words) as caught:
+            read_text(name)
+        assert caught.value.hint and "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs a shell's pipes in /dev")
+def test_a_pipe_is_read_to_its_end_and_so_is_what_a_command_of_the_shell_writes() -> None:
+    program = "import sys; from lacli.text.files import read_text; print(*map(read_text, sys.argv[1:]), end='')"
+    command = f'{sys.executable} -c "{program}" /dev/stdin <(printf "Say yes.")'
+    done = run("-c", command, stdin=b"word " * 1_000_000 + b"end\n", program=("bash",))
+    assert done.out.endswith("word end Say yes.") and len(done.out) == 5_000_012, done.err
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / NAME
+
+
+def test_a_record_is_read_by_its_kind_and_key_until_it_is_forgotten(state: Path) -> None:
+    records = Records(state)
+    assert records.read("cost", KEY) is None and records.all("cost") == [] and not state.exists()
+    assert records.save("cost", KEY, {"x": 1.5}) == "" and records.save("trial", KEY, 7) == ""
+    assert records.save("cost", "other", None) == "" and records.save("cost", KEY, {"x": 2.5}) == ""
+    assert records.read("cost", {"a": [1, 2], "b": 1}) == {"x": 2.5}
+    assert Records(state).all("cost") == [(KEY, {"x": 2.5}), ("other", None)]
+    records.forget("cost")
+    assert records.all("cost") == [] and records.read("trial", KEY) == 7
+    assert stat.S_IMODE(state.stat().st_mode) == 0o600 and stat.S_IMODE(state.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"[]", b'{"cost": 5}', b'{"cost": {"no key": 1}}', b"[" * 100_000], ids=repr
+)
+def test_a_damaged_file_counts_as_empty_and_is_replaced(state: Path, content: bytes) -> None:
+    state.parent.mkdir()
+    state.write_bytes(content)
+    records = Records(state)
+    assert records.read("cost", KEY) is None and records.all("cost") == []
+    assert records.save("cost", KEY, 1) == "" and records.read("cost", KEY) == 1
+    json.loads(state.read_bytes())
+
+
+def test_where_nothing_can_be_written_the_reason_is_said_and_nothing_raised(state: Path) -> None:
+    state.parent.write_text("in the way")
+    assert Records(state).save("cost", KEY, 1).startswith(f"cannot save it in {state}: ")
+    assert Records(state).read("cost", KEY) is None
+
+
+def test_a_model_is_known_by_its_name_size_and_ends(tmp_path: Path) -> None:
+    found = []
+    for name, change in (("a", None), ("a", 0), ("a", 3 * HASHED - 1), ("b", None)):
+        content = bytearray(3 * HASHED)
+        if change is not None:
+            content[change] = 1
+        (tmp_path / name).write_bytes(content)
+        found.append(tuple(model_identity(tmp_path / name).values()))
+    assert len(set(found)) == 4

@@ -29,8 +29,6 @@ FOLDS = {"gemma2*", "phi3-first*", "silent*"}
 def test_a_stop_follows_an_answer_in_a_bundled_format(name: str) -> None:
     rendered = compiled(bundled(name)).render(CONVERSATION)
     after = rendered[rendered.index("4.") + len("4.") :].lstrip()
-    if name == "gpt-oss":
-        after = after.replace("<|end|>", "<|return|>", 1)  # published: history has the one for the other
     assert after.startswith(STOPS[name])
 
 
@@ -50,10 +48,8 @@ def test_a_template_renders_as_in_transformers(name: str) -> None:
 
 
 THEIRS = {
-    "deepseek": "deepseek3",
-    "llama2": "llama2-sys",
     "mistral": "mistral-v7-tekken",
-    **{name: name for name in ("chatml", "command-r", "gemma", "llama3", "phi3", "phi4")},
+    **{name: name for name in ("chatml", "gemma", "llama3")},
 }
 """Bundled formats that llama.cpp has too, by their names here and there."""
 
@@ -78,7 +74,7 @@ def test_a_bundled_format_is_llama_cpps(name: str) -> None:
     assert bare(compiled(bundled(name)).render(CONVERSATION)) == bare(by_llama_cpp(THEIRS[name]))
 
 
-@pytest.mark.parametrize("name", ["qwen", "deepseek", "qwen3*", "deepseek-r1*"])
+@pytest.mark.parametrize("name", ["qwen", "qwen3*", "deepseek-r1*"])
 def test_thoughts_of_earlier_answers_are_left_out(name: str) -> None:
     answer = "<think>\nThe user wants a sum.\n</think>\n\n4."
     messages = as_messages("And 3+3?", "", [("What is 2+2?", answer)])
