@@ -42,15 +42,6 @@ class PromptError(LacliError):
     """The prompt is empty, unreadable or longer than the context."""
 
 
-class Unavailable(LacliError):
-    """No more is asked of the model, which is about to be closed.
-
-    `retry_s`: seconds after which another process may answer, 0 where that is not known.
-    """
-
-    retry_s = 0
-
-
 class OutputError(LacliError):
     """Standard output cannot take the answer."""
 

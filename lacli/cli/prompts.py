@@ -302,8 +302,7 @@ def _line(model: Model, index: int, row: PromptRow) -> Line:
                 name: round(numbers.get(name, 0) + value, 2) for name, value in _numbers(answer.statistics).items()
             }
     except ROW_ERRORS as error:
-        # A `Model` has put the names of options in the place of those of flags.
-        end = {"error": str(error.__cause__ if isinstance(error.__cause__, type(error)) else error)}
+        end = {"error": str(error)}
     if not texts:
         return {**line, **end}
     drawn = {} if row.sampling.drawn_seed is None else {"seed": seed}

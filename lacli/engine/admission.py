@@ -99,7 +99,7 @@ class Admission:
     def give_cells(self) -> None:
         """Give cells to the sequences that wait, in the order of their arrival, as far as there are enough."""
         for sequence in self.sequences:
-            if sequence.has_cells or sequence.is_held:
+            if sequence.has_cells:
                 continue
             slot = slot_of(sequence)
             source, shared, coming = self._longest_beginning(sequence)
@@ -108,11 +108,6 @@ class Admission:
             if shared < max(MIN_SHARED, slot.past + 1):
                 source, shared = None, slot.past
             fits = self.find_cells(len(sequence.tokens) - shared + HEADROOM, slot)
-            held = next((each for each in self.sequences if each.is_held and each.has_cells), None)
-            if not fits and held:
-                self.clear(held)
-                self.give_cells()
-                return
             if not fits and any(each.has_cells for each in self.sequences):
                 return
             sequence.has_cells = True

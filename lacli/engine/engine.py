@@ -40,13 +40,12 @@ class SequenceOptions:
     """How one sequence is decoded.
 
     `max_tokens`: after the prompt, -1 for no limit. `verifier`: chooses the tokens, None takes the most probable ones.
-    `drafts`: False for one token a step. `settings`: its own, with a smaller window or fewer n-grams than the engine's.
+    `drafts`: False for one token a step.
     """
 
     max_tokens: int = -1
     verifier: Verifier | None = None
     drafts: bool = True
-    settings: DecodeSettings | None = None
 
 
 GREEDY = SequenceOptions()
@@ -236,7 +235,7 @@ class Engine:
                 break
             if self._admission.empty_oldest():
                 continue
-            *others, newest = sorted((each for each in self.sequences if each.has_cells), key=lambda each: each.is_held)
+            *others, newest = (each for each in self.sequences if each.has_cells)
             if not others:
                 # Alone it has every cell there is.
                 self._end(newest, "length")
@@ -281,7 +280,7 @@ class Engine:
         Among several sequences the last piece of a prompt and the sequence's first step are one batch. Steps that only
         read and steps that only decode take turns if both together would take longer.
         """
-        able = [each for each in self.sequences if each.has_cells and not each.is_held]
+        able = [each for each in self.sequences if each.has_cells]
         if len(able) == 1 and able[0].is_prefilled:
             # Plain decoding of one sequence hides nothing of what Python costs.
             return StepPlan(able, [], makes_wait=False)
@@ -328,8 +327,7 @@ class Engine:
 
     def _new_sequence(self, prompt: Sequence[int], options: SequenceOptions) -> TokenSequence:
         begin, verifier = perf_counter(), options.verifier
-        settings = options.settings or self.settings
-        self._latest = mode = self._make_mode(settings, self.pool, self.context, before=self._latest)
+        self._latest = mode = self._make_mode(self.settings, self.pool, self.context, before=self._latest)
         if not options.drafts:
             mode = mode.without_guesses()
         slot = self._admission.take_slot(prompt)

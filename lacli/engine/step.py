@@ -30,8 +30,7 @@ class TokenSequence:
     `verifier`: draws tokens, None takes the most probable ones. `remaining`: tokens it may still get, None for no
     limit. `has_cells`: False while it waits for them. `is_prefilled`: the cache has all that the next step needs.
     `reused`: tokens of its prompt that were in the cache when it first got cells, None before. `prompt_s`: seconds from
-    `added`, a time of `perf_counter`, to its first step. `finish`: why it has ended, None while it goes on. `is_held`:
-    no step of it is wanted now; its cells go where another sequence needs them. `drafts`: False for one token a step.
+    `added`, a time of `perf_counter`, to its first step. `finish`: why it has ended, None while it goes on.
     """
 
     tokens: list[int]
@@ -44,7 +43,6 @@ class TokenSequence:
     reused: int | None = None
     prompt_s: float = 0.0
     finish: Finish | None = None
-    is_held: bool = False
     added: float = 0.0
 
     @property

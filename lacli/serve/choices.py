@@ -10,21 +10,14 @@ from typing import NamedTuple
 
 from lacli.answer_options import AnswerOptions
 from lacli.engine.answer import Answer
-from lacli.engine.worker import PromptProgress
+from lacli.engine.worker import AsyncStream, PromptProgress
 from lacli.model import Model
 from lacli.serve.meter import Meter
 from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.stats import RunStatistics, Step
-from lacli.streams import AsyncStream
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
-
-MAX_UNREAD = 256
-"""Steps of an answer that may wait until its client has read what was sent before, beside the buffers of its socket.
-
-A pause of the network of a second is bridged at 4 ms a step; a step in memory has about a kilobyte.
-"""
 
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
@@ -104,7 +97,7 @@ class Choice:
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""
         with self._meter.counting(self.stream, self.prompt):
-            async with aclosing(self.stream.steps(max_unread=MAX_UNREAD)) as steps:
+            async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
                     yield self._delta(pieces, step)
         rest = self._joined(self._splitter.finish() if self._splitter else (), None, (), final=True)
@@ -135,14 +128,11 @@ async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncG
     `progress`: some tell how far a prompt is read.
     """
     news: asyncio.Queue[tuple[Choice, Delta | None | BaseException]] = asyncio.Queue()
-    # Deltas that wait to be read hold the answers back; how far a prompt is read holds nothing back.
-    room = asyncio.Semaphore(len(choices))
 
     async def read(choice: Choice) -> None:
         try:
             async with aclosing(choice.deltas()) as deltas:
                 async for delta in deltas:
-                    await room.acquire()
                     news.put_nowait((choice, delta))
             news.put_nowait((choice, None))
         except Exception as error:
@@ -162,8 +152,6 @@ async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncG
                 raise found
             left -= found is None
             yield choice, found
-            if found and not found.progress:
-                room.release()
     finally:
         for reader in readers:
             reader.cancel()

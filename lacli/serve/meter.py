@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
+from lacli.engine.worker import AsyncStream
 from lacli.stats import RunStatistics
-from lacli.streams import AsyncStream
 
 HELP = {
     "prompt_tokens_total": "Tokens of prompts that were decoded.",

@@ -11,14 +11,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from lacli.errors import LacliError, PromptError, SamplingError, Unavailable, UsageError, in_one_line
+from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.options import options_of
 
-INVALID, TOO_LONG, BUSY, FAILED, NOT_SUPPORTED = (
+INVALID, TOO_LONG, FAILED, NOT_SUPPORTED = (
     "invalid_request_error",
     "exceed_context_size_error",
-    "unavailable_error",
     "server_error",
     "not_supported_error",
 )
@@ -63,7 +62,7 @@ def failure_of(error: Exception) -> tuple[int, str]:
     """The status of an error and OpenAI's name of its kind: what a request asks for is its fault, the rest is not."""
     if isinstance(error, UsageError | PromptError | SamplingError):
         return 400, INVALID
-    return (503, BUSY) if isinstance(error, Unavailable) else (500, FAILED)
+    return 500, FAILED
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

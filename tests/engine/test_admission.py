@@ -57,7 +57,6 @@ class Visit:
     arrives: int
     leaves: int | None
     plain: bool = False
-    held: range = range(0)
     sequence: TokenSequence | None = None
     tokens: list[int] = field(default_factory=list)
 
@@ -75,7 +74,6 @@ visits = st.lists(
         arrives=st.integers(0, 12),
         leaves=st.none() | st.integers(1, 20),
         plain=st.booleans(),
-        held=st.builds(range, st.integers(0, 20), st.integers(0, 40)),
     ),
     min_size=1,
     max_size=2 * PLACES,
@@ -111,14 +109,10 @@ def attend(schedule: Engine, coming: list[Visit]) -> None:
             staying.append(visit)
         if not coming and not schedule.sequences:
             return
-        for visit in staying:
-            assert visit.sequence
-            visit.sequence.is_held = now - visit.arrives in visit.held
         news = {each.sequence: each.step for each in schedule.step()}
         for visit in staying:
             assert visit.sequence
             if step := news.get(visit.sequence):
-                assert not visit.sequence.is_held
                 visit.tokens += step.tokens
                 assert not (visit.plain and step.drafted)
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:

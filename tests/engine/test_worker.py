@@ -6,7 +6,6 @@ import atexit
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from queue import SimpleQueue
 from threading import Semaphore
 from typing import cast
 
@@ -15,9 +14,10 @@ import pytest
 from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.batch import Batch
 from lacli.context import Floats
-from lacli.engine.engine import Engine, Progress, SequenceOptions
-from lacli.engine.worker import Request, Worker
-from lacli.errors import LacliError, PromptError, Unavailable
+from lacli.engine.answer import AnswerText
+from lacli.engine.engine import Engine, SequenceOptions
+from lacli.engine.worker import Stream, Worker
+from lacli.errors import LacliError, PromptError
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
 from lacli.verify import Verifier
@@ -73,27 +73,24 @@ class Greedy:
         return int(logits.argmax())
 
 
-class Reader:
-    """Somebody who asks for a sequence, and gets its progress."""
+class Reader(Stream):
+    """Somebody who asks for a sequence, and gets its tokens step by step."""
 
     def __init__(
         self,
-        loop: Worker,
+        worker: Worker,
         prompt: Sequence[int],
         limit: int = 10,
         verifier: Verifier | None = None,
         sampler: object = None,
-        max_unread: int = 0,
     ) -> None:
-        self._progress: SimpleQueue[Progress] = SimpleQueue()
-        drawn = cast(LlamaSampler | None, sampler)
-        self.request = Request(loop, prompt, SequenceOptions(limit, verifier), drawn)
-        self.request.begin(self._progress.put, max_unread=max_unread)
+        text = AnswerText(worker.engine, lambda token: b"-", prompt)
+        super().__init__(worker, text, prompt, SequenceOptions(limit, verifier), cast(LlamaSampler | None, sampler))
+        self.begin()
 
     def next(self) -> list[int]:
         """The tokens of the next step; none where the sequence has ended. Raises what ended it."""
-        _, step, error = self._progress.get()
-        self.request.read()
+        _, step, error = self._arrived.get()
         if error:
             raise error
         return [*step.tokens] if step else []
@@ -159,10 +156,10 @@ def leave_while_waiting(loop: Worker, engine: SteppedContext) -> Reader:
     leaving = Reader(loop, [2], 30)
     engine.step()
     assert loop.load == (1, 1)
-    leaving.request.end()
+    leaving.close()
     engine.step()
     assert leaving.next() == []
-    first.request.end()
+    first.close()
     return leaving
 
 
@@ -171,7 +168,7 @@ def leave_in_the_prompt(loop: Worker, engine: SteppedContext) -> Reader:
     engine.wait()
     engine.step()
     assert loop.load == (1, 0)
-    leaving.request.end()
+    leaving.close()
     return leaving
 
 
@@ -180,7 +177,7 @@ def leave_while_decoding(loop: Worker, engine: SteppedContext) -> Reader:
     engine.wait()
     engine.step()
     assert leaving.next() == alone([2], 1)
-    leaving.request.end()
+    leaving.close()
     return leaving
 
 
@@ -192,10 +189,10 @@ def test_a_sequence_that_is_left_frees_its_place_before_the_next_step(
         leaving = leave(loop, engine)
         other = Reader(loop, [3], 5)
         engine.step()
-        assert loop.load == (1, 0) and other.request in loop._running
+        assert loop.load == (1, 0) and other in loop._running
         engine.run()
         assert other.all(5) == alone([3], 5)
-        leaving.request.end()
+        leaving.close()
         assert Reader(loop, [4], 5).all(5) == alone([4], 5), "a sequence that has ended can be left once more"
 
 
@@ -242,8 +239,7 @@ def test_a_program_ends_behind_the_step_that_is_taken(monkeypatch: pytest.Monkey
         (end,) = hooks
         engine.run()
         end()
-        assert not loop._thread.is_alive() and not hooks
-        assert reader.next() and reader._progress.empty(), "a thread that is left behind is told of no error"
+        assert not loop._thread.is_alive() and not hooks and reader.next()
 
 
 def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,29 +265,10 @@ def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> No
             Reader(loop, [1])
 
 
-@pytest.mark.parametrize("broken_off", [False, True])
-def test_once_no_more_is_taken_waiting_sequences_are_refused(broken_off: bool) -> None:
-    with stepped(1) as (loop, engine):
-        running, waiting = Reader(loop, [1]), Reader(loop, [2])
-        engine.wait()
-        loop.take_no_more("no more")
-        if broken_off:
-            loop.stop("it ends")
-        engine.run()
-        for refused in (waiting.next, lambda: Reader(loop, [3])):
-            with pytest.raises(LacliError if broken_off else Unavailable, match="no more|it ends"):
-                refused()
-        if broken_off:
-            with pytest.raises(LacliError, match="it ends"):
-                running.all()
-        else:
-            assert running.all() == alone([1])
-
-
 @pytest.mark.parametrize(("prompt", "words"), [([], "no tokens"), ([1] * (CELLS + 1), "301 tokens")])
 def test_a_prompt_that_cannot_be_is_refused_where_it_is_made(prompt: list[int], words: str) -> None:
     with stepped(1) as (loop, _), pytest.raises(PromptError, match=words):
-        Request(loop, prompt)
+        Reader(loop, prompt)
 
 
 class Counted:
@@ -308,7 +285,7 @@ def test_a_sampler_is_closed_once_its_sequence_ends_in_whatever_way() -> None:
         samplers = [Counted() for _ in range(4)]
         readers = [Reader(loop, [number], 3, sampler=sampler) for number, sampler in enumerate(samplers)]
         engine.wait()
-        readers[2].request.end()
+        readers[2].close()
         engine.step()
         assert [sampler.closed for sampler in samplers] == [0, 0, 1, 0]
         engine.step()
@@ -316,28 +293,3 @@ def test_a_sampler_is_closed_once_its_sequence_ends_in_whatever_way() -> None:
         assert [sampler.closed for sampler in samplers] == [1, 0, 1, 0]
         loop.stop()
     assert [sampler.closed for sampler in samplers] == [1, 1, 1, 1]
-
-
-def test_a_sequence_that_is_not_read_is_held_and_goes_on_where_it_was() -> None:
-    with stepped(2) as (loop, engine):
-        slow = Reader(loop, [1], 40, max_unread=4)
-        engine.run()
-        other = Reader(loop, [2], 40)
-        assert other.all(40) == alone([2], 40), "others are not held up"
-        # The others have taken 40 steps by now.
-        assert slow.request.sequence and len(slow.request.sequence.tokens) == 1 + 4
-        assert loop.load == (1, 0)
-        assert slow.all(40) == alone([1], 40)
-
-
-def test_a_sequence_whose_reader_does_not_come_back_gives_its_place_to_those_that_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("lacli.engine.worker.HELD_S", 0.0)
-    with stepped(1) as (loop, engine):
-        slow = Reader(loop, [1], 40, max_unread=4)
-        engine.run()
-        assert Reader(loop, [2], 10).all(10) == alone([2], 10)
-        assert [token for _ in range(4) for token in slow.next()] == alone([1], 4)
-        with pytest.raises(LacliError, match="nothing of the answer was read"):
-            slow.next()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from lacli.engine.worker import AsyncStream
 from lacli.serve.meter import Meter
 from lacli.stats import RunStatistics
-from lacli.streams import AsyncStream
 
 
 def stream(cost: RunStatistics, **more: Any) -> AsyncStream:

@@ -7,7 +7,6 @@ import json
 import socket
 from collections.abc import Iterator
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -15,7 +14,6 @@ import lacli
 from benchmarks.soak import KINDS, Soak, questions
 from lacli.engine.engine import Engine, Progress
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve import choices
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import Access
 from tests.loading import STDLIB_7M
@@ -60,26 +58,6 @@ def rest(client: socket.socket) -> list[str]:
         lines = file.read().decode().splitlines()
     client.close()
     return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-
-
-def decoded(port: int) -> int:
-    """Tokens of the answer that has the place; 0 without one."""
-    with urlopen(f"http://127.0.0.1:{port}/slots") as reply:
-        return int(json.load(reply)[0].get("n_decoded", 0))
-
-
-def test_a_client_that_does_not_read_loses_its_place_and_gets_an_error_event(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choices, "MAX_UNREAD", 8)
-    monkeypatch.setattr("lacli.engine.worker.HELD_S", 0.0)
-    client = opened(port, LONG)
-    # There is one place.
-    other = post(f"http://127.0.0.1:{port}/v1/completions", {"prompt": "class A", "max_tokens": 4})
-    assert other["choices"][0]["text"]
-    *_, last = rest(client)
-    assert "nothing of the answer was read" in json.loads(last)["error"]["message"]
-    assert decoded(port) == 0
 
 
 def test_a_dead_end_in_an_answer_is_an_error_event_and_ends_no_other(address: str) -> None:
