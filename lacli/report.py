@@ -10,11 +10,8 @@ from lacli.engine.load import ModelEngine
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings
 from lacli.settings import SOURCES, DecodeSettings, Detail
 from lacli.stats import Finish, RunStatistics
-from lacli.text.format import counted, histogram
+from lacli.text.format import counted
 from lacli.tree import Origin
-
-MARGIN = 34
-"""Columns in front of a histogram's bars: the subject, tokens and steps."""
 
 ENDS: dict[Finish, str] = {
     "eog": "by the model",
@@ -106,12 +103,11 @@ def as_lines(
     answer: Answer,
     *,
     detail: Detail = "short",
-    width: int = 80,
     max_tokens: int = -1,
 ) -> str:
     """The report for a person, a line for each subject. `max_tokens`: the limit of -n.
 
-    `detail`: full adds what lies behind the numbers of the short one. `width`: columns of the terminal, for charts.
+    `detail`: full adds what lies behind the numbers of the short one.
     """
     run, full = answer.statistics, detail == "full"
     lines = [
@@ -132,7 +128,7 @@ def as_lines(
         accepted = f"{run.accepted:,} of {run.drafted:,} tokens were accepted"
         lines.append(("drafts", accepted + ("" if full else _origins(run))))
     if full:
-        lines += _details(engine, answer, width)
+        lines += _details(engine, answer)
     if times := engine.times_plain(run) if run.drafted else None:
         lines.append(("plain", f"{times:.2g} times as fast as plain decoding, by the measured costs of steps"))
     return "\n".join(f"{name:9} {text}" for name, text in lines)
@@ -177,14 +173,12 @@ def _origins(run: RunStatistics) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
-def _details(engine: ModelEngine, answer: Answer, width: int) -> list[tuple[str, str]]:
-    """Lines of the full report alone: sources, histograms, plans and the pool."""
+def _details(engine: ModelEngine, answer: Answer) -> list[tuple[str, str]]:
+    """Lines of the full report alone: sources, plans and the pool."""
     run, pool = answer.statistics, answer.pool
     lines: list[tuple[str, str]] = []
     if run.drafted:
         lines += [("", line) for line in _by_source(run)]
-        chart = histogram(run.accept_hist, width=min(max(width - MARGIN, 4), 24)).splitlines()
-        lines += [("" if place else "accepted", bar) for place, bar in enumerate(chart)]
     if engine.settings.mode == "auto":
         lines += _sizes_of_steps(run)
     if engine.settings.mode == "lookahead":

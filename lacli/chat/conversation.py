@@ -123,9 +123,9 @@ class Chat:
         """The number of a text's tokens."""
         return len(self.engine.model.tokenize(text, add_special=False, special=False))
 
-    def report(self, answer: Answer, *, detail: Detail, width: int) -> str:
-        """What an answer cost, a line for each subject. `width`: columns of the terminal."""
-        return as_lines(self.engine, answer, detail=detail, width=width, max_tokens=self.settings.max_tokens)
+    def report(self, answer: Answer, detail: Detail) -> str:
+        """What an answer cost, a line for each subject."""
+        return as_lines(self.engine, answer, detail=detail, max_tokens=self.settings.max_tokens)
 
     def ask(self, question: str) -> Generator[Piece]:
         """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.

@@ -250,7 +250,7 @@ class Repl:
                 last = chat.last if len(chat.turns) > before else None
                 if last:
                     detail = self.plan.stats or "short"
-                    self.commands.report = chat.report(last, detail=detail, width=self.screen.width)
+                    self.commands.report = chat.report(last, detail)
                 self.log.update(self.commands.as_saved)
         if stopped:
             if not self.interactive:

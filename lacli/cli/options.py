@@ -268,7 +268,7 @@ Stats = Annotated[
     Detail,
     setting("--stats", parser=detail, metavar="[short|full]", autocompletion=lambda: ["short", "full"],
             show_default=False,
-            help="Print what the answer cost, on stderr. full adds histograms and what lies behind the numbers."),
+            help="Print what the answer cost, on stderr. full adds what lies behind the numbers."),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]

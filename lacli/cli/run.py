@@ -267,4 +267,4 @@ def _tell_cost(engine: ModelEngine, answer: Answer, output: Output, screen: Scre
     if output.json:
         screen.line(dumps(as_json(engine, answer), ensure_ascii=False))
     if output.stats:
-        screen.say(as_lines(engine, answer, detail=output.stats, width=screen.width, max_tokens=max_tokens))
+        screen.say(as_lines(engine, answer, detail=output.stats, max_tokens=max_tokens))

@@ -40,7 +40,7 @@ from lacli.settings import DecodeSettings, SourceName, restrict_to_chain
 from lacli.stats import RunStatistics
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
-from lacli.text.template import VARIABLES, check_variables, choose_template
+from lacli.text.template import VARIABLES, choose_template
 from lacli.verify import Verifier, verifier
 
 CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix",)
@@ -332,7 +332,6 @@ class ModelEngine(Engine, Closing):
         """Choose the template. `wanted`: as --chat-template takes it; None to continue prompts as they are."""
         template, notes = choose_template(wanted, self.model)
         self.notes += notes
-        variables = check_variables(variables)
         if variables and template.stands_in:
             self.notes.append(f"{VARIABLES} has no effect: the model has no chat template")
         return PromptWriter(self.model, replace(template, variables=variables))

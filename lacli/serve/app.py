@@ -33,7 +33,7 @@ from lacli.serve.tools import CallRules, format_of
 from lacli.text.checked import checked
 from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
-from lacli.text.template import MARK, check_variables
+from lacli.text.template import MARK
 
 MAX_BODY = 8 * 2**20
 """Bytes of a request."""
@@ -192,7 +192,7 @@ class Server:
         messages = [message.for_template for message in asked.messages]
         if self._settings.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self._settings.system})
-        variables = check_variables(asked.chat_template_kwargs, "chat_template_kwargs")
+        variables = asked.chat_template_kwargs
         if not asked.is_begun:
             return prompts.render(messages, tools, variables)
         *before, begun = messages

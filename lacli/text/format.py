@@ -1,4 +1,4 @@
-"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables and bars."""
+"""Words for sizes, counts and ages; similar names; text that is safe on a terminal; tables."""
 
 from __future__ import annotations
 
@@ -43,12 +43,8 @@ def suggest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """A hint that suggests similar names; `otherwise` if there are none."""
-    return offered(suggest(name, known)) or otherwise
-
-
-def offered(names: Sequence[str]) -> str:
-    """The question whether one of `names` was meant; empty without names."""
-    return f"did you mean {' or '.join(names)}?" if names else ""
+    names = suggest(name, known)
+    return f"did you mean {' or '.join(names)}?" if names else otherwise
 
 
 def size_in_words(size: int) -> str:
@@ -91,20 +87,6 @@ def printable(text: str, *, lines: bool = False) -> str:
     `lines`: keep line breaks and tabs, and drop carriage returns; without it the text becomes one line.
     """
     return text.translate(SIGNS_IN_LINES if lines else SIGNS)
-
-
-def histogram(counts: Sequence[int], *, width: int = 24) -> str:
-    """Counts of steps by the tokens they yielded, a line for each that is not 0; counts[k] is for k+1.
-
-    `width`: of the longest bar.
-    """
-    most = max(counts, default=0) or 1
-    digits = len(str(most))
-    return "\n".join(
-        f"{length:2} tokens  {count:{digits}} steps  {'█' * round(count / most * width)}".rstrip()
-        for length, count in enumerate(counts, start=1)
-        if count
-    )
 
 
 def columns(

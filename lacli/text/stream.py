@@ -51,29 +51,21 @@ def begun_length(text: str, markers: Sequence[str]) -> int:
     return next((size for size in range(longest, 0, -1) if any(m.startswith(text[-size:]) for m in markers)), 0)
 
 
-FIRST_SURROGATE = 0xD800
-"""Unicode's first surrogate; decoded text contains none, so each can stand for a control token."""
-
-
 class TextStream:
     """Turns tokens into text that is safe to print, and finds the first stop string.
 
-    A stop string is found in the printed text, and where it names control tokens also among those. Text that may be
-    the beginning of a stop is held back. `kept` counts the tokens that lie wholly before the stop (without a stop, all
-    that were read), `read` those up to the token that completes it. `stop` is the one that came, "" for none.
+    Text that may be the beginning of a stop is held back. `kept` counts the tokens that lie wholly before the stop
+    (without a stop, all that were read), `read` those up to the token that completes it. `stop` is the one that came,
+    "" for none.
     """
 
     def __init__(
         self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = (), controls: Mapping[int, str] | None = None
     ) -> None:
-        """`controls`: tokens without a text of their own, by the names that stops may have for them."""
+        """`controls`: tokens without a text of their own, by their names; a stop may be such a name."""
         self._bytes_of = bytes_of
-        # A name can contain another one, so the longest is replaced first.
-        names = sorted({*(controls or {}).values()}, key=len, reverse=True)
-        signs = {name: chr(FIRST_SURROGATE + number) for number, name in enumerate(names)}
-        self._signs = {token: signs[name] for token, name in (controls or {}).items()}
         self._stops = [stop for stop in stops if stop]
-        self._signed_stops = {signed: stop for stop in self._stops if (signed := _with_signs(stop, signs)) != stop}
+        self._stop_tokens = {token: name for token, name in (controls or {}).items() if name in stops}
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._held = HeldPieces()
         self._ends: list[int] = []
@@ -101,12 +93,18 @@ class TextStream:
         for token, origin in zip(tokens, origins, strict=True):
             if self.stop:
                 break
-            text = self._signs.get(token) or self._decoder.decode(self._bytes_of(token))
+            self.read += 1
+            if token in self._stop_tokens:
+                pieces += self.finish()
+                self.stop = self._stop_tokens[token]
+                self.kept = bisect_right(self._ends, self._length)
+                break
+            text = self._decoder.decode(self._bytes_of(token))
             self._length += len(text)
             half, _ = self._decoder.getstate()
             # Half a character already belongs to the text that it will complete.
             self._ends.append(self._length + bool(half))
-            self.read = self.kept = len(self._ends)
+            self.kept = self.read
             if text:
                 self._held.pieces.append(Piece(text, origin))
                 pieces += self._release()
@@ -118,25 +116,12 @@ class TextStream:
 
     def _release(self) -> list[Piece]:
         held = self._held.text
-        # The places of the printed characters; signs of control tokens may stand between them.
-        places = [place for place, character in enumerate(held) if character not in self._signs.values()]
-        printed = "".join(held[place] for place in places)
-        found = [(places[at], stop) for stop in self._stops if (at := printed.find(stop)) >= 0]
-        found += [(at, stop) for signed, stop in self._signed_stops.items() if (at := held.find(signed)) >= 0]
-        if found:
+        if found := [(at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]:
             first, self.stop = min(found)
             self.kept = bisect_right(self._ends, self._released + first)
             return self._take(first)
-        begun = begun_length(printed, self._stops)
-        certain = places[-begun] if begun else len(held)
-        return self._take(min(certain, len(held) - begun_length(held, [*self._signed_stops])))
+        return self._take(len(held) - begun_length(held, self._stops))
 
     def _take(self, length: int) -> list[Piece]:
         self._released += length
-        return [piece for piece in self._held.take(length) if piece.text not in self._signs.values()]
-
-
-def _with_signs(stop: str, signs: Mapping[str, str]) -> str:
-    for name, sign in signs.items():
-        stop = stop.replace(name, sign)
-    return stop
+        return self._held.take(length)

@@ -46,15 +46,9 @@ STOPS: dict[str, tuple[str, ...]] = {
 
 VARIABLES = "--chat-template-kwargs"
 
-OWN_VARIABLES = ("messages", "bos_token", "eos_token", "add_generation_prompt", "raise_exception", "strftime_now")
-"""Variables that every template gets, so that a user cannot set them."""
-
 EXAMPLE = """give an object, '{"enable_thinking": false}' for example"""
 
 ANOTHER = "give another with --chat-template; lacli run goes without one by --raw"
-
-PROBE = "xylograph"
-"""A word that stands for a message, to see whether a template prints it."""
 
 MARK = token_hex(8)
 """Marks names of control tokens in messages until the prompt is tokenized; random, so that no message contains it."""
@@ -99,7 +93,7 @@ class ChatTemplate:
         """The prompt of a conversation, up to the beginning of the next answer; answers are given as generated.
 
         `tools`: the functions that the model may call, as OpenAI's protocol has them. A system text that the template
-        refuses or omits goes in front of the first question. Raises PromptError when the template fails.
+        refuses goes in front of the first question. Raises PromptError when the template fails.
         """
         variables = {**self.variables, "tools": tools} if tools else self.variables
         conversation = [
@@ -144,10 +138,6 @@ def _raise(message: object) -> NoReturn:
     raise ValueError(str(message)[:200])
 
 
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
 def _tojson(value: object, ensure_ascii: bool = False, **style: object) -> str:
     """Write JSON without Jinja's escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, **style)  # type: ignore[arg-type]
@@ -156,9 +146,9 @@ def _tojson(value: object, ensure_ascii: bool = False, **style: object) -> str:
 DEFAULTS: dict[str, object] = {
     **{name: None for name in ("tools", "tool_choice", "functions", "function_call")},
     "raise_exception": _raise,
-    "strftime_now": _now,
+    "strftime_now": lambda form: datetime.now().strftime(form),
 }
-"""Names that templates expect with the conversation; a user's variables replace them."""
+"""Names that templates expect with the conversation; a user's variables replace them, but not the conversation's."""
 
 
 def choose_template(wanted: str | None, model: TemplateModel) -> tuple[ChatTemplate, list[str]]:
@@ -187,14 +177,7 @@ def read_variables(text: str) -> dict[str, object]:
         raise UsageError(f"{VARIABLES} is not JSON: {in_one_line(error)}", EXAMPLE) from error
     if not isinstance(found, dict):
         raise UsageError(f"{VARIABLES} is no JSON object", EXAMPLE)
-    return check_variables(found, VARIABLES)
-
-
-def check_variables(variables: Mapping[str, object], given_by: str = "template_variables") -> dict[str, object]:
-    """Return a template's variables. Raises UsageError for a name in OWN_VARIABLES; `given_by` names the option."""
-    if taken := [name for name in variables if name in OWN_VARIABLES]:
-        raise UsageError(f"{given_by} cannot set {taken[0]}", "a template gets it from the conversation and the model")
-    return dict(variables)
+    return found
 
 
 def stand_in(model: TemplateModel) -> ChatTemplate:
@@ -283,18 +266,13 @@ def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
 
 
 def _render(formatter: Formatter, messages: list[Message]) -> str:
-    """The rendering of the first shape of a conversation that a template prints completely."""
-    reason = "it leaves out what is asked"
-    cause: Exception | None = None
+    """The rendering of the first shape of a conversation that a template takes."""
     for shape in (messages, _merged(messages), _merged(_folded(messages))):
         try:
-            rendered = formatter(shape)
+            return formatter(shape)
         except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses the shape
-            reason, cause = in_one_line(error), error
-            continue
-        if _is_whole(formatter, shape):
-            return rendered
-    raise PromptError(f"the chat template fails: {reason}", ANOTHER) from cause
+            cause = error
+    raise PromptError(f"the chat template fails: {in_one_line(cause)}", ANOTHER) from cause
 
 
 def _folded(messages: list[Message]) -> list[Message]:
@@ -315,18 +293,3 @@ def _merged(messages: list[Message]) -> list[Message]:
             message = {**message, "content": f"{merged.pop()['content']}\n\n{message['content']}"}
         merged.append(message)
     return merged
-
-
-def _is_whole(formatter: Formatter, shape: Messages) -> bool:
-    """Whether a template prints the first and the last message of a conversation, answers aside.
-
-    Probe words in their place show it: the texts themselves may occur elsewhere in the conversation.
-    """
-    ends = {0, len(shape) - 1}
-    words = {index: f"{PROBE}{index}" for index in ends if shape[index]["role"] in ("system", "user", "tool")}
-    probes = [{**message, "content": words.get(index, message["content"])} for index, message in enumerate(shape)]
-    try:
-        probed = formatter(probes)
-    except Exception:  # it may look for something in the text
-        return True
-    return all(word in probed for word in words.values())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lacli
 from lacli.chat.conversation import PromptTokens
 from lacli.engine.load import ModelEngine
-from lacli.errors import PromptError, UsageError
+from lacli.errors import PromptError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.template import (
@@ -130,8 +130,6 @@ def test_variables_of_a_template_reach_every_prompt_of_an_engine(path: Path, bar
             assert engine.text(tokens) == "and the thing"
     with load(bare, model_settings=SETTINGS, template_variables={"word": "and the "}) as engine:
         assert engine.notes[1:] == ["--chat-template-kwargs has no effect: the model has no chat template"]
-    with pytest.raises(UsageError, match="^template_variables cannot set bos_token"):
-        load(path, model_settings=SETTINGS, template_variables={"bos_token": ""})
 
 
 def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

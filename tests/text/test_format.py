@@ -7,7 +7,6 @@ from lacli.text.format import (
     columns,
     count_in_words,
     did_you_mean,
-    histogram,
     markdown,
     printable,
     size_in_words,
@@ -55,10 +54,3 @@ def test_columns_of_a_table_line_up_whatever_a_cell_holds() -> None:
         "a-long-name  some words",
         "             more",
     ]
-
-
-def test_a_histogram_counts_tokens_from_1() -> None:
-    lines = histogram([10, 0, 5]).splitlines()
-    assert [line.split()[0] for line in lines] == ["1", "3"], "none brought 2"
-    assert [line.count("█") for line in lines] == [24, 12]
-    assert histogram([]) == histogram([0, 0]) == ""

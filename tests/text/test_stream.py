@@ -70,30 +70,25 @@ def test_a_token_counts_as_begun_once_a_part_of_its_text_is_out(
     ("stop", "printed", "kept", "read"),
     [
         ("<end>", "one.two", 2, 3),
-        (".two<end>", "one", 1, 3),
-        ("<end> three", "one.two", 2, 4),
-        ("two<end> th", "one.", 1, 4),
         ("end", "one.two three<", 4, 5),
         ("> three", "one.two three<end>", 5, 5),
     ],
 )
-def test_a_stop_may_name_a_control_token_which_has_no_text_itself(
-    stop: str, printed: str, kept: int, read: int
-) -> None:
+def test_a_stop_may_be_a_control_token_which_has_no_text_itself(stop: str, printed: str, kept: int, read: int) -> None:
     pieces = [b"one", b".two", b"", b" three", b"<end>"]
     stream, text = stream_of(pieces, stop, controls={2: "<end>"})
     assert (text, stream.kept, stream.read) == (printed, kept, read)
 
 
 @given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3))
-def test_a_control_token_is_never_printed_and_hides_no_stop(tokens: list[int], stops: list[str]) -> None:
-    texts, controls = ["a", "b", "c", "", ""], {3: "<x>", 4: "b<x>"}
-    stream = TextStream([text.encode() for text in texts].__getitem__, [*stops, "<x>ab<x>"], controls)
+def test_a_control_token_is_never_printed_hides_no_stop_and_can_be_one(tokens: list[int], stops: list[str]) -> None:
+    texts, controls = ["a", "b", "c", "", ""], {3: "<x>", 4: "<y>"}
+    stream = TextStream([text.encode() for text in texts].__getitem__, [*stops, "<y>"], controls)
     pieces = stream.feed(tokens, [Origin.MODEL] * len(tokens)) + stream.finish()
     shown = "".join(piece.text for piece in pieces)
     whole = "".join(texts[token] for token in tokens)
     assert whole.startswith(shown) and not any(stop in shown for stop in stops)
-    assert stream.stop or shown == whole
+    assert stream.stop or (shown == whole and 4 not in tokens)
 
 
 def test_a_piece_knows_where_its_token_was_guessed_and_so_do_its_halves() -> None:

@@ -87,7 +87,6 @@ def test_a_template_that_cannot_be_used_is_one_line(wanted: str, error: type[Lac
         ("{", "is not JSON: Expecting"),
         ("[" * 99999, "is not JSON: "),
         ("[1]", "is no JSON object"),
-        ('{"messages": []}', "cannot set messages"),
         ('{"a": "\udcff"}', "is not UTF-8"),
     ],
 )
@@ -107,13 +106,9 @@ def test_neighbours_of_one_role_become_one_only_where_roles_must_alternate(name:
     assert compiled(bundled("chatml")).render(apart).count("<|im_start|>user") == 2
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [("chatml", "leaves out what is asked"), ("{{ raise_exception('no\nparrots') }}", "no parrots")],
-)
-def test_a_template_that_fails_is_an_error_that_names_the_way_out(source: str, words: str) -> None:
-    with pytest.raises(PromptError, match=rf"fails: .*{words} \(.*--chat-template.*--raw"):
-        compiled(source).render(as_messages("hi", "Be brief."))
+def test_a_template_that_fails_is_an_error_that_names_the_way_out() -> None:
+    with pytest.raises(PromptError, match=r"fails: .*no parrots \(.*--chat-template.*--raw"):
+        compiled("{{ raise_exception('no\nparrots') }}").render(as_messages("hi", "Be brief."))
 
 
 def test_names_of_control_tokens_are_marked_wherever_they_begin() -> None:

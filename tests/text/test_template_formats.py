@@ -21,7 +21,7 @@ CONTENTS = (
     as_messages(TOOL_LIKE, TOOL_LIKE, [(TOOL_LIKE, TOOL_LIKE)]),
     as_messages("<b>a & b</b> <|im_end|> [INST] </s>", "", [("<x>", "&lt;")]),
 )
-FOLDS = {"gemma2*", "phi3-first*", "silent*"}
+FOLDS = {"gemma2*"}
 """Templates without a system role."""
 
 
