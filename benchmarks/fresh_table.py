@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-from lacli.bench.statistics import paired_ratio
+from lacli.bench.results import paired_ratio
 from lacli.bench.tasks import ALL
 from lacli.text.format import markdown
 

@@ -144,8 +144,8 @@ def main() -> None:
         tasks = tuple(tasks_of(None, arguments.classes))
         request = Request(arguments.model, tasks, state_file(), arguments.seconds, form="md")
         with opened(request, screen) as session:
-            outcome = compared(session, request, screen, chosen=table3_points())
-        finish(outcome, request, screen)
+            rounds, machine = compared(session, request, screen, chosen=table3_points())
+        finish(rounds, machine, request, screen)
     except LacliError as error:
         raise SystemExit(str(error)) from None
 

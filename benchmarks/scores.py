@@ -31,14 +31,14 @@ NUMBER = re.compile(
 
 
 def score_table(suite: str, rounds: Rounds) -> str:
-    """Scores in percent by contender, with the answers that were scored and those that the limit ended; "" for none."""
+    """Scores in percent by setting, with the answers that were scored and those that the limit ended; "" for none."""
     rows, names = [], list[str]()
-    for number, contender in enumerate(rounds.contenders):
+    for number, point in enumerate(rounds.points):
         answered = _answered(rounds, number)
         if scored := score(suite, [(task.reference, text) for task, text, _ in answered if task.reference]):
             names = [*scored]
             counts = str(len(answered)), str(sum(cut for *_, cut in answered))
-            rows.append((contender.label, *counts, *(f"{value:.2%}" for value in scored.values())))
+            rows.append((point.label, *counts, *(f"{value:.2%}" for value in scored.values())))
     return markdown(("quality", "answers", "cut by -n", *names), rows) if rows else ""
 
 
@@ -80,21 +80,21 @@ def completion(answer: str) -> str:
 
 
 def write_samples(path: Path, rounds: Rounds) -> None:
-    """Write a file for each contender in the format of HumanEval's evaluator, with the mode in the file's name."""
-    for number, contender in enumerate(rounds.contenders):
+    """Write a file for each setting in the format of HumanEval's evaluator, with the mode in the file's name."""
+    for number, point in enumerate(rounds.points):
         rows = [
             json.dumps({"task_id": task.name, "completion": completion(text)})
             for task, text, _ in _answered(rounds, number)
         ]
-        mode = "-".join(contender.label.replace("=", "").split())
+        mode = "-".join(point.label.replace("=", "").split())
         path.with_stem(f"{path.stem}-{mode}").write_text("".join(f"{row}\n" for row in rows), "utf-8")
 
 
-def _answered(rounds: Rounds, contender: int) -> list[tuple[Task, str, bool]]:
-    """The tasks that a contender has answered, what it said in their last turns, and whether the limit ended it."""
+def _answered(rounds: Rounds, point: int) -> list[tuple[Task, str, bool]]:
+    """The tasks that a point has answered, what it said in their last turns, and whether the limit ended it."""
     found = []
     for number, exchange in enumerate(rounds.exchanges):
-        trials = rounds.of(contender, number)
+        trials = rounds.of(point, number)
         if trials and exchange.turn == len(exchange.task.turns) - 1:
             found.append((exchange.task, trials[0].text, trials[0].steps[-1].finish == "length"))
     return found

@@ -190,11 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             form="md",
         )
         with opened(request, screen) as session:
-            outcome = compared(session, request, screen)
-        finish(outcome, request, screen)
-        print(score_table(given.name, outcome.rounds))
+            rounds, machine = compared(session, request, screen)
+        finish(rounds, machine, request, screen)
+        print(score_table(given.name, rounds))
         if given.samples:
-            write_samples(given.samples, outcome.rounds)
+            write_samples(given.samples, rounds)
     except Interrupted as error:
         raise SystemExit(error.exit_code) from None
     except LacliError as error:

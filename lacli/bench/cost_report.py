@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +31,7 @@ def as_json(path: Path, settings: ModelSettings, cost: Cost, *, is_kept: bool) -
         "change_ms": None if cost.change_s is None else round(cost.change_s * 1e3, 4),
         "chain_only": cost.chain_only or None,
         "notes": list(cost.notes),
-        "summary": conclusion(cost),
+        "summary": " ".join(words for _, words in findings(cost)),
         "staircases": [
             {
                 "context": each.context,
@@ -61,12 +60,11 @@ def as_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *, w
         ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),
         *(("note", note) for note in cost.notes),
     ]
-    return "\n\n".join([_titled(heading, width), *map(_table, cost.staircases), _titled(findings(cost), width)])
-
-
-def conclusion(cost: Cost) -> str:
-    """Return what follows from a cost as one text."""
-    return " ".join(words for _, words in findings(cost))
+    titled = [
+        wrapped("\n".join(f"{name:9} {text}" for name, text in lines), width or PAGE)
+        for lines in (heading, findings(cost))
+    ]
+    return "\n\n".join([titled[0], *map(_table, cost.staircases), titled[1]])
 
 
 def findings(cost: Cost) -> list[tuple[str, str]]:
@@ -77,15 +75,13 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     if not wide:
         return [("rows", "Only steps of a single row were measured, which says nothing about larger ones.")]
     if cost.rough:
-        todo = "measure again on a calm machine, with one thread (-t 1) or for longer (--seconds)"
-        return [("rough", f"The times are too rough to say what follows: {todo}.")]
+        return [("rough", "The times are too rough to say what follows: measure again on a calm machine, or -t 1.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := wide.nearly_free_rows) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"
-    change = f" Behind a step of other rows it takes {1e3 * cost.change_s:.2g} ms more." if cost.change_s else ""
     chain = "Lookahead is not for this model, which can go back along a chain of guesses only."
     return [
-        ("rows", costs + change),
+        ("rows", costs),
         ("lookahead", chain if cost.chain_only else _on_lookahead(wide)),
         ("auto", _on_auto(wide)),
     ]
@@ -107,12 +103,7 @@ def _on_auto(step_cost: StepCost) -> str:
     named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
         return "Mode auto, the default, decodes plainly here: no step can bring what it costs."
-    return f"Mode auto, the default, drafts only where it expects more tokens a step than: {', '.join(named)}."
-
-
-def _titled(lines: Sequence[tuple[str, str]], width: int) -> str:
-    """Return a line a subject, wrapped beside the subjects."""
-    return wrapped("\n".join(f"{name:9} {text}" for name, text in lines), width or PAGE)
+    return f"Mode auto, the default, drafts only if it expects more tokens a step than: {', '.join(named)}."
 
 
 def _table(step_cost: StepCost) -> str:

@@ -1,6 +1,6 @@
-"""The timed answers of a benchmark: every prompt answered by every contender, in turns, until the time is up.
+"""The timed answers of a benchmark: every prompt answered by every point of a sweep, until the time is up.
 
-Turns are taken answer by answer, so what slows the machine down for a while slows all contenders alike.
+Turns are taken answer by answer, so what slows the machine down for a while slows all points alike.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from time import perf_counter
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import Task
 from lacli.engine.engine import Engine, SequenceOptions
+from lacli.errors import LacliError
 from lacli.stats import Step
 from lacli.terminal.screen import Screen
 
+WARM_UP_TOKENS = 4
+"""Tokens of an answer that warms up: of two steps between the first and the last one is hardly held up."""
+
 
 class TimeUp(Exception):
-    """Raised where an answer would go on beyond the deadline."""
+    """Raised where the time of a benchmark is over."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Trial:
     """One timed answer.
 
     `ids`, `text`: all generated tokens and their text. `seconds`: wall time from the end of the prefill to the last
-    step. `first_token_s`: seconds from the start to the first token.
+    step. `prompt_s`: of the prefill. `first_token_s`: from the start to the first token.
     """
 
     ids: tuple[int, ...]
@@ -38,45 +42,39 @@ class Trial:
     first_token_s: float
     steps: tuple[Step, ...]
 
+    @property
+    def is_whole(self) -> bool:
+        """False if the time was up before its end."""
+        return self.steps[-1].finish is not None
+
 
 @dataclass(frozen=True)
 class Exchange:
-    """One turn of a task as a model gets it.
-
-    `prompt`: token ids. `max_tokens`: of the answer, which is given up at the time `deadline` of `perf_counter`.
-    """
+    """One turn of a task as a model gets it. `prompt`: token ids. `max_tokens`: of the answer."""
 
     task: Task
     turn: int
     prompt: tuple[int, ...]
     max_tokens: int
-    deadline: float = inf
 
 
 Ask = Callable[[Task, Sequence[str]], Exchange | None]
 """Makes the turn of a task that follows `answers`; None if its prompt and an answer do not fit into the context."""
 
-
-@dataclass(frozen=True)
-class Contender:
-    """A point of the sweep, and what decodes and times one answer with it."""
-
-    point: Point
-    answer: Callable[[Exchange], Trial]
-
-    @property
-    def label(self) -> str:
-        return self.point.label
-
-    @property
-    def mode(self) -> str:
-        return self.point.settings.mode
+Answer = Callable[[Point, Exchange, float], Trial]
+"""Decodes the answer of a point, up to a time of `perf_counter`."""
 
 
-def timed(engine: Engine, exchange: Exchange, options: SequenceOptions, text: Callable[[Sequence[int]], str]) -> Trial:
-    """Decode one answer to its end. `text`: detokenizes; called after the clock has stopped.
+def timed(
+    engine: Engine,
+    exchange: Exchange,
+    options: SequenceOptions,
+    text: Callable[[Sequence[int]], str],
+    deadline: float = inf,
+) -> Trial:
+    """Decode one answer to its end, or to the first step behind `deadline`.
 
-    Raises TimeUp behind the first step after the exchange's deadline.
+    `text`: detokenizes; called after the clock has stopped.
     """
     begin = perf_counter()
     first_token_s = prompt_s = 0.0
@@ -88,8 +86,8 @@ def timed(engine: Engine, exchange: Exchange, options: SequenceOptions, text: Ca
             first_token_s = first_token_s or perf_counter() - begin
             prompt_s = sequence.prompt_s
             steps.append(step)
-            if not step.finish and perf_counter() > exchange.deadline:
-                raise TimeUp
+            if perf_counter() > deadline:
+                break
     seconds = perf_counter() - begin - prompt_s
     ids = tuple(token for step in steps for token in step.tokens)
     return Trial(ids, text(ids), seconds, prompt_s, first_token_s, tuple(steps))
@@ -97,43 +95,50 @@ def timed(engine: Engine, exchange: Exchange, options: SequenceOptions, text: Ca
 
 @dataclass
 class Rounds:
-    """Trials by contender and exchange, as far as they have got; iterate it to go on by one trial.
+    """Trials by point and exchange, as far as they have got; iterate it to go on by one trial.
 
-    `contenders`: the first is plain decoding. `repetitions`: answers to each exchange at most, None for as many as end
+    `points`: the first is plain decoding. `repetitions`: answers to each exchange at most, None for as many as begin
     before `deadline`, which is a time of `perf_counter`. `left_out`: tasks whose prompts are too long for the context.
-    `prompt_token_s`: seconds that a token of a prompt took the last time.
+    `prompt_token_s`: seconds that a token of a prompt took the last time. `interrupted`: by Ctrl-C.
     """
 
-    contenders: Sequence[Contender]
+    points: list[Point]
     tasks: Sequence[Task]
-    repetitions: int | None
     ask: Ask
+    answer: Answer
+    repetitions: int | None = None
     deadline: float = inf
     exchanges: list[Exchange] = field(default_factory=list)
     left_out: list[Task] = field(default_factory=list)
     trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
     prompt_token_s: float = 0.0
+    interrupted: bool = False
 
-    def warm_up(self, exchange: Exchange, screen: Screen, *, leave_out: bool) -> None:
-        """Let every contender take a few steps, which load kernels and are not counted.
+    def warm_up(self, screen: Screen, *, leave_out: bool) -> None:
+        """Let every point take a few steps on the shortest prompt, which load kernels and are not counted.
 
-        With `leave_out` a setting of jacobi or lookahead is left out if its step costs more than it can bring.
+        With `leave_out` a setting of jacobi or lookahead is left out if its step costs more than it can bring. Raises
+        LacliError if no prompt fits into the context.
         """
-        able: list[Contender] = []
+        asked = [self.ask(replace(task, max_tokens=WARM_UP_TOKENS), []) for task in self.tasks]
+        shortest = min((each for each in asked if each), key=lambda each: len(each.prompt), default=None)
+        if shortest is None:
+            raise LacliError("no prompt fits into the context", "give it more tokens with -c")
+        able: list[Point] = []
         plain_s = 0.0
-        for contender in self.contenders:
+        for point in self.points:
             # The first step may load kernels, and in the last one there is no room for drafts.
-            if steps := self._answered(contender, exchange).steps[1:-1]:
+            if steps := self.answer(point, shortest, inf).steps[1:-1]:
                 step_s = min(step.seconds for step in steps)
                 plain_s = plain_s or step_s
                 # Other modes may draft less in their next steps.
-                fixed = contender.mode in ("jacobi", "lookahead")
-                if leave_out and fixed and step_s > contender.point.settings.max_step_tokens * plain_s:
+                is_fixed = point.mode in ("jacobi", "lookahead")
+                if leave_out and is_fixed and step_s > point.settings.max_step_tokens * plain_s:
                     why = f"a step takes {step_s / plain_s:.0f} plain ones, more than it can bring tokens"
-                    screen.note(f"left out: {contender.label}: {why}; --modes measures it")
+                    screen.note(f"left out: {point.label}: {why}; --modes measures it")
                     continue
-            able.append(contender)
-        self.contenders = able
+            able.append(point)
+        self.points = able
 
     def __iter__(self) -> Iterator[None]:
         try:
@@ -145,9 +150,12 @@ class Rounds:
         except TimeUp:
             return
 
-    def of(self, contender: int, exchange: int) -> list[Trial]:
-        """A contender's trials on one exchange, one a repetition."""
-        return self.trials.get((contender, exchange), [])
+    def of(self, point: int, exchange: int) -> list[Trial]:
+        """The trials of a point on one exchange, one a repetition."""
+        return self.trials.get((point, exchange), [])
+
+    def has_answered(self, point: int) -> bool:
+        return any(number == point for number, _ in self.trials)
 
     def _first(self) -> Iterator[None]:
         """The first repetition, in which plain decoding's answers become the history of the turns that follow."""
@@ -164,18 +172,21 @@ class Rounds:
                 answers.append(self.of(0, number)[0].text)
 
     def _answer(self, number: int, rotation: int) -> Iterator[None]:
-        """One exchange answered by everyone; who begins changes, so that no place in the order is a favour."""
-        everyone = len(self.contenders)
-        for place in range(everyone):
-            contender = (place + rotation) % everyone
-            trial = self._answered(self.contenders[contender], self.exchanges[number])
-            self.trials.setdefault((contender, number), []).append(trial)
-            yield
+        """One exchange answered by every point; who begins changes, so that no place in the order is a favour.
 
-    def _answered(self, contender: Contender, exchange: Exchange) -> Trial:
-        """Raises TimeUp at the deadline, and before an answer whose prompt would not be read by then."""
-        if perf_counter() + self.prompt_token_s * len(exchange.prompt) > self.deadline:
-            raise TimeUp
-        trial = contender.answer(replace(exchange, deadline=self.deadline))
-        self.prompt_token_s = trial.prompt_s / len(exchange.prompt)
-        return trial
+        Raises TimeUp behind an answer that the deadline has cut, and before one whose prompt would not be read by then.
+        """
+        exchange, everyone = self.exchanges[number], len(self.points)
+        for place in range(everyone):
+            at = (place + rotation) % everyone
+            # Plain decoding's first answer is begun whatever the time, so that there is something to show.
+            if self.trials and perf_counter() + self.prompt_token_s * len(exchange.prompt) > self.deadline:
+                raise TimeUp
+            trial = self.answer(self.points[at], exchange, self.deadline)
+            self.prompt_token_s = trial.prompt_s / len(exchange.prompt)
+            # Half an answer says little beside whole ones.
+            if trial.is_whole or not self.has_answered(at):
+                self.trials.setdefault((at, number), []).append(trial)
+            yield
+            if not trial.is_whole:
+                raise TimeUp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -16,6 +16,9 @@ from lacli.text.format import did_you_mean
 RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:([+*])(\d{1,9}))?)?")
 MOST_VALUES = 256
 """Values of one flag; a longer list is a typing mistake."""
+
+SIZES: Mapping[ModeName, Sequence[str]] = {"lookahead": ("window", "ngram", "guesses"), "jacobi": ("window",)}
+"""The sizes that a mode has, of those that are swept."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +39,13 @@ class Point:
     name: str = ""
 
     @property
+    def mode(self) -> ModeName:
+        return self.settings.mode
+
+    @property
     def label(self) -> str:
         """Mode and sizes in words that no other point of the sweep has."""
-        chosen = self.settings
-        sizes = {"W": chosen.window, "N": chosen.ngram, "G": chosen.guesses}
-        shown = {"lookahead": "WNG", "jacobi": "W"}.get(chosen.mode, "")
-        return self.name or " ".join([chosen.mode, *(f"{letter}={sizes[letter]}" for letter in shown)])
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A point that cannot run, and why."""
-
-    label: str
-    reason: str
+        return self.name or _label(self.mode, vars(self.settings))
 
 
 def parse_modes(text: str) -> tuple[ModeName, ...]:
@@ -75,33 +71,39 @@ def parse_numbers(text: str, flag: str) -> list[int]:
     return list(found)
 
 
-def points(
-    axes: Axes, base: DecodeSettings | None = None, model_settings: ModelSettings | None = None
-) -> tuple[list[Point], list[Skipped]]:
-    """Every combination that a mode can tell apart, in order, and those that cannot run.
+def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> tuple[list[Point], list[str]]:
+    """Return plain decoding and every combination that a mode can tell apart, and in words those that cannot run.
 
-    Lookahead has W, N and G, jacobi W, plain and lookup none of them. An axis without values keeps what `base` has,
-    but for G, which follows W if W has several values. `model_settings`: says how many rows a batch may have.
+    An axis without values keeps what `base` has, but for G, which follows W if W has several values.
+    `model_settings`: says how many rows a batch may have.
     """
-    base, model_settings = base or DecodeSettings(), model_settings or ModelSettings()
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
     # G = W where W is swept, as the paper's law needs it.
     guesses = axes.guesses or (None if len(windows) > 1 else base.guesses,)
-    found: dict[Point, None] = {}
-    skipped: dict[Skipped, None] = {}
+    # Plain decoding rolls nothing back, and being able to would cost it something.
+    found = {Point(replace(base, mode="plain", max_rollback=-1)): None}
+    skipped: dict[str, None] = {}
     for mode in axes.modes:
         for window, ngram, own_guesses in product(windows, ngrams, guesses):
-            sizes: dict[str, Any] = {"window": window, "ngram": ngram}
-            sizes["guesses"] = window if own_guesses is None else own_guesses
-            own = {"lookahead": ("window", "ngram", "guesses"), "jacobi": ("window",)}.get(mode, ())
+            sizes: dict[str, Any] = {
+                "window": window,
+                "ngram": ngram,
+                "guesses": window if own_guesses is None else own_guesses,
+            }
             try:
-                settings = replace(base, mode=mode, **{name: sizes[name] for name in own})
+                settings = replace(base, mode=mode, **{name: sizes[name] for name in SIZES.get(mode, ())})
                 check_rows(fitted(settings, model_settings), model_settings)
-                found[Point(fitted(settings, model_settings))] = None
             except UsageError as error:
-                label = " ".join([mode, *(f"{'WNG'[at]}={sizes[name]}" for at, name in enumerate(own))])
-                skipped[Skipped(label, error.what)] = None
+                skipped[f"{_label(mode, sizes)}: {error.what}"] = None
+            else:
+                if mode != "plain":
+                    found[Point(fitted(settings, model_settings))] = None
     return list(found), list(skipped)
+
+
+def _label(mode: ModeName, sizes: Mapping[str, Any]) -> str:
+    """Return a mode and those of the `sizes` that it has."""
+    return " ".join([mode, *(f"{name[0].upper()}={sizes[name]}" for name in SIZES.get(mode, ()))])
 
 
 def _range(item: str, flag: str) -> Sequence[int]:

@@ -9,21 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from io import BufferedReader
-from itertools import zip_longest
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.options import options_of
 from lacli.text.checked import WithoutNull, checked
-from lacli.text.files import MAX_TEXT, STDIN
+from lacli.text.files import STDIN
 from lacli.text.format import did_you_mean
-
-Rows = Iterator[tuple[str, object]]
-"""Parsed rows, each with its file and line in words."""
 
 CLASSES = ("code", "edit", "chat", "summary", "extract", "translate", "maths", "story", "docs", "forms")
 """The classes that ship with lacli, in the order of its tables."""
@@ -36,21 +30,14 @@ ALL = "all"
 
 EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
 
-NO_FIELDS = {
-    *("mode", "stop", "temperature", "response_format", "n_predict", "max_new_tokens", "max_completion_tokens"),
-    *options_of(SamplingSettings),
-}
-"""Fields of other programs that would change the answer of a row, and that are flags here."""
-
 
 @dataclass(frozen=True)
 class Task:
     """One conversation to decode, or one text to continue.
 
-    `turns`: the user's messages in order, at least one; each is asked after the answer to the one before it. `kind`:
-    its class. `name`: its id in its source, HumanEval/0 for example. `raw`: continue the text as it stands, without a
-    chat template. `max_tokens`: of an answer; 0 leaves that to the benchmark. `reference`: the right answer of a public
-    data set that has one. `id`: as the row has it, None without one.
+    `turns`: the user's messages, at least one; each is asked after the answer to the one before it. `kind`: its class.
+    `name`: its id in its source. `raw`: without a chat template. `max_tokens`: of an answer; 0 leaves that to the
+    benchmark. `reference`: the right answer of a public data set that has one. `id`: as the row has it, or None.
     """
 
     turns: tuple[str, ...]
@@ -107,9 +94,7 @@ class Row(WithoutNull):
 def built_in() -> list[Task]:
     """The prompts that ship with lacli, class by class in the order of CLASSES."""
     classes = by_class(read_tasks(str(files("lacli") / "data" / "bench_prompts.jsonl")))
-    return [
-        replace(task, name=f"{kind}/{number}") for kind in CLASSES for number, task in enumerate(classes.get(kind, []))
-    ]
+    return [replace(task, name=f"{kind}/{number}") for kind in CLASSES for number, task in enumerate(classes[kind])]
 
 
 def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
@@ -118,8 +103,6 @@ def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
     Raises UsageError for a class that has no task.
     """
     tasks = read_tasks(prompts) if prompts else built_in()
-    # A class of that name would be taken for the total of all classes.
-    tasks = [replace(task, kind=f"class {ALL}") if task.kind == ALL else task for task in tasks]
     names = [name.strip() for name in classes.split(",")] if classes is not None else []
     known = [*by_class(tasks)]
     if unknown := [name for name in names if name not in known]:
@@ -136,11 +119,6 @@ def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
     return classes
 
 
-def in_turns(classes: Sequence[Sequence[Task]]) -> list[Task]:
-    """One task of each class after the other, so that what is cut off is of all classes."""
-    return [task for tasks in zip_longest(*classes) for task in tasks if task]
-
-
 def read_tasks(path: str) -> list[Task]:
     """The tasks of a file of JSON lines, or of stdin for `-`, in its order; blank lines are skipped.
 
@@ -150,21 +128,14 @@ def read_tasks(path: str) -> list[Task]:
     with opened(path) as file:
         for place, row in each_line(file, path):
             try:
-                tasks.append(task_from_row(row))
+                if isinstance(row, LacliError):
+                    raise row
+                tasks.append(checked(Row, row).task)
             except LacliError as error:
                 raise LacliError(f"{place}: {error.what}", error.hint or EXAMPLE) from error
     if not tasks:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
     return tasks
-
-
-def task_from_row(row: object) -> Task:
-    """The task of a row. Raises LacliError for another value, and for fields that are flags here."""
-    if isinstance(row, LacliError):
-        raise row
-    if isinstance(row, dict) and (wrong := NO_FIELDS & row.keys()):
-        raise LacliError(f"{min(wrong)} is no field of a row", "give max_tokens as a limit, and flags for all rows")
-    return checked(Row, row).task
 
 
 @contextmanager
@@ -178,13 +149,11 @@ def opened(path: str) -> Iterator[BufferedReader]:
         raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error
 
 
-def each_line(file: BufferedReader, path: str) -> Rows:
-    """The JSON value of each line that is not blank, or in its place the LacliError about one that has none."""
-    for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
-        place = f"{path}:{number}"
-        if len(line) > MAX_TEXT:
-            raise LacliError(f"{place}: a line of more than {MAX_TEXT >> 20} MiB", EXAMPLE)
+def each_line(file: BufferedReader, path: str) -> Iterator[tuple[str, object]]:
+    """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it."""
+    for number, line in enumerate(file, start=1):
         if line.strip():
+            place = f"{path}:{number}"
             try:
                 yield place, from_json(line.removeprefix(codecs.BOM_UTF8))
             except ValueError as error:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.bench.cost_report import as_json, as_lines, conclusion
+from lacli.bench.cost_report import as_json, as_lines
 from lacli.llamacpp.settings import ModelSettings
 
 SETTINGS = ModelSettings(threads=4, threads_batch=4)
@@ -43,7 +43,7 @@ def test_every_measured_number_is_in_the_table_of_its_context() -> None:
     [
         (cost(CPU, LONG), "A step of 128 rows costs 55 plain ones."),
         (cost(CPU, LONG), f"W=15 N=5 G=15 needs {CPU.relative(120, 76):.1f} tokens a step to break even"),
-        (cost(CPU, LONG), "only where it expects more tokens a step than: 1.5 for 2 rows, 2.5 for 4 rows, 5.0 for 8"),
+        (cost(CPU, LONG), "only if it expects more tokens a step than: 1.5 for 2 rows, 2.5 for 4 rows, 5.0 for 8"),
         (cost(GPU), "Steps of up to 64 rows cost hardly more than one of a single row."),
         (cost(GPU), "needs 1.1 tokens a step to break even; it can bring 18"),
         (of_rows(1, 1.5), "Whether W=15 N=5 G=15 pays is not known: its steps have 120 rows"),
@@ -55,9 +55,8 @@ def test_every_measured_number_is_in_the_table_of_its_context() -> None:
     ],
 )
 def test_the_conclusion_says_what_follows(found: Cost, words: str) -> None:
-    said = conclusion(found)
-    assert words in said and words in " ".join(as_lines(SETTINGS, found, width=400).split())
-    assert as_json(Path("toy"), SETTINGS, found, is_kept=False)["summary"] == said
+    assert words in " ".join(as_lines(SETTINGS, found, width=400).split())
+    assert words in as_json(Path("toy"), SETTINGS, found, is_kept=False)["summary"]
 
 
 def test_the_json_holds_the_same_numbers() -> None:

@@ -1,4 +1,4 @@
-"""What a benchmark's trials add up to: results by class, their pairs, the summary, the table and rows for programs."""
+"""What trials add up to: ratios worked out by hand, intervals on simulated times, the summary and the rows."""
 
 from __future__ import annotations
 
@@ -6,99 +6,123 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 
+import numpy as np
 import pytest
 
-from lacli.bench.report import as_json, summary
-from lacli.bench.results import Result, results
+from lacli.bench.report import as_json, summary, table
+from lacli.bench.results import Result, paired_ratio, results, student_point
 from lacli.bench.rounds import Exchange, Rounds, Trial
-from lacli.bench.statistics import paired_ratio
+from lacli.bench.sweep import Point
 from lacli.bench.tasks import ALL
-from tests.fakes.bench_field import (
-    LOOKAHEAD,
-    LOOKUP,
-    MACHINE,
-    PLAIN,
-    TASKS,
-    asker,
-    contender,
-    dear,
-    free,
-    played,
-    run,
-    task,
-)
+from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, MACHINE, PLAIN, TASKS, dear, field, free, played, task
 from tests.fakes.clock import FakeClock
 
 AHEAD = "lookahead W=3 N=3 G=2"
 KINDS = ("code", "edit")
+Times = list[list[float]]
 
 
-def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = KINDS, lookups: int = 1) -> Rounds:
+def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = KINDS) -> Rounds:
     """Plain decoding, lookup and lookahead have answered so many prompts of each class with so many tokens."""
     tasks = [
-        replace(task(f"{number} 1 2 {number} 1 2 {place}"), kind=kind, max_tokens=tokens)
+        task(f"{number} 1 2 {number} 1 2 {place}", kind=kind, max_tokens=tokens)
         for number in range(prompts)
         for place, kind in enumerate(kinds)
     ]
-    settings = (PLAIN, *[LOOKUP] * lookups, LOOKAHEAD)
-    return played(Rounds([contender(each, clock, free)[0] for each in settings], tasks, 1, asker()))
+    return played(field(clock, free, PLAIN, LOOKUP, LOOKAHEAD, tasks=tasks, repetitions=1))
 
 
-def lasting(result: Result, *times: float) -> Result:
-    """The same with answers that took these times as long as plain decoding's, prompt by prompt."""
+def lasting(result: Result, factor: float) -> Result:
+    """The same with answers that took so many times as long as plain decoding's."""
     answered = [
         replace(each, trials=tuple(replace(trial, seconds=factor * trial.seconds) for trial in each.plain))
-        for each, factor in zip(result.answered, times, strict=True)
+        for each in result.answered
     ]
     return replace(result, answered=tuple(answered))
 
 
-def told(found: Sequence[Result], unfinished: Sequence[str] = ()) -> str:
-    return summary(found, MACHINE, unfinished)
+def measured(random: np.random.Generator, prompts: int, repetitions: int, speedup: float) -> tuple[Times, Times]:
+    """Seconds a token of plain and of a mode whose speed-up differs from prompt to prompt, and from run to run."""
+    plain = np.exp(random.normal(-3, 0.3, (prompts, 1)) + random.normal(0, 0.05, (prompts, repetitions)))
+    gains = random.normal(np.log(speedup), 0.25, (prompts, 1)) + random.normal(0, 0.05, (prompts, repetitions))
+    other: Times = (plain / np.exp(gains)).tolist()
+    return plain.tolist(), other
+
+
+def test_the_ratio_is_the_geometric_mean_of_each_prompts_median_and_its_inverse_the_other_way_round() -> None:
+    # Ratios 2, 8, 2 and 9, 1, 9.
+    ratio = paired_ratio([[4.0, 8.0, 6.0], [9.0, 9.0, 9.0]], [[2.0, 1.0, 3.0], [1.0, 9.0, 1.0]])
+    assert ratio.value == pytest.approx(sqrt(2 * 9))
+    plain, other = measured(np.random.default_rng(5), prompts=6, repetitions=4, speedup=1.4)
+    there, back = paired_ratio(plain, other), paired_ratio(other, plain)
+    assert there.low is not None and there.high is not None
+    assert there.low < there.value < there.high
+    assert (back.value, back.low, back.high) == pytest.approx((1 / there.value, 1 / there.high, 1 / there.low))
+
+
+def test_repetitions_are_paired_so_drift_that_hits_both_modes_cancels() -> None:
+    drift = np.array([1.0, 3.0, 0.5, 2.0])
+    ratio = paired_ratio([(drift * 2).tolist()] * 3, [drift.tolist()] * 3)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 2.0))
+
+
+@pytest.mark.parametrize(("prompts", "repetitions"), [(3, 3), (8, 3), (20, 2)])
+def test_about_95_of_100_intervals_hold_the_true_ratio(prompts: int, repetitions: int) -> None:
+    random, trials, held = np.random.default_rng(7), 200, 0
+    for _ in range(trials):
+        ratio = paired_ratio(*measured(random, prompts, repetitions, speedup=1.5))
+        assert ratio.low is not None and ratio.high is not None
+        held += ratio.low <= 1.5 <= ratio.high
+    # 200 trials scatter by 1.5 points, and an interval may be somewhat wider than it need be.
+    assert 0.90 <= held / trials <= 0.995
+
+
+@pytest.mark.parametrize("freedom", [1, 4, 9, 10, 30])
+def test_students_point_leaves_a_fortieth_of_the_distribution_above_it(freedom: int) -> None:
+    # A quarter of a million draws: mean over the square root of a chi-squared mean.
+    random = np.random.default_rng(9)
+    draws = random.normal(size=250_000) / np.sqrt(random.chisquare(freedom, 250_000) / freedom)
+    assert float((draws > student_point(freedom)).mean()) == pytest.approx(0.025, abs=0.0015)
 
 
 @pytest.mark.parametrize(("finished", "pairs"), [(1, 0), (7, 3), (9, 4)])
 def test_results_of_an_interrupted_benchmark_pair_what_both_sides_finished(
     clock: FakeClock, finished: int, pairs: int
 ) -> None:
-    rounds = played(Rounds([contender(each, clock, free)[0] for each in (PLAIN, LOOKUP)], TASKS, 3, asker()), finished)
-    found = results(rounds)
+    found = results(played(field(clock, free, PLAIN, LOOKUP, repetitions=3), finished))
     for result in found:
         assert all(len(each.trials) == len(each.plain) > 0 for each in result.answered)
     assert sum(len(result.trials) for result in found if result.number == 1 and result.kind != ALL) == pairs
-    assert told(found)
+    assert summary(found, MACHINE) and table(found, MACHINE)
 
 
 def test_a_repetition_that_was_not_finished_is_no_sample(clock: FakeClock) -> None:
-    rounds = Rounds([contender(PLAIN, clock, dear)[0]], [*TASKS[:1], task("3 4 5", kind="slow")], 3, asker())
-    costs = {"code": 0.01, "slow": 10.0}
-    answer = rounds.contenders[0].answer
+    rounds = field(clock, dear, PLAIN, tasks=[*TASKS[:1], task("3 4 5", kind="slow")], repetitions=3)
+    answer, costs = rounds.answer, {"code": 0.01, "slow": 10.0}
 
-    def uneven(exchange: Exchange) -> Trial:
-        return replace(answer(exchange), seconds=20 * costs[exchange.task.kind])
+    def uneven(point: Point, exchange: Exchange, deadline: float) -> Trial:
+        return replace(answer(point, exchange, deadline), seconds=20 * costs[exchange.task.kind])
 
-    rounds.contenders = [replace(rounds.contenders[0], answer=uneven)]
-    played(rounds, 3)
-    whole = results(rounds)[-1]
+    rounds.answer = uneven
+    whole = results(played(rounds, 3))[-1]
     assert whole.kind == ALL and whole.speeds == pytest.approx([40 / (20 * 0.01 + 20 * 10.0)])
 
 
 def test_turns_of_a_conversation_are_one_prompt_of_the_interval(clock: FakeClock) -> None:
     talks = [task("1 2 3", "4 5", kind="talk"), task("6 7 6 7", "8 9", kind="talk"), task("2 2", "3", kind="talk")]
-    rounds = played(Rounds([contender(each, clock, free)[0] for each in (PLAIN, LOOKUP)], talks, 1, asker()))
-    talk = results(rounds)[1]
-    assert talk.prompts == 6
+    rounds = played(field(clock, free, PLAIN, LOOKUP, tasks=talks, repetitions=1))
     paces = [[[sum(t.seconds for t in pair) / sum(len(t.ids) for t in pair)] for pair in
               [(rounds.of(number, 2 * each)[0], rounds.of(number, 2 * each + 1)[0]) for each in range(3)]]
              for number in (0, 1)]  # fmt: skip
-    assert talk.speedup == paired_ratio(*paces)
+    talk = results(rounds)[1]
+    assert len(talk.answered) == 6 and talk.speedup == paired_ratio(*paces)
 
 
 def test_what_is_faster_comes_first_with_its_interval_and_its_classes(clock: FakeClock) -> None:
-    found = results(answers(clock, 5, 50))
-    slow = [lasting(each, *[2.0] * each.prompts) if each.by.mode == "lookup" else each for each in found]
-    lines = told(slow).splitlines()
+    found = [lasting(each, 2.0) if each.point.mode == "lookup" else each for each in results(answers(clock, 5, 50))]
+    lines = summary(found, MACHINE).splitlines()
     assert lines[1] == "10 prompts of 2 classes, 500 tokens decoded plainly: plain decoding has 1.0 tokens/s."
     ahead, lookup = (next(i for i, line in enumerate(lines) if line.startswith(name)) for name in (AHEAD, "lookup"))
     assert ahead < lookup
@@ -107,12 +131,13 @@ def test_what_is_faster_comes_first_with_its_interval_and_its_classes(clock: Fak
     assert lines[lookup : lookup + 2] == [
         "lookup: 0.50x, slower (0.50x to 0.50x)", "    slower on code (0.50x), edit (0.50x)"
     ]  # fmt: skip
-    assert "It takes" not in told(slow) and lines[-1] == "All texts are plain decoding's."
+    assert not any("It takes" in line for line in lines) and lines[-1] == "All texts are plain decoding's."
 
 
-def test_rows_for_programs_count_what_the_trials_did(clock: FakeClock) -> None:
-    _, found = run(clock, free, PLAIN, LOOKAHEAD, repetitions=3)
-    for row, result in zip(json.loads(as_json(found, MACHINE)), found, strict=True):
+def test_rows_for_programs_count_what_the_trials_did_and_the_table_shows_them(clock: FakeClock) -> None:
+    found = results(played(field(clock, free, PLAIN, LOOKAHEAD, repetitions=3)))
+    shown = table(found, MACHINE).splitlines()[4:]
+    for row, result, line in zip(json.loads(as_json(found, MACHINE)), found, shown, strict=False):
         steps = [step for trial in result.trials for step in trial.steps]
         assert (row["steps"], row["tokens"]) == (len(steps), sum(len(step.tokens) for step in steps))
         assert row["draft_n"] == sum(step.drafted for step in steps)
@@ -120,12 +145,15 @@ def test_rows_for_programs_count_what_the_trials_did(clock: FakeClock) -> None:
         assert row["n_gen"] == row["tokens"] / 3 and len(row["samples_ts"]) == row["repetitions"] == 3
         assert row["rows_per_step"] == pytest.approx(sum(step.rows for step in steps) / len(steps), abs=1e-4)
         assert not any(isinstance(value, dict) for value in row.values())
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert cells[:2] == [row["class"], row["setting"]] and cells[5] == f"{row['tokens_per_step']:.2f}"
 
 
 @pytest.mark.parametrize(("prompts", "tokens"), [(1, 16), (3, 100), (4, 16)])
 def test_below_four_prompts_or_200_tokens_there_is_no_ratio(clock: FakeClock, prompts: int, tokens: int) -> None:
     found = results(answers(clock, prompts, tokens, ["own"]))
-    text = told(found)
+    text = summary(found, MACHINE, ["auto"])
     assert not re.search(r"\dx|faster|slower", text) and f"{AHEAD}: cannot tell\n" in text and "lookup: cannot" in text
+    assert "\nauto: cannot tell, there was no time for it\n" in text
     assert "It takes 4 prompts, 200 tokens of each mode and an interval without 1 to tell: give more --seconds" in text
     assert [row["speedup"] for row in json.loads(as_json(found, MACHINE))] == [1, None, None]

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from lacli.bench.sweep import (
-    Axes,
-    Point,
-    Skipped,
-    parse_modes,
-    parse_numbers,
-    points,
-)
+from lacli.bench.sweep import Axes, Point, parse_modes, parse_numbers, points
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 
 BASE = DecodeSettings()
+PLAIN = ("plain", BASE.window, BASE.ngram, BASE.guesses)
 
 
 def swept(
@@ -27,9 +20,10 @@ def swept(
     windows: Sequence[int] = (),
     ngrams: Sequence[int] = (),
     guesses: Sequence[int] = (),
-    **others: Any,
-) -> tuple[list[Point], list[Skipped]]:
-    return points(Axes(tuple(modes), tuple(windows), tuple(ngrams), tuple(guesses)), **others)
+    batch: int = 2048,
+) -> tuple[list[Point], list[str]]:
+    axes = Axes(tuple(modes), tuple(windows), tuple(ngrams), tuple(guesses))
+    return points(axes, BASE, ModelSettings(batch=batch))
 
 
 def sizes(found: list[Point]) -> list[tuple[str, int, int, int]]:
@@ -73,16 +67,18 @@ def test_modes_come_in_their_own_order() -> None:
     assert parse_modes("auto, plain,lookup") == ("plain", "lookup", "auto")
 
 
-def test_a_sweep_is_every_combination_of_what_a_mode_has() -> None:
-    found, skipped = swept(["plain", "jacobi", "lookup", "lookahead"], [1, 5], [3, 5], [2, 4])
+def test_a_sweep_is_plain_decoding_and_every_combination_of_what_a_mode_has() -> None:
+    found, skipped = swept(["jacobi", "lookup", "lookahead"], [1, 5], [3, 5], [2, 4])
     assert not skipped
     assert sizes(found) == [
-        ("plain", BASE.window, BASE.ngram, BASE.guesses),
+        PLAIN,
         ("jacobi", 1, BASE.ngram, BASE.guesses),
         ("jacobi", 5, BASE.ngram, BASE.guesses),
         ("lookup", BASE.window, BASE.ngram, BASE.guesses),
         *(("lookahead", window, ngram, guesses) for window in (1, 5) for ngram in (3, 5) for guesses in (2, 4)),
     ]
+    assert [point.label for point in found[:3]] == ["plain", "jacobi W=1", "jacobi W=5"]
+    assert found[-1].label == "lookahead W=5 N=5 G=4" and swept(["plain"])[0] == found[:1]
 
 
 @pytest.mark.parametrize(
@@ -90,14 +86,14 @@ def test_a_sweep_is_every_combination_of_what_a_mode_has() -> None:
     [
         ((["jacobi", "lookahead"], [15, 200], [5]), 2048,
          [("jacobi", 15, 5, 15), ("jacobi", 200, 5, 15), ("lookahead", 15, 5, 15)],
-         Skipped("lookahead W=200 N=5 G=200", "W + G + 1 = 401 sequences, and llama.cpp has 256")),
+         "lookahead W=200 N=5 G=200: W + G + 1 = 401 sequences, and llama.cpp has 256"),
         ((["lookahead"], [5, 15], [5]), 64, [("lookahead", 5, 5, 5)],
-         Skipped("lookahead W=15 N=5 G=15", "a step has up to 120 rows and -b is 64")),
-        ((["lookahead"], [5], [1, 5]), 2048, [("lookahead", 5, 5, 15)], Skipped("lookahead W=5 N=1 G=15", "-N is 1")),
+         "lookahead W=15 N=5 G=15: a step has up to 120 rows and -b is 64"),
+        ((["lookahead"], [5], [1, 5]), 2048, [("lookahead", 5, 5, 15)], "lookahead W=5 N=1 G=15: -N is 1"),
     ],
 )  # fmt: skip
 def test_a_point_that_cannot_run_is_skipped_with_the_reason(
-    axes: tuple[Any, ...], batch: int, left: list[tuple[str, int, int, int]], skipped: Skipped
+    axes: tuple[list[ModeName], list[int], list[int]], batch: int, left: list[tuple[str, int, int, int]], skipped: str
 ) -> None:
-    found, reasons = swept(*axes, model_settings=ModelSettings(batch=batch))
-    assert (sizes(found), reasons) == (left, [skipped])
+    found, reasons = swept(*axes, batch=batch)
+    assert (sizes(found), reasons) == ([PLAIN, *left], [skipped])

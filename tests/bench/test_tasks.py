@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lacli.bench import tasks as bench_tasks
 from lacli.bench.tasks import CLASSES, Task, built_in, read_tasks, tasks_of
 from lacli.errors import UsageError
 from tests.fakes.prompt_files import GOOD, TWO, complaint, write
@@ -28,8 +27,7 @@ def test_classes_can_be_chosen_and_keep_the_tables_order(tmp_path: Path) -> None
     with pytest.raises(UsageError, match="there is no prompt class poems") as caught:
         tasks_of(None, "code,poems")
     assert all(name in caught.value.hint for name in CLASSES)
-    path = write(tmp_path, b'{"prompt": "one", "class": "a"}\n{"prompt": "two", "class": "all"}\n')
-    assert [task.kind for task in tasks_of(path, None)] == ["a", "class all"], "none is taken for the total"
+    path = write(tmp_path, b'{"prompt": "one", "class": "a"}\n{"prompt": "two"}\n')
     assert tasks_of(path, "a") == [Task(("one",), "a")]
 
 
@@ -67,20 +65,12 @@ def test_lines_are_read_however_they_end_and_whatever_the_files_name(tmp_path: P
         (b'{"prompt": "a", "limit": "64"}', "limit: Input should be a valid integer"),
         (b'{"prompt": "a", "max_tokens": 0}', "max_tokens: Input should be greater"),
         (b'{"prompt": "a", "id": ["b"]}', "id: Input should be"),
-        (b'{"prompt": "a", "temperature": 0.5}', "temperature is no field of a row"),
-        (b'{"prompt": "a", "json_schema": {}}', "json_schema is no field of a row"),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, words: str) -> None:
     path = write(tmp_path, b'{"prompt": "one"}\n\n' + line + b"\n")
     found = complaint(read_tasks, path)
     assert found.startswith(f"{path}:3: ") and words in found
-
-
-def test_a_line_without_an_end_is_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_tasks, "MAX_TEXT", 1 << 20)
-    path = write(tmp_path, b'{"prompt": "one"}\n' + bytes(2 << 20))
-    assert complaint(read_tasks, path) == f"{path}:2: a line of more than 1 MiB"
 
 
 def test_a_hyphen_stands_for_stdin(tmp_path: Path) -> None:
