@@ -21,8 +21,7 @@ from lacli.engine.answer import Answer
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError, SamplingError, UsageError, reason_of
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.model import Model, Prompt
-from lacli.serve.protocol import Message
-from lacli.serve.sampled import Sampled
+from lacli.serve.protocol import Message, Sampled
 from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.terminal.screen import Screen

@@ -1,56 +1,77 @@
-"""The requests of OpenAI's protocol with llama.cpp's fields, checked, and what they say of an answer."""
+"""Requests of OpenAI's protocol with llama.cpp's fields, checked by pydantic, and the errors that they get."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
-from json import loads
 from re import fullmatch
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from starlette.requests import Request
 
-from lacli.serve.sampled import Sampled
+from lacli.errors import UsageError
+from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
+from lacli.options import options_of
 from lacli.text.checked import WithoutNull
 from lacli.text.format import printable
 
-MOST_CHOICES = 16
-"""Answers to one request at most: each takes a slot."""
-
-MOST_STOPS = 64
-"""Stop strings of a request at most: each is looked for behind every token.
-
-An editor may send its template's control tokens and a word for each kind of definition of a language.
-"""
-
-LONGEST_NAME = 40
-"""Characters of an unknown field's name in the log."""
-
-MOST_TOOLS = 128
-"""Functions that a request may offer, as OpenAI has it."""
-
+INVALID, FAILED = "invalid_request_error", "server_error"
+"""OpenAI's types of errors: the request's fault, and the server's."""
 
 REFUSED = {
     *("functions", "function_call", "suffix", "audio", "web_search_options", "echo", "format", "samplers", "lora"),
     *("guided_json", "guided_choice", "guided_regex", "guided_grammar", "structured_outputs", "regex", "ebnf"),
     *("min_tokens", "bad_words", "allowed_token_ids", "stop_token_ids", "use_beam_search", "chat_template"),
-    *("thinking_budget_tokens", "t_max_predict_ms", "dry_sequence_breakers"),
+    *("thinking_budget_tokens", "t_max_predict_ms", "dry_sequence_breakers", "response_fields"),
 }
 """Fields of OpenAI's, llama.cpp's and vLLM's that would change the answer and are not offered."""
 
 TAKEN = {
     *("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "reasoning_effort"),
     *("verbosity", "reasoning_format", "modalities", "prediction", "min_keep", "parse_tool_calls", "cache_prompt"),
-    *("id_slot", "n_keep", "generation_prompt", "best_of", "n_discard", "max_tokens", "n_predict"),
+    *("id_slot", "n_keep", "generation_prompt", "best_of", "n_discard", "max_tokens", "n_predict", "return_tokens"),
 }
 """Fields of OpenAI's and llama.cpp's that change nothing here."""
 
 NOTHING: tuple[object, ...] = (None, False, 0, -1, "", [], {})
-"""Values with which clients say that they ask for nothing."""
+"""Values that ask for nothing."""
+
+NUMBERS = {
+    each.request or name: each for name, each in options_of(SamplingSettings).items() if each.kind in (int, float, bool)
+}
+"""Settings of sampling that are one field of a request, by its name."""
 
 log = logging.getLogger(__name__)
+
+
+def error_body(status: int, kind: str, message: str, **more: Any) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    return {"error": {"code": status, "message": message, "type": kind, **more}}
+
+
+class Refused(Exception):
+    """A request that gets an error. `more`: further fields of the error."""
+
+    def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
+        super().__init__(message)
+        self.status, self.body = status, error_body(status, kind, message, **more)
+
+
+async def body_of(request: Request) -> dict[str, Any]:
+    """The JSON object of a request. Raises Refused for anything else."""
+    try:
+        found = json.loads(await request.body())
+    except ValueError as error:
+        raise Refused(400, INVALID, f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(400, INVALID, "the body is not a JSON object")
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -59,36 +80,90 @@ def _note_unknown(field: str) -> None:
     log.warning("a field that nobody knows is ignored: %s", field)
 
 
-class StreamOptions(BaseModel):
-    """What a stream says besides the answer."""
+class ResponseFormat(BaseModel):
+    """The form of an answer, as OpenAI and llama.cpp write it."""
 
-    include_usage: bool = False
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    # pydantic's models have a method of this name.
+    own_schema: Any = Field(None, alias="schema")
+    json_schema: dict[str, Any] | None = None
+
+    @property
+    def schema_text(self) -> str:
+        """The JSON schema of the answer, "" for none."""
+        if self.type == "text":
+            return ""
+        schema = self.own_schema if self.own_schema is not None else (self.json_schema or {}).get("schema")
+        if schema is None and self.type == "json_object":
+            schema = {"type": "object"}
+        if not isinstance(schema, Mapping):
+            raise UsageError("response_format: the schema is no object", 'give {"json_schema": {"schema": {...}}}')
+        return json.dumps(schema)
 
 
-class Watching(BaseModel):
-    """What the page asks for besides: `steps`, the pieces of each step with their origins, its rows and its time."""
+if TYPE_CHECKING:
+    _Numbers = WithoutNull
+else:
+    _Numbers = create_model(
+        "_Numbers", __base__=WithoutNull, **{field: (each.kind | None, None) for field, each in NUMBERS.items()}
+    )
 
-    steps: bool = False
+
+class Sampled(_Numbers):
+    """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say."""
+
+    logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
+
+    def sampling(self, defaults: SamplingSettings, tokens_of: Callable[[str], Sequence[int]]) -> SamplingSettings:
+        """Return the settings of the request, the others from `defaults`. Raises UsageError for impossible ones.
+
+        `tokens_of`: the tokens of a text that has a bias.
+        """
+        given = {each.name: getattr(self, field) for field, each in NUMBERS.items()}
+        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if seed := chosen.get("seed"):
+            # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is a random one, as -1 is.
+            chosen["seed"] = -1 if seed in (-1, MOST_SEED + 1) else seed % (MOST_SEED + 1)
+        if self.logit_bias:
+            biases = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
+            chosen["logit_bias"] = tuple(
+                # llama.cpp's false forbids a token.
+                (token, float("-inf") if bias is False else float(bias))
+                for what, bias in biases
+                for token in ([int(what)] if str(what).isdecimal() else tokens_of(str(what)))
+            )
+        schema = json.dumps(self.json_schema) if self.json_schema is not None else ""
+        if not schema and self.response_format:
+            schema = self.response_format.schema_text
+        if schema or self.grammar:
+            chosen |= {"json_schema": schema, "grammar": self.grammar or ""}
+        return replace(defaults, **chosen)
 
 
 class AnswerRequest(Sampled):
-    """What chats and completions have in common. `mode`: plain for one token a step."""
+    """What chats and completions have in common.
+
+    `mode`: plain for one token a step. `lacli`: {"steps": true} for events that tell of their steps.
+    """
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
     model: str | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    n: int = Field(1, ge=1, le=MOST_CHOICES)
-    stop: list[Annotated[str, Field(min_length=1)]] = Field(default=[], max_length=MOST_STOPS)
+    stream_options: dict[str, bool] = {}
+    n: int = Field(1, ge=1, le=16)
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(default=[], max_length=64)
     max_tokens: int | None = Field(
         None, ge=-1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens", "n_predict")
     )
     timings_per_token: bool = False
     return_progress: bool = False
     verbose: bool = False
-    mode: str | None = None
-    lacli: Watching = Watching()
+    mode: str = ""
+    lacli: dict[Literal["steps"], bool] = {}
 
     @model_validator(mode="after")
     def _check_extra(self) -> Self:
@@ -96,7 +171,7 @@ class AnswerRequest(Sampled):
             if name in REFUSED and value not in NOTHING:
                 raise ValueError(f"{name} is not offered")
             if name not in TAKEN | REFUSED:
-                _note_unknown(printable(name[:LONGEST_NAME]))
+                _note_unknown(printable(name[:40]))
         return self
 
     @field_validator("stop", mode="before")
@@ -113,7 +188,7 @@ class Part(BaseModel):
 
 
 class Function(WithoutNull):
-    """A function that the model may call; `parameters`: the JSON schema of its arguments, an object."""
+    """A function that the model may call; `parameters`: the JSON schema of its arguments."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -124,7 +199,7 @@ class Function(WithoutNull):
 
 
 class Tool(BaseModel):
-    """A tool that an answer may call, or has to; only functions are offered."""
+    """A tool that an answer may or has to call; only functions are offered."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -133,25 +208,10 @@ class Tool(BaseModel):
 
 
 class CalledFunction(BaseModel):
-    """A function and the arguments that an earlier answer gave it."""
+    """A function and the arguments that an earlier answer gave it, as JSON or as an object."""
 
     name: str
-    arguments: dict[str, Any]
-
-    @field_validator("arguments", mode="before")
-    @classmethod
-    def _as_object(cls, arguments: object) -> object:
-        # OpenAI's protocol writes them as a text of JSON, and templates want the object.
-        if not isinstance(arguments, str):
-            return arguments
-        try:
-            found = loads(arguments or "{}")
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
-        except ValueError:
-            found = None
-        # The model gets to see what it wrote, where that was cut or is no object.
-        return found if isinstance(found, dict) else {"arguments": arguments}
+    arguments: str | dict[str, Any]
 
 
 class ToolCall(BaseModel):
@@ -161,10 +221,23 @@ class ToolCall(BaseModel):
     type: Literal["function"] = "function"
     function: CalledFunction
 
-    @field_validator("id")
-    @classmethod
-    def _short(cls, name: str) -> str:
-        return short_id(name)
+    @property
+    def for_template(self) -> dict[str, Any]:
+        """The call as chat templates expect it, with an object of arguments."""
+        arguments = self.function.arguments
+        if isinstance(arguments, str):
+            with suppress(ValueError):
+                arguments = json.loads(arguments or "{}")
+        if not isinstance(arguments, dict):
+            # The model gets to see what it wrote, if that was cut or is no object.
+            arguments = {"arguments": self.function.arguments}
+        function = {"name": self.function.name, "arguments": arguments}
+        return {"id": short_id(self.id), "type": self.type, "function": function}
+
+
+def short_id(name: str) -> str:
+    """The id of a call as nine letters and digits, which Mistral's templates ask for."""
+    return name if fullmatch("[a-zA-Z0-9]{9}", name) else sha256(name.encode()).hexdigest()[:9]
 
 
 class Message(BaseModel):
@@ -177,32 +250,17 @@ class Message(BaseModel):
     tool_call_id: str | None = None
 
     @property
-    def text(self) -> str:
-        """What the message says."""
-        return self.content if isinstance(self.content, str) else "\n\n".join(part.text for part in self.content or ())
-
-    @property
-    def is_of_tools(self) -> bool:
-        """Whether it has calls or the result of one."""
-        return bool(self.role == "tool" or self.tool_calls)
-
-    @property
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates expect it."""
-        # OpenAI's later name, which templates do not know.
-        role = "system" if self.role == "developer" else self.role
-        found: dict[str, Any] = {"role": role, "content": self.text}
+        text = self.content if isinstance(self.content, str) else "\n\n".join(part.text for part in self.content or ())
+        # OpenAI's later name of the role, which templates do not know.
+        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
         if self.tool_calls:
-            found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+            found["tool_calls"] = [call.for_template for call in self.tool_calls]
         if self.role == "tool":
             found["tool_call_id"] = short_id(self.tool_call_id or "")
             found |= {"name": self.name} if self.name else {}
         return found
-
-
-def short_id(name: str) -> str:
-    """The id of a call with the nine letters and digits that Mistral's templates ask for."""
-    return name if fullmatch("[a-zA-Z0-9]{9}", name) else sha256(name.encode()).hexdigest()[:9]
 
 
 class ChatRequest(AnswerRequest):
@@ -213,30 +271,26 @@ class ChatRequest(AnswerRequest):
     continue_final_message: bool = False
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=20)
-    tools: list[Tool] = Field(default=[], max_length=MOST_TOOLS)
+    tools: list[Tool] = Field(default=[], max_length=128)
     tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _check(self) -> ChatRequest:
+    def _check(self) -> Self:
         for place, message in enumerate(self.messages):
             # A refusal of OpenAI's has none.
             if message.content is None and not message.tool_calls and message.role != "assistant":
                 raise ValueError(f"messages.{place}: a message needs a content")
-        chosen = self.tool_choice.function.name if isinstance(self.tool_choice, Tool) else ""
-        *before, last = self.messages
-        begun, goes_on = self.is_begun, self.continue_final_message
+        begun, before = self.is_begun, self.messages[:-1]
         wrong = {
-            f"tool_choice: there is no function {chosen!r} in tools": chosen
-            and chosen not in {tool.function.name for tool in self.tools},
-            "tool_choice: required needs tools": self.tool_choice == "required" and not self.tools,
+            "tool_choice: tools has no such function": self.has_to_call and not self.offered,
             "top_logprobs: it needs logprobs: true": self.top_logprobs and not self.logprobs,
             "messages: two answers are at the end": begun and before and before[-1].role == "assistant",
-            "messages: the calls of the last one need messages of role tool": begun and last.tool_calls,
             "messages: an answer is continued behind another message": begun and not before,
-            "continue_final_message: add_generation_prompt begins another": goes_on and self.add_generation_prompt,
-            "continue_final_message: the last message is not the assistant's": goes_on and not begun,
+            "continue_final_message: it needs an assistant's last message and no add_generation_prompt": (
+                self.continue_final_message and not begun
+            ),
             "add_generation_prompt: false is for a begun answer": self.add_generation_prompt is False and not begun,
         }
         for why, is_wrong in wrong.items():
@@ -247,22 +301,16 @@ class ChatRequest(AnswerRequest):
     @property
     def is_begun(self) -> bool:
         """Whether the last message is the beginning of the answer."""
-        return self.messages[-1].role == "assistant" and not self.add_generation_prompt
+        last = self.messages[-1]
+        return last.role == "assistant" and not last.tool_calls and not self.add_generation_prompt
 
     @property
     def offered(self) -> dict[str, dict[str, Any]]:
         """The functions that the answer may call, by name, with the JSON schemas of their arguments."""
-        if self.tool_choice == "none":
-            return {}
-        functions = [tool.function for tool in self.tools]
+        functions = [tool.function for tool in self.tools if self.tool_choice != "none"]
         if isinstance(self.tool_choice, Tool):
             functions = [each for each in functions if each.name == self.tool_choice.function.name]
         return {each.name: each.parameters for each in functions}
-
-    @property
-    def calls_several(self) -> bool:
-        """Whether the answer may have more than one call."""
-        return self.parallel_tool_calls and not isinstance(self.tool_choice, Tool)
 
     @property
     def has_to_call(self) -> bool:
@@ -270,12 +318,8 @@ class ChatRequest(AnswerRequest):
         return self.tool_choice == "required" or isinstance(self.tool_choice, Tool)
 
 
-class PromptObject(BaseModel):
-    """A prompt as llama.cpp's server takes it with media, which are not offered."""
-
-    prompt_string: str
-    multimodal_data: list[str] = Field(default=[], max_length=0)
-
+PromptObject = dict[Literal["prompt_string"], str]
+"""A prompt as llama.cpp's server takes it beside media, which are not offered."""
 
 Prompt = str | PromptObject | list[int | str]
 """A text, or parts that are texts or token ids."""
@@ -288,8 +332,6 @@ class CompletionRequest(AnswerRequest):
     logprobs: int | None = Field(None, ge=0, le=20)
     n_probs: int = Field(0, ge=0, le=100)
     post_sampling_probs: bool = False
-    return_tokens: bool = False
-    response_fields: list[str] = []
 
     @property
     def prompts(self) -> Sequence[Prompt]:
@@ -298,8 +340,3 @@ class CompletionRequest(AnswerRequest):
         if isinstance(given, list) and given and not any(isinstance(each, int) for each in given):
             return given  # type: ignore[return-value]
         return [given]  # type: ignore[list-item]
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether several prompts are given, whose answers are a list."""
-        return len(self.prompts) > 1

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hmac
 import logging
+import re
 import signal
 import socket
 import sys
@@ -24,24 +25,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.serve import pages
-from lacli.serve.refusals import error_body
+from lacli.serve.protocol import error_body
 
 UNIX = "unix:"
 
 HEADERS_S = 20.0
-"""Seconds in which the headers of a request have to come, as Apache's mod_reqtimeout has it."""
+"""Seconds for the headers of a request, as in Apache's mod_reqtimeout."""
 
 KEPT_S = 75
-"""Seconds that a connection without a request is kept, as nginx does it: longer than clients keep theirs."""
+"""Seconds for which a connection without a request stays open, as in nginx."""
 
 MOST_CONNECTIONS = 512
 """Connections and requests at a time; uvicorn answers others with 503."""
 
-SEND_BUFFER = 64 * 2**10
-"""Bytes of an answer that the system buffers for a client that does not read: 250 events of a token."""
-
-PUBLIC = ("/health", "/v1/health", *pages.FILES)
+PUBLIC = r"/(health|page/.*)?"
 """Paths without a key: programs that watch a server have none, and the page asks for one."""
 
 THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
@@ -49,8 +46,9 @@ THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask. `keys`: any of them; none is needed if there are none. `hosts`: names of this server in a request's
-    Host header, () for any. `origins`: pages whose scripts may ask; `localhost` for this machine's, `*` for all.
+    """Who may ask. `keys`: any of them opens; () asks for none. `hosts`: names in Host headers, () for any.
+
+    `origins`: pages whose scripts may ask; `localhost` for this machine's, `*` for all.
     """
 
     keys: tuple[str, ...] = ()
@@ -61,7 +59,7 @@ class Access:
 def access_for(
     hosts: Sequence[str], keys: Sequence[str] = (), origins: Sequence[str] = (), *, no_auth: bool = False
 ) -> Access:
-    """Return who may ask at addresses; where only this machine reaches them, by this machine's names alone.
+    """Return who may ask at addresses, by the names of this machine alone if they are its own.
 
     Raises UsageError for an address that others reach without a key.
     """
@@ -86,10 +84,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_keys(path: str) -> list[str]:
-    """Return the keys of a file, one a line; lines that begin with # are none.
-
-    Raises LacliError for a file that cannot be read or has no key.
-    """
+    """Return the keys of a file, one a line, # for comments. Raises LacliError for a file without a key."""
     try:
         with open(path, encoding="utf-8") as file:
             keys = [line.strip() for line in file if line.strip() and not line.startswith("#")]
@@ -123,7 +118,7 @@ class Keys:
         self._app, self._keys = app, [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PUBLIC or self._opens(Headers(scope=scope)):
+        if scope["type"] != "http" or re.fullmatch(PUBLIC, scope["path"]) or self._opens(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
         body = error_body(401, "authentication_error", "send an API key in the header Authorization: Bearer KEY")
@@ -137,32 +132,20 @@ class Keys:
 
 
 class TimedProtocol(H11Protocol):
-    """Closes a connection on which `HEADERS_S` seconds pass without the whole headers of a request."""
-
-    _closing: asyncio.TimerHandle | None = None
+    """Closes a connection if the headers of a request take longer than `HEADERS_S`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._time()
+        self._await_request()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._time()
+        if not self.cycle or self.cycle.response_complete:
+            self._await_request()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._stop()
-
-    def _time(self) -> None:
-        if self.cycle and not self.cycle.response_complete:
-            self._stop()
-        elif not self._closing:
-            self._closing = self.loop.call_later(HEADERS_S, self.transport.close)
-
-    def _stop(self) -> None:
-        if self._closing:
-            self._closing.cancel()
-            self._closing = None
+    def _await_request(self) -> None:
+        last = self.cycle
+        self.loop.call_later(HEADERS_S, lambda: self.transport.close() if self.cycle is last else None)
 
 
 def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
@@ -177,7 +160,6 @@ def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
             bound.bind((host, port))
         except OSError as error:
             for each in (*found, bound):
@@ -191,25 +173,15 @@ def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
 
 
 class Listener(uvicorn.Server):
-    """uvicorn's server, which says when it listens."""
+    """uvicorn's server, which calls `begun` when it listens."""
 
     def __init__(
         self, app: ASGIApp, *, drain_s: float = 10, begun: Callable[[], None] = lambda: None, **settings: Any
     ) -> None:
         """`drain_s`: seconds that running answers have when it ends. `settings`: uvicorn's own."""
-        config = uvicorn.Config(
-            app,
-            http=TimedProtocol,
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_keep_alive=KEPT_S,
-            timeout_graceful_shutdown=int(drain_s),
-            **settings,
-        )
-        super().__init__(config)
+        settings |= {"http": TimedProtocol, "loop": "asyncio", "ws": "none", "lifespan": "off", "log_config": None}
+        settings |= {"limit_concurrency": MOST_CONNECTIONS, "timeout_keep_alive": KEPT_S}
+        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=int(drain_s), **settings))
         self._begun = begun
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -233,15 +205,11 @@ def serve(server: Listener, sockets: list[socket.socket] | None) -> None:
 
 
 def log_to(stream: Any, level: int) -> None:
-    """Write uvicorn's log, a line for each request among it, and the server's own to a stream."""
+    """Write uvicorn's log, with a line for each request, and the server's own to a stream."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    handler.addFilter(_is_told)
+    # An answer that the server's end has broken off has no traceback.
+    handler.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)))
     for name in ("uvicorn", "lacli"):
         logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).setLevel(level)
-
-
-def _is_told(record: logging.LogRecord) -> bool:
-    """False for the traceback of an answer that the server's end has broken off."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

@@ -153,8 +153,7 @@ class CallSplitter:
     """Takes the calls out of a stream of text, wherever it is cut; text that may begin a call is held back.
 
     One reader for the calls of all formats, because models mix them. A call needs the name of a known function and an
-    object as arguments, which are given as they are; anything else stays text. `calls`: those found so far. `is_cut`:
-    True if the last one has only a part of its arguments.
+    object as arguments, which are given as they are; anything else stays text. `calls`: those found so far.
     """
 
     def __init__(self, rules: CallRules) -> None:
@@ -169,8 +168,6 @@ class CallSplitter:
         heads = [*kinds, "{0}[CALL_ID][ARGS]{{", "{0}[ARGS]{{"]
         self._beginnings = [*MARKS, FENCE, *(head.format(name) for name in rules.functions for head in heads)]
         self.calls: list[Call] = []
-        self.is_cut = False
-        self._told = 0
         self._held = ""
         self._final = False
         # True at the beginning of the answer and right behind a call.
@@ -180,21 +177,13 @@ class CallSplitter:
         # True in the fence of a call.
         self._fenced = False
 
-    def feed(self, text: str) -> str:
-        """Read on; return the text that belongs to no call."""
-        self._held += text
-        return "".join(iter(lambda: self._next(), None))
+    def feed(self, text: str, *, final: bool = False) -> str:
+        """Read on; return the text that belongs to no call.
 
-    def finish(self) -> str:
-        """Return what was held back, once nothing more comes, but for the mark of a call that was cut there."""
-        self._final = True
-        return self.feed("")
-
-    def news(self) -> list[tuple[int, Call]]:
-        """Return the calls that were found since this was asked last, each with its number from 0."""
-        found = [*enumerate(self.calls)][self._told :]
-        self._told = len(self.calls)
-        return found
+        `final`: nothing more comes, so that no text is held back; the mark of a call that was cut there is no text.
+        """
+        self._held, self._final = self._held + text, final
+        return "".join(iter(self._next, None))
 
     def _next(self) -> str | None:
         """Return the next text that belongs to no call, and take the call behind it; None if more has to come first."""
@@ -263,7 +252,6 @@ class CallSplitter:
         self._fresh, self._held = True, "" if begun else behind
         if self._rules.several or not self.calls:
             self.calls.append(Call(head[1] or head[2], arguments))
-            self.is_cut = end is None
         return text
 
 

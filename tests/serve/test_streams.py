@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Iterator
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -58,6 +59,22 @@ def rest(client: socket.socket) -> list[str]:
         lines = file.read().decode().splitlines()
     client.close()
     return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+
+
+def slot(port: int) -> dict[str, Any]:
+    """What a server with one slot tells of it."""
+    with urlopen(f"http://127.0.0.1:{port}/slots") as reply:
+        (found,) = json.load(reply)
+    return dict(found)
+
+
+def test_a_slot_shows_its_state_and_counts_and_no_text(port: int) -> None:
+    client = opened(port, LONG)
+    assert client.recv(1)
+    shown = slot(port)
+    client.close()
+    assert shown.keys() == {"id", "n_ctx", "is_processing", "n_prompt_tokens", "n_decoded"}
+    assert shown["is_processing"] and shown["n_prompt_tokens"] > 0 and {*map(type, shown.values())} == {int, bool}
 
 
 def test_a_dead_end_in_an_answer_is_an_error_event_and_ends_no_other(address: str) -> None:

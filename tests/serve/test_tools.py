@@ -122,7 +122,7 @@ def rules(form: CallFormat, *, several: bool = True, forced: bool = False) -> Ca
 def split(form: CallFormat, parts: Sequence[str], *, several: bool = True) -> tuple[str, list[tuple[str, Any]]]:
     """The content and the calls of a text that comes in parts."""
     splitter = CallSplitter(rules(form, several=several))
-    content = "".join(map(splitter.feed, parts)) + splitter.finish()
+    content = "".join(map(splitter.feed, parts)) + splitter.feed("", final=True)
     return content, [(call.name, json.loads(call.arguments)) for call in splitter.calls]
 
 
@@ -198,10 +198,10 @@ def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
     assert split(HERMES, [call[:-5]]) == ("", [("clock", {})])
     for length in range(len(call)):
         splitter = CallSplitter(rules(HERMES, forced=True))
-        assert splitter.feed(call[:length]) + splitter.finish() == ""
+        assert splitter.feed(call[:length], final=True) == ""
         if length >= len(HERMES.begin):
             splitter = CallSplitter(CallRules(HERMES, FUNCTIONS, True, False, '{"type": "object"}'))
-            assert splitter.feed(call[:length]) + splitter.finish() == ""
+            assert splitter.feed(call[:length], final=True) == ""
     for length in range(len("<tool_call>")):
         assert split(HERMES, [f"{call}\n{call[:length]}"]) == ("", [("clock", {})])
     assert split(HERMES, [f"{call} so 1 <"]) == (" so 1 <", [("clock", {})])
@@ -255,8 +255,8 @@ def test_a_call_without_its_last_bracket_swallows_nothing_of_what_follows() -> N
     call = '<tool_call>{"name": "clock", "arguments": {}'
     for parts in cuts(f"{call}</tool_call> So. {call}}}</tool_call>"):
         splitter = CallSplitter(rules(HERMES))
-        assert "".join(map(splitter.feed, parts)) + splitter.finish() == " So."
-        assert [each.arguments for each in splitter.calls] == ["{}", "{}"] and not splitter.is_cut
+        assert "".join(map(splitter.feed, parts)) + splitter.feed("", final=True) == " So."
+        assert [each.arguments for each in splitter.calls] == ["{}", "{}"]
     assert split(HERMES, [f"{call}\nSo."]) == ("\nSo.", [("clock", {})])
 
 
@@ -390,8 +390,8 @@ def test_control_tokens_in_calls_results_and_functions_are_plain_text(control: t
     [
         ({"tools": [{"type": "search"}]}, "type"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
-        ({"tool_choice": "required"}, "required needs tools"),
-        ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "no function 'x'"),
+        ({"tool_choice": "required"}, "no such function"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "no such function"),
         ({"tools": [CLOCK], "tool_choice": "required", "grammar": 'root ::= "a"'}, "another grammar"),
         (
             {

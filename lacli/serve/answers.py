@@ -1,4 +1,4 @@
-"""One answer of a request on its way: its deltas of text, reasoning and log probabilities."""
+"""The answers of a request on their way: their deltas of text, reasoning, calls and log probabilities."""
 
 from __future__ import annotations
 
@@ -12,40 +12,36 @@ from lacli.answer_options import AnswerOptions
 from lacli.engine.answer import Answer
 from lacli.engine.worker import AsyncStream, PromptProgress
 from lacli.model import Model
-from lacli.serve.meter import Meter
+from lacli.serve.status import Meter
 from lacli.serve.tools import Call, CallRules, CallSplitter
-from lacli.stats import RunStatistics, Step
+from lacli.stats import RunStatistics
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
 
 LAST_TOKENS = 16
-"""Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
+"""Tokens at the end of a prompt, enough for a mark that begins reasoning there."""
 
 
 class Delta(NamedTuple):
-    """What a step added to an answer. `tokens`: those of the step, also where their text is held back.
+    """What a step added to an answer. `tokens`: those of the step, also if their text is held back.
 
-    `logprobs`: of tokens of whose text a part has come. `calls`: calls of functions that have ended, each with its
-    number. `pieces`: of the text and the reasoning in their order, before calls are taken out. `step`: None behind the
-    last one. `progress`: how far the prompt is read, in front of the first step; then there is nothing else.
+    `logprobs`: of tokens of whose text a part has come. `calls`: calls of functions, each with its number. `pieces`: of
+    text and reasoning in their order, before calls are taken out. `progress`: how much of the prompt is read; then
+    there is nothing else.
     """
 
-    text: str
-    reasoning: str
-    tokens: Sequence[int]
-    logprobs: Sequence[TokenLogprob]
+    text: str = ""
+    reasoning: str = ""
+    tokens: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprob] = ()
     calls: Sequence[tuple[int, Call]] = ()
     pieces: Sequence[Piece] = ()
-    step: Step | None = None
     progress: PromptProgress | None = None
 
 
 class Choice:
-    """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded.
-
-    `has_logprobs`: whether log probabilities of its tokens were asked for.
-    """
+    """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
 
     def __init__(
         self,
@@ -56,10 +52,7 @@ class Choice:
         meter: Meter,
         rules: CallRules | None = None,
     ) -> None:
-        """`tokens`: the prompt's. `index`: the answer's among those of the request. `meter`: counts it.
-
-        `rules`: what it may call.
-        """
+        """`tokens`: the prompt's. `index`: the answer's among those of the request. `rules`: what it may call."""
         self.index, self.prompt, self._meter = index, tokens, meter
         self._text_of = model.engine.text
         self.stream: AsyncStream = model.astream(tokens, **options)
@@ -86,44 +79,35 @@ class Choice:
 
     @property
     def calls(self) -> Sequence[Call]:
-        """The functions that it has called so far, the last one perhaps with a part of its arguments only."""
+        """The functions that it has called so far."""
         return self._calls.calls if self._calls else ()
-
-    @property
-    def has_called(self) -> bool:
-        """Whether it has called a function so far, and no call was cut."""
-        return bool(self._calls and self.calls and not self._calls.is_cut)
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""
-        with self._meter.counting(self.stream, self.prompt):
+        splitter = self._splitter
+        with self._meter.counting(self.stream):
             async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
-                    yield self._delta(pieces, step)
-        rest = self._joined(self._splitter.finish() if self._splitter else (), None, (), final=True)
-        if rest.text or rest.reasoning or rest.calls:
-            yield rest
+                    logprobs = self.stream.logprobs_from(self._seen)
+                    self._seen += len(logprobs)
+                    known = splitter.feed(pieces) if splitter else pieces
+                    yield self._delta(known)._replace(tokens=step.tokens if step else (), logprobs=logprobs)
+        yield self._delta(splitter.finish() if splitter else (), final=True)
 
-    def _delta(self, pieces: Sequence[Piece], step: Step | None) -> Delta:
-        logprobs = self.stream.logprobs_from(self._seen)
-        self._seen += len(logprobs)
-        return self._joined(self._splitter.feed(pieces) if self._splitter else pieces, step, logprobs)
-
-    def _joined(
-        self, pieces: Sequence[Piece], step: Step | None, logprobs: Sequence[TokenLogprob], *, final: bool = False
-    ) -> Delta:
+    def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
         text, reasoning = (
-            "".join(piece.text for piece in pieces if piece.reasoning is wanted) for wanted in (False, True)
+            "".join(each.text for each in pieces if each.reasoning is wanted) for wanted in (False, True)
         )
         calls: Sequence[tuple[int, Call]] = ()
         if self._calls:
-            text = self._calls.feed(text) + (self._calls.finish() if final else "")
-            calls = self._calls.news()
-        return Delta(text, reasoning, step.tokens if step else (), logprobs, calls, pieces, step)
+            before = len(self.calls)
+            text = self._calls.feed(text, final=final)
+            calls = [*enumerate(self.calls)][before:]
+        return Delta(text, reasoning, calls=calls, pieces=pieces)
 
 
 async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncGenerator[tuple[Choice, Delta | None]]:
-    """Yield the deltas of answers as they come, and None behind each one's last. Ends all where it is left early.
+    """Yield the deltas of answers as they come, and None behind each one's last. Ends all if it is left early.
 
     `progress`: some tell how far a prompt is read.
     """
@@ -139,7 +123,7 @@ async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncG
             news.put_nowait((choice, error))
 
     def told(choice: Choice, found: PromptProgress) -> None:
-        news.put_nowait((choice, Delta("", "", (), (), progress=found)))
+        news.put_nowait((choice, Delta(progress=found)))
 
     for choice in choices if progress else ():
         choice.stream.watch_prompt(partial(told, choice))
