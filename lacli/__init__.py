@@ -13,8 +13,6 @@ __all__ = [
     "LacliError",
     "Model",
     "ModelSettings",
-    "Placement",
-    "ReplicaSettings",
     "SamplingSettings",
     "Stream",
     "load",
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from lacli.engine.worker import AsyncStream, Stream
     from lacli.errors import LacliError
     from lacli.llamacpp.sampling import SamplingSettings
-    from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
+    from lacli.llamacpp.settings import ModelSettings
     from lacli.model import Model, load
     from lacli.settings import DecodeSettings
 else:
@@ -36,10 +34,10 @@ else:
             "Answer": "engine.answer",
             "DecodeSettings": "settings",
             "LacliError": "errors",
+            "ModelSettings": "llamacpp.settings",
             "SamplingSettings": "llamacpp.sampling",
             **dict.fromkeys(("AsyncStream", "Stream"), "engine.worker"),
             **dict.fromkeys(("Model", "load"), "model"),
-            **dict.fromkeys(("ModelSettings", "Placement", "ReplicaSettings"), "llamacpp.settings"),
         }
         if name not in homes:
             raise AttributeError(f"module 'lacli' has no attribute {name!r}")

@@ -22,9 +22,8 @@ from lacli.errors import PromptError, UsageError
 from lacli.hub.download import find_model
 from lacli.hub.names import own_aliases
 from lacli.llamacpp.library import end_at_abort
-from lacli.llamacpp.model import giving_way
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.settings import decode_settings as new_decode_settings
 from lacli.text.files import Closing
@@ -223,7 +222,6 @@ def load(
     sampling: SamplingSettings | None = None,
     template: str | None = "",
     template_variables: Mapping[str, object] | None = None,
-    replicas: ReplicaSettings | None = None,
 ) -> Model:
     """Load a model: a GGUF file, or a name as `lacli run` takes it; one of the hub is fetched if the cache lacks it.
 
@@ -231,30 +229,30 @@ def load(
     tokens of all texts together; by default each may have as many as `lacli run` gives one, if memory has room.
     `threads`, `gpu_layers`: 0 threads are one a core, -1 layers are all. They win over the same fields of
     `decode_settings` and `model_settings`, which have the others. `parallel`: answers decoded at a time; by default
-    four, one with `strict`. `sampling`: how tokens are drawn if an answer says nothing else.
+    four, one with `strict` or devices of other machines. `sampling`: how tokens are drawn if an answer says nothing
+    else.
     `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own, or a bundled one if it
     has none (`engine.notes` says which); None: prompts are continued as they are.
     `template_variables`: what the template gets beside a conversation, {"enable_thinking": False} for example.
-    `replicas`: other machines whose devices compute.
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
     """
     letters = _given(mode=mode, window=window, ngram=ngram, guesses=guesses, strict=strict)
     placing = _given(context=context, threads=threads, gpu_layers=gpu_layers)
     decoding = replace(decode_settings, **letters) if decode_settings else new_decode_settings(**letters)
-    if replicas and replicas.rpc:
+    model_settings = replace(model_settings or ModelSettings(engine="auto"), **placing)
+    if model_settings.rpc:
         end_at_abort()
     if parallel is not None and parallel < 1:
         raise UsageError(f"parallel is {parallel}", "at least 1")
     sampling = sampling or SamplingSettings()
     engine = open_engine(
         find_model(model, aliases=own_aliases()),
-        giving_way(replace(model_settings or ModelSettings(engine="auto"), **placing)),
+        model_settings,
         decoding,
         sampling,
         template=template,
         template_variables=template_variables,
-        replicas=replicas,
-        slots=parallel or (1 if decoding.strict or replicas else PARALLEL),
+        slots=parallel or (1 if decoding.strict or model_settings.rpc else PARALLEL),
         often_alone=parallel is None,
     )
     return Model(engine, sampling)

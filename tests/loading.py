@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lacli import DecodeSettings, ModelSettings, ReplicaSettings, SamplingSettings
+from lacli import DecodeSettings, ModelSettings, SamplingSettings
 from lacli.auto.step_cost import Cost
 from lacli.engine.answer import Answer, as_stops
 from lacli.engine.engine import Engine
@@ -43,7 +43,6 @@ def load(
     template: str | None = "",
     template_variables: Mapping[str, object] | None = None,
     cost: Cost | None = None,
-    replicas: ReplicaSettings | None = None,
 ) -> ModelEngine:
     """An engine with the defaults for what is not given."""
     return open_engine(
@@ -54,7 +53,6 @@ def load(
         template=template,
         template_variables=template_variables,
         cost=cost,
-        replicas=replicas,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from docs.generate import PAGES
-from lacli import DecodeSettings, ModelSettings, Placement, ReplicaSettings
+from lacli import DecodeSettings, ModelSettings
 from lacli.hub.names import read_aliases
 from tests.loading import STDLIB_7M
 
@@ -50,7 +50,7 @@ def test_the_readme_begins_with_exactly_two_commands() -> None:
     assert "[test]" in test and test.endswith("-m pytest -n 2")
 
 
-@pytest.mark.parametrize("kind", [DecodeSettings, ModelSettings, Placement, ReplicaSettings])
+@pytest.mark.parametrize("kind", [DecodeSettings, ModelSettings])
 def test_the_page_on_programs_names_every_setting_that_users_have(kind: type[Any]) -> None:
     page, inner = (ROOT / "docs" / "python.md").read_text(), {"gives_way", "max_rollback", "ordered", "min_outputs"}
     own = {field.name for field in fields(kind)} - inner - {"leaves"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import CACHE_TYPES, ModelSettings, Placement, check_rows, fitted
+from lacli.llamacpp.settings import CACHE_TYPES, ModelSettings, check_rows, fitted
 from lacli.settings import MAX_SEQUENCES, PRESETS, DecodeSettings, ModeName, decode_settings
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
@@ -60,7 +60,7 @@ UNKNOWN_WORDS = [
     ("-fa cannot be True (one of on, off, auto)", ModelSettings, "flash_attention", True),
     ("-ctk q4 is no cache type (did you mean q4_1 or q4_0?)", ModelSettings, "cache_type_k", "q4"),
     ("-ctk 4 is no cache type (one of " + ", ".join(CACHE_TYPES) + ")", ModelSettings, "cache_type_k", "4"),
-    ("-sm cannot be 'rows' (one of none, layer, row, tensor)", Placement, "split_mode", "rows"),
+    ("-sm cannot be 'rows' (one of none, layer, row, tensor)", ModelSettings, "split_mode", "rows"),
     ("--verify cannot be '' (one of match, rejection)", SamplingSettings, "verify", ""),
 ]
 

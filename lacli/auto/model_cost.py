@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from hashlib import sha256
@@ -19,7 +19,7 @@ from lacli.llamacpp.devices import CPU, Device, with_threads
 from lacli.llamacpp.library import build, devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import UNREADABLE, Records, model_identity
 
 KIND, PUT_OFF = "cost", "put off"
@@ -45,7 +45,7 @@ def machine_key(path: Path, settings: ModelSettings) -> Key:
     return {
         **model_identity(path),
         "library": sha256(library.encode()).hexdigest()[:32],
-        "devices": build_devices(settings.placement),
+        "devices": build_devices(settings),
         "threads": settings.threads,
         "threads_batch": settings.threads_batch,
         "gpu_layers": settings.gpu_layers if offloads(settings) else 0,
@@ -72,27 +72,27 @@ def room(plan: MeasurePlan, settings: ModelSettings, default_context: int = 0) -
     return min(settings.context or default_context or cells, cells), batch
 
 
-def build_devices(placement: Placement) -> str:
+def build_devices(settings: ModelSettings) -> str:
     """Return all devices that could take part, and how the model is split: a GPU gets large batches in any case."""
-    words = ", ".join(f"{device.name}: {device.description.strip()}" for device in _taking_part(placement))
-    split = replace(placement, devices=())
-    return words if split == Placement() else f"{words} ({split})"
+    words = ", ".join(f"{device.name}: {device.description.strip()}" for device in _taking_part(settings.devices))
+    split = settings.split_mode, settings.tensor_split, settings.main_gpu
+    return f"{words} {split}"
 
 
-def device_names(placement: Placement, *, offloaded: bool) -> str:
+def device_names(named: Sequence[str], *, offloaded: bool) -> str:
     """Return what computes a model, in words: the processor, and the other devices if layers are there."""
-    there = _taking_part(placement)
+    there = _taking_part(named)
     return ", ".join(device.description.strip() for device in there if offloaded or device.name == CPU)
 
 
-def _taking_part(placement: Placement) -> list[Device]:
+def _taking_part(named: Sequence[str]) -> list[Device]:
     """Return the named devices in their order and the processor behind them; all devices if none is named."""
     found = devices(memory=False)
-    if not placement.devices:
+    if not named:
         return found
-    by_name = {device.name: device for device in found}
-    named = [by_name.get(name, Device(name, "on another machine", True)) for name in placement.devices if name != CPU]
-    return named + [device for device in found if device.name == CPU]
+    by_name = {device.name.lower(): device for device in found}
+    those = [by_name.get(name.lower(), Device(name, "on another machine", True)) for name in named]
+    return [device for device in those if device.name != CPU] + [device for device in found if device.name == CPU]
 
 
 def known_cost(state: Path, path: Path, settings: ModelSettings) -> Cost | None:
@@ -176,7 +176,7 @@ def measure_cost(
     cost = Cost(
         (),
         description=model.description,
-        devices=device_names(model.placement, offloaded=model.offloaded),
+        devices=device_names(model.settings.devices, offloaded=model.offloaded),
         chain_only=model.chain_only,
         measured_at=time(),
         budget=plan.seconds,

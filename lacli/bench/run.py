@@ -21,7 +21,7 @@ from lacli.engine.load import ModelEngine, open_engine
 from lacli.engine.weights import OpenContext
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import Capacity, ModelSettings, ReplicaSettings
+from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.terminal.screen import Screen, loading_model, wrapped
@@ -45,7 +45,7 @@ class Request:
     `state`: the file of measured step costs. `seconds`: for all of it, from `begin` on, a time of `perf_counter`.
     `each`: prompts of a class, `repetitions`: answers of each point to a prompt, `max_tokens`: of an answer, None for
     no further limit. `leave_out`: go on without settings whose steps cost more than they can bring.
-    `replicas`: copies of the model that decode one answer together. `template_variables`: for the chat template.
+    `template_variables`: for the chat template.
     """
 
     path: Path
@@ -61,7 +61,6 @@ class Request:
     max_tokens: int | None = None
     form: Format = "text"
     leave_out: bool = False
-    replicas: ReplicaSettings | None = None
     template_variables: Mapping[str, object] = field(default_factory=dict)
     verbose: bool = False
     begin: float = field(default_factory=perf_counter)
@@ -91,7 +90,6 @@ def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
             replace(request.decode_settings, mode="plain"),
             fixed_seed(request.sampling),
             template_variables=request.template_variables,
-            replicas=request.replicas,
             verbose=request.verbose,
             loading=loading,
         )

@@ -17,9 +17,8 @@ from lacli.chat.talk import Conversation
 from lacli.chat.transcript import Log, SavedChat
 from lacli.engine.load import open_engine
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError
-from lacli.llamacpp.model import giving_way
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
@@ -61,7 +60,6 @@ class ChatPlan:
     stats: Detail = ""
     commands: bool = False
     verbose: bool = False
-    replicas: ReplicaSettings | None = None
 
     def going_on(self, saved: SavedChat) -> ChatPlan:
         """The plan with what was saved, where the command line does not say otherwise."""
@@ -92,12 +90,11 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         with loading_model(screen, verbose=plan.verbose) as loading:
             engine = open_engine(
                 path,
-                giving_way(model_settings),
+                model_settings,
                 plan.settings.decode_settings,
                 plan.sampling,
                 template=plan.template,
                 template_variables=plan.variables,
-                replicas=plan.replicas,
                 verbose=plan.verbose,
                 loading=loading,
                 reading=partial(screen.reading, shown=not plan.verbose),

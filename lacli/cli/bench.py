@@ -11,10 +11,10 @@ from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.groups import typed, with_groups
 from lacli.cli.model_names import complete_modes
-from lacli.cli.options import local_replicas, lookahead_group, model_group, sampling_group
+from lacli.cli.options import engine_group, lookahead_group, sampling_group
 from lacli.cli.prompt_options import ChatTemplateKwargs
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class Amount:
     amount=Amount,
     sampling=sampling_group,
     decode_settings=lookahead_group,
-    model_settings=model_group,
-    copies=local_replicas,
+    model_settings=engine_group,
 )
 def bench(
     model: str,
@@ -120,7 +119,6 @@ def bench(
     decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     model_settings: ModelSettings,
-    copies: ReplicaSettings,
     offline: options.Offline = False,
     output: OutputFormat = "text",
     json: Json = False,
@@ -155,7 +153,6 @@ def bench(
         axes=_axes(mode, window, ngram, guesses),
         form=output,
         leave_out=typed(called).isdisjoint(COMPARED),
-        replicas=copies,
         template_variables=read_variables(chat_template_kwargs),
         verbose=verbose,
     )

@@ -11,11 +11,11 @@ import typer
 from lacli.cli import options
 from lacli.cli.environment import setting
 from lacli.cli.groups import Group, typed, with_groups
-from lacli.cli.options import lookahead_group, model_group, replica_group, sampling_group
+from lacli.cli.options import engine_group, lookahead_group, sampling_group
 from lacli.cli.prompt_options import PromptOptions, prompt_group
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 
 FIELDS = {
@@ -48,8 +48,7 @@ ANSWERING: dict[str, Group] = {
     "prompt_options": prompt_group,
     "sampling": sampling_group,
     "decode_settings": lookahead_group,
-    "model_settings": model_group,
-    "copies": replica_group,
+    "model_settings": engine_group,
 }
 """The groups of settings of the commands that answer: this one and `lacli run`."""
 
@@ -67,7 +66,6 @@ def chat(
     decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     model_settings: ModelSettings,
-    copies: ReplicaSettings,
     offline: options.Offline = False,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = "",
@@ -117,7 +115,6 @@ def chat(
         stats=stats,
         commands=commands,
         verbose=verbose,
-        replicas=copies,
     )
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     path = options.model_path(model or None, screen, offline)

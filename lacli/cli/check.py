@@ -95,7 +95,6 @@ def check(
     from lacli.check.compare import fixed_seed, refuse_other_draws
     from lacli.check.report import as_json, as_lines
     from lacli.engine.load import open_engine
-    from lacli.llamacpp.model import giving_way
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import check_text, columns, read_text
 
@@ -110,7 +109,6 @@ def check(
     refuse_other_draws(sampling)
     plain = replace(decode_settings, mode="plain")
     with loading_model(screen, verbose=verbose) as loading:
-        model_settings = giving_way(model_settings)
         opened = open_engine(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
     with opened as engine:
         try:

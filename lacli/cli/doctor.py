@@ -191,10 +191,9 @@ def check_answers(threads: int) -> Finding:
 def answer_tokens(path: Path, mode: ModeName, threads: int) -> Sequence[int]:
     """The beginning of a model's answer to a question, in this mode; `threads`: 0 for one a physical core."""
     from lacli.engine.load import open_engine
-    from lacli.llamacpp.model import giving_way
     from lacli.llamacpp.sampling import SamplingSettings
 
-    settings = giving_way(ModelSettings(context=512, threads=threads, engine="auto"))
+    settings = ModelSettings(context=512, threads=threads, engine="auto")
     with open_engine(path, settings, DecodeSettings(mode=mode), SamplingSettings()) as engine:
         generation = engine.generate(engine.prompt("Name three colors."), 16)
         for _ in generation:

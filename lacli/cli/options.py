@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,7 @@ from lacli.cli.groups import Table, given, option, parameters_of
 from lacli.cli.model_names import complete_model
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
-from lacli.options import NOTHING, options_of
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import LETTERS, DecodeSettings, Detail, Switch, decode_settings
 from lacli.text.files import check_text, read_text
 
@@ -116,26 +114,9 @@ def asked(
     return Asked(model_if_any(argument, model_file, hf_repo), words)
 
 
-def make_model_settings(*, no_repack: bool | None, **values: Any) -> ModelSettings:
-    """Return the settings of all flags of a model and its context, its placement among them."""
-    place = {name: values.pop(name) for name in options_of(Placement) if name in values}
-    place["devices"] = _known_devices(place["devices"] or ())
-    placement = Placement(**given(Placement, place))
-    return replace(LOADING, **given(ModelSettings, values), repack=not no_repack, placement=placement)
-
-
-def _known_devices(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return --device as this machine calls them. Raises UsageError for a device that there is not."""
-    if not names:
-        return ()
-    # Only now: it loads llama.cpp.
-    from lacli.llamacpp.devices import CPU, RPC, Device, named
-    from lacli.llamacpp.library import devices
-
-    if len(names) == 1 and names[0].lower() in NOTHING:
-        return (CPU,)
-    remote = [Device(name.upper(), "", True) for name in names if name.upper().startswith(RPC)]
-    return named(names, [*devices(memory=False), *remote])
+def make_model_settings(*, no_repack: bool, **values: Any) -> ModelSettings:
+    """Return the settings of all flags of a model and its context."""
+    return replace(LOADING, **given(ModelSettings, values), repack=not no_repack)
 
 
 NoRepack = Annotated[
@@ -144,14 +125,13 @@ NoRepack = Annotated[
             help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows."),
 ]  # fmt: skip
 
-model_group = Table(
-    (
-        *parameters_of(ModelSettings, LOADING),
-        option("no_repack", NoRepack, False),
-        *parameters_of(Placement, Placement()),
-    ),
-    make_model_settings,
-)
+MODEL_OPTIONS = (*parameters_of(ModelSettings, LOADING), option("no_repack", NoRepack, False))
+
+engine_group = Table(MODEL_OPTIONS, make_model_settings)
+"""The flags of commands that decode with all devices that are asked for."""
+
+model_group = Table(tuple(each for each in MODEL_OPTIONS if each.name not in ("replicas", "rpc")), make_model_settings)
+"""The flags of commands that decode on one device, or measure one."""
 
 Preset = Annotated[
     Literal["code", "text", "creative", "7b", "13b", "34b"] | None,
@@ -207,52 +187,6 @@ sampling_group = Table(
     ),
     make_sampling,
 )
-
-Replicas = Annotated[
-    str,
-    setting("--replicas", metavar="N|NAME,..", show_default="one copy",
-            help="Decode one answer with several copies of the model. Their number, or the devices of each, such as "
-            "CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3."),
-]  # fmt: skip
-Rpc = Annotated[
-    str,
-    setting("--rpc", metavar="HOST:PORT,..", show_default=False,
-            help="RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, RPC1."),
-]  # fmt: skip
-
-
-def replica_group(replicas: Replicas = "", rpc: Rpc = "") -> ReplicaSettings:
-    """Return the settings of the flags about several copies."""
-    count, groups = copies(replicas)
-    return ReplicaSettings(groups, count, endpoints(rpc))
-
-
-def local_replicas(replicas: Replicas = "") -> ReplicaSettings:
-    """Return the same for a command that has several contexts, of which an RPC server serves one."""
-    return replica_group(replicas)
-
-
-def copies(text: str) -> tuple[int, tuple[tuple[str, ...], ...]]:
-    """Read --replicas: a number, or groups of devices with commas between them, their names joined by +."""
-    text = text.strip()
-    if re.fullmatch(r"[+-]?\d+", text):
-        if int(text) < 1:
-            raise UsageError(f"--replicas is {text}", "--replicas must be at least 1")
-        return int(text), ()
-    groups = tuple(tuple(name.strip() for name in group.split("+")) for group in text.split(",")) if text else ()
-    if not all(name for group in groups for name in group):
-        raise UsageError(f"--replicas {text!r} lacks a name", "for example CUDA0,CUDA1 or CUDA0+CUDA1,CUDA2+CUDA3")
-    return 0, groups
-
-
-def endpoints(text: str) -> tuple[str, ...]:
-    """Read --rpc: addresses of servers; none where nothing is said. Raises UsageError."""
-    if not text.strip():
-        return ()
-    from lacli.llamacpp.rpc import check_endpoints
-
-    return check_endpoints(text)
-
 
 Offline = Annotated[
     bool,

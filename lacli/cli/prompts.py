@@ -226,7 +226,7 @@ def ask_all(
             screen.warn(rows[index].error)
         left = [index for index in left if not rows[index].error]
         if left:
-            several = loading.replicas.groups or loading.replicas.count
+            several = loading.model_settings.replicas > 1
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
             slots = min(most, len(left))
             with loading.opened(question, screen, slots, verbose=output.verbose) as engine, Model(engine) as model:

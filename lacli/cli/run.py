@@ -19,7 +19,7 @@ from lacli.cli.groups import with_groups
 from lacli.cli.prompt_options import NoStdin, Prompt, PromptFile, PromptOptions, Raw
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, Detail
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ class Loading:
     model_settings: ModelSettings
     decode_settings: DecodeSettings
     sampling: SamplingSettings
-    replicas: ReplicaSettings
     offline: bool
 
     @contextmanager
@@ -94,7 +93,6 @@ class Loading:
         """
         from lacli.auto.model_cost import SERVING
         from lacli.engine.load import open_engine
-        from lacli.llamacpp.model import giving_way
         from lacli.terminal.interrupts import ctrl_c_ends_at_once
         from lacli.terminal.screen import loading_model
         from lacli.text.files import state_file
@@ -103,12 +101,11 @@ class Loading:
         with loading_model(screen, verbose=verbose) as loading:
             opened = open_engine(
                 path,
-                giving_way(self.model_settings),
+                self.model_settings,
                 self.decode_settings,
                 self.sampling,
                 template=None if question.raw else question.template,
                 template_variables=question.variables,
-                replicas=self.replicas,
                 slots=slots,
                 often_alone=often_alone,
                 verbose=verbose,
@@ -139,7 +136,6 @@ def run(
     decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     model_settings: ModelSettings,
-    copies: ReplicaSettings,
     offline: options.Offline = False,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = "",
@@ -174,7 +170,7 @@ def run(
     question = replace(prompt_options, raw=raw)
     # A file may be a pipe: it is read once, and before the model is loaded.
     question = replace(question, typed=question.system, file=None)
-    loading = Loading(asked.model, model_settings, decode_settings, sampling, copies, offline)
+    loading = Loading(asked.model, model_settings, decode_settings, sampling, offline)
     output = Output(json, stats, verbose, bool(sampling.json_schema))
     if prompts is not None:
         from lacli.cli.prompts import ask_all

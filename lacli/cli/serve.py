@@ -15,7 +15,7 @@ from lacli.cli.groups import group_of, with_groups
 from lacli.cli.prompt_options import PromptOptions
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, ReplicaSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.options import check, option
 from lacli.settings import DecodeSettings
 from lacli.text.format import counted
@@ -89,7 +89,6 @@ def serve(
     decode_settings: DecodeSettings,
     sampling: SamplingSettings,
     model_settings: ModelSettings,
-    copies: ReplicaSettings,
     offline: options.Offline = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -112,7 +111,7 @@ def serve(
     hosts, keys = _checked_hosts(own.host), own.keys
     access = run.access_for(hosts, keys, _names(own.cors_origins), no_auth=own.no_auth)
     in_file = hosts[0].startswith(run.UNIX)
-    loading = Loading(asked, model_settings, decode_settings, sampling, copies, offline)
+    loading = Loading(asked, model_settings, decode_settings, sampling, offline)
     slots = own.parallel or (1 if decode_settings.strict else PARALLEL)
     with ExitStack() as stack:
         listening = [stack.enter_context(each) for each in ([] if in_file else run.open_sockets(hosts, own.port))]

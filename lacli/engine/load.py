@@ -29,7 +29,6 @@ from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.llamacpp.settings import (
     Capacity,
     ModelSettings,
-    ReplicaSettings,
     check_draws,
     check_rows,
     fitted,
@@ -58,7 +57,6 @@ def open_engine(
     template: str | None = "",
     template_variables: Mapping[str, object] | None = None,
     cost: Cost | None = None,
-    replicas: ReplicaSettings | None = None,
     verbose: bool = False,
     loading: Callable[[float], None] | None = None,
     reading: Reading = unseen,
@@ -67,8 +65,8 @@ def open_engine(
 
     `slots`: sequences that a worker decodes together, each with sampling of its own; None for one at a time in the
     caller's thread. `often_alone`: mostly one of them runs. `template`: as `choose_template` takes it. `cost`: what
-    steps cost here, if it was measured before. `replicas`: how many replicas of the model decode each step, and where.
-    `loading`: as LlamaModel takes it. `reading`: shows how a prompt is read.
+    steps cost here, if it was measured before. `loading`: as LlamaModel takes it. `reading`: shows how a prompt is
+    read.
     Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
     model_settings, fault = proven(model_settings)
@@ -77,7 +75,7 @@ def open_engine(
         model_settings = shared_settings(model_settings, slots or 1, on_gpu=offloads(model_settings))
     check_rows(fitted(decode_settings, model_settings), model_settings)
     if decode_settings.strict:
-        if replicas and replicas.rpc:
+        if model_settings.rpc:
             raise UsageError("--strict is about this machine's processor, and --rpc computes on others", "drop one")
         if (slots or 1) > 1:
             what = "--strict decodes one sequence at a time: among others its cells lie in another order"
@@ -88,14 +86,12 @@ def open_engine(
         )
         types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
         notes.append(f"--strict decodes with -fa on {types}")
-    several = replicas is not None and replicas != ReplicaSettings()
-    strict = decode_settings.strict
-    model_settings = with_engine(path, model_settings, strict=strict, copies=several, slots=slots or 1)
+    model_settings = with_engine(path, model_settings, strict=decode_settings.strict, slots=slots or 1)
     if model_settings.engine == "ik":
         # Its attention needs cells without free ones between them (ik/choice.py).
         decode_settings = replace(decode_settings, ordered=True)
     with ExitStack() as stack:
-        weights = stack.enter_context(Weights(path, model_settings, replicas, verbose=verbose, loading=loading))
+        weights = stack.enter_context(Weights(path, model_settings, verbose=verbose, loading=loading))
         engine = ModelEngine(
             weights,
             decode_settings,

@@ -15,10 +15,10 @@ from lacli.engine.replicas import ReplicaContext
 from lacli.errors import UsageError
 from lacli.ik.choice import open_context, open_model
 from lacli.llamacpp.decoding import DecodingContext
-from lacli.llamacpp.devices import CPU, RPC, Device, offloading, placements, shared_threads
+from lacli.llamacpp.devices import CPU, RPC, Device, dealt, with_threads
 from lacli.llamacpp.library import devices
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings, Placement, ReplicaSettings
+from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
 from lacli.text.format import listed
@@ -40,61 +40,58 @@ class ReplicaPlan(NamedTuple):
     rpc: tuple[str, ...] = ()
 
 
-def planned(wanted: ReplicaSettings, model_settings: ModelSettings) -> list[ReplicaPlan]:
-    """Plan the `wanted` copies; by default one, placed by llama.cpp itself.
+def planned(model_settings: ModelSettings) -> list[ReplicaPlan]:
+    """Plan the replicas; by default one, placed by llama.cpp itself.
 
     Raises UsageError for unknown devices, LacliError for servers that do not answer.
     """
-    if wanted == ReplicaSettings():
+    if model_settings.replicas == 1 and not model_settings.rpc:
         return [ReplicaPlan("", model_settings)]
-    if wanted.rpc:
+    if model_settings.rpc:
         from lacli.llamacpp.rpc import register, remote_devices
 
         # A child process asks first: in this one ggml aborts where a server is absent or of another version.
-        remote_devices(wanted.rpc)
-        register(wanted.rpc)
+        remote_devices(model_settings.rpc)
+        register(model_settings.rpc)
     there = devices()
-    places = placements(wanted, model_settings, there)
-    settings = shared_threads(model_settings, sum(place.devices == (CPU,) for place in places))
-    copies = [
-        ReplicaPlan(name, replace(settings, placement=place), _servers(place, there))
-        for place, name in zip(places, _names(places, there), strict=True)
+    groups = dealt(model_settings, there)
+    settings = with_threads(model_settings, sum(group == (CPU,) for group in groups))
+    replicas = [
+        ReplicaPlan(name, replace(settings, devices=group), _servers(group, there))
+        for group, name in zip(groups, _names(groups, settings), strict=True)
     ]
-    servers = [server for copy in copies for server in copy.rpc]
-    if twice := [server for server in wanted.rpc if servers.count(server) > 1]:
+    servers = [server for replica in replicas for server in replica.rpc]
+    if twice := [server for server in model_settings.rpc if servers.count(server) > 1]:
         raise UsageError(
             f"several copies need the RPC server at {twice[0]}, which does one thing at a time",
             "one server for each: lacli rpc-server --device NAME -p PORT",
         )
-    return copies
+    return replicas
 
 
-def _servers(place: Placement, found: Sequence[Device]) -> tuple[str, ...]:
-    """The addresses of the servers whose devices a copy uses: the descriptions of those devices."""
-    used = [device.description for device in found if device.name in place.devices and device.name.startswith(RPC)]
+def _servers(group: Sequence[str], found: Sequence[Device]) -> tuple[str, ...]:
+    """The addresses of the servers whose devices a replica uses: the descriptions of those devices."""
+    used = [device.description for device in found if device.name in group and device.name.startswith(RPC)]
     return tuple(dict.fromkeys(used))
 
 
-def _names(places: Sequence[Placement], found: Sequence[Device]) -> Iterator[str]:
-    """Names of copies by their devices, numbered if several are equal."""
-    words = ["+".join(_computing(place, found)) or CPU for place in places]
+def _names(groups: Sequence[Sequence[str]], settings: ModelSettings) -> Iterator[str]:
+    """Names of replicas by their devices, numbered if several are equal."""
+    computing = [group[settings.main_gpu :][:1] if settings.split_mode == "none" else group for group in groups]
+    words = ["+".join(group) or CPU for group in computing]
     for number, word in enumerate(words):
         yield f"{word} ({words[:number].count(word) + 1})" if words.count(word) > 1 else word
 
 
-def _computing(place: Placement, found: Sequence[Device]) -> tuple[str, ...]:
-    devices = offloading(place, found)
-    return devices[place.main_gpu :][:1] if place.split_mode == "none" else devices
-
-
-def _idle(copies: Sequence[ReplicaPlan], wanted: ReplicaSettings) -> Iterator[str]:
-    """Notes on copies that gain nothing, and on servers without work."""
-    if len(copies) > 1 and all(copy.model_settings.placement.devices == (CPU,) for copy in copies):
+def _idle(replicas: Sequence[ReplicaPlan]) -> Iterator[str]:
+    """Notes on replicas that gain nothing, and on servers without work."""
+    settings = replicas[0].model_settings
+    if len(replicas) > 1 and all(replica.model_settings.devices == (CPU,) for replica in replicas):
         yield "all copies compute on one processor, which gains nothing"
-    used = {server for copy in copies for server in copy.rpc}
-    if used and copies[0].model_settings.gpu_layers == 0:
+    used = {server for replica in replicas for server in replica.rpc}
+    if used and settings.gpu_layers == 0:
         yield "-ngl 0 leaves all layers to this machine's processor: nothing goes to --rpc's servers"
-    elif idle := [server for server in wanted.rpc if server not in used]:
+    elif idle := [server for server in settings.rpc if server not in used]:
         yield f"no copy uses the RPC server at {listed(idle)}"
 
 
@@ -108,18 +105,16 @@ class Weights(Closing):
         self,
         path: Path,
         model_settings: ModelSettings,
-        wanted: ReplicaSettings | None = None,
         *,
         verbose: bool = False,
         loading: Callable[[float], None] | None = None,
     ) -> None:
         """`loading`: as LlamaModel takes it."""
-        wanted = wanted or ReplicaSettings()
         self._path = path
-        self._plans = planned(wanted, model_settings)
-        self._models: dict[Placement, LlamaModel] = {}
+        self._plans = planned(model_settings)
+        self._models: dict[tuple[str, ...], LlamaModel] = {}
         self._verbose, self._loading = verbose, loading
-        self.notes = [*_idle(self._plans, wanted)]
+        self.notes = [*_idle(self._plans)]
         self.model = self._model(self._plans[0].model_settings)
 
     @property
@@ -169,8 +164,8 @@ class Weights(Closing):
 
     def _model(self, model_settings: ModelSettings) -> LlamaModel:
         """The weights on a replica's devices, shared by all replicas on the same ones."""
-        if model_settings.placement not in self._models:
-            self._models[model_settings.placement] = open_model(
+        if model_settings.devices not in self._models:
+            self._models[model_settings.devices] = open_model(
                 self._path, model_settings, verbose=self._verbose, loading=self._loading
             )
-        return self._models[model_settings.placement]
+        return self._models[model_settings.devices]

@@ -28,17 +28,15 @@ TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
 INSTALL = "pip install 'lacli[ik]'"
 
 
-def with_engine(
-    path: Path, settings: ModelSettings, *, strict: bool = False, copies: bool = False, slots: int = 1
-) -> ModelSettings:
+def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False, slots: int = 1) -> ModelSettings:
     """Return the settings with the engine decided: ik_llama.cpp's where it is installed and can do what is asked.
 
-    `strict`: one row and many must have the same bits. `copies`: several copies, or other machines, decode. `slots`:
-    sequences that share a context. Raises UsageError where `ik` was asked for and cannot be.
+    `strict`: one row and many must have the same bits. `slots`: sequences that share a context. Raises UsageError where
+    `ik` was asked for and cannot be.
     """
     if settings.engine == "llama":
         return settings
-    hindrance = _hindrance(path, settings, strict=strict, copies=copies, slots=slots)
+    hindrance = _hindrance(path, settings, strict=strict, slots=slots)
     if hindrance and settings.engine == "ik":
         raise UsageError(f"--engine ik {hindrance[0]}", hindrance[1])
     return replace(settings, engine="llama" if hindrance else "ik")
@@ -53,9 +51,7 @@ def machine_hindrance() -> tuple[str, str] | None:
     return None
 
 
-def _hindrance(
-    path: Path, settings: ModelSettings, *, strict: bool, copies: bool, slots: int
-) -> tuple[str, str] | None:
+def _hindrance(path: Path, settings: ModelSettings, *, strict: bool, slots: int) -> tuple[str, str] | None:
     """Return why ik_llama.cpp cannot be used, and what to do; None if it can."""
     if hindrance := machine_hindrance():
         return hindrance
@@ -65,7 +61,7 @@ def _hindrance(
         # Its attention does not reach cells behind a free one at a multiple of 32 (`llama_kv_cache_cell_max`), which
         # several sequences leave: logits moved by 6 and 17 there.
         return "decodes one sequence at a time", "--parallel 1, or --engine llama"
-    if copies:
+    if settings.replicas > 1 or settings.rpc:
         return "decodes with one copy of a model, on this machine", OTHERWISE
     if offloads(settings):
         return "computes on the processor only", "-ngl 0, or --engine llama"

@@ -15,10 +15,11 @@ import numpy.typing as npt
 from lacli.batch import Batch, Ints
 from lacli.context import Successors
 from lacli.errors import BatchRefused, LacliError
-from lacli.llamacpp.library import Log, ctrl_c_calls, lib
+from lacli.llamacpp.devices import CPU
+from lacli.llamacpp.library import Log, ctrl_c_calls, devices, lib
 from lacli.llamacpp.logits import LogitsView, ranked
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
 from lacli.llamacpp.threads import ThreadsInUse
 from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
@@ -69,8 +70,7 @@ class DecodingContext(Closing):
         self.calls = self._snapshots = 0
         self._interrupted = False
         self._max_outputs = max(decode.sequences, decode.max_outputs)
-        gives_way = settings.gives_way and settings.threads > 1 and not model.offloaded
-        self._in_use = ThreadsInUse(settings.threads) if gives_way else None
+        self._in_use = ThreadsInUse(settings.threads) if can_give_way(settings) else None
         self._threads_set = settings.threads
         self._batch: Batch | None = None
         self._logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
@@ -220,6 +220,18 @@ def _struct_over(api: Any, batch: Batch) -> Any:
         seq_id=batch.sequence_pointers.ctypes.data_as(pointer(pointer(api.llama_seq_id))),
         logits=batch.outputs.ctypes.data_as(pointer(ctypes.c_int8)),
     )
+
+
+def can_give_way(settings: ModelSettings) -> bool:
+    """Return whether fewer threads may decode: the bits of the logits stay the same, and nothing but the CPU computes.
+
+    Flash attention over plain cells adds up in another order with each number of threads, over Q8_0 cells it does not.
+    A GPU or BLAS computes large batches with -ngl 0 too, and then the threads only seem to wait for a core.
+    """
+    has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
+    is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells
+    is_cpu_alone = all(device.name == CPU for device in devices(memory=False))
+    return settings.gives_way and settings.threads > 1 and is_cpu_alone and not is_split
 
 
 def padded(cells: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,13 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lacli.errors import UsageError
-from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
+from lacli.llamacpp.settings import ModelSettings
 
 CPU = "CPU"
 """ggml's name of the processor, as a backend and as a device."""
 
 RPC = "RPC"
 """The beginning of the names of other machines' devices."""
+
+DIGITS = "0123456789"
 
 
 class Device(NamedTuple):
@@ -35,42 +36,26 @@ class Device(NamedTuple):
     is_integrated: bool = False
 
 
-def placements(
-    wanted: ReplicaSettings, model_settings: ModelSettings, found: Sequence[Device]
-) -> tuple[Placement, ...]:
-    """Return the placement of each copy of the model, at least one; -sm, -ts and -mg hold for every copy.
+def dealt(settings: ModelSettings, found: Sequence[Device]) -> list[tuple[str, ...]]:
+    """Return the devices of each replica: those of `settings`, or all GPUs, dealt out evenly in their order.
 
-    Raises UsageError for unknown names, for more identical devices than there are, and for contradictions.
+    Raises UsageError for unknown names, and for a number of devices that cannot be dealt out.
     """
-    own = model_settings.placement.devices
-    if wanted.groups and own:
-        raise UsageError("--device and --replicas both name devices", "--replicas A+B,C+D names those of every copy")
-    groups: tuple[tuple[str, ...], ...] = (own,)
-    if wanted.groups:
-        groups = wanted.groups
-    elif wanted.count > 1:
-        groups = _identical(wanted.count, named(own, found), found)
-    elif wanted.rpc and not own:
-        groups = (chosen(found),)
-    copies = (replace(model_settings, placement=replace(model_settings.placement, devices=group)) for group in groups)
-    return tuple(settled(copy, found).placement for copy in copies)
-
-
-def settled(model_settings: ModelSettings, found: Sequence[Device]) -> ModelSettings:
-    """Return the settings with devices as ggml spells them. Raises UsageError if the devices cannot follow them."""
-    placement = replace(model_settings.placement, devices=named(model_settings.placement.devices, found))
-    devices = offloading(placement, found)
-    there = f"the model has {'+'.join(devices) or 'no GPU'}"
-    # llama.cpp would ignore the one and read beyond the other.
-    if placement.main_gpu >= max(len(devices), 1) or len(placement.tensor_split) > len(devices):
-        raise UsageError(f"-mg {placement.main_gpu} and -ts are about several devices, and {there}", "leave them out")
-    if placement.split_mode == "tensor" and (not devices or model_settings.flash_attention == "off"):
-        raise UsageError(f"-sm tensor needs GPUs and flash attention, and {there}", "leave -sm or -fa off out")
-    return replace(model_settings, placement=placement)
+    if settings.replicas == 1:
+        # The servers' devices are llama.cpp's own choice too, but it does not say which they are.
+        return [named(settings.devices or (chosen(found) if settings.rpc else ()), found)]
+    names = [named((name,), found)[0] for name in settings.devices] or list(chosen(found)) or [CPU]
+    each, left = divmod(len(names), settings.replicas)
+    if names == [CPU]:
+        return [(CPU,)] * settings.replicas
+    if left or not each:
+        what = f"--replicas {settings.replicas} cannot share {', '.join(names)} evenly"
+        raise UsageError(what, "name as many devices for each: --device CUDA0,CUDA1")
+    return [named(names[start : start + each], found) for start in range(0, len(names), each)]
 
 
 def named(names: Sequence[str], found: Sequence[Device]) -> tuple[str, ...]:
-    """Return the devices of one copy as ggml spells them. Raises UsageError for unknown, repeated and mixed names."""
+    """Return the devices of one replica as ggml spells them. Raises UsageError for unknown and mixed names."""
     known = {device.name.lower(): device.name for device in found if device.is_gpu or device.name == CPU}
     for name in names:
         if name.lower() not in known:
@@ -93,35 +78,14 @@ def chosen(found: Sequence[Device]) -> tuple[str, ...]:
     remote = [device.name for device in cards if device.name.startswith(RPC)]
     local = [device for device in cards if not device.name.startswith(RPC)]
     own = [device.name for device in local if not device.is_integrated]
-    shared = [device.name for device in local if device.is_integrated and _backend(device) == _backend(local[0])]
+    shared = [device.name for device in local if device.name.rstrip(DIGITS) == local[0].name.rstrip(DIGITS)]
     return tuple(remote + (own or shared))
 
 
-def offloading(placement: Placement, found: Sequence[Device]) -> tuple[str, ...]:
+def offloading(settings: ModelSettings, found: Sequence[Device]) -> tuple[str, ...]:
     """Return the devices that layers can go to; () if only the processor computes."""
-    devices = placement.devices or chosen(found)
+    devices = settings.devices or chosen(found)
     return () if [name.upper() for name in devices] == [CPU] else devices
-
-
-def _identical(count: int, own: tuple[str, ...], found: Sequence[Device]) -> tuple[tuple[str, ...], ...]:
-    """Return the first `count` identical devices, of those in `own` or of all; the CPU when there is no GPU."""
-    cards = [device for device in found if (device.name in own if own else device.is_gpu)]
-    if not cards or own == (CPU,):
-        return ((CPU,),) * count
-    kinds = defaultdict[tuple[str, str, int], list[str]](list)
-    for card in cards:
-        # The description of another machine's device is its address; only its memory is known.
-        described = "" if _backend(card) == RPC else card.description
-        kinds[_backend(card), described, card.total].append(card.name)
-    for names in kinds.values():
-        if len(names) >= count:
-            return tuple((name,) for name in names[:count])
-    there = ", ".join(f"{card.name} ({card.description.strip()})" for card in cards)
-    raise UsageError(f"--replicas {count}: there are not {count} devices alike, there is {there}", "--replicas A,B")
-
-
-def _backend(device: Device) -> str:
-    return device.name.rstrip("0123456789")
 
 
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -140,19 +104,20 @@ def logical_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def with_threads(settings: ModelSettings) -> ModelSettings:
-    """Return the settings with both numbers of threads decided."""
-    threads = settings.threads or physical_cores()
-    return replace(settings, threads=threads, threads_batch=settings.threads_batch or threads)
+def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSettings:
+    """Return the settings with both numbers of threads decided; replicas on the processor share them.
 
-
-def shared_threads(settings: ModelSettings, replicas_on_cpu: int) -> ModelSettings:
-    """Share both numbers of threads between `replicas_on_cpu` copies, at least one each; 0 and 1 share nothing."""
-    settings = with_threads(settings)
+    Threads whose number nobody chose give way to other programs, if one replica has them all.
+    """
     copies = max(replicas_on_cpu, 1)
-    shares = {name: max(getattr(settings, name) // copies, 1) for name in ("threads", "threads_batch")}
-    # The processor seconds of one copy are not known beside another.
-    return replace(settings, **shares, gives_way=settings.gives_way and copies == 1)
+    threads = settings.threads or physical_cores()
+    is_free = not settings.threads and not settings.threads_batch
+    return replace(
+        settings,
+        threads=max(threads // copies, 1),
+        threads_batch=max((settings.threads_batch or threads) // copies, 1),
+        gives_way=(settings.gives_way or is_free) and copies == 1,
+    )
 
 
 KIB = 1024

@@ -318,22 +318,21 @@ def devices(*, memory: bool = True) -> list[Device]:
 
 
 def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL) -> list[object]:
-    """Write layers and placement of `settled` settings into llama_model_params; return what these point to.
+    """Write the layers and devices of settings into llama_model_params; return what these point to.
 
     llama.cpp's list of devices never names the processor, which takes all other layers. For the processor alone the
     list is empty: a GPU would still compute large batches.
     """
-    placement = settings.placement
     parameters.n_gpu_layers = settings.gpu_layers
-    parameters.split_mode = SPLIT_MODES[placement.split_mode]
-    parameters.main_gpu = placement.main_gpu
+    parameters.split_mode = SPLIT_MODES[settings.split_mode]
+    parameters.main_gpu = settings.main_gpu
     arrays: list[object] = []
-    if placement.tensor_split:
-        shares = (ctypes.c_float * ggml.llama_max_devices())(*placement.tensor_split)
+    if settings.tensor_split:
+        shares = (ctypes.c_float * ggml.llama_max_devices())(*settings.tensor_split)
         parameters.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
         arrays.append(shares)
-    if placement.devices:
-        names = [name for name in placement.devices if name != CPU]
+    if settings.devices:
+        names = [name for name in settings.devices if name != CPU]
         devices = (ctypes.c_void_p * (len(names) + 1))(
             *(ggml.ggml_backend_dev_by_name(name.encode()) for name in names)
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
-from lacli.llamacpp.devices import CPU, offloading, settled
+from lacli.llamacpp.devices import CPU, named, offloading
 from lacli.llamacpp.gguf import read_file
 from lacli.llamacpp.library import (
     FUNCTIONS,
@@ -27,7 +27,7 @@ from lacli.llamacpp.library import (
     switch_tiles,
 )
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, ModelSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import Closing
 from lacli.text.format import count_in_words
 from lacli.text.reasoning import PAIRS
@@ -54,20 +54,7 @@ NOT_LOADED = {
 
 def offloads(settings: ModelSettings) -> bool:
     """Return whether a model with these settings computes on a GPU, of this machine or of another."""
-    return settings.gpu_layers != 0 and bool(offloading(settings.placement, devices(memory=False)))
-
-
-def giving_way(settings: ModelSettings) -> ModelSettings:
-    """Switch `gives_way` on, unless -t or -tb is set, bits would change, or anything but the CPU computes.
-
-    Flash attention over F16 cells adds up in another order with each number of threads, over Q8_0 cells it does not. A
-    GPU or BLAS computes large batches with -ngl 0 too, and then the threads only seem to wait for a core.
-    """
-    has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
-    is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells
-    is_cpu_alone = all(device.name == CPU for device in devices(memory=False))
-    is_fixed = settings.threads or settings.threads_batch or is_split
-    return replace(settings, gives_way=is_cpu_alone and not is_fixed)
+    return settings.gpu_layers != 0 and bool(offloading(settings, devices(memory=False)))
 
 
 def _lacks_bytes(texts: Iterable[bytes]) -> bool:
@@ -104,14 +91,14 @@ class LlamaModel(Closing):
         self._log.forget()
         if not simulated:
             settings, _ = proven(settings)
-        settings = settled(settings, devices(memory=False))
+        settings = replace(settings, devices=named(settings.devices, devices(memory=False)))
         parameters = lib.llama_model_default_params()
         pointed_to = apply_placement(parameters, settings, declared(*FUNCTIONS))
         parameters.use_extra_bufts = settings.repack
         if simulated:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         switch_tiles(settings.tiled)
-        self.path, self.placement = path, settings.placement
+        self.path, self.settings = path, settings
         self.offloaded = offloads(settings)
         self._formatters: dict[str, Callable[..., str]] = {}
         with late_ctrl_c() as is_stopped:
@@ -173,15 +160,15 @@ class LlamaModel(Closing):
         """The device that computes, or the devices that were named."""
         if not self.offloaded:
             return CPU
-        named = self.placement.devices
-        if self.placement.split_mode == "none":
-            named = named[self.placement.main_gpu :][:1]
-        return " + ".join(named) or "GPU offload"
+        names = self.settings.devices
+        if self.settings.split_mode == "none":
+            names = names[self.settings.main_gpu :][:1]
+        return " + ".join(names) or "GPU offload"
 
     @property
     def chooses(self) -> bool:
         """Whether tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
-        return self.offloaded and self.placement.split_mode != "tensor"
+        return self.offloaded and self.settings.split_mode != "tensor"
 
     @property
     def has_experts(self) -> bool:

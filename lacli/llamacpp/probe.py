@@ -24,7 +24,7 @@ from lacli.context import Floats
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.build import PYTHON, build_files, processor, rebuild_command, sound_kind
 from lacli.llamacpp.devices import with_threads
-from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import Records, state_file
 from lacli.text.format import counted
 
@@ -149,7 +149,7 @@ def main(folder: Path, *, repack: bool) -> int:
     from lacli.settings import DecodeSettings
 
     settings = ModelSettings(
-        context=CELLS, batch=ROWS[-1], gpu_layers=0, repack=repack, placement=Placement(("CPU",))
+        context=CELLS, batch=ROWS[-1], gpu_layers=0, repack=repack, devices=("CPU",)
     )  # fmt: skip
     chain = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
     original, references = folder / f"{REFERENCE}.gguf", dict[int, Floats]()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import NoReturn
 
-from lacli.errors import LacliError, UsageError, reason_of
+from lacli.errors import LacliError, reason_of
 from lacli.llamacpp.build import PYTHON, rebuild_command
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.library import declared, devices, library, on_abort
@@ -29,12 +28,7 @@ from lacli.llamacpp.probe import python_environment
 LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
 """Starts the child process that asks servers for their devices."""
 
-PORT, LARGEST_PORT = 50052, 65535
-"""llama.cpp's port of an RPC server, and the largest port of TCP."""
-
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
-
-ENDPOINT = re.compile(r"[^\s:/\\\[\]\x00]+:[0-9]{1,5}")
 
 CONNECT_S, ANSWER_S = 5.0, 15.0
 """Seconds for connecting to an address, and for the child process with all answers.
@@ -51,16 +45,6 @@ ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 """ggml's functions, found by name as llama.cpp's programs do (common/arg.cpp), also in backends loaded at run time."""
 
 POINTER, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-
-
-def check_endpoints(text: str) -> tuple[str, ...]:
-    """Split --rpc, "host:port,host:port" as llama.cpp writes it; a missing port is 50052. Raises UsageError."""
-    parts = map(str.strip, text.lower().split(","))
-    endpoints = tuple(dict.fromkeys(part if ":" in part else f"{part}:{PORT}" for part in parts))
-    for endpoint in endpoints:
-        if not ENDPOINT.fullmatch(endpoint) or not 0 < int(endpoint.partition(":")[2]) <= LARGEST_PORT:
-            raise UsageError(f"--rpc {text!r}: {endpoint!r} is no address", f"an IPv4 address or a name, box:{PORT}")
-    return endpoints
 
 
 def remote_devices(endpoints: Sequence[str]) -> list[Device]:

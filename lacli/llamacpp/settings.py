@@ -1,8 +1,7 @@
-"""Settings of llama.cpp: loading, contexts, placement and replicas, checked where they are made; --strict."""
+"""Settings of llama.cpp: how a model is loaded, where it computes, and its context; --strict."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.options import check, option, said
+from lacli.options import NOTHING, check, option, said
 from lacli.settings import MAX_SEQUENCES, DecodeSettings, Switch
 from lacli.text.format import counted, did_you_mean
 
@@ -20,14 +19,21 @@ EngineName = Literal["auto", "llama", "ik"]
 """What decodes: llama.cpp, ik_llama.cpp, or the second where it is installed and can."""
 
 MOST_REPLICAS = 64
-"""Copies of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
-
+"""Replicas of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
 
 MOST_CELLS = 2**31 - 1
 """Positions are 32-bit integers."""
 
 MOST_THREADS = 512
 """ggml's GGML_MAX_N_THREADS."""
+
+RPC_PORT, LARGEST_PORT = 50052, 65535
+"""llama.cpp's port of an RPC server, and the largest port of TCP."""
+
+PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
+
+CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+"""KV cache types of llama.cpp's -ctk and -ctv; the plain ones are not quantised."""
 
 
 def layers(text: str) -> int:
@@ -37,8 +43,7 @@ def layers(text: str) -> int:
 
 def threads_in(text: str) -> int:
     """Read -t; -1 is llama.cpp's default and stands for 0."""
-    number = _whole("-t", text)
-    return 0 if number == -1 else number
+    return 0 if text.strip() == "-1" else _whole("-t", text)
 
 
 def _whole(flag: str, text: str) -> int:
@@ -49,7 +54,9 @@ def _whole(flag: str, text: str) -> int:
 
 
 def device_names(text: str) -> tuple[str, ...]:
-    """Read --device: names with commas between them; none where nothing is said."""
+    """Read --device: names with commas between them; `none` is the processor alone."""
+    if text.strip().lower() in NOTHING:
+        return ("CPU",)
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
     if not all(names):
         raise UsageError(f"--device {text!r} lacks a name", "for example CUDA0,CUDA1")
@@ -64,93 +71,28 @@ def proportions(text: str) -> tuple[float, ...]:
         raise UsageError(f"-ts {text!r} is no list of numbers", "for example -ts 3,1") from None
 
 
-@dataclass(frozen=True)
-class Placement:
-    """The devices of one copy of a model; names follow llama.cpp's flags.
-
-    `devices`: ggml's names ("CUDA0", "CPU", "RPC0"); () for llama.cpp's own choice. `tensor_split`: each device's
-    proportion of the model; () for a split by free memory. `main_gpu`: index of the device that computes with -sm none.
-    """
-
-    devices: tuple[str, ...] = option(
-        (),
-        "Devices that share the model. 'lacli doctor' names them; none: the CPU alone.",
-        *("-dev", "--device"),
-        metavar="NAME,..",
-        shown="all GPUs",
-        read=device_names,
-    )
-    split_mode: SplitMode = option(
-        "layer", "How several devices share the model. none: one has all of it.", "-sm", "--split-mode"
-    )
-    tensor_split: tuple[float, ...] = option(
-        (),
-        "Proportions of the model that the devices get, such as 3,1.",
-        *("-ts", "--tensor-split"),
-        metavar="N,N,..",
-        shown="by free memory",
-        read=proportions,
-    )
-    main_gpu: int = option(
-        0, "The device that has all of the model with -sm none, from 0.", "-mg", "--main-gpu", metavar="N", least=0
-    )
-
-    def __post_init__(self) -> None:
-        check(self)
-        shares = self.tensor_split
-        if shares and (not all(0 <= share < math.inf for share in shares) or not any(shares)):
-            raise UsageError(f"-ts {self._shares} are no proportions", "for example -ts 3,1")
-        # llama.cpp would ignore what the other split does not need.
-        if shares if self.split_mode == "none" else self.main_gpu:
-            raise UsageError(f"-mg needs -sm none and -ts another -sm, not {self.split_mode}", "leave one of them out")
-
-    @property
-    def by_name(self) -> dict[str, int | str]:
-        """The settings in lacli's JSON; "" for llama.cpp's own choice."""
-        return {
-            "device": ",".join(self.devices),
-            "split_mode": self.split_mode,
-            "tensor_split": self._shares,
-            "main_gpu": self.main_gpu,
-        }
-
-    @property
-    def _shares(self) -> str:
-        return ",".join(f"{share:g}" for share in self.tensor_split)
-
-
-@dataclass(frozen=True)
-class ReplicaSettings:
-    """Several copies of a model, and devices of other machines.
-
-    `groups`: the devices of each copy, by name. `count`: copies on identical devices that lacli finds, 0 for no copies.
-    `rpc`: addresses of llama.cpp's RPC servers.
-    """
-
-    groups: tuple[tuple[str, ...], ...] = ()
-    count: int = 0
-    rpc: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if (copies := max(self.count, len(self.groups))) > MOST_REPLICAS:
-            raise UsageError(f"--replicas asks for {copies}", f"there are at most {MOST_REPLICAS}")
-
-
-PLAIN_CACHE_TYPES = ("f32", "f16", "bf16")
-
-CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-"""KV cache types of llama.cpp's -ctk and -ctv; the plain ones are not quantised."""
+def endpoints(text: str) -> tuple[str, ...]:
+    """Read --rpc, "host:port,host:port" as llama.cpp writes it; a missing port is 50052."""
+    parts = map(str.strip, text.lower().split(",")) if text.strip() else ()
+    found = tuple(dict.fromkeys(part if ":" in part else f"{part}:{RPC_PORT}" for part in parts))
+    for each in found:
+        address = re.fullmatch(r"[^\s:/\\\[\]\x00]+:([0-9]{1,5})", each)
+        if not address or not 0 < int(address[1]) <= LARGEST_PORT:
+            raise UsageError(f"--rpc {text!r}: {each!r} is no address", f"an IPv4 address or a name, box:{RPC_PORT}")
+    return found
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """How llama.cpp loads a model and makes a context; names follow its flags.
+    """How a model is loaded, where it computes, and its context; names follow llama.cpp's flags.
 
     `context`: cells, 0 for the model's own (at most 8,192). `batch`: rows of a llama_decode call, at most.
     `gpu_layers`: -1 for all. `threads`: 0 for one per physical core. `repack`, `tiled`: allow llama.cpp's faster CPU
-    kernels for several rows; tiled can be switched off before a process's first decode only. `gives_way`: fewer threads
-    decode behind steps that other programs have made slow; `giving_way` of model.py decides it.
-    `engine`: what decodes; `with_engine` of ik/choice.py decides `auto`.
+    kernels for several rows; tiled can be switched off before a process's first decode only. `devices`: ggml's names
+    ("CUDA0", "CPU", "RPC0"), () for llama.cpp's choice. `tensor_split`: each device's proportion of the model, () for
+    a split by free memory. `main_gpu`: index of the device that computes with -sm none. `rpc`: addresses of llama.cpp's
+    RPC servers. `engine`: what decodes; `with_engine` of ik/choice.py decides `auto`. `gives_way`: fewer threads decode
+    after steps that other programs have made slow; `with_threads` of devices.py decides it.
     """
 
     context: int = option(
@@ -202,9 +144,43 @@ class ModelSettings:
         "llama",
         "What decodes: llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.",
     )
+    devices: tuple[str, ...] = option(
+        (),
+        "Devices that share the model. 'lacli doctor' names them; none: the CPU alone.",
+        *("-dev", "--device"),
+        metavar="NAME,..",
+        shown="all GPUs",
+        read=device_names,
+    )
+    split_mode: SplitMode = option(
+        "layer", "How several devices share the model. none: one has all of it.", "-sm", "--split-mode"
+    )
+    tensor_split: tuple[float, ...] = option(
+        (),
+        "Proportions of the model that the devices get, such as 3,1.",
+        *("-ts", "--tensor-split"),
+        metavar="N,N,..",
+        shown="by free memory",
+        read=proportions,
+    )
+    main_gpu: int = option(
+        0, "The device that has all of the model with -sm none, from 0.", "-mg", "--main-gpu", metavar="N", least=0
+    )
+    replicas: int = option(
+        1,
+        "Decode one answer with this many copies of the model; the devices are dealt out evenly.",
+        metavar="N",
+        least=1,
+        most=MOST_REPLICAS,
+    )
+    rpc: tuple[str, ...] = option(
+        (),
+        "RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, RPC1.",
+        metavar="HOST:PORT,..",
+        read=endpoints,
+    )
     repack: bool = True
     tiled: bool = True
-    placement: Placement = Placement()
     gives_way: bool = False
 
     def __post_init__(self) -> None:
@@ -239,9 +215,11 @@ class ModelSettings:
 
     @property
     def by_name(self) -> dict[str, int | str]:
-        """The settings in lacli's JSON."""
+        """The settings in lacli's JSON; "" for llama.cpp's own choice of devices."""
         own = ("batch", "threads", "threads_batch", "gpu_layers", "flash_attention", "cache_type_k", "cache_type_v")
-        return {**{name: getattr(self, name) for name in own}, **self.placement.by_name}
+        shares = ",".join(f"{share:g}" for share in self.tensor_split)
+        placed = {"device": ",".join(self.devices), "tensor_split": shares}
+        return {name: getattr(self, name) for name in (*own, "split_mode", "main_gpu")} | placed
 
 
 def fitted(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:

@@ -19,7 +19,7 @@ from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import Device, with_threads
 from lacli.llamacpp.library import build, devices
-from lacli.llamacpp.settings import ModelSettings, Placement
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.files import HASHED, NAME, Records
 from tests.loading import load
@@ -143,24 +143,22 @@ def test_the_key_depends_on_the_devices_named_and_on_how_they_share_the_model(
     cards = [Device(f"CUDA{number}", f"Card {number}", True) for number in range(2)]
     monkeypatch.setattr(f"{MODULE}.devices", lambda memory: [*cards, Device("CPU", "A processor", False)])
     both = ("CUDA0", "CUDA1")
-    placements = [
-        *(Placement(names) for names in (("CPU",), ("CUDA0",), ("CUDA1",), ("CUDA1", "CUDA0"), ("RPC0",), ())),
-        *(Placement(both, tensor_split=parts) for parts in ((3, 1), (1, 3))),
-        *(Placement(both, "row"), Placement(both, "none"), Placement(both, "none", (), 1)),
-    ]
-    assert len({key_of(model, replace(SETTINGS, placement=each)) for each in placements}) == len(placements)
+    named = [("CPU",), ("CUDA0",), ("CUDA1",), ("CUDA1", "CUDA0"), ("RPC0",), ()]
+    over_both: list[dict[str, Any]] = [{"tensor_split": (3, 1)}, {"tensor_split": (1, 3)}, {"split_mode": "row"}]
+    placed = [*({"devices": names} for names in named), *({"devices": both, **how} for how in over_both)]
+    assert len({key_of(model, replace(SETTINGS, **each)) for each in placed}) == len(placed)
     # The same that llama.cpp does by itself on this machine.
-    keys = [cost_key(model, replace(SETTINGS, placement=each), PLAN) for each in (Placement(both), Placement())]
-    assert [key["devices"] for key in keys] == ["CUDA0: Card 0, CUDA1: Card 1, CPU: A processor"] * 2
-    assert device_names(Placement(), offloaded=True) == "Card 0, Card 1, A processor"
-    assert device_names(Placement(("CUDA1",)), offloaded=True) == "Card 1, A processor"
-    assert device_names(Placement(("CUDA1",)), offloaded=False) == "A processor"
+    keys = [cost_key(model, replace(SETTINGS, devices=each), PLAN) for each in (both, ())]
+    assert [key["devices"] for key in keys] == ["CUDA0: Card 0, CUDA1: Card 1, CPU: A processor ('layer', (), 0)"] * 2
+    assert device_names((), offloaded=True) == "Card 0, Card 1, A processor"
+    assert device_names(("CUDA1",), offloaded=True) == "Card 1, A processor"
+    assert device_names(("CUDA1",), offloaded=False) == "A processor"
 
 
 def test_the_processor_named_on_a_machine_without_more_has_the_key_of_nothing_said(model: Path) -> None:
     if any(device.is_gpu for device in devices()):
         pytest.skip("this machine has more")
-    assert key_of(model, replace(SETTINGS, placement=Placement(("CPU",)))) == key_of(model)
+    assert key_of(model, replace(SETTINGS, devices=("CPU",))) == key_of(model)
 
 
 def found(state: Path, plan: MeasurePlan = PLAN, cost: Cost = COST, *, fresh: bool = False) -> tuple[Cost, bool, str]:

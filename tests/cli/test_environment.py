@@ -42,9 +42,9 @@ SAMPLES = {
     "--dry-base": ("1.25", "1.5"),
     "--mirostat": ("2", "1"),
     "--gpu-layers": ("3", "all"),
-    "--device": ("none", "CPU"),
+    "--device": ("none", "RPC0"),
     "--split-mode": ("row", "none"),
-    "--replicas": ("3", "CUDA0,CUDA1"),
+    "--replicas": ("3", "2"),
     "--rpc": ("127.0.0.1:50052", "10.0.0.1:50052,10.0.0.2:50052"),
 }
 """Values of options that are neither numbers of any size nor switches: two that differ."""

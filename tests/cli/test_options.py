@@ -8,23 +8,20 @@ import pytest
 import typer.main
 
 from lacli.cli.groups import with_groups
-from lacli.cli.options import copies, model_group, replica_group
+from lacli.cli.options import engine_group
 from lacli.errors import UsageError
-from lacli.llamacpp.devices import Device
-from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings
-
-MACHINE = [Device("CUDA0", "A card", True), Device("CUDA1", "A card", True), Device("CPU", "A processor", False)]
+from lacli.llamacpp.settings import ModelSettings
 
 Batch = Annotated[int, typer.Option("-b")]
 
 
-def typed(*arguments: str) -> tuple[ModelSettings, ReplicaSettings, int]:
-    """What a command with both groups gets, and its own -b."""
-    got: list[tuple[ModelSettings, ReplicaSettings, int]] = []
+def typed(*arguments: str) -> tuple[ModelSettings, int]:
+    """What a command with the group gets, and its own -b."""
+    got: list[tuple[ModelSettings, int]] = []
 
-    @with_groups(model_settings=model_group, wanted=replica_group)
-    def command(*, model_settings: ModelSettings, wanted: ReplicaSettings, batch: Batch = 1) -> None:
-        got.append((model_settings, wanted, batch))
+    @with_groups(model_settings=engine_group)
+    def command(*, model_settings: ModelSettings, batch: Batch = 1) -> None:
+        got.append((model_settings, batch))
 
     app = typer.Typer()
     app.command()(command)
@@ -33,38 +30,35 @@ def typed(*arguments: str) -> tuple[ModelSettings, ReplicaSettings, int]:
     return got[0]
 
 
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.llamacpp.library.devices", lambda memory: MACHINE)
+SPLIT = {"devices": ("CUDA1", "CUDA0"), "split_mode": "row", "tensor_split": (3.0, 1.0)}
 
 
 def test_an_option_of_the_command_leaves_the_groups_at_its_default() -> None:
-    model_settings, wanted, batch = typed("-b", "2", "-c", "3")
+    model_settings, batch = typed("-b", "2", "-c", "3")
     assert (model_settings.context, model_settings.batch, batch) == (3, ModelSettings().batch, 2)
-    assert (model_settings.placement, wanted) == (Placement(), ReplicaSettings())
+    assert model_settings == ModelSettings(context=3, engine="auto")
 
 
 @pytest.mark.parametrize(
-    ("flags", "placement"),
+    ("flags", "placed"),
     [
-        ("-dev cuda1,CUDA0 -sm row -ts 3,1", Placement(("CUDA1", "CUDA0"), "row", (3.0, 1.0))),
-        ("--device CUDA1,cuda0 --split-mode row --tensor-split 3/1", Placement(("CUDA1", "CUDA0"), "row", (3.0, 1.0))),
-        ("-sm none -mg 1", Placement(split_mode="none", main_gpu=1)),
-        ("--device rpc1,cuda0", Placement(("RPC1", "CUDA0"))),
-        *((f"--device {word}", Placement(("CPU",))) for word in ("none", "NONE", "cpu", "off")),
+        ("-dev CUDA1,CUDA0 -sm row -ts 3,1", SPLIT),
+        ("--device CUDA1,CUDA0 --split-mode row --tensor-split 3/1", SPLIT),
+        ("-sm none -mg 1", {"split_mode": "none", "main_gpu": 1}),
+        ("--rpc Box,lan:1 --replicas 3", {"rpc": ("box:50052", "lan:1"), "replicas": 3}),
+        ("--device rpc1,cuda0", {"devices": ("rpc1", "cuda0")}),
+        *((f"--device {word}", {"devices": ("CPU",)}) for word in ("none", "NONE", "CPU", "off")),
     ],
 )
-def test_the_flags_of_one_copy_are_llama_cpps(flags: str, placement: Placement) -> None:
-    assert typed(*flags.split())[0].placement == placement
+def test_the_flags_of_devices_are_llama_cpps(flags: str, placed: dict[str, Any]) -> None:
+    assert typed(*flags.split())[0] == ModelSettings(engine="auto", **placed)
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--device CUDA0,CUDA2", "there is no device 'CUDA2' (there is CUDA0, CUDA1, CPU"),
         ("--device CUDA0,", "'CUDA0,' lacks a name"),
         *((f"-ts {shares}", "no list of numbers") for shares in ("3,x", "3,,1", "/")),
-        *((f"--replicas {groups}", "lacks a name") for groups in (",", "CUDA0,", "CUDA0,,CUDA1", "+", "CUDA0++CUDA1")),
         *((f"--replicas={number}", "at ") for number in ("0", "-2", "65")),
     ],
 )
@@ -72,17 +66,3 @@ def test_what_is_no_list_is_refused(flags: str, words: str) -> None:
     with pytest.raises((UsageError, typer.BadParameter)) as caught:
         typed(*flags.split())
     assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "count", "groups"),
-    [
-        ("", 0, ()),
-        ("8", 8, ()),
-        ("CPU,CPU", 0, (("CPU",), ("CPU",))),
-        ("CUDA0+CUDA1, CUDA2+CUDA3", 0, (("CUDA0", "CUDA1"), ("CUDA2", "CUDA3"))),
-    ],
-)
-def test_replicas_are_a_number_or_groups(text: str, count: int, groups: tuple[tuple[str, ...], ...]) -> None:
-    assert copies(text) == (count, groups)
-    assert typed("--replicas", text)[1] == ReplicaSettings(groups, count)

@@ -117,7 +117,7 @@ def answered(tiny: Path, mode: str, *where: str) -> str:
 def test_two_servers_as_replicas_give_the_text_of_one_device(
     mode: str, tiny: Path, servers: tuple[str, str], one_device: str
 ) -> None:
-    assert answered(tiny, mode, "--rpc", ",".join(servers), "--replicas", "RPC0,RPC1") == one_device
+    assert answered(tiny, mode, "--rpc", ",".join(servers), "--device", "RPC0,RPC1", "--replicas", "2") == one_device
 
 
 @pytest.mark.parametrize("mode", ["plain", "lookahead"])
@@ -128,7 +128,7 @@ def test_a_layer_split_over_two_servers_gives_the_text_of_one_device(
 
 
 def test_this_processor_and_a_server_answer_together(tiny: Path, servers: tuple[str, str], one_device: str) -> None:
-    assert answered(tiny, "lookahead", "--rpc", servers[0], "--replicas", "CPU,RPC0") == one_device
+    assert answered(tiny, "lookahead", "--rpc", servers[0], "--device", "CPU,RPC0", "--replicas", "2") == one_device
 
 
 @pytest.mark.parametrize(("mode", "most"), [("plain", MIDDLE), ("lookahead", 20 * MIDDLE)])
@@ -146,8 +146,8 @@ def test_a_server_that_is_lost_ends_a_program_that_has_loaded_a_model(tiny: Path
     with Relay(servers[0], most=MIDDLE) as network:
         program = f"""
 import lacli
-wanted = lacli.ReplicaSettings(rpc=({network.endpoint!r},))
-model = lacli.load({str(tiny)!r}, mode="plain", template=None, replicas=wanted)
+wanted = lacli.ModelSettings(rpc=({network.endpoint!r},))
+model = lacli.load({str(tiny)!r}, mode="plain", template=None, model_settings=wanted)
 model.generate({PROMPT!r}, raw=True, max_tokens={LIMIT})
 """
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

@@ -11,18 +11,18 @@ import llama_cpp as lib
 import pytest
 
 from lacli.errors import UsageError
+from lacli.llamacpp.decoding import can_give_way
 from lacli.llamacpp.devices import (
     CPU,
     Device,
     chosen,
+    dealt,
     offloading,
-    placements,
-    shared_threads,
+    with_threads,
 )
 from lacli.llamacpp.library import apply_placement
 from lacli.llamacpp.model import LlamaModel, offloads
-from lacli.llamacpp.settings import ModelSettings, Placement, ReplicaSettings, SplitMode
-from lacli.settings import Switch
+from lacli.llamacpp.settings import ModelSettings
 
 GIB = 2**30
 PROCESSOR = Device("CPU", "A processor", False, 64 * GIB, 64 * GIB)
@@ -38,68 +38,40 @@ def remote(number: int, memory: int = 24) -> Device:
 
 
 FOUR = [*map(card, range(4)), PROCESSOR]
-LOADING = ModelSettings()
-
-
-def model_settings(
-    *devices: str, sm: SplitMode = "layer", ts: tuple[float, ...] = (), mg: int = 0, fa: Switch = "auto"
-) -> ModelSettings:
-    return ModelSettings(flash_attention=fa, placement=Placement(devices, sm, ts, mg))
-
-
-def asked(text: str) -> ReplicaSettings:
-    return ReplicaSettings(groups=tuple(tuple(group.split("+")) for group in text.split(",")))
-
-
-def test_nothing_asked_is_one_copy_where_llama_cpp_puts_it() -> None:
-    for found in ([PROCESSOR], FOUR):
-        assert placements(ReplicaSettings(), LOADING, found) == (Placement(),)
-        assert placements(ReplicaSettings(count=1), LOADING, found) == (Placement(),)
-
-
-MIXED = [card(0, "A100"), card(1), card(2, "A100", 40), card(3), PROCESSOR]
-TWO = ReplicaSettings(count=2)
-SERVED = ReplicaSettings(count=2, rpc=("10.0.0.0:50052",))
 BESIDE_SERVERS = [card(0), PROCESSOR, remote(0), remote(1)]
+SERVED = ModelSettings(rpc=("10.0.0.0:50052",))
 
-GROUPS: dict[str, tuple[ReplicaSettings, ModelSettings, list[Device], str]] = {
-    "names in ggml's spelling": (asked("cuda0+CUDA1,Cuda3+cuda2"), LOADING, FOUR, "CUDA0+CUDA1,CUDA3+CUDA2"),
-    "one device several times": (asked("CPU,CPU,CPU"), LOADING, [PROCESSOR], "CPU,CPU,CPU"),
-    "GPUs of one model and memory": (TWO, LOADING, MIXED, "CUDA1,CUDA3"),
-    "the processor without a GPU": (TWO, LOADING, [BLAS, PROCESSOR], "CPU,CPU"),
-    "a number among named ones": (TWO, model_settings("CUDA2", "cuda3"), FOUR, "CUDA2,CUDA3"),
-    "servers by their memory": (SERVED, LOADING, [PROCESSOR, remote(0, 8), remote(1), remote(2)], "RPC1,RPC2"),
-    "one copy over all": (replace(SERVED, count=0), LOADING, BESIDE_SERVERS, "RPC0+RPC1+CUDA0"),
-    "one copy over named ones": (replace(SERVED, count=0), model_settings("rpc1"), BESIDE_SERVERS, "RPC1"),
+DEALT: dict[str, tuple[ModelSettings, list[Device], str]] = {
+    "llama.cpp's own choice": (ModelSettings(), FOUR, ""),
+    "names in ggml's spelling": (ModelSettings(devices=("cuda0", "Cuda3")), FOUR, "CUDA0+CUDA3"),
+    "all GPUs": (ModelSettings(replicas=2), FOUR, "CUDA0+CUDA1,CUDA2+CUDA3"),
+    "named ones": (ModelSettings(replicas=2, devices=("CUDA2", "cuda3")), FOUR, "CUDA2,CUDA3"),
+    "the processor without a GPU": (ModelSettings(replicas=2), [BLAS, PROCESSOR], "CPU,CPU"),
+    "the processor several times": (ModelSettings(replicas=3, devices=("cpu",)), FOUR, "CPU,CPU,CPU"),
+    "here and there": (replace(SERVED, replicas=2, devices=("CPU", "RPC0")), BESIDE_SERVERS, "CPU,RPC0"),
+    "one replica over all": (SERVED, BESIDE_SERVERS, "RPC0+RPC1+CUDA0"),
+    "one replica over named ones": (replace(SERVED, devices=("rpc1",)), BESIDE_SERVERS, "RPC1"),
 }
 
 
-@pytest.mark.parametrize(("wanted", "settings", "found", "copies"), GROUPS.values(), ids=GROUPS)
-def test_copies_are_put_where_they_are_asked_for(
-    wanted: ReplicaSettings, settings: ModelSettings, found: list[Device], copies: str
-) -> None:
-    assert ",".join("+".join(placement.devices) for placement in placements(wanted, settings, found)) == copies
+@pytest.mark.parametrize(("settings", "found", "groups"), DEALT.values(), ids=DEALT)
+def test_replicas_get_the_devices_that_are_asked_for(settings: ModelSettings, found: list[Device], groups: str) -> None:
+    assert ",".join("+".join(group) for group in dealt(settings, found)) == groups
 
 
-REFUSED: list[tuple[ReplicaSettings, ModelSettings, list[Device], str]] = [
-    (asked("CUDA0+CUDA1,CUDA2"), model_settings(ts=(3, 1)), FOUR, "-ts are about several devices, .* has CUDA2"),
-    (TWO, LOADING, [card(0), card(0, backend="Vulkan"), PROCESSOR], "not 2 devices alike, there is CUDA0"),
-    (asked("CUDA0,CUDA1"), model_settings("CUDA2"), FOUR, "--device and --replicas both name devices"),
-    (ReplicaSettings(), model_settings("CUDA0", "cuda0"), FOUR, "cannot have CUDA0.CUDA0"),
-    (ReplicaSettings(), model_settings("CUDA0", "cpu"), FOUR, "cannot have CUDA0.CPU .*-ngl N leaves"),
-    (ReplicaSettings(), model_settings("CUDA0", "CUDA1", ts=(1, 1, 1)), FOUR, "has CUDA0.CUDA1"),
-    (ReplicaSettings(), model_settings(sm="none", mg=4), FOUR, "-mg 4"),
-    (ReplicaSettings(), model_settings(sm="tensor"), [BLAS, PROCESSOR], "-sm tensor needs GPUs"),
-    (ReplicaSettings(), model_settings(sm="tensor", fa="off"), FOUR, "-sm tensor needs GPUs and flash attention"),
-]
-
-
-@pytest.mark.parametrize(("wanted", "settings", "found", "message"), REFUSED, ids=[row[3] for row in REFUSED])
-def test_what_llama_cpp_would_refuse_or_overlook_is_said(
-    wanted: ReplicaSettings, settings: ModelSettings, found: list[Device], message: str
-) -> None:
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (ModelSettings(replicas=3), "--replicas 3 cannot share CUDA0, CUDA1, CUDA2, CUDA3 evenly"),
+        (ModelSettings(replicas=5), "cannot share"),
+        (ModelSettings(devices=("CUDA7",)), "there is no device 'CUDA7' .there is CUDA0"),
+        (ModelSettings(devices=("CUDA0", "cuda0")), "cannot have CUDA0.CUDA0"),
+        (ModelSettings(devices=("CUDA0", "cpu")), "cannot have CUDA0.CPU .*-ngl N leaves"),
+    ],
+)
+def test_devices_that_cannot_be_had_are_said(settings: ModelSettings, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        placements(wanted, settings, found)
+        dealt(settings, FOUR)
 
 
 def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
@@ -111,10 +83,10 @@ def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
 
 
 def test_layers_go_to_the_devices_named_or_chosen_and_never_to_the_processor() -> None:
-    assert offloading(Placement(), FOUR) == ("CUDA0", "CUDA1", "CUDA2", "CUDA3")
-    assert offloading(Placement(("CUDA1",)), FOUR) == ("CUDA1",)
-    assert offloading(Placement(("CPU",)), FOUR) == offloading(Placement(("cpu",)), FOUR) == ()
-    assert offloading(Placement(), [PROCESSOR]) == ()
+    assert offloading(ModelSettings(), FOUR) == ("CUDA0", "CUDA1", "CUDA2", "CUDA3")
+    assert offloading(ModelSettings(devices=("CUDA1",)), FOUR) == ("CUDA1",)
+    assert [offloading(ModelSettings(devices=(name,)), FOUR) for name in ("CPU", "cpu")] == [(), ()]
+    assert offloading(ModelSettings(), [PROCESSOR]) == ()
 
 
 POINTERS = {"CUDA0": 0x1000, "CUDA1": 0x2000, "RPC0": 0x3000}
@@ -147,7 +119,7 @@ def pointers(made: Any) -> list[int]:
 
 
 def test_devices_are_addresses_in_their_order_with_null_at_the_end() -> None:
-    settings = ModelSettings(gpu_layers=7, placement=Placement(("RPC0", "CUDA1", "CUDA0")))
+    settings = ModelSettings(gpu_layers=7, devices=("RPC0", "CUDA1", "CUDA0"))
     made, kept = parameters(settings)
     assert pointers(made) == [POINTERS["RPC0"], POINTERS["CUDA1"], POINTERS["CUDA0"]]
     assert made.n_gpu_layers == 7
@@ -155,7 +127,7 @@ def test_devices_are_addresses_in_their_order_with_null_at_the_end() -> None:
 
 
 def test_the_processor_is_an_empty_list_and_no_layer_elsewhere() -> None:
-    made, kept = parameters(ModelSettings(gpu_layers=99, placement=Placement((CPU,))))
+    made, kept = parameters(ModelSettings(gpu_layers=99, devices=(CPU,)))
     # An address of NULL would be llama.cpp's own choice, with every GPU in it.
     assert made.devices and pointers(made) == []
     assert made.n_gpu_layers == 0
@@ -163,7 +135,7 @@ def test_the_processor_is_an_empty_list_and_no_layer_elsewhere() -> None:
 
 
 def test_shares_fill_an_array_of_all_devices_that_there_can_be() -> None:
-    made, kept = parameters(ModelSettings(placement=Placement(("CUDA0", "CUDA1"), "row", (3, 1))))
+    made, kept = parameters(ModelSettings(devices=("CUDA0", "CUDA1"), split_mode="row", tensor_split=(3, 1)))
     shares = made.tensor_split[: lib.llama_max_devices()]
     assert shares == [3.0, 1.0] + [0.0] * (lib.llama_max_devices() - 2)
     assert made.split_mode == lib.LLAMA_SPLIT_MODE_ROW
@@ -171,10 +143,10 @@ def test_shares_fill_an_array_of_all_devices_that_there_can_be() -> None:
 
 
 def test_a_model_on_the_processor_says_so_whatever_ngl_says(tiny_path: Path) -> None:
-    settings = ModelSettings(gpu_layers=99, threads=1, placement=Placement(("cpu",)))
+    settings = ModelSettings(gpu_layers=99, threads=1, devices=("cpu",))
     with LlamaModel(tiny_path, settings) as model:
         assert (model.devices, model.offloaded, model.chooses) == (CPU, False, False)
-        assert model.placement == Placement((CPU,))
+        assert model.settings.devices == (CPU,)
 
 
 def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -185,21 +157,21 @@ def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("placement", "words", "chooses"),
+    ("settings", "words", "chooses"),
     [
-        (Placement(), "GPU offload", True),
-        (Placement(("cuda1", "CUDA0")), "CUDA1 + CUDA0", True),
-        (Placement(("CUDA0", "CUDA1"), "none", (), 1), "CUDA1", True),
-        (Placement(("CUDA0", "CUDA1"), "tensor"), "CUDA0 + CUDA1", False),
+        (ModelSettings(), "GPU offload", True),
+        (ModelSettings(devices=("cuda1", "CUDA0")), "CUDA1 + CUDA0", True),
+        (ModelSettings(devices=("CUDA0", "CUDA1"), split_mode="none", main_gpu=1), "CUDA1", True),
+        (ModelSettings(devices=("CUDA0", "CUDA1"), split_mode="tensor"), "CUDA0 + CUDA1", False),
     ],
 )
 def test_a_model_on_gpus_says_which(
-    placement: Placement, words: str, chooses: bool, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: ModelSettings, words: str, chooses: bool, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played(monkeypatch, "CUDA0", "CUDA1")
-    with LlamaModel(tiny_path, ModelSettings(placement=placement)) as model:
+    with LlamaModel(tiny_path, settings) as model:
         assert (model.devices, model.offloaded, model.chooses) == (words, True, chooses)
-    with LlamaModel(tiny_path, ModelSettings(gpu_layers=0, placement=placement)) as model:
+    with LlamaModel(tiny_path, replace(settings, gpu_layers=0)) as model:
         assert (model.devices, model.offloaded) == (CPU, False)
 
 
@@ -210,12 +182,35 @@ def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(mon
     assert not offloads(ModelSettings())
     played(monkeypatch, "RPC0")
     assert offloads(ModelSettings()) and not offloads(ModelSettings(gpu_layers=0))
-    assert not offloads(ModelSettings(placement=Placement((CPU,))))
+    assert not offloads(ModelSettings(devices=(CPU,)))
 
 
 @pytest.mark.parametrize(
     ("threads", "copies", "each"), [(8, 2, 4), (8, 3, 2), (2, 3, 1), (1, 2, 1), (8, 1, 8), (8, 0, 8)]
 )
 def test_the_threads_are_the_machines_and_every_copy_has_one(threads: int, copies: int, each: int) -> None:
-    shared = shared_threads(ModelSettings(threads=threads), copies)
+    shared = with_threads(ModelSettings(threads=threads), copies)
     assert (shared.threads, shared.threads_batch) == (each, each)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (ModelSettings(), True),
+        (ModelSettings(threads=2), False),
+        (ModelSettings(threads_batch=2), False),
+        (ModelSettings(flash_attention="on"), False),
+        (ModelSettings(cache_type_v="q8_0"), False),
+        (ModelSettings(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on"), True),
+    ],
+)
+def test_threads_give_way_where_nobody_said_how_many_and_the_bits_of_a_text_stay_the_same(
+    settings: ModelSettings, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Device(CPU, "", is_gpu=False)]
+    monkeypatch.setattr("lacli.llamacpp.decoding.devices", lambda *, memory: found)
+    monkeypatch.setattr("lacli.llamacpp.devices.physical_cores", lambda: 8)
+    assert can_give_way(with_threads(with_threads(settings))) == expected
+    assert not can_give_way(with_threads(settings, 2)), "replicas do not know whose seconds they count"
+    found.append(BLAS)
+    assert not can_give_way(with_threads(settings)), "it takes over large batches, and the threads wait"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.devices import Device, shared_threads
-from lacli.llamacpp.model import LlamaModel, giving_way
+from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from tests.fakes import tiny_models
 
@@ -78,26 +77,3 @@ def test_the_log_stays_silent_unless_verbose(path: Path, capfd: pytest.CaptureFi
     assert "tiny llama" in err
     LlamaModel(path, SETTINGS).close()
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (ModelSettings(), True),
-        (ModelSettings(threads=2), False),
-        (ModelSettings(threads_batch=2), False),
-        (ModelSettings(flash_attention="on"), False),
-        (ModelSettings(cache_type_v="q8_0"), False),
-        (ModelSettings(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on"), True),
-    ],
-)
-def test_threads_give_way_where_nobody_said_how_many_and_the_bits_of_a_text_stay_the_same(
-    settings: ModelSettings, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = [Device("CPU", "", is_gpu=False)]
-    monkeypatch.setattr("lacli.llamacpp.model.devices", lambda *, memory: found)
-    assert giving_way(settings).gives_way == expected
-    assert shared_threads(giving_way(settings), 1).gives_way == expected
-    assert not shared_threads(giving_way(settings), 2).gives_way, "copies do not know whose seconds they count"
-    found.append(Device("BLAS", "", is_gpu=False))
-    assert not giving_way(settings).gives_way, "it takes over large batches, and the threads wait"

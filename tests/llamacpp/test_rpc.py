@@ -1,4 +1,4 @@
-"""RPC: addresses, what is said where no server answers, what servers have, and that a build may lack it."""
+"""RPC: what is said where no server answers, what servers have, and that a build may lack it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from lacli.errors import LacliError, UsageError
+from lacli.errors import LacliError
 from lacli.llamacpp import rpc
 from lacli.llamacpp.probe import python_environment
-from lacli.llamacpp.rpc import check_endpoints, remote_devices
+from lacli.llamacpp.rpc import remote_devices
 from tests.fakes.rpc_servers import HERE, Pretender, hello, rpc_server, with_rpc
 from tests.program import call
-
-
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        ("192.168.1.2:50052", ("192.168.1.2:50052",)),
-        ("box:1, Other.Lan:65535 ,box:1", ("box:1", "other.lan:65535")),
-    ],
-)
-def test_addresses_are_read_as_llama_cpp_writes_them(text: str, read: tuple[str, ...]) -> None:
-    assert check_endpoints(text) == read
-
-
-@pytest.mark.parametrize(
-    "text", ["", "box:1,,", "box:0", "box:65536", "box:port", ":50052", "a box:1", "http://box:1", "[::1]:50052"]
-)
-def test_what_is_no_address_is_said_in_one_line(text: str) -> None:
-    with pytest.raises(UsageError, match="is no address") as caught:
-        check_endpoints(text)
-    assert caught.value.hint and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +22,8 @@ from lacli.llamacpp.library import TILED_SWITCH
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import (
     EXACT_CELLS,
-    MOST_REPLICAS,
     ModelSettings,
-    Placement,
-    ReplicaSettings,
+    endpoints,
     shared_settings,
     strict_settings,
 )
@@ -39,22 +35,24 @@ from tests.loading import STDLIB_7M
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("text", "read"),
     [
-        *(
-            (partial(Placement, tensor_split=shares), "-ts .* are no proportions")
-            for shares in ((0.0, 0.0), (3.0, -1.0), (math.nan, 1.0), (math.inf, 1.0))
-        ),
-        (partial(Placement, split_mode="none", tensor_split=(3, 1)), "-ts another -sm, not none"),
-        (partial(Placement, split_mode="row", main_gpu=1), "-mg needs -sm none .*, not row"),
-        (partial(Placement, split_mode="none", main_gpu=-1), "-mg is -1"),
-        (partial(ReplicaSettings, count=MOST_REPLICAS + 1), "at most"),
-        (partial(ReplicaSettings, groups=(("CPU",),) * (MOST_REPLICAS + 1)), "at most"),
+        ("192.168.1.2:50052", ("192.168.1.2:50052",)),
+        ("box:1, Other.Lan ,box:1", ("box:1", "other.lan:50052")),
+        ("", ()),
     ],
 )
-def test_a_placement_or_copies_that_cannot_be_are_refused(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        make()
+def test_addresses_are_read_as_llama_cpp_writes_them(text: str, read: tuple[str, ...]) -> None:
+    assert endpoints(text) == read
+
+
+@pytest.mark.parametrize(
+    "text", ["box:1,,", "box:0", "box:65536", "box:port", ":50052", "a box:1", "http://box:1", "[::1]:50052"]
+)
+def test_what_is_no_address_is_said_in_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="is no address") as caught:
+        endpoints(text)
+    assert caught.value.hint and "\n" not in str(caught.value)
 
 
 LOADING, DECODING = ModelSettings(), DecodeSettings(strict=True)
