@@ -147,7 +147,7 @@ def finish(rounds: Rounds, machine: Machine, request: Request, screen: Screen) -
         unanswered = [point.label for number, point in enumerate(rounds.points) if not rounds.has_answered(number)]
         words = wrapped(summary(found, machine, unanswered), columns() or PAGE)
         parts = [table(found, machine), words] if request.form == "md" else [words]
-        screen.line("\n\n".join(parts), drawn=True)
+        screen.line("\n\n".join(parts))
     if rounds.interrupted:
         raise Interrupted("")
 

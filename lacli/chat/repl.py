@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lacli.chat.commands import Commands, Reply
 from lacli.chat.conversation import Chat
-from lacli.chat.input import PLAIN_WORDS, Editing, Lines, can_edit, message_of, open_lines, parse
+from lacli.chat.input import PLAIN_WORDS, Editing, Lines, message_of, open_lines, parse
 from lacli.chat.settings import ChatSettings, given_beside
 from lacli.chat.talk import Conversation
 from lacli.chat.transcript import Log, SavedChat
@@ -20,7 +20,7 @@ from lacli.errors import Interrupted, LacliError, OutputError, PromptError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import Detail, Switch
-from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends, without_ctrl_c
+from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
@@ -82,9 +82,6 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
     saved = plan.saved or SavedChat()
     plan = plan.going_on(saved) if plan.saved else plan
     with ExitStack() as stack:
-        if can_edit(plan.color):
-            # Keys that are typed while a model loads or answers are not shown there, but wait for the next line.
-            stack.enter_context(hidden_keys())
         # Under -q too: the log was asked for.
         log = stack.enter_context(Log(plan.log, screen.warn))
         with loading_model(screen, verbose=plan.verbose) as loading:

@@ -28,7 +28,7 @@ from prompt_toolkit.utils import get_term_environment_variable
 from lacli.chat.input import COMMANDS, CONTINUATION, PROMPT, QUOTES, Editing, is_open, without_quotes
 from lacli.chat.settings import KEYS, values_of
 from lacli.errors import reason_of
-from lacli.terminal.interrupts import wakeup_fd_kept, without_ctrl_c
+from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import abandon_stdout, console
 from lacli.text.files import check_text
 
@@ -80,7 +80,7 @@ class TerminalLines:
     def _prompt(self, default: str) -> str:
         try:
             # To the running prompt Ctrl-C is a key; raised while it is set up, it would leave that half done.
-            with without_ctrl_c(), wakeup_fd_kept():
+            with without_ctrl_c():
                 return self._session.prompt(default=default)
         except (EOFError, OSError) as error:
             if not sys.stdout.isatty():

@@ -118,7 +118,7 @@ def check(
             shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
         except KeyboardInterrupt:
             raise Interrupted("stopped before any mode had answered") from None
-    screen.line(shown, drawn=not json)
+    screen.line(shown)
     if result.stopped:
         raise Interrupted("")
     if code := result.exit_code(fail_on_difference=fail_on_difference):

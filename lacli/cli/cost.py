@@ -107,7 +107,7 @@ def cost(
         screen.line(dumps(as_json(path, settings, found, is_kept=is_kept), ensure_ascii=False))
     else:
         age, width = time() - found.measured_at if is_kept else None, columns()
-        screen.line(as_lines(settings, found, age, width=width), drawn=True)
+        screen.line(as_lines(settings, found, age, width=width))
     if found.stopped:
         raise Interrupted("")
 

@@ -50,7 +50,7 @@ def mask(*, settings: DecodeSettings) -> None:
     if settings.max_rows > MAX_ROWS:
         what = f"the step has {settings.max_rows} rows, and {MAX_ROWS} are drawn at most"
         raise UsageError(what, "try a smaller -W, -N or -G")
-    Screen().line("\n".join(drawn(rows_of(settings), settings)), drawn=True)
+    Screen().line("\n".join(drawn(rows_of(settings), settings)))
 
 
 def rows_of(settings: DecodeSettings) -> list[Row]:

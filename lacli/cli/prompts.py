@@ -26,7 +26,7 @@ from lacli.stats import RunStatistics
 from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
-from lacli.text.files import STDIN, Closing, is_file, lock
+from lacli.text.files import STDIN, Closing, is_terminal, lock
 from lacli.text.format import counted
 from lacli.text.template import as_messages
 
@@ -230,8 +230,8 @@ def ask_all(
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
             slots = min(most, len(left))
             with loading.opened(question, screen, slots, verbose=output.verbose) as engine, Model(engine) as model:
-                # Lines on the same terminal show how far it is, and a pipe may lead back to it.
-                shown = not output.verbose and (name is not None or is_file(sys.stdout))
+                # Lines on the same terminal show how far it is.
+                shown = not output.verbose and (name is not None or not is_terminal(sys.stdout))
                 told = _answer_all(model, rows, left, lines, screen, shown=shown)
                 (screen.say if output.stats else screen.note)(told)
         if failed := len(rows) - len(lines.answered):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from lacli.engine.answer import Answer, Generation
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
-    from lacli.text.stream import Piece
 
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
@@ -184,20 +182,15 @@ def run(
 def ask(question: PromptOptions, loading: Loading, output: Output, screen: Screen) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
     from lacli.terminal.interrupts import without_ctrl_c
-    from lacli.text.files import is_file
-    from lacli.text.format import counted
 
-    # A pipe may lead back to the terminal that the line about the progress is on.
-    unseen = output.json or is_file(sys.stdout)
     with loading.opened(question, screen, verbose=output.verbose) as engine:
         prompt = engine.prompt(question.text, question.system, raw=question.raw)
         stops = (*question.stops, *(() if question.raw else engine.prompts.turn_ends))
         generation = engine.generate(prompt, question.max_tokens, stops)
         stopped = False
         try:
-            with screen.answering(shown=unseen and not output.verbose) as count:
-                begun = engine.text(prompt[-LAST_TOKENS:], special=True)
-                _show(generation, begun, count, None if output.json else screen)
+            begun = engine.text(prompt[-LAST_TOKENS:], special=True)
+            _show(generation, begun, None if output.json else screen)
         except KeyboardInterrupt:
             stopped = True
         finally:
@@ -206,34 +199,25 @@ def ask(question: PromptOptions, loading: Loading, output: Output, screen: Scree
             _tell_end(engine, generation.answer(), question.max_tokens, output, screen)
             _tell_cost(engine, generation.answer(), output, screen, question.max_tokens)
             return
-        if not (tokens := generation.statistics.tokens):
+        if not generation.statistics.tokens:
             screen.note("stopped before the answer began")
-        elif unseen:
-            screen.note(f"stopped after {counted(tokens, 'token')} of the answer")
         with without_ctrl_c():
             _tell_cost(engine, generation.answer(), output, screen)
         raise Interrupted("")
 
 
-def _show(generation: Generation, prompt_end: str, count: Callable[[int], None], screen: Screen | None) -> None:
-    """Print the answer as it comes, or without a `screen` only count its pieces."""
-    from lacli.terminal.interrupts import hidden_keys, second_ctrl_c_ends
+def _show(generation: Generation, prompt_end: str, screen: Screen | None) -> None:
+    """Print the answer as it comes, or without a `screen` only take it."""
+    from lacli.terminal.interrupts import second_ctrl_c_ends
     from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
     # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
     with second_ctrl_c_ends(), closing(mark_reasoning(generation, begun_reasoning(prompt_end))) as pieces:
-
-        def counted() -> Iterator[Piece]:
-            for piece in pieces:
-                count(1)
-                yield piece
-
-        if screen is None:
-            for _ in counted():
-                pass
+        if screen:
+            screen.write(pieces)
         else:
-            with hidden_keys():
-                screen.write(counted())
+            for _ in pieces:
+                pass
 
 
 def _tell_end(engine: ModelEngine, answer: Answer, max_tokens: int, output: Output, screen: Screen) -> None:

@@ -1,4 +1,4 @@
-"""Signals: sections that ignore Ctrl-C or end by it at once, and a terminal restored before the process ends."""
+"""Ctrl-C: sections that ignore it, hear it or end by it at once, also during a call of llama.cpp."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import inf
-from threading import Lock, Thread
+from threading import Thread
 from time import monotonic
 
-from lacli.text.files import is_terminal
-
-if sys.platform != "win32":
-    import termios
-
-RESET = b"\x1b[0m\x1b[J\x1b[?2004l\x1b[?25h\n"
-"""Ends a prompt drawn by prompt_toolkit: no colour, nothing below, no bracketed paste, a cursor, a new line."""
-
-LFLAG = 3
-"""The index of the flags ECHO and ICANON in a terminal's attributes."""
-
 _undoing: list[Callable[[], None]] = []
-
-_ended = Lock()
 
 
 @contextmanager
@@ -51,11 +38,7 @@ def ctrl_c_calls(heard: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def ctrl_c_ends_at_once() -> Iterator[None]:
     """End the process at Ctrl-C inside: while a model loads, an exception in llama.cpp's callbacks would be lost."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # a background job's Ctrl-C is not meant for it
-        yield
-        return
-    with _listening(), _handled_by_end([signal.SIGINT]):
+    with ctrl_c_calls(_end), _listening(endured=0):
         yield
 
 
@@ -86,69 +69,7 @@ def undone(undo: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def hidden_keys() -> Iterator[None]:
-    """Hide keys typed on stdout's terminal; they wait for the next program that reads.
-
-    The terminal is restored before a signal ends the process, whose exit code is then 128 + the signal's number.
-    """
-    if sys.platform == "win32" or not is_terminal(sys.stdout) or not _in_front():
-        yield
-        return
-    found = termios.tcgetattr(1)
-    hidden = [*found[:LFLAG], found[LFLAG] & ~termios.ECHO, *found[LFLAG + 1 :]]
-
-    def show() -> None:
-        with suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(1, termios.TCSANOW, found)
-
-    def put_back() -> None:
-        show()
-        with suppress(OSError):
-            os.write(1, RESET)
-
-    deadly = [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
-    with undone(put_back), _listening(), _handled_by_end(deadly):
-        termios.tcsetattr(1, termios.TCSANOW, hidden)
-        try:
-            yield
-        finally:
-            show()
-
-
-def _in_front() -> bool:
-    """Whether the process may change the terminal; the system stops a background job that tries."""
-    try:
-        return os.tcgetpgrp(1) == os.getpgrp()
-    except OSError:  # it is not the terminal that we were started from, and has no jobs of ours
-        return True
-
-
-@contextmanager
-def wakeup_fd_kept() -> Iterator[None]:
-    """Return signals to the listening thread after an event loop, which takes them for itself."""
-    before = signal.set_wakeup_fd(-1)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(before)
-
-
-@contextmanager
-def _handled_by_end(numbers: list[signal.Signals]) -> Iterator[None]:
-    """Let these signals end the process at once inside, except those that are ignored."""
-    before = {number: signal.getsignal(number) for number in numbers}
-    heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-    try:
-        for number in heeded:
-            signal.signal(number, _end)
-        yield
-    finally:
-        for number in heeded:
-            signal.signal(number, before[number])
-
-
-@contextmanager
-def _listening(endured: float = inf, nervous_s: float = 0.0) -> Iterator[None]:
+def _listening(endured: int, nervous_s: float = 0.0) -> Iterator[None]:
     """Let a thread receive signals too, since Python runs no handler during a call of llama.cpp.
 
     `endured`: presses of Ctrl-C that do not end the process. `nervous_s`: as `second_ctrl_c_ends` takes it.
@@ -170,22 +91,21 @@ def _listening(endured: float = inf, nervous_s: float = 0.0) -> Iterator[None]:
         os.close(heard)
 
 
-def _listen(heard: int, endured: float, nervous_s: float) -> None:
+def _listen(heard: int, endured: int, nervous_s: float) -> None:
     """Read signal numbers as they arrive, until the other end is closed."""
     pressed, counted = 0, -inf
     while numbers := os.read(heard, 1):
         if numbers[0] == signal.SIGINT and monotonic() - counted >= nervous_s:
             pressed, counted = pressed + 1, monotonic()
-        if pressed > endured or signal.getsignal(numbers[0]) is _end:
-            _end(numbers[0], None)
+            if pressed > endured:
+                _end()
 
 
-def _end(number: int, frame: object) -> None:
-    """Put the terminal back and end the process; called by the thread and by the handler."""
-    if _ended.acquire(blocking=False):
-        put_terminal_back()
-        if number == signal.SIGINT and sys.platform != "win32":
-            # As in __main__.py, but signal.signal is for the main thread alone.
-            ctypes.pythonapi.PyOS_setsig(number, None)
-            signal.raise_signal(number)
-        os._exit(128 + number)
+def _end() -> None:
+    """Put the terminal back and end the process as Ctrl-C does; the thread and the handler may both call it."""
+    put_terminal_back()
+    if sys.platform != "win32":
+        # As in __main__.py, but signal.signal is for the main thread alone.
+        ctypes.pythonapi.PyOS_setsig(signal.SIGINT, None)
+        signal.raise_signal(signal.SIGINT)
+    os._exit(128 + signal.SIGINT)

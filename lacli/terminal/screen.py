@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from textwrap import fill
-from threading import Lock, Timer
 from time import perf_counter
 from typing import TextIO
 
@@ -21,7 +20,7 @@ from lacli.errors import LacliError, OutputError, reason_of
 from lacli.settings import Switch
 from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone
 from lacli.text.files import is_terminal
-from lacli.text.format import counted, printable
+from lacli.text.format import printable
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
@@ -37,11 +36,8 @@ ORIGIN_COLORS: dict[Origin, int] = {
 Terminals choose 1 to 6 to be read on their own background, but blue is too dark on a black one.
 """
 
-IN_ASCII = str.maketrans("█■·…±", "##.~~")
-"""A character of ASCII for each that charts and tables draw with."""
-
-SHOWN_AFTER_S = 0.3
-"""Seconds of work without a line: the bundled model is loaded in 0.03 s, and would only make one flash."""
+LONG_PROMPT = 128
+"""Tokens of a prompt that is worth a line while it is read; the line of a shorter one would only flash."""
 
 ERASE = "\r\x1b[K"
 
@@ -111,13 +107,9 @@ class Screen:
             self._last = "\n"
             self._put("\n")
 
-    def line(self, text: str, *, colored: bool = False, drawn: bool = False) -> None:
-        """Print lines on stdout: JSON, a table. `colored`: they contain our own colour codes and no foreign text.
-
-        `drawn`: they are for people, with drawings that are in ASCII where stdout takes no others.
-        """
-        text = drawable(text, getattr(self._out, "encoding", None) or "utf-8") if drawn else text
-        self._put(f"{printable(text, lines=True) if self._on_terminal and not colored else text}\n")
+    def line(self, text: str) -> None:
+        """Print lines on stdout: JSON, a table."""
+        self._put(f"{printable(text, lines=True) if self._on_terminal else text}\n")
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
         """Print sentences on stderr; if quiet only the `warnings`: the answer is not what was asked for."""
@@ -153,7 +145,7 @@ class Screen:
 
     @contextmanager
     def waiting(self, *, shown: bool = True) -> Iterator[Say]:
-        """Show a line on stderr about what is done inside once that takes long, if it is a terminal, unless quiet.
+        """Show a line on stderr about what is done inside, if it is a terminal, unless quiet.
 
         Yields the function that sets its words.
         """
@@ -161,41 +153,25 @@ class Screen:
             yield lambda words: None
             return
         line = WaitingLine(sys.stderr, lambda: self.width)
-        # The work itself may be one long call of llama.cpp, so a thread draws the line for the first time.
-        timer = Timer(SHOWN_AFTER_S, line.show)
-        timer.daemon = True
         with undone(line.erase):
-            timer.start()
             try:
                 yield line.say
             finally:
-                timer.cancel()
                 line.erase()
 
     @contextmanager
     def reading(self, tokens: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
         """Show how many of a prompt's `tokens` are read; call what it yields with their number after each chunk."""
         begin = perf_counter()
-        with self.waiting(shown=shown and tokens > 0) as say:
+        with self.waiting(shown=shown and tokens >= LONG_PROMPT) as say:
 
             def read(done: int) -> None:
-                say(f"reading the prompt: {done:,}/{tokens:,} tokens{_speed(done, begin)}")
+                seconds = perf_counter() - begin
+                speed = f", {done / seconds:,.0f} tokens/s" if seconds else ""
+                say(f"reading the prompt: {done:,}/{tokens:,} tokens{speed}")
 
             say(f"reading the prompt: 0/{tokens:,} tokens")
             yield read
-
-    @contextmanager
-    def answering(self, *, shown: bool) -> Iterator[Callable[[int], None]]:
-        """Show how many tokens an answer has whose text is not seen; call what it yields with those of each step."""
-        tokens, begin = 0, perf_counter()
-        with self.waiting(shown=shown) as say:
-
-            def count(more: int) -> None:
-                nonlocal tokens
-                tokens += more
-                say(f"answering: {counted(tokens, 'token')}{_speed(tokens, begin)}")
-
-            yield count
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
         """Print the colours of a marked answer with the tokens of each; nothing if quiet or without colours."""
@@ -209,8 +185,7 @@ class Screen:
 
     def report(self, text: str, style: str | None = None) -> None:
         """Print lines on stderr, quiet or not."""
-        text = drawable(printable(text, lines=True), self._errors.encoding)
-        self._errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._errors.print(printable(text, lines=True), style=style, markup=False, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """Print the chat's own words (help, settings, results) on stderr, quiet or not, wrapped between words."""
@@ -245,41 +220,23 @@ class Screen:
 
 
 class WaitingLine:
-    """A line of at most `width()` columns on the terminal `file`, not drawn before `show` is called."""
+    """A line of at most `width()` columns on the terminal `file`, until it is erased for good."""
 
     def __init__(self, file: TextIO, width: Callable[[], int]) -> None:
         self._file, self._width = file, width
-        self._words = self._drawn = ""
-        self._shown = self._over = False
-        self._lock = Lock()
+        self._over = False
 
     def say(self, words: str) -> None:
         """Let the line have these words."""
-        with self._lock:
-            self._words = words
-            self._draw()
-
-    def show(self) -> None:
-        """Draw the line from now on; called by a thread of its own."""
-        with self._lock:
-            self._shown = True
-            self._draw()
+        if not self._over:
+            with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
+                # In the last column some terminals begin a new line.
+                self._file.write(ERASE + words[: self._width() - 1])
+                self._file.flush()
 
     def erase(self) -> None:
-        """Erase the line for good."""
-        with self._lock:
-            self._words = ""
-            self._draw()
-            self._over = True
-
-    def _draw(self) -> None:
-        # In the last column some terminals begin a new line.
-        words = self._words[: self._width() - 1]
-        if self._shown and not self._over and words != self._drawn:
-            self._drawn = words
-            with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
-                self._file.write(ERASE + words)
-                self._file.flush()
+        self.say("")
+        self._over = True
 
 
 @contextmanager
@@ -305,21 +262,6 @@ def end_at_abort(screen: Screen, hint: str) -> None:
         os._exit(LacliError.exit_code)
 
     on_abort(give_up)
-
-
-def _speed(tokens: int, begin: float) -> str:
-    """The tokens a second since `begin`, in words."""
-    seconds = perf_counter() - begin
-    return f", {tokens / seconds:,.0f} tokens/s" if seconds else ""
-
-
-def drawable(text: str, encoding: str) -> str:
-    """Return `text`, with drawings in ASCII if `encoding` lacks one of its characters."""
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(IN_ASCII)
-    return text
 
 
 def wrapped(text: str, width: int) -> str:

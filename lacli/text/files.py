@@ -52,14 +52,6 @@ def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
     return stream is not None and stream.isatty()
 
 
-def is_file(stream: TextIO) -> bool:
-    """True if a stream leads to a file on a disk, where nobody sees what comes."""
-    try:
-        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # it is closed, or no file
-        return False
-
-
 def columns() -> int:
     """Columns of stdout's terminal; 0 if stdout is not one."""
     return get_terminal_size().columns if is_terminal(sys.stdout) else 0

@@ -149,7 +149,7 @@ def test_json_is_one_flat_object_whose_counts_agree() -> None:
 
 def test_stats_go_to_stderr() -> None:
     done = call("run", "-q", "--stats", "full", "-p", QUESTION, "-n", str(SIZE), "-W", "30", "-G", "1", "-N", "8")
-    for subject in ("model", "mode", "prompt", "answer", "steps", "a step", "accepted", "pool"):
+    for subject in ("model", "mode", "prompt", "answer", "steps", "a step", "pool"):
         assert re.search(rf"^{subject}  ", done.err, re.MULTILINE), subject
     assert "W=30 N=8 G=1" in done.err
     assert "tokens/s" not in done.out

@@ -7,11 +7,9 @@ import os
 import re
 import signal
 import sys
-import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pexpect
 import pyte
@@ -192,17 +190,6 @@ trap 'printf done >> "$1"; exit 0' INT; echo READY; read line"""
     assert "unknown command /nothing" in chat.press(ENTER)
 
 
-def attributes(chat: ChatTerminal) -> list[Any]:
-    return termios.tcgetattr(chat.process.child_fd)
-
-
-def usual_attributes() -> list[Any]:
-    """What a terminal is like before and after a program."""
-    terminal = on_terminal("--version")
-    terminal.read()
-    return termios.tcgetattr(terminal.child_fd)
-
-
 def until_ctrl_c(rows: str) -> tuple[str, ...]:
     """The program, which says that it waits at its first batch with such rows, until Ctrl-C comes, however late."""
     return waiting(rows, "False")
@@ -211,15 +198,12 @@ def until_ctrl_c(rows: str) -> tuple[str, ...]:
 def waiting(rows: str, over: str, instead: str = "time.sleep(0.01)") -> tuple[str, ...]:
     """The program, which says that it waits at its first batch with such rows, until something is true.
 
-    `instead`: what it does again and again meanwhile. Lines about what takes long are shown at once.
+    `instead`: what it does again and again meanwhile.
     """
     text = f"""
 import hashlib, os, time
 from lacli.__main__ import main
 from lacli.llamacpp.context import LlamaContext
-from lacli.terminal import screen
-
-screen.SHOWN_AFTER_S = 0
 
 decode = LlamaContext.decode
 
@@ -291,20 +275,6 @@ def test_a_second_ctrl_c_ends_the_chat_where_the_first_one_is_not_heard(start_ch
         chat.process.send(CTRL_C)
     chat.process.close()
     assert terminal_code(chat.process) == 130
-
-
-def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was(start_chat: Start) -> None:
-    chat = start_chat()
-    at_prompt = attributes(chat)
-    chat.process.send("typed")
-    chat.process.expect_exact("typed")
-    chat.process.kill(signal.SIGTERM)
-    shown = chat.process.read()
-    chat.process.wait()
-    assert chat.process.exitstatus == 128 + signal.SIGTERM
-    # What a shell of one's own would look at: echo, lines, signals, and no mode of the prompt's.
-    assert attributes(chat) == usual_attributes() != at_prompt
-    assert shown.endswith("\x1b[?2004l\x1b[?25h\r\n")
 
 
 def test_a_terminal_that_goes_away_ends_it_without_a_word(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from io import StringIO
-from threading import Event
 from types import SimpleNamespace
 
 import pyte
@@ -16,7 +15,7 @@ import pytest
 from lacli.errors import LacliError
 from lacli.settings import Switch
 from lacli.terminal import screen as screens
-from lacli.terminal.screen import Screen, WaitingLine, color_code, drawable, loading_model, wrapped
+from lacli.terminal.screen import Screen, WaitingLine, color_code, loading_model, wrapped
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 from tests.fakes.clock import FakeClock
@@ -83,8 +82,7 @@ def test_control_characters_are_shown_on_a_terminal_and_not_obeyed(
     assert {char for char in shown if unicodedata.category(char) == "Cc"} == {"\t", "\n"}
     assert "\N{SYMBOL FOR ESCAPE}" in shown and shown.endswith("b\n")
     screen.line("a\x1b[31m\nb")
-    screen.line(f"{GREEN}c{RESET}", colored=True)
-    assert capsys.readouterr().out == f"a\N{SYMBOL FOR ESCAPE}[31m\nb\n{GREEN}c{RESET}\n"
+    assert capsys.readouterr().out == "a\N{SYMBOL FOR ESCAPE}[31m\nb\n"
 
 
 def test_a_pipe_gets_an_answer_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,23 +122,16 @@ def test_words_are_wrapped_on_a_terminal_and_a_second_column_stays_one(capsys: p
     )
 
 
-def test_drawings_are_ascii_where_the_stream_takes_no_others() -> None:
-    assert drawable("■ · ±", "ascii") == "# . ~" and drawable("■ · ±", "utf-8") == "■ · ±"
-    assert drawable("naïve", "latin-1") == "naïve"
-
-
 class Terminal(StringIO):
-    """A terminal of `columns` columns, as a person sees it."""
+    """A terminal of 60 columns, as a person sees it."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.screen = pyte.Screen(columns, 2)
+        self.screen = pyte.Screen(60, 2)
         self._stream = pyte.Stream(self.screen)
-        self.is_drawn = Event()
 
     def write(self, text: str) -> int:
         self._stream.feed(text)
-        self.is_drawn.set()
         return super().write(text)
 
     def isatty(self) -> bool:
@@ -153,13 +144,11 @@ class Terminal(StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """stderr as a terminal of 60 columns, on which lines are drawn when the work begins."""
-    terminal = Terminal(60)
+    """stderr as a terminal of 60 columns."""
+    terminal = Terminal()
     monkeypatch.setenv("COLUMNS", "60")
     # pytest puts its own stderr back before the test itself.
     monkeypatch.setattr(screens, "sys", SimpleNamespace(stdout=StringIO(), stderr=terminal))
-    monkeypatch.setattr(screens, "Timer", lambda _, show: SimpleNamespace(start=show, cancel=lambda: None))
-    monkeypatch.setattr(screens, "perf_counter", FakeClock())
     return terminal
 
 
@@ -174,10 +163,6 @@ def test_work_is_shown_in_one_row_and_erased(terminal: Terminal, monkeypatch: py
         read(10**20)
         assert terminal.rows[0].startswith("reading the prompt: 100,000") and terminal.rows[1] == "", "cut to its row"
     assert terminal.rows == ["", ""] and (terminal.screen.cursor.x, terminal.screen.cursor.y) == (0, 0)
-    with Screen().answering(shown=True) as count:
-        clock.now += 2
-        count(3)
-        assert terminal.rows[0] == "answering: 3 tokens, 2 tokens/s"
     with pytest.raises(KeyboardInterrupt), loading_model(Screen()) as loading:
         loading(0.349)
         assert terminal.rows[0] == "loading the model 35%"
@@ -189,37 +174,24 @@ def test_work_is_shown_in_one_row_and_erased(terminal: Terminal, monkeypatch: py
 def test_no_line_is_drawn_where_it_is_not_wanted_or_cannot_be_erased(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for screen, tokens, shown in ((Screen(quiet=True), 9, True), (Screen(), 0, True), (Screen(), 9, False)):
+    for screen, tokens, shown in ((Screen(quiet=True), 900, True), (Screen(), 9, True), (Screen(), 900, False)):
         with screen.reading(tokens, shown=shown) as read:
             read(tokens)
     with loading_model(Screen(quiet=True)), loading_model(Screen(), verbose=True):
         pass
     monkeypatch.setenv("TERM", "dumb")
-    with Screen(color="on").reading(9):
+    with Screen(color="on").reading(900):
         pass
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(Terminal, "isatty", lambda self: False)
-    with Screen(color="on").reading(9) as read:
+    with Screen(color="on").reading(900) as read:
         read(4)
     assert terminal.getvalue() == ""
 
 
-def test_a_thread_draws_the_first_words_while_the_work_goes_on(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(screens, "sys", SimpleNamespace(stdout=StringIO(), stderr=terminal))
-    monkeypatch.setattr(screens, "SHOWN_AFTER_S", 0.0)
-    with Screen().waiting() as say:
-        say("working")
-        assert terminal.is_drawn.wait(20)
-
-
 def test_a_terminal_that_has_gone_away_ends_no_work() -> None:
-    file = Terminal(80)
+    file = Terminal()
     line = WaitingLine(file, lambda: 80)
     file.close()
-    line.show()
     line.say("working")
     line.erase()
