@@ -176,7 +176,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("return rest if adds_bos else bos + rest", "return prompt"),
     ),
     ("lacli/hub/names.py", ("tests/hub/test_names.py",)): (("found if whole.search(name)] or found", "found]"),),
-    ("lacli/hub/library.py", ("tests/hub/test_download.py",)): (
+    ("lacli/hub/download.py", ("tests/hub/test_download.py",)): (
         ('outside = {"", ".", ".."} & set(name.split("/"))', 'outside = {""} & set(name.split("/"))'),
     ),
     ("lacli/chat/talk.py", ("tests/chat/test_conversation.py",)): (

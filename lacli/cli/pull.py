@@ -51,7 +51,7 @@ def pull(
         for name, model in wanted:
             if isinstance(model, HubModel):
                 flags = {"offline": offline, "quiet": quiet, "fresh": not offline}
-                path = check_file(fetch_model(model, **flags, say=screen.note, warn=screen.warn))
+                path = check_file(fetch_model(model, **flags, say=screen.note))
             else:
                 path = check_file(model)
             size = sum(part.stat().st_size for part in parts(path))

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,6 @@ from lacli.hub.names import (
     with_quant,
 )
 from lacli.llamacpp.gguf import Header, all_parts, parts, read_header
-from lacli.text.files import read_file
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo
@@ -60,11 +59,6 @@ def cache_folder() -> Path:
     return Path(os.path.abspath(constants.HF_HUB_CACHE))
 
 
-def repository_folder(repository: str) -> Path:
-    """The folder of a repository, which need not exist."""
-    return cache_folder() / f"models--{repository.replace('/', '--')}"
-
-
 def cached_models(repository: str = "", *, headers: bool = True) -> list[LocalModel]:
     """The models in the cache, or those of one repository. `headers`: read what their files say."""
     found = []
@@ -82,21 +76,23 @@ def _scanned() -> HFCacheInfo | None:
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        with quiet_library():
+        with silent_library():
             return scan_cache_dir(cache_folder())
     except (CacheNotFound, OSError, ValueError):
         return None
 
 
 @contextmanager
-def quiet_library() -> Iterator[None]:
-    """Silence the library's warnings."""
+def silent_library(*, bars: bool = False) -> Iterator[None]:
+    """Silence the library's warnings and, unless `bars` (shown if stderr is a terminal), its progress bars."""
     from huggingface_hub.utils.logging import get_verbosity, set_verbosity
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     before = get_verbosity()
     set_verbosity(logging.CRITICAL)
     try:
-        yield
+        with nullcontext() if bars else disable_progress_bars():
+            yield
     finally:
         set_verbosity(before)
 
@@ -175,28 +171,11 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
 
 def _snapshots(repository: str) -> list[Path]:
     """The folders of a repository's commits, the one that `main` names first, then the one written last."""
-    newest = _newest(repository)
-    try:
-        found = [path for path in repository_folder(repository).glob("snapshots/*") if path.is_dir()]
-    except PermissionError:
-        return []
+    folder, found, newest = cache_folder() / f"models--{repository.replace('/', '--')}", list[Path](), ""
+    with suppress(OSError, UnicodeDecodeError):
+        found = [path for path in folder.glob("snapshots/*") if path.is_dir()]
+        newest = (folder / "refs" / "main").read_text().strip()
     return sorted(found, key=lambda path: (path.name != newest, -path.stat().st_mtime))
-
-
-def _newest(repository: str) -> str:
-    """The commit that `main` names, "" if that is not known."""
-    try:
-        return read_file(repository_folder(repository) / "refs" / "main").decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def remember_newest(repository: str, commit: str) -> None:
-    """Make `commit` the newest one, as the library does after asking for `main`."""
-    if _newest(repository) != commit:  # a cache that is up to date may be read-only
-        main = repository_folder(repository) / "refs" / "main"
-        main.parent.mkdir(parents=True, exist_ok=True)
-        main.write_text(commit)
 
 
 def _shortest_name(repository: str, file: str, names: Iterable[str]) -> str:
@@ -208,7 +187,6 @@ def _shortest_name(repository: str, file: str, names: Iterable[str]) -> str:
 
 
 def _read_header(path: Path) -> tuple[Header | None, str]:
-    """What a file says of its model, or why it does not."""
     try:
         return read_header(path), ""
     except ModelLoadError as error:
@@ -231,7 +209,7 @@ def remove(model: LocalModel) -> int:
     if outside := [each for each in chosen if not each.blob_path.is_relative_to(repo.repo_path.resolve())]:
         raise UsageError(f"{outside[0].file_path} leads out of the hub's cache", "remove the file yourself")
     strategy = info.delete_files(*chosen)
-    with quiet_library():
+    with silent_library():
         strategy.execute()
     if {*files} <= {*gone}:
         shutil.rmtree(repo.repo_path, ignore_errors=True)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lacli.errors import LacliError, ModelLoadError
+from lacli.errors import LacliError
 from lacli.llamacpp.context import LlamaContext, max_rollback
 from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.gguf import Header, read_header
@@ -36,8 +36,8 @@ MIB = 2**20
 class Memory:
     """What a context of `tokens` cells takes without the weights, in bytes.
 
-    `cache`: of all its tokens. `plain`: with the buffers of plain decoding (compute and outputs). `lookahead`: with
-    those of lookahead's sequences and rows; None if the model cannot.
+    `cache`: of all its tokens. `plain`, `lookahead`: with the buffers (compute and outputs) of plain decoding and of
+    lookahead, None if the model cannot.
     """
 
     tokens: int
@@ -50,8 +50,7 @@ class Memory:
 class Card:
     """Everything that is shown of a model.
 
-    `description`: llama.cpp's words for it. `notes`: sentences about the modes. `problem`: why it cannot be run, or "";
-    nothing that takes a loaded model is known then.
+    `description`: llama.cpp's words for it. `notes`: sentences about the modes. `problem`: why it cannot be run, or "".
     """
 
     path: Path
@@ -68,37 +67,26 @@ def make_card(
 ) -> Card:
     """The card of a model file; of several contexts where `model_settings.context` is 0.
 
-    `decode_settings`: those of the lookahead whose memory is counted.
-    Raises ModelLoadError if the file cannot be read, UsageError if the settings contradict each other.
+    `decode_settings`: those of the lookahead whose memory is counted. Raises ModelLoadError if the file cannot be read,
+    UsageError if the settings contradict each other.
     """
-    header = read_header(path)
-    check_rows(decode_settings, model_settings)
+    header, settings = read_header(path), with_threads(model_settings)
+    check_rows(decode_settings, settings)
+    notes, memory = list[str](), list[Memory]()
     try:
-        model = LlamaModel(path, with_threads(model_settings), verbose=verbose, simulated=True)
-    except ModelLoadError as error:
-        return Card(path, header, problem=error.what)
-    with model:
-        back = max_rollback(model, with_threads(model_settings))
-        notes = []
-        if why := model.chain_only:
-            drafts = f"drafts of at most {back} tokens" if back else "no drafts"
-            notes.append(f"{drafts}: {why}")
-        memory: list[Memory] = []
-        try:
-            for tokens in _contexts(model, model_settings.context):
-                memory.append(_memory(model, replace(model_settings, context=tokens), decode_settings))
-        except LacliError as error:
-            if isinstance(error, ModelLoadError) and not memory:
-                return Card(path, header, model.description, problem=error.what)
-            notes.append(error.what)
-        return Card(path, header, model.description, _modes(back), tuple(notes), tuple(memory))
-
-
-def _contexts(model: LlamaModel, asked: int) -> list[int]:
-    if asked:
-        return [asked]
-    whole = min(model.context, MAX_CONTEXT)
-    return sorted({*(tokens for tokens in CONTEXTS if tokens < whole), whole} - {0})
+        with LlamaModel(path, settings, verbose=verbose, simulated=True) as model:
+            back, description = max_rollback(model, settings), model.description
+            if model.chain_only:
+                notes.append(f"{f'drafts of at most {back} tokens' if back else 'no drafts'}: {model.chain_only}")
+            whole = min(model.context, MAX_CONTEXT)
+            shown = [settings.context] if settings.context else [each for each in CONTEXTS if each < whole] + [whole]
+            for tokens in shown:
+                memory.append(_memory(model, replace(settings, context=tokens), decode_settings))
+    except LacliError as error:
+        if not memory:
+            return Card(path, header, problem=error.what)
+        notes.append(error.what)
+    return Card(path, header, description, _modes(back), tuple(notes), tuple(memory))
 
 
 def _memory(model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings) -> Memory:

@@ -1,14 +1,14 @@
-"""From MODEL to a GGUF file to open: a path, a model found in huggingface_hub's cache, or one fetched into it."""
+"""From MODEL to a GGUF file to open: a path, a model in huggingface_hub's cache, or one that it fetches."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
-from lacli.errors import Interrupted, ModelLoadError, reason_of
-from lacli.hub.cache import cache_folder, find_cached, remember_newest
-from lacli.hub.library import Listing, address, list_files, reason, silent_library
+from lacli.errors import Interrupted, ModelLoadError, in_one_line, reason_of
+from lacli.hub.cache import cache_folder, find_cached, silent_library
 from lacli.hub.names import (
     MODEL_IS,
     HubModel,
@@ -28,6 +28,16 @@ from lacli.text.format import did_you_mean, size_in_words, suggest
 Say = Callable[[str], None]
 
 MAGIC = b"GGUF"
+
+LISTING_TIMEOUT = 10.0
+"""Seconds until the hub has to begin its answer to a request for a repository's files."""
+
+
+def address() -> str:
+    """The hub's address: HF_ENDPOINT or its own."""
+    from huggingface_hub import constants
+
+    return constants.ENDPOINT
 
 
 def find_model(
@@ -75,19 +85,12 @@ def check_file(path: Path) -> Path:
 
 
 def fetch_model(
-    model: HubModel,
-    *,
-    offline: bool = False,
-    quiet: bool = False,
-    fresh: bool = False,
-    say: Say | None = None,
-    warn: Say | None = None,
+    model: HubModel, *, offline: bool = False, quiet: bool = False, fresh: bool = False, say: Say | None = None
 ) -> Path:
     """The file to open for a model (the first part of a split one), fetched with all its parts if the cache lacks it.
 
-    `offline`: only from the cache. `quiet`: no progress bar. `fresh`: ask the hub for the newest even if the cache has
-    the model, and take no other if the hub does not answer. `say` is told what a name became, `warn` that the hub did
-    not answer. Raises ModelLoadError, or Interrupted by Ctrl-C.
+    `offline`: only from the cache. `quiet`: no progress bar. `fresh`: take what the hub has, whatever the cache
+    has. `say` is told what a name became. Raises ModelLoadError, or Interrupted by Ctrl-C.
     """
     say = say or (lambda sentence: None)
     cached = find_cached(model, anything=offline) if offline or not fresh else None
@@ -103,11 +106,11 @@ def fetch_model(
     except KeyboardInterrupt:
         raise Interrupted(f"stopped fetching {model}", "the same command fetches it again") from None
     except Exception as error:  # the library, its transport and the disk raise many kinds
-        why = reason(error, model.repository)
-        cached = find_cached(model, anything=not fresh) if why.unreached else None
+        why = _reason(error, model.repository)
+        cached = find_cached(model, anything=True) if why.unreached and not fresh else None
         if cached is not None:
-            return _from_cache(model, cached, warn or say, f" ({why.why})")
-        what = why.why if model.repository in why.why else f"cannot fetch {model}: {why.why}"
+            return _from_cache(model, cached, say, f" ({why.what})")
+        what = why.what if model.repository in why.what else f"cannot fetch {model}: {why.what}"
         raise ModelLoadError(what, why.remedy) from error
 
 
@@ -120,25 +123,80 @@ def _fetch(model: HubModel, say: Say) -> Path:
     """The model from the hub, by the library. Raises the library's errors too."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-    listing, cache = list_files(model.repository), cache_folder()
-    names, repository, commit = _choose(model, listing), model.repository, listing.commit
+    cache, repository = cache_folder(), model.repository
+    commit, files = _list_files(repository)
+    names = _choose(model, files)
     there = {name: try_to_load_from_cache(repository, name, cache, commit) for name in names}
     if absent := [name for name, path in there.items() if not isinstance(path, str)]:
-        size, free = sum(listing.files[name] for name in absent), free_disk(cache)
+        size, free = sum(files[name] for name in absent), free_disk(cache)
         if size > free:
             what = f"{model} needs {size_in_words(size)} more in {cache}, where {size_in_words(free)} are free"
             raise ModelLoadError(what, "make room (lacli rm removes models) or set HF_HOME to a folder on another disk")
         say(f"{model} is {names[0].rpartition('/')[2]}: fetching {size_in_words(size)} from {address()}")
-    paths = [hf_hub_download(repository, name, revision=commit, cache_dir=cache) for name in names]
-    remember_newest(repository, commit)
+    paths = [hf_hub_download(repository, name, cache_dir=cache) for name in names]
     return Path(paths[0]) if absent else _from_cache(model, Path(paths[0]), say)
 
 
-def _choose(model: HubModel, listing: Listing) -> list[str]:
+def _list_files(repository: str) -> tuple[str, dict[str, int]]:
+    """The newest commit of a repository and the bytes (0: unknown) of its GGUF files by name, in one request.
+
+    Raises the library's errors, and ModelLoadError for names that lead out of the cache's folders or hold control codes
+    of terminals.
+    """
+    from huggingface_hub import HfApi
+
+    found = HfApi(library_name="lacli").model_info(repository, files_metadata=True, timeout=LISTING_TIMEOUT)
+    files = {each.rfilename: each.size or 0 for each in found.siblings or () if each.rfilename.endswith(".gguf")}
+    for name in files:
+        outside = {"", ".", ".."} & set(name.split("/")) or "\\" in name or name[1:2] == ":"
+        if outside or not name.isprintable():
+            what = f"{repository} lists a file {name[:80]!r}, which is not a safe name"
+            raise ModelLoadError(what, "look for the model in another repository")
+    return found.sha or "", files
+
+
+def _choose(model: HubModel, files: Collection[str]) -> list[str]:
     if not model.file:
-        return choose(listing.files, model.quant, model.repository)
-    if model.file not in listing.files:
-        there = models(listing.files)
-        similar = suggest(model.file, there) or [f"{address()}/{model.repository}/tree/main"]
+        return choose(files, model.quant, model.repository)
+    if model.file not in files:
+        similar = suggest(model.file, models(files)) or [f"{address()}/{model.repository}/tree/main"]
         raise ModelLoadError(f"{model.repository} has no {model.file}", f"there are {', '.join(similar)}")
-    return with_parts(model.file, listing.files, model.repository)
+    return with_parts(model.file, files, model.repository)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a request failed and what to do about it; `unreached`: the hub did not answer, so only the cache is left."""
+
+    what: str
+    remedy: str
+    unreached: bool = False
+
+
+def _reason(error: Exception, repository: str) -> Reason:
+    """The meaning of an error of the library, the transport or the disk."""
+    import httpx2
+    from huggingface_hub import errors
+
+    match error:
+        case errors.OfflineModeIsEnabled():
+            return Reason("HF_HUB_OFFLINE is set", "unset it to fetch models", unreached=True)
+        case errors.LocalEntryNotFoundError(__cause__=errors.HfHubHTTPError() as cause):
+            return _reason(cause, repository)
+        case errors.GatedRepoError():
+            accept = f"accept them at {address()}/{repository}; `hf auth login` keeps the token"
+            return Reason(f"{repository} wants its terms accepted and HF_TOKEN set", accept)
+        case errors.RemoteEntryNotFoundError() | errors.RepositoryNotFoundError():
+            # The hub answers 401 for what does not exist too, so as not to tell of private repositories.
+            private = "check the name; a private repository needs `hf auth login` or HF_TOKEN"
+            return Reason(f"there is no {repository} on {address()}", private)
+        case errors.HfHubHTTPError():
+            status = error.response.status_code
+            remedies = {401: "check HF_TOKEN", 403: "the token may not read it", 429: "wait some minutes"}
+            return Reason(f"{address()} answers {status}", remedies.get(status, "try again later"), status >= 500)
+        case errors.LocalEntryNotFoundError() | httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.ProxyError():
+            hint = "check the network; lacli list shows what is on this disk"
+            return Reason(f"no connection to {address()}", hint, unreached=True)
+        case httpx2.TransportError():
+            return Reason(f"the connection to {address()} broke", "the same command fetches it again")
+    return Reason(in_one_line(error), "HF_HOME sets the folder of the hub's cache, HF_ENDPOINT the hub's address")

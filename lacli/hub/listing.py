@@ -1,8 +1,4 @@
-"""What `lacli list` shows: the models on this disk and what the aliases mean, as two tables or as JSON.
-
-A model's memory is that of its weights and of its cache at the default context; what is not on this disk has the
-figures of the list of aliases.
-"""
+"""What `lacli list` shows: the models on this disk and what the aliases mean, as two tables or as JSON."""
 
 from __future__ import annotations
 
@@ -49,7 +45,7 @@ class Inventory:
         return [model for model in self.models if model.path == wanted]
 
     def sizes(self, alias: Alias) -> tuple[int, int]:
-        """Bytes of the file and to run it: of the only model here that it means, or by the list; 0: unknown."""
+        """Bytes of the file and to run it, of the only model here that it means or by the list of aliases, or 0."""
         here = self.here(alias)
         if len(here) == 1 and (header := here[0].header):
             return here[0].size, running_memory(header)
@@ -80,10 +76,14 @@ def inventory_json(found: Inventory) -> dict[str, Any]:
 
 
 def _alias_json(alias: Alias, found: Inventory) -> dict[str, Any]:
-    size, memory = found.sizes(alias)
-    on_disk = bool(found.here(alias))
-    told = {"name": alias.name, "model": alias.target, "words": alias.words, "on_disk": on_disk}
-    return {**told, "size": size or None, "memory": memory or None}
+    size, memory = (each or None for each in found.sizes(alias))
+    told = {
+        "name": alias.name,
+        "model": str(alias_model(alias)),
+        "words": alias.words,
+        "on_disk": bool(found.here(alias)),
+    }
+    return {**told, "size": size, "memory": memory}
 
 
 def _model_json(model: LocalModel) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _alias_table(found: Inventory, width: int) -> list[str]:
         size, memory = found.sizes(alias)
         signs = "*" * bool(found.here(alias)) + "!" * (0 < found.memory < memory)
         told = (size_in_words(each) if each else "-" for each in (size, memory))
-        rows.append((alias.name, signs, *told, alias.words or alias.target, alias.target))
+        rows.append((alias.name, signs, *told, alias.words or str(alias_model(alias)), str(alias_model(alias))))
     lines = columns(ALIAS_HEADER, rows, right=(2, 3))
     if width and max(map(len, lines)) > width:
         return columns(ALIAS_HEADER[:-1], [row[:-1] for row in rows], right=(2, 3), width=width)
@@ -132,15 +132,15 @@ def _alias_table(found: Inventory, width: int) -> list[str]:
 
 def _model_table(found: Inventory, now: float) -> list[str]:
     """One row a model, with its problem below it."""
-    header, *lines = columns(HEADER, [_model_row(model, now) for model in found.models], right=(1, 2, 4))
-    shown = [header]
+    rows = []
+    for model in found.models:
+        used = age_in_words(now - model.last_used) if model.last_used else "-"
+        known = ("-", "-", "-")
+        if header := model.header:
+            known = size_in_words(running_memory(header)), header.file_type, f"{header.context:,}"
+        rows.append((model.name, size_in_words(model.size), *known, used))
+    first, *lines = columns(HEADER, rows, right=(1, 2, 4))
+    shown = [first]
     for line, model in zip(lines, found.models, strict=True):
         shown += [line, *([f"    {printable(model.problem)}"] if model.problem else [])]
     return shown
-
-
-def _model_row(model: LocalModel, now: float) -> tuple[str, ...]:
-    size, used = size_in_words(model.size), age_in_words(now - model.last_used) if model.last_used else "-"
-    if not (header := model.header):
-        return model.name, size, "-", "-", "-", used
-    return model.name, size, size_in_words(running_memory(header)), header.file_type, f"{header.context:,}", used

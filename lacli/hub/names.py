@@ -4,14 +4,6 @@ In this order: a path that exists or can be nothing else; an alias, or `alias:qu
 `hf:owner/repo:quant` or `hf:owner/repo/folder/file.gguf`, or the address of a page of these; `owner/repo` or
 `owner/repo:quant`. Nothing here asks the hub.
 
-A list of aliases has one model a line, in columns separated by spaces; lines that begin with # are comments:
-
-    alias  repository  quant  figures  words
-
-`repository` is `owner/repo`, `hf:owner/repo/folder/file.gguf` or a path (a relative one starts at the list's folder),
-`quant` such as Q4_K_M, `figures` such as 4.9+1.1GB for the file and its cache, `words` a description. Only the first
-two are required. The user's own list replaces entries of the same name; a broken line there is passed over.
-
 A quant is found as llama.cpp's -hf finds it: `quant.` or `quant-` in a file's path, in any case; without one it is
 Q4_K_M, then Q8_0, then the first file. Where llama.cpp takes the first of several files that match, lacli asks.
 """
@@ -41,7 +33,6 @@ LINE_IS = "a line is NAME OWNER/REPO [QUANT] or NAME FILE.gguf"
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 PREFIX = "hf:"
 MAX_SHOWN = 80
-"""Characters of a name in a message: a whole prompt may stand in a model's place."""
 
 PART = r"\w(?:[\w.-]*\w)?"
 """An owner, a repository's name or a quant."""
@@ -60,11 +51,10 @@ COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """Marks of files that accompany a model: projectors, importance matrices, draft heads (llama.cpp's list)."""
 
 LAST_QUANT = re.compile(r"(?<![^\W_])((?:I?Q|TQ|BF|FP?|MXFP|NVFP)\d\w*)$", re.IGNORECASE)
-LAST_WORD = re.compile(r"[-.](\w+)$")
 
 
 class SeveralModels(ModelLoadError):
-    """More than one file matches what was asked for."""
+    """Several files match."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +71,6 @@ class Alias:
     words: str = ""
     size: int = 0
     cache: int = 0
-
-    @property
-    def target(self) -> str:
-        """The repository with its quant, or a file, which has but one."""
-        is_file = self.repository.endswith(".gguf")
-        return f"{self.repository}:{self.quant}" if self.quant and not is_file else self.repository
 
 
 @dataclass(frozen=True)
@@ -126,29 +110,30 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
     smollm2-135m is the installed file if there is one. `say` is told which lines of `own` were passed over. Raises
     LacliError if `own` cannot be read.
     """
-    found, broken = read_list(Path(str(files("lacli"))) / "data" / LIST)
-    assert not broken, broken
+    found = read_list(Path(str(files("lacli"))) / "data" / LIST)
     if installed := smollm2_file():
         found = [replace(each, repository=str(installed)) if each.name == SMOLLM2 else each for each in found]
     # A folder of somebody else's is an error to `Path.exists`.
     if own is not None and os.path.exists(own):
-        of_user, broken = read_list(own)
-        found += of_user
-    if broken and say is not None:
-        say(f"passed over: {own}, {'; '.join(broken)} ({LINE_IS})")
+        found += read_list(own, say)
     return {alias.name.lower(): alias for alias in found}
 
 
-def read_list(path: Path) -> tuple[list[Alias], list[str]]:
-    """The aliases of one list in its order, and words for each broken line."""
-    aliases, broken = [], []
+def read_list(path: Path, say: Callable[[str], None] | None = None) -> list[Alias]:
+    """The aliases of one list in its order; `say` is told of each broken line.
+
+    A line is an alias, a repository or a path (a relative one starts at the list's folder), and if wanted a quant,
+    figures such as 4.9+1.1GB for the file and its cache, and a description. Lines that begin with # are comments.
+    """
+    aliases = []
     for number, line in enumerate(map(str.strip, read_text(str(path)).splitlines()), start=1):
         if line and not line.startswith("#"):
             try:
                 aliases.append(_read_line(line, path.parent.absolute()))
             except ValueError as error:
-                broken.append(f"line {number}: {error}")
-    return aliases, broken
+                if say:
+                    say(f"{path}:{number} is passed over: {error} ({LINE_IS})")
+    return aliases
 
 
 def _read_line(line: str, folder: Path) -> Alias:
@@ -167,7 +152,7 @@ def _read_line(line: str, folder: Path) -> Alias:
 
 def _read_target(text: str, folder: Path) -> str:
     """An alias's repository, or its path as an absolute one."""
-    if text.startswith(PREFIX) and _on_the_hub(text):
+    if text.startswith(PREFIX) and _hub_model(text):
         return text
     if text.endswith(".gguf"):
         return str(folder / os.path.expanduser(text))
@@ -189,7 +174,7 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
         return path
     if alias is not None:
         return alias_model(alias)
-    if found := _on_the_hub(text) if text.startswith(PREFIX) else _repository(text):
+    if found := _hub_model(text):
         return found
     name, _, quant = text.partition(":")
     if quant and (alias := aliases.get(name.lower())):
@@ -202,15 +187,14 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
 
 def alias_model(alias: Alias) -> Path | HubModel:
     """The path or hub model that an alias stands for."""
-    text = alias.repository
-    model = _on_the_hub(text) if text.startswith(PREFIX) else _repository(text)
+    model = _hub_model(alias.repository)
     if model is None:
-        return Path(text)
+        return Path(alias.repository)
     return replace(model, quant=alias.quant) if alias.quant and not model.file else model
 
 
 def shortened(text: str) -> str:
-    """The first `MAX_SHOWN` characters of a text."""
+    """The first characters of a text: a whole prompt may stand in a model's place."""
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
@@ -222,15 +206,12 @@ def _is_path(text: str) -> bool:
     return not text or begins or "\\" in text or any(char.isspace() for char in text) or text.endswith(".gguf")
 
 
-def _repository(text: str) -> HubModel | None:
+def _hub_model(text: str) -> HubModel | None:
+    """The model of a repository, or of what follows `hf:`, which may be a file."""
     match = REPOSITORY.fullmatch(text)
-    return HubModel(match["repository"], match["quant"] or "") if match else None
-
-
-def _on_the_hub(text: str) -> HubModel | None:
-    """The model that a text beginning with `hf:` names."""
-    name = text.removeprefix(PREFIX).lstrip("/")
-    match = REPOSITORY.fullmatch(name) or FILE.fullmatch(name)
+    if text.startswith(PREFIX):
+        name = text.removeprefix(PREFIX).lstrip("/")
+        match = REPOSITORY.fullmatch(name) or FILE.fullmatch(name)
     return HubModel(**match.groupdict(default="")) if match else None
 
 
@@ -246,9 +227,8 @@ def _is_model(file: str) -> bool:
 
 def quant_of(file: str) -> str:
     """The quant at the end of a file's name, such as Q4_K_M; "" if there is none."""
-    stem = _stem(file)
-    word = LAST_QUANT.search(stem) or LAST_WORD.search(stem)
-    return word[1].upper() if word and re.search(r"\d", word[1]) else ""
+    word = LAST_QUANT.search(_stem(file))
+    return word[1].upper() if word else ""
 
 
 def has_quant(file: str, quant: str) -> bool:

@@ -32,7 +32,7 @@ def test_a_broken_line_among_the_users_own_names_is_told_once_and_stops_nothing(
     home.add("me/a", "a-Q8_0.gguf")
     done = home.call(*command)
     assert done.code == 0, done.err
-    assert done.err.count("models.txt, line 1: no repository") == 1
+    assert done.err.count("models.txt:1 is passed over: no repository") == 1
 
 
 def test_where_llama_cpp_does_not_load_one_line_says_so_and_what_reads_no_model_works(home: Home) -> None:

@@ -80,14 +80,13 @@ def test_the_newest_is_asked_for_where_that_is_wanted(here: Here, tiny: bytes) -
     assert new != old and new.read_bytes() == tiny + b"new" and here.find(NAME) == new
 
 
-def test_a_split_model_comes_with_all_its_parts_of_the_commit_that_was_listed(here: Here, tmp_path: Path) -> None:
+def test_a_split_model_comes_with_all_its_parts(here: Here, tmp_path: Path) -> None:
     parts = write_llama_split(tmp_path)
     repository = Repository({f"deep/{part.name}": part.read_bytes() for part in parts})
     here.hub.repositories["a/b"] = repository
     path = here.find("a/b")
     assert (path.name, path.parent.name, path.parents[1].name) == (parts[0].name, "deep", repository.commit)
     assert [(path.parent / part.name).read_bytes() for part in parts] == [part.read_bytes() for part in parts]
-    assert {path.split("/")[4] for _, path, _ in here.hub.requests if "/resolve/" in path} == {repository.commit}
     # A part that is lost is fetched again.
     (path.parent / parts[1].name).resolve().unlink()
     here.hub.requests.clear()
@@ -145,12 +144,8 @@ def test_where_the_hub_does_not_answer_the_cache_is_what_there_is(here: Here, mo
         assert f"cannot fetch someone/else: {why}" in here.refused("someone/else")
         # The name means Q4_K_M, which is not here and cannot be fetched.
         assert here.find(NAME) == path and here.said[-1].endswith(f"tiny-Q8_0.gguf, from the cache ({why})")
-        # Who asks for the newest gets no other quant, and is warned of what may be old.
         with pytest.raises(ModelLoadError, match=why):
-            newest()
-        warned: list[str] = []
-        assert fetch_model(HubModel(NAME, "q8_0"), quiet=True, fresh=True, warn=warned.append) == path
-        assert "from the cache" in warned[0]
+            newest(quant="q8_0")
 
 
 def test_offline_only_the_cache_is_used_and_its_choices_are_listed(here: Here, tiny: bytes) -> None:
@@ -165,14 +160,10 @@ def test_offline_only_the_cache_is_used_and_its_choices_are_listed(here: Here, t
     assert here.hub.requests == []
 
 
-def test_an_endpoint_that_is_no_address_and_a_cache_that_is_no_folder_are_said(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_is_no_folder_is_said(here: Here) -> None:
     here.cache.write_bytes(b"no folder")
     line = here.refused(NAME)
     assert f"cannot fetch {NAME}: " in line and str(here.cache) in line and "HF_HOME" in line
-    point_at("foo", monkeypatch)
-    assert "HF_ENDPOINT is 'foo', which is no address" in here.refused(NAME)
 
 
 HOSTILE = ["../../../../{victim}", "{victim}", "..", "C:/x.gguf", "a\\..\\x.gguf", "a\x1b[2Jx.gguf"]

@@ -90,32 +90,22 @@ def test_a_file_and_an_alias_of_the_users_own_named_as_one_of_laclis_win(tmp_pat
     ],
 )
 def test_columns_after_the_repository_may_be_left_out(line: str, alias: Alias, tmp_path: Path) -> None:
-    assert read_list(own_list(tmp_path, "# mine", "", line)) == ([alias], [])
+    assert read_list(own_list(tmp_path, "# mine", "", line)) == [alias]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("alone", "no repository"),
-        ("me a-word", "neither OWNER/REPO nor a .gguf file"),
-        ("me/you a/b", "me/you is no name"),
-        ("me hf:a/b/c.txt", "neither OWNER/REPO nor a .gguf file"),
-    ],
-)
-def test_a_broken_line_is_named_with_its_file_and_number(line: str, words: str, tmp_path: Path) -> None:
-    path = own_list(tmp_path, "# a comment", "fine a/b", line)
-    found, [error] = read_list(path)
-    assert [alias.name for alias in found] == ["fine"]
-    assert error.startswith("line 3: ") and words in error
-
-
-def test_other_names_work_beside_broken_lines_which_one_sentence_tells_of(tmp_path: Path) -> None:
-    path = own_list(tmp_path, "broken", "QWEN3-4B  a/b", "dir /tmp", "new a/c", "new a/d")
+def test_other_names_work_beside_broken_lines_each_of_which_is_told(tmp_path: Path) -> None:
+    broken = {
+        "alone": "no repository",
+        "me a-word": "a-word is neither OWNER/REPO nor a .gguf file",
+        "me/you a/b": "me/you is no name",
+        "me hf:a/b/c.txt": "neither OWNER/REPO nor a .gguf file",
+    }
+    path = own_list(tmp_path, *broken, "QWEN3-4B  a/b", "new a/c", "new a/d")
     said: list[str] = []
     own = {"qwen3-4b": Alias("QWEN3-4B", "a/b"), "new": Alias("new", "a/d")}
     assert read_aliases(path, said.append) == read_aliases() | own == read_aliases(path)
-    lines = "line 1: no repository; line 3: /tmp is neither OWNER/REPO nor a .gguf file"
-    assert said == [f"passed over: {path}, {lines} ({names.LINE_IS})"]
+    for number, (words, line) in enumerate(zip(broken.values(), said, strict=True), start=1):
+        assert line.startswith(f"{path}:{number} is passed over: ") and words in line and names.LINE_IS in line
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(LacliError, match="not UTF-8 text"):
         read_aliases(path)
