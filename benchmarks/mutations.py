@@ -120,7 +120,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/engine/replicas.py", ("tests/engine/test_replicas.py",)): (
         ("row.ids.add(target)", "pass"),
         ("                replica.take_back(rows)\n", "                pass\n"),
-        ("lacking.append([*(() if part else replica.missing), *others])", "lacking.append(others)"),
+        ("for row in rows if row not in inside", "for row in rows[:1] if row not in inside"),
     ),
     ("lacli/verify.py", ("tests/test_verify.py", *LOOP)): (
         ("node = tree.child(node, tokens[-1])", "node = tree.child(node, tokens[0])"),

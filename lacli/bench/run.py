@@ -18,7 +18,7 @@ from lacli.bench.tasks import Task, by_class
 from lacli.check.compare import fixed_seed
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
-from lacli.engine.weights import OpenContext
+from lacli.engine.replicas import OpenContext
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings

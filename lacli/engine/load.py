@@ -16,13 +16,12 @@ from lacli.context import Context, Reading, unseen
 from lacli.engine.answer import Generation, as_stops
 from lacli.engine.engine import Engine
 from lacli.engine.prompts import PromptWriter
-from lacli.engine.weights import OpenContext, Weights
+from lacli.engine.replicas import OpenContext, Weights
 from lacli.errors import LacliError, UsageError
 from lacli.ik.choice import with_engine
 from lacli.llamacpp.context import max_rollback
-from lacli.llamacpp.decoding import CONTEXT_PAD
 from lacli.llamacpp.gguf import weight_types
-from lacli.llamacpp.model import LlamaModel, offloads
+from lacli.llamacpp.model import offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
@@ -39,7 +38,7 @@ from lacli.settings import DecodeSettings, SourceName, restrict_to_chain
 from lacli.stats import RunStatistics
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
-from lacli.text.template import VARIABLES, choose_template
+from lacli.text.template import choose_template
 from lacli.verify import Verifier, verifier
 
 CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix",)
@@ -71,22 +70,24 @@ def open_engine(
     """
     model_settings, fault = proven(model_settings)
     notes = [fault] if fault else []
+    sampling = sampling or SamplingSettings()
     if not often_alone:
         model_settings = shared_settings(model_settings, slots or 1, on_gpu=offloads(model_settings))
     check_rows(fitted(decode_settings, model_settings), model_settings)
-    if decode_settings.strict:
+    strict = decode_settings.strict
+    if strict:
         if model_settings.rpc:
             raise UsageError("--strict is about this machine's processor, and --rpc computes on others", "drop one")
         if (slots or 1) > 1:
             what = "--strict decodes one sequence at a time: among others its cells lie in another order"
             raise UsageError(what, "--parallel 1")
-        check_draws(sampling or SamplingSettings())
+        check_draws(sampling)
         model_settings, decode_settings = strict_settings(
             model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)
         )
         types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
         notes.append(f"--strict decodes with -fa on {types}")
-    model_settings = with_engine(path, model_settings, strict=decode_settings.strict, slots=slots or 1)
+    model_settings = with_engine(path, model_settings, strict=strict, slots=slots or 1)
     if model_settings.engine == "ik":
         # Its attention needs cells without free ones between them (ik/choice.py).
         decode_settings = replace(decode_settings, ordered=True)
@@ -95,7 +96,7 @@ def open_engine(
         engine = ModelEngine(
             weights,
             decode_settings,
-            sampling or SamplingSettings(),
+            sampling,
             slots,
             notes,
             template=template,
@@ -132,7 +133,7 @@ class ModelEngine(Engine, Closing):
     ) -> None:
         """For `open_engine`, whose arguments these are."""
         self.weights, self.model = weights, weights.model
-        self.model_settings = weights.model_settings
+        self.model_settings = weights.plans[0].model_settings
         self.notes, self.warnings = notes, list[str]()
         self._reading, self._cost = reading, cost
         self._has_worker = slots is not None
@@ -141,33 +142,27 @@ class ModelEngine(Engine, Closing):
         self._schema: tuple[str, str, list[str]] = ("", "", [])
         self.prompts = self._prompt_writer(template, template_variables)
         settings = self._restricted(decode_settings)
-        self.notes += source_notes(settings)
         self.sampling = self._own_sampling(sampling)
         self.sampler = self._new_sampler(self.sampling)
         with ExitStack() as stack:
             stack.callback(self._close_sampler)
             context = self._open_context(settings)
             stack.pop_all()
-        self.notes += weights.notes
-        self.notes += context_notes(self.model_settings.context, context.cells, self.model, alone=self.slots == 1)
+        if self.model_settings.context > self.model.context:
+            self.notes.append(f"the model was trained with {self.model.context:,} tokens; more may fall apart")
         longest = self.model.context if self.model_settings.context else self.model.default_context
         super().__init__(context, settings, self.slots, longest=longest, make_mode=AutoModes(cost))
 
     @property
     def sources(self) -> tuple[SourceName, ...]:
         """Where mode auto can take drafts from, of the sources that were chosen."""
-        return asked_sources(self.settings)
+        chains = self.settings.max_rollback >= 0
+        return tuple(name for name in self.settings.sources if not chains or name in CHAIN_SOURCES)
 
     @cached_property
     def max_rollback(self) -> int:
         """Drafted tokens that the model can take back after a step: -1 for any number and trees."""
         return max_rollback(self.model, self.model_settings)
-
-    @property
-    def threads(self) -> int:
-        """Threads of this process that decode; 0 where GPUs or several replicas do."""
-        alone = len(self.weights.names) == 1
-        return self.model_settings.threads if alone and not offloads(self.model_settings) else 0
 
     def prompt(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
@@ -225,7 +220,7 @@ class ModelEngine(Engine, Closing):
 
     def use_cost(self, cost: Cost) -> None:
         """Decode from now on with the measured step costs of one replica."""
-        if self.weights.elsewhere:
+        if any(plan.rpc for plan in self.weights.plans):
             # A server's name says nothing about what it computes with.
             return
         self._cost = cost.among(len(self.weights.names))
@@ -272,8 +267,6 @@ class ModelEngine(Engine, Closing):
         now = self.settings
         chosen = replace(decode_settings, strict=now.strict, ordered=now.ordered, min_outputs=now.min_outputs)
         chosen = self._restricted(chosen)
-        if (chosen.mode, chosen.sources) != (now.mode, now.sources):
-            self.notes += source_notes(chosen)
         if chosen.strict:
             check_draws(sampling)
         sampling = self._own_sampling(sampling)
@@ -328,16 +321,14 @@ class ModelEngine(Engine, Closing):
         """Choose the template. `wanted`: as --chat-template takes it; None to continue prompts as they are."""
         template, notes = choose_template(wanted, self.model)
         self.notes += notes
-        if variables and template.stands_in:
-            self.notes.append(f"{VARIABLES} has no effect: the model has no chat template")
         return PromptWriter(self.model, replace(template, variables=variables))
 
     def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
-        if self.model.chain_only:
-            self.weights.keep_first(self.model.chain_only)
-        if self._has_worker:
-            self.weights.keep_first("sequences that share steps share a context")
+        if (self.model.chain_only or self._has_worker) and (others := self.weights.plans[1:]):
+            why = self.model.chain_only or "sequences that share steps share a context"
+            self.notes.append(f"replica {self.weights.names[0]} decodes alone: {why}")
+            del self.weights.plans[-len(others) :]
         if self.slots > 1 and self.model.chain_only:
             if settings.mode != "plain":
                 self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
@@ -387,30 +378,3 @@ class ModelEngine(Engine, Closing):
                 self.use(self._open_context(settings), settings, AutoModes(self._cost))
             raise
         self.use(context, settings, AutoModes(self._cost))
-
-
-def context_notes(asked: int, cells: int, model: LlamaModel, *, alone: bool) -> list[str]:
-    """Say where the context is another one than -c `asked` for, or than the model was trained with.
-
-    `alone`: one text has all of it.
-    """
-    whole, notes = model.context, []
-    if asked > whole:
-        behind = f"the model was trained with {whole:,} tokens; behind them its text may fall apart"
-        shared = f"answers share {asked:,} tokens, and none has more than the {whole:,} that the model was trained with"
-        notes.append(behind if alone else shared)
-    if 0 < asked < cells:
-        notes.append(f"the context has {cells:,} tokens: llama.cpp rounds {asked:,} up to a multiple of {CONTEXT_PAD}")
-    return notes
-
-
-def asked_sources(settings: DecodeSettings) -> tuple[SourceName, ...]:
-    """The sources of mode auto that can guess anything."""
-    return tuple(name for name in settings.sources if settings.max_rollback < 0 or name in CHAIN_SOURCES)
-
-
-def source_notes(settings: DecodeSettings) -> list[str]:
-    """Say where mode auto has no source left to guess from."""
-    if settings.mode != "auto" or asked_sources(settings):
-        return []
-    return ["no source is left, so auto decodes plainly"]

@@ -1,22 +1,32 @@
-"""Contexts of one model on several devices as one context: the branches of each step are dealt evenly among them.
+"""Lookahead parallelism: replicas of a model on several devices, and their contexts as one.
 
-A branch is a sequence id: a window column or a candidate. What branches share (the input, row 0 of the window, the
-beginning of candidates) goes to every replica with one of those branches, as in Figure 3 of the paper. Accepted tokens
-that a replica has not decoded are decoded in front of its next rows. Steps without branches are the first replica's.
+A branch is a sequence id: a window column or a candidate. Each step's branches are dealt evenly among the replicas.
+What branches share (the input, row 0 of the window, the beginning of candidates) goes to every replica with one of
+them, as in Figure 3 of the paper. Accepted tokens that a replica lacks are decoded in front of its next rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lacli.batch import Batch, Ints
 from lacli.context import Floats, Successors
+from lacli.errors import UsageError
+from lacli.ik.choice import open_context, open_model
+from lacli.llamacpp.decoding import DecodingContext
+from lacli.llamacpp.devices import CPU, RPC, Device, with_threads
+from lacli.llamacpp.devices import dealt as device_groups
+from lacli.llamacpp.library import devices
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.files import Closing
 
@@ -24,7 +34,7 @@ WHOLE_SEQUENCES = 2
 """Sequence ids of a step that cannot be divided: the sequence's own and one branch's."""
 
 AGAIN_S = 0.05
-"""Seconds after which replicas are interrupted once more: one may have been between two pieces of a prompt."""
+"""Seconds after which replicas are interrupted once more: one may have been between two prompt chunks."""
 
 
 class Row:
@@ -35,7 +45,7 @@ class Row:
 
 
 class Replica:
-    """One of the contexts, and the rows that only others have decoded, in the order of their positions."""
+    """One of the contexts, and the accepted rows that only others have decoded, in the order of their positions."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
@@ -55,18 +65,9 @@ class Replica:
         self.context.remove(-1, min(each.position for each in [*self.missing, *rows]), -1)
 
     def _decode(self, rows: Sequence[Row]) -> bool:
-        most = self.context.batch_rows
-        for begin in range(0, len(rows), most):
-            piece = rows[begin : begin + most]
-            self._batch.set_rows(
-                [each.token for each in piece],
-                [each.position for each in piece],
-                [sorted(each.ids) for each in piece],
-                [each.output for each in piece],
-            )
-            if not self.context.decode(self._batch):
-                return False
-        return True
+        columns = zip(*((each.token, each.position, sorted(each.ids), each.output) for each in rows), strict=True)
+        decoded: bool = self.context.decode(self._batch.set_rows(*map(list, columns)))
+        return decoded
 
 
 class ReplicaContext(Closing):
@@ -89,49 +90,47 @@ class ReplicaContext(Closing):
         self.is_end = first.is_end
 
     def decode(self, batch: Batch) -> bool:
-        """Decode the rows where their branches are dealt to; those of a prompt on all replicas."""
+        """Decode the rows where their branches are dealt to; those without branches on all replicas."""
         rows = rows_of(batch)
         parts = dealt(rows, len(self._replicas)) if batch.wanted else [rows for _ in self._replicas]
-        used = self._replicas[: len(parts)]
+        first, *others = self._replicas
         try:
-            decoded = self._run([partial(each.decode, part) for each, part in zip(used, parts, strict=True)])
+            calls = zip(self._threads, others, parts[1:], strict=True)
+            futures = [thread.submit(each.decode, part) for thread, each, part in calls]
+            decoded = [first.decode(parts[0]), *[future.result() for future in futures]]
             if all(decoded):
-                self._book(rows, parts)
+                self._note(rows, parts)
                 return True
         except BaseException:
-            # The interrupt may have come before a call of another thread was noted.
-            self._wait([thread.submit(bool) for thread in self._threads], pressed=True)
-            for replica in used:
+            self._settle()
+            for replica in self._replicas:
                 replica.take_back(rows)
             raise
         # What other replicas have decoded of a step without cells is taken back; they keep what they had missed.
-        for replica, done in zip(used, decoded, strict=True):
+        for replica, done in zip(self._replicas, decoded, strict=True):
             if done:
                 replica.missing = []
             replica.context.remove(-1, rows[0].position, -1)
         return False
 
-    def _book(self, rows: Sequence[Row], parts: Sequence[Sequence[Row]]) -> None:
+    def _note(self, rows: Sequence[Row], parts: Sequence[Sequence[Row]]) -> None:
         """Note where each output row was decoded, and which rows each replica lacks."""
         places: dict[Row, tuple[Replica, int]] = {}
-        lacking: list[list[Row]] = []
-        for replica, part in zip(self._replicas, [*parts, *[()] * (len(self._replicas) - len(parts))], strict=True):
-            inside = {*part}
-            # Rows of its own: each replica's sequence calls are about what it lacks.
-            others = [Row(row.token, row.position, row.ids, output=False) for row in rows if row not in inside]
-            lacking.append([*(() if part else replica.missing), *others])
+        for replica, part in zip(self._replicas, parts, strict=True):
             for place, row in enumerate(row for row in part if row.output):
                 places.setdefault(row, (replica, place))
         self._outputs = [places[row] for row in rows if row.output]
-        for replica, missing in zip(self._replicas, lacking, strict=True):
-            replica.missing = missing
+        for replica, part in zip(self._replicas, parts, strict=True):
+            inside = {*part}
+            # Rows of its own: each replica's sequence calls are about what it lacks.
+            replica.missing = [Row(row.token, row.position, row.ids, output=False) for row in rows if row not in inside]
 
     def greedy(self) -> Ints:
         found = {replica: replica.context.greedy() for replica, _ in self._outputs}
         return np.array([found[replica][place] for replica, place in self._outputs])
 
     def logits(self) -> Floats:
-        return np.stack([replica.context.row_logits(place) for replica, place in self._outputs])
+        return np.stack([self.row_logits(row) for row in range(len(self._outputs))])
 
     def row_logits(self, row: int) -> Floats:
         replica, place = self._outputs[row]
@@ -168,9 +167,8 @@ class ReplicaContext(Closing):
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """True if `decode` fits into all contexts, and has branches for them."""
-        return decode.sequences > 1 and all(
-            replica.context.suits(decode, raw_logits=raw_logits) for replica in self._replicas
-        )
+        fits = (replica.context.suits(decode, raw_logits=raw_logits) for replica in self._replicas)
+        return decode.sequences > 1 and all(fits)
 
     def close(self) -> None:
         """Close all contexts."""
@@ -183,39 +181,13 @@ class ReplicaContext(Closing):
             # Not every context can leave the call that another thread has made of it.
             getattr(replica.context, "interrupt", bool)()
 
-    def _run(self, calls: Sequence[Callable[[], bool]]) -> list[bool]:
-        """Make a call for each of the first replicas at the same time, and return the results."""
-        futures: list[Future[bool]] = []
-        pressed = False
-        try:
-            futures += [thread.submit(call) for thread, call in zip(self._threads, calls[1:], strict=False)]
-            own = calls[0]()
-        except KeyboardInterrupt:
-            pressed = True
-            raise
-        finally:
-            self._wait(futures, pressed=pressed)
-        return [own, *(future.result() for future in futures)]
-
-    def _wait(self, futures: Sequence[Future[bool]], *, pressed: bool) -> None:
-        """Wait until all are done, even after Ctrl-C: no cache may change while its replica decodes.
-
-        `pressed`: Ctrl-C came before. Behind it the replicas are interrupted again and again.
-        """
-        raised: list[KeyboardInterrupt] = []
-        for future in futures:
-            while not future.done():
-                try:
-                    if pressed:
-                        self.interrupt()
-                    future.exception(AGAIN_S if pressed else None)
-                except TimeoutError:
-                    continue
-                except KeyboardInterrupt as error:
-                    raised.append(error)
-                    pressed = True
-        if raised:
-            raise raised[-1]
+    def _settle(self) -> None:
+        """Interrupt all replicas until none decodes, whatever is pressed: no cache may change while one does."""
+        left = {thread.submit(bool) for thread in self._threads}
+        while left:
+            with suppress(KeyboardInterrupt):
+                self.interrupt()
+                left = wait(left, AGAIN_S).not_done
 
 
 def rows_of(batch: Batch) -> list[Row]:
@@ -232,13 +204,13 @@ def rows_of(batch: Batch) -> list[Row]:
 
 
 def dealt(rows: Sequence[Row], count: int) -> list[list[Row]]:
-    """At most `count` parts of a step's rows with as many branches each; neighbours, which share most rows, together.
+    """Deal a step's rows into `count` parts with as many branches each; neighbours, which share most rows, together.
 
     The input, which is the first row whose choice is read, and the rows before it belong to every part.
     """
     root = next(place for place, row in enumerate(rows) if row.output)
     if len(rows[root].ids) <= WHOLE_SEQUENCES:
-        return [[*rows]]
+        return [[*rows] for _ in range(count)]
     paths: dict[int, list[int]] = {}
     for place, row in enumerate(rows[root + 1 :], start=root + 1):
         for branch in row.ids:
@@ -247,7 +219,110 @@ def dealt(rows: Sequence[Row], count: int) -> list[list[Row]]:
     bounds = [round(len(branches) * part / count) for part in range(count + 1)]
     parts = []
     for begin, end in pairwise(bounds):
-        if begin < end:
-            wanted = {*range(root + 1)}.union(*(paths[branch] for branch in branches[begin:end]))
-            parts.append([row for place, row in enumerate(rows) if place in wanted])
-    return parts or [[*rows]]
+        # A part has a branch in any case: --strict reads no single row.
+        own = branches[begin:end] or branches[-1:]
+        wanted = {*range(root + 1)}.union(*(paths[branch] for branch in own))
+        parts.append([row for place, row in enumerate(rows) if place in wanted])
+    return parts
+
+
+class ReplicaPlan(NamedTuple):
+    """Plan of one replica. `name`: for messages. `rpc`: addresses of the servers whose devices it uses."""
+
+    name: str
+    model_settings: ModelSettings
+    rpc: tuple[str, ...] = ()
+
+
+def planned(model_settings: ModelSettings) -> list[ReplicaPlan]:
+    """Plan the replicas; by default one, placed by llama.cpp itself.
+
+    Raises UsageError for unknown devices, LacliError for servers that do not answer.
+    """
+    if model_settings.replicas == 1 and not model_settings.rpc:
+        return [ReplicaPlan("", model_settings)]
+    if model_settings.rpc:
+        from lacli.llamacpp.rpc import register, remote_devices
+
+        # A child process asks first: in this one ggml aborts where a server is absent or of another version.
+        remote_devices(model_settings.rpc)
+        register(model_settings.rpc)
+    there = devices()
+    groups = device_groups(model_settings, there)
+    settings = with_threads(model_settings, sum(group == (CPU,) for group in groups))
+    plans = [
+        ReplicaPlan("+".join(group) or CPU, replace(settings, devices=group), _servers(group, there))
+        for group in groups
+    ]
+    servers = [server for plan in plans for server in plan.rpc]
+    if twice := [server for server in model_settings.rpc if servers.count(server) > 1]:
+        what = f"several copies need the RPC server at {twice[0]}, which does one thing at a time"
+        raise UsageError(what, "one server for each: lacli rpc-server --device NAME -p PORT")
+    return plans
+
+
+def _servers(group: Sequence[str], found: Sequence[Device]) -> tuple[str, ...]:
+    """The addresses of the servers whose devices a replica uses: the descriptions of those devices."""
+    used = [device.description for device in found if device.name in group and device.name.startswith(RPC)]
+    return tuple(dict.fromkeys(used))
+
+
+OpenContext = DecodingContext | ReplicaContext
+
+
+class Weights(Closing):
+    """The weights of a model's replicas, one by default, and the contexts that are opened with them.
+
+    `plans`: of the replicas. `model`: the first one's weights and vocabulary.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        model_settings: ModelSettings,
+        *,
+        verbose: bool = False,
+        loading: Callable[[float], None] | None = None,
+    ) -> None:
+        """`loading`: as LlamaModel takes it."""
+        self._path, self._verbose, self._loading = path, verbose, loading
+        self.plans = planned(model_settings)
+        self._models: dict[tuple[str, ...], LlamaModel] = {}
+        self.model = self._model(self.plans[0].model_settings)
+
+    @property
+    def names(self) -> list[str]:
+        """The replicas' names."""
+        return [plan.name for plan in self.plans]
+
+    def open(self, size: DecodeSettings | Capacity, *, backend_greedy: bool | None) -> OpenContext:
+        """Open a context: one of each replica together, or only the first one's if there are no branches to share."""
+        plans = self.plans if size.sequences > 1 else self.plans[:1]
+        with ExitStack() as stack:
+            opened = []
+            for plan in plans:
+                opened.append(self._context(plan, size, backend_greedy))
+                stack.callback(opened[-1].close)
+            stack.pop_all()
+        return ReplicaContext(opened) if len(opened) > 1 else opened[0]
+
+    def close(self) -> None:
+        for model in self._models.values():
+            model.close()
+
+    def _context(
+        self, plan: ReplicaPlan, size: DecodeSettings | Capacity, backend_greedy: bool | None
+    ) -> DecodingContext:
+        if plan.rpc:
+            # llama.cpp fetches choices from a server row by row, but all rows' logits at once.
+            backend_greedy = False
+        model = self._model(plan.model_settings)
+        return open_context(model, plan.model_settings, size, backend_greedy=backend_greedy)
+
+    def _model(self, model_settings: ModelSettings) -> LlamaModel:
+        """The weights on a replica's devices, shared by all replicas on the same ones."""
+        if model_settings.devices not in self._models:
+            self._models[model_settings.devices] = open_model(
+                self._path, model_settings, verbose=self._verbose, loading=self._loading
+            )
+        return self._models[model_settings.devices]

@@ -265,12 +265,12 @@ class Worker(Closing):
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._gone: list[Request] = []
-        self._closed = False
+        self._closed = self._at_exit = False
         self._process = getpid()
         self._thread = Thread(target=self._run, name="lacli worker", daemon=True)
         self._thread.start()
         # At a program's end the system would take the memory from under its step.
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     @property
     def load(self) -> tuple[int, int]:
@@ -282,7 +282,7 @@ class Worker(Closing):
         if getpid() != self._process:
             raise LacliError("the model was loaded before this process was forked", "load it here")
         with self._changed:
-            if self._closed:
+            if self._closed and not self._at_exit:
                 raise self._reason
             request.in_worker = True
             self._waiting.append(request)
@@ -310,6 +310,11 @@ class Worker(Closing):
             self._thread.join(AGAIN_S)
         self._closed = True
 
+    def _close_at_exit(self) -> None:
+        """Close it, and tell no reader: a thread that is left behind would print the error."""
+        self._at_exit = True
+        self.close()
+
     @property
     def _reason(self) -> Exception:
         return self.failure or LacliError("the model is closed", "load it again")
@@ -325,11 +330,11 @@ class Worker(Closing):
             self.failure = error
         with self._changed:
             self._closed = True
-            left = [*self._running, *self._waiting]
+            left = [] if self._at_exit else [*self._running, *self._waiting]
             self._waiting.clear()
         for request in left:
             self._end(request, Progress(None, error=self._reason))
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
 
     def _step(self) -> None:
         """Take a step, and give its progress to the readers."""

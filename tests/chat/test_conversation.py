@@ -16,7 +16,7 @@ from lacli.chat.settings import ChatSettings
 from lacli.chat.talk import Conversation, Message
 from lacli.check.judge import PLAIN
 from lacli.engine.load import ModelEngine, open_engine
-from lacli.engine.weights import ReplicaPlan
+from lacli.engine.replicas import ReplicaPlan
 from lacli.errors import (
     ModelLoadError,
     PromptError,

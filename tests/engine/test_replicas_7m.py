@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import llama_cpp as lib
 import pytest
 
 from lacli.check.judge import PLAIN
-from lacli.engine.replicas import ReplicaContext
+from lacli.engine import replicas
+from lacli.engine.load import ModelEngine, open_engine
+from lacli.engine.replicas import OpenContext, ReplicaContext, ReplicaPlan, planned
+from lacli.errors import UsageError
 from lacli.llamacpp.context import LlamaContext
+from lacli.llamacpp.devices import Device
 from lacli.llamacpp.gguf import weight_types
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
@@ -21,7 +28,9 @@ from lacli.verify import SampleAndMatch
 from tests.end_to_end.test_stdlib_7m import asked, tokens_of
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.talking import QUESTION
-from tests.loading import STDLIB_7M
+from tests.fakes.tiny_models import write_lfm2
+from tests.loading import STDLIB_7M, generate
+from tests.program import call
 
 LIMIT = 40
 MODES = {
@@ -98,3 +107,86 @@ def test_strict_replicas_give_strict_plains_tokens(
         if chosen.mode == "lookahead":
             # One call is each prompt's. A step of few candidates may have none for a third context.
             assert sorted(context.calls for context in contexts)[-2] > 6 * len(prompts)
+
+
+LOADING = ModelSettings(context=512, gpu_layers=0, threads=2)
+BRANCHES = DecodeSettings(mode="lookahead", window=5, ngram=3, guesses=4)
+TWO = replace(LOADING, devices=("CPU",), replicas=2)
+SERVED = replace(LOADING, rpc=("a:1", "b:2"))
+IS_EMPTY = "Write a Python function is_empty: Return true if the queue is empty."
+
+
+def engine_of(decode_settings: DecodeSettings = BRANCHES, wanted: ModelSettings = TWO) -> ModelEngine:
+    return open_engine(STDLIB_7M, wanted, decode_settings, SamplingSettings())
+
+
+def test_replicas_on_the_processor_share_its_threads() -> None:
+    assert planned(LOADING) == [ReplicaPlan("", LOADING)]
+    two = planned(replace(TWO, threads=5))
+    assert [plan.name for plan in two] == ["CPU", "CPU"]
+    assert all(plan.model_settings.threads == 2 and plan.model_settings.devices == ("CPU",) for plan in two)
+
+
+def contexts_of(opened: OpenContext) -> list[LlamaContext]:
+    assert isinstance(opened, ReplicaContext)
+    return [each.context for each in opened._replicas]
+
+
+def test_a_mode_without_branches_opens_one_context_and_another_mode_opens_the_rest() -> None:
+    with engine_of(PLAIN) as engine:
+        assert isinstance(engine.context, LlamaContext)
+        plain = generate(engine, IS_EMPTY, max_tokens=40)
+        assert engine.adapt(BRANCHES, SamplingSettings())
+        assert generate(engine, IS_EMPTY, max_tokens=40).tokens == plain.tokens
+        assert all(context.calls > 10 for context in contexts_of(engine.context))
+
+
+def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> None:
+    write_lfm2(tmp_path / "model.gguf")
+    with open_engine(tmp_path / "model.gguf", TWO, DecodeSettings(), SamplingSettings()) as engine:
+        assert engine.weights.names == ["CPU"]
+        assert any("CPU decodes alone" in note for note in engine.notes)
+        assert generate(engine, "the cat sat on", max_tokens=10, raw=True).tokens
+
+
+def test_strict_is_refused_where_other_machines_compute() -> None:
+    with pytest.raises(UsageError, match="--rpc computes on others"):
+        engine_of(replace(BRANCHES, strict=True), replace(LOADING, rpc=("192.0.2.1:50052",)))
+
+
+def test_the_programs_answer_is_one_copys_and_names_them() -> None:
+    sizes = ("-W", "5", "-N", "3", "-G", "4", "-n", "40", "-q")
+    alone = call("run", "-p", IS_EMPTY, *sizes)
+    shared = call("run", "-p", IS_EMPTY, *sizes, "--replicas", "2", "--stats", "full")
+    assert shared.code == 0 and shared.out == alone.out and "CPU, CPU" in shared.err
+    answer = json.loads(call("run", "-p", IS_EMPTY, *sizes, "--replicas", "2", "--json").out)
+    assert answer["replicas"] == ["CPU", "CPU"]
+    assert json.loads(call("run", "-p", IS_EMPTY, *sizes, "--json").out)["replicas"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--device", "CUDA7"], "there is no device 'CUDA7' (there is CPU"),
+        (["--device", "CPU,CPU"], "one copy of the model cannot have CPU+CPU"),
+        (["--device", "CPU,CPU", "--replicas", "3"], "--replicas 3 cannot share CPU, CPU evenly"),
+        (["--replicas", "0"], "0"),
+        (["--device", "RPC0", "--replicas", "2"], "--rpc adds RPC0"),
+    ],
+)
+def test_copies_that_cannot_be_are_refused_in_one_line(flags: list[str], words: str) -> None:
+    done = call("run", "-p", "x", "-q", *flags)
+    assert done.code == 2 and words in done.err and done.err.count("\n") == 1
+
+
+def test_two_copies_on_one_server_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(("a:1", "a:1", "b:2"))]
+    monkeypatch.setattr(replicas, "devices", lambda: [Device("CPU", "a processor", False), *remote])
+    for name in ("remote_devices", "register"):
+        monkeypatch.setattr(f"lacli.llamacpp.rpc.{name}", lambda *_: remote)
+    with pytest.raises(UsageError, match="a:1, which does one thing at a time"):
+        planned(replace(SERVED, devices=("RPC0", "RPC1"), replicas=2))
+    (both,) = planned(replace(SERVED, devices=("RPC2", "RPC1")))
+    assert (both.name, both.rpc) == ("RPC2+RPC1", ("a:1", "b:2"))
+    far, near = planned(replace(SERVED, devices=("RPC2", "CPU"), replicas=2))
+    assert (far.name, far.rpc, near.rpc) == ("RPC2", ("b:2",), ())
