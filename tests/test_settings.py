@@ -26,7 +26,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     (r"^-ctk q9_9 is no cache type .*q8_0", lambda: ModelSettings(cache_type_k="q9_9")),
     ("half of a character", lambda: SamplingSettings(grammar="\ud800")),
     ("half of a character", lambda: SamplingSettings(json_schema="\udfff")),
-    ("half of a character", lambda: SamplingSettings(dry_sequence_breaker=("\udcff",))),
     ("^-W ", lambda: DecodeSettings(window=-1)),
     ("^-N ", lambda: DecodeSettings(ngram=1)),
     ("^-G ", lambda: DecodeSettings(guesses=-1)),

@@ -15,7 +15,7 @@ from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
 from lacli.options import KINDS, NOTHING, Option, options_of
 from lacli.settings import SOURCES, AnswerSettings, DecodeSettings
 from lacli.text.files import check_text
-from lacli.text.format import did_you_mean, listed
+from lacli.text.format import did_you_mean
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 
@@ -237,15 +237,10 @@ def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
     `value`: as a user writes it; `default` resets the key, and the key `default` resets all. Raises UsageError or
     LacliError in one line.
     """
-    changes = _changes(key, value.strip())
-    new = now.with_values(changes)
+    new = now.with_values(_changes(key, value.strip()))
     if new == now:
         return now, "nothing changed"
-    # Temperature 0 makes all of these idle; another change concerns its own setting alone.
-    told = [each for field, each in SETTINGS.items() if "temp" in changes or field in changes]
-    idle = [key_of(each) for each in told if each.label in new.sampling.idle]
-    notes = [f"no effect at temperature 0: {listed(idle)}; /set temp 0.8 draws, for example"] if idle else []
-    return new, "; ".join([changes_in_words(now, new), *notes])
+    return new, changes_in_words(now, new)
 
 
 def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:

@@ -153,10 +153,6 @@ def make_sampling(*, grammar_file: str | None, json_schema_file: str | None, **v
     """Return the settings of all sampling flags."""
     values["grammar"] = _one_text(values["grammar"], "--grammar", grammar_file)
     values["json_schema"] = _one_text(values["json_schema"], "--json-schema", json_schema_file)
-    breakers = values["dry_sequence_breaker"]
-    values["dry_sequence_breaker"] = breakers and [
-        check_text(each, "--dry-sequence-breaker") for each in breakers if each != "none"
-    ]
     return SamplingSettings(**given(SamplingSettings, values))
 
 

@@ -10,11 +10,10 @@ import sys
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
-from threading import Lock, current_thread, main_thread
+from threading import current_thread, main_thread
 from typing import Any, NamedTuple
 
 from lacli.errors import LacliError
@@ -85,31 +84,6 @@ class Log:
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
         self._errors.clear()
         return " ".join(line.split(": ", 1)[-1].split())
-
-
-ONE_CAPTURE = Lock()
-"""Held while stderr is another file: of two captures that overlap the second would put back the first one's file."""
-
-
-@contextmanager
-def captured_stderr() -> Iterator[list[str]]:
-    """Collect what C code writes to the process's stderr; the text is in the list when the block is left."""
-    collected: list[str] = []
-    with ONE_CAPTURE, ExitStack() as stack:
-        try:
-            file = stack.enter_context(TemporaryFile())
-            original = os.dup(2)
-        except OSError:  # there is no place to collect it, or stderr is closed and nothing is written
-            yield collected
-            return
-        os.dup2(file.fileno(), 2)
-        try:
-            yield collected
-        finally:
-            os.dup2(original, 2)
-            os.close(original)
-            file.seek(0)
-            collected.append(file.read().decode("utf-8", "replace"))
 
 
 # Read by ggml while it is loaded; otherwise a debugger prints over its last words.

@@ -1,30 +1,143 @@
-"""llama.cpp's sampler chain as a sampler of the loop, with its grammar."""
+"""llama.cpp's sampler chain as a sampler of the loop, with a grammar of llama.cpp's or of llguidance's."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf, isfinite
+from tempfile import TemporaryFile
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from llguidance import LLMatcher
 
+from lacli.batch import Ints
 from lacli.context import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
-from lacli.llamacpp.grammar import CANDIDATE, Grammar, array_over, open_grammar
-from lacli.llamacpp.library import free_with, lib
+from lacli.llamacpp.library import free_with, lib, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import LONGEST_MEMORY, SamplingSettings
 from lacli.text.files import Closing
+from lacli.text.json_schema import HEAD
 
-MIROSTAT_CANDIDATES = 100
-"""The m of mirostat 1, fixed in llama.cpp's programs too."""
+Bools = npt.NDArray[np.bool_]
+
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""A llama_token_data."""
 
 MIN_KEEP = 0
 """Candidates that a sampler must leave: llama.cpp's programs ask for none beyond the one each leaves anyway."""
+
+DRY_BREAKERS = (b"\n", b":", b'"', b"*")
+"""Texts that end a passage of DRY, as in llama.cpp's programs."""
+
+DEEPEST, MOST_RULES = 1000, 5000
+"""llama.cpp's parser calls itself for each parenthesis and for each rule that begins with a rule: more end the process.
+"""
+
+ONE_CAPTURE = Lock()
+"""Held while stderr is another file: of two captures that overlap the second would put back the first one's file."""
+
+
+class SchemaGrammar:
+    """A grammar of llguidance: says which tokens may come next, given those that were accepted."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
+        self._matcher, self._vocabulary = matcher, vocabulary
+        self._mask: Bools | None = None
+
+    def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
+        if self._mask is None:
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            self._mask = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
+            if self._matcher.is_error():
+                reason = self._matcher.get_error().split("\n")[0]
+                raise SamplingError(f"the JSON schema cannot be followed: {reason}", "give a simpler one")
+        return self._mask[tokens]
+
+    def accept(self, token: int) -> None:
+        self._matcher.consume_token(token)
+        self._mask = None
+
+    def reset(self) -> None:
+        self._matcher.reset()
+        self._mask = None
+
+    def copy(self) -> SchemaGrammar:
+        return SchemaGrammar(self._matcher.deep_copy(), self._vocabulary)
+
+    def close(self) -> None:
+        """Python frees the matcher."""
+
+
+class GbnfGrammar:
+    """The same with a llama_sampler of a GBNF grammar."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
+        candidates = np.zeros(len(tokens), CANDIDATE)
+        candidates["id"] = tokens
+        _apply(self._sampler, _array_over(candidates))
+        allowed: Bools = np.isfinite(candidates["logit"])
+        return allowed
+
+    def accept(self, token: int) -> None:
+        lib.llama_sampler_accept(self._sampler, token)
+
+    def reset(self) -> None:
+        lib.llama_sampler_reset(self._sampler)
+
+    def copy(self) -> GbnfGrammar:
+        return GbnfGrammar(lib.llama_sampler_clone(self._sampler))
+
+    def close(self) -> None:
+        lib.llama_sampler_free(self._sampler)
+
+
+Grammar = GbnfGrammar | SchemaGrammar
+
+
+def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
+    """Return the grammar of a text, None for "". Raises UsageError with the parser's reason."""
+    if not text:
+        return None
+    if text.startswith(HEAD):
+        return SchemaGrammar(LLMatcher(model.schema_tokenizer, text), model.vocabulary)
+    sampler, reason = None, "it has too many rules or parentheses, or a repeat whose end is below its start"
+    repeats = re.findall(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}", text)
+    is_small = text.count("(") <= DEEPEST and text.count("::=") <= MOST_RULES
+    if is_small and all(int(least) <= int(most) for least, most in repeats):
+        library().forget()
+        with captured_stderr() as printed:
+            sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
+        reason = printed[0].split("\n")[0].removeprefix("parse: error parsing grammar: ") or library().last_error()
+    if not sampler:
+        hint = "llama.cpp's grammars/README.md describes GBNF; --grammar-file FILE reads one"
+        raise UsageError(f"the grammar cannot be used: {reason}", hint)
+    return GbnfGrammar(sampler)
+
+
+@contextmanager
+def captured_stderr() -> Iterator[list[str]]:
+    """Collect what C code writes to the process's stderr; the text is in the list when the block is left."""
+    collected: list[str] = []
+    with ONE_CAPTURE, TemporaryFile() as file:
+        original = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield collected
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+            file.seek(0)
+            collected.append(file.read().decode("utf-8", "replace"))
 
 
 class Samplers(NamedTuple):
@@ -38,7 +151,6 @@ class Samplers(NamedTuple):
         if self.grammar:
             self.grammar.accept(token)
         lib.llama_sampler_accept(self.sampler_chain, token)
-        lib.llama_sampler_accept(self.last, token)
 
     def copy(self) -> Samplers:
         grammar = self.grammar.copy() if self.grammar else None
@@ -61,15 +173,13 @@ class LlamaSampler(Closing):
 
     def __init__(self, model: LlamaModel, settings: SamplingSettings) -> None:
         assert settings.seed >= 0, "a random seed is chosen above"
-        self._settings = settings
         self._reach = max(_reach(settings.repeat_last_n), _reach(settings.dry_penalty_last_n))
-        self._vocabulary = model.vocabulary
-        _check_biases(model, settings)
-        grammar, biases = open_grammar(model, settings.grammar), _biases(model, settings)
-        lowers = replace(settings, ignore_eos=False, logit_bias=()).greedy and all(bias <= 0 for _, bias in biases)
-        # Where biases only lower other tokens, the best one stays the best.
-        self._lowered = frozenset(token for token, _ in biases) if lowers else None
-        self._samplers = Samplers(grammar, _sampler_chain(model, settings), _last(model, settings))
+        self._tokens = np.arange(model.vocabulary, dtype=np.int32)
+        self._candidates = np.zeros(model.vocabulary, CANDIDATE)
+        biases = _biases(model, settings)
+        grammar = open_grammar(model, settings.grammar)
+        last = lib.llama_sampler_init_dist(settings.seed)
+        self._samplers = Samplers(grammar, _sampler_chain(model, settings, biases), last)
         # The model is an argument, so that it outlives its samplers when all are dropped at once.
         self._free = free_with(self, _close, self._samplers, model)
 
@@ -84,7 +194,10 @@ class LlamaSampler(Closing):
             lib.llama_sampler_accept(self._samplers.sampler_chain, token)
 
     def draw(self, logits: Floats) -> int:
-        token = self._drawn(self._samplers, logits)
+        samplers = self._samplers
+        token = self._pick(samplers, logits)
+        if samplers.grammar and not samplers.grammar.allowed([token]).all():
+            token = self._pick(samplers, self._constrained(samplers.grammar, logits))
         self.accept(token)
         return token
 
@@ -104,38 +217,19 @@ class LlamaSampler(Closing):
 
     def close(self) -> None:
         self.__dict__.pop("_samplers", None)
-        self.__dict__.pop("_candidates", None)
         self._free()
 
-    @cached_property
-    def _candidates(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Make all tokens, (vocabulary,) CANDIDATE, to be changed, and their bytes as they are at first.
-
-        They take 3.6 MB at 152,000 tokens, and are made when a sequence's first token is drawn.
-        """
-        fresh = np.zeros(self._vocabulary, CANDIDATE)
-        fresh["id"] = np.arange(self._vocabulary)
-        return fresh.copy(), fresh.view(np.uint8)
-
-    def _drawn(self, samplers: Samplers, logits: Floats) -> int:
-        if self._lowered is not None and (best := int(logits.argmax())) not in self._lowered:
-            return best
-        token = self._pick(samplers, self._filled(logits))
-        if samplers.grammar and not samplers.grammar.allowed([token]).all():
-            token = self._pick(samplers, self._constrained(samplers.grammar, logits))
-        return token
-
-    def _pick(self, samplers: Samplers, array: Any) -> int:
-        _apply(samplers.last, _apply(samplers.sampler_chain, array))
+    def _pick(self, samplers: Samplers, logits: Floats) -> int:
+        array = _apply(samplers.last, _apply(samplers.sampler_chain, self._filled(logits)))
         assert 0 <= array.selected < array.size, "samplers leave at least one candidate"
         chosen = array.data[array.selected]
         # llama.cpp aborts on accepting a token that a grammar forbids.
         if not isfinite(chosen.logit):
-            raise self._nothing_left()
+            raise _nothing_left()
         return int(chosen.id)
 
     def _distribution(self, samplers: Samplers, logits: Floats) -> Distribution:
-        free = self._weighed(samplers, self._filled(logits))
+        free = self._weighed(samplers, logits)
         if not samplers.grammar:
             return free
         kept = np.where(samplers.grammar.allowed(free.tokens), free.probabilities, 0.0)
@@ -147,34 +241,35 @@ class LlamaSampler(Closing):
         shares = np.concatenate([kept, refused * again.probabilities])
         return Distribution(tokens, np.bincount(place, shares).astype(np.float64))
 
-    def _weighed(self, samplers: Samplers, array: Any) -> Distribution:
-        left = _left_in(_apply(samplers.sampler_chain, array))
-        logits = left["logit"].astype(np.float64)
-        if not np.isfinite(logits.max()):
-            raise self._nothing_left()
-        weights = np.exp(logits - logits.max())
+    def _weighed(self, samplers: Samplers, logits: Floats) -> Distribution:
+        left = _left_in(_apply(samplers.sampler_chain, self._filled(logits)))
+        found = left["logit"].astype(np.float64)
+        if not np.isfinite(found.max()):
+            raise _nothing_left()
+        weights = np.exp(found - found.max())
         return Distribution(left["id"], weights / weights.sum())
 
     def _filled(self, logits: Floats) -> Any:
-        """Return all tokens with their logits as a llama_token_data_array over `_candidates`."""
-        candidates, fresh = self._candidates
-        # numpy copies bytes 25 times faster than records: 0.04 ms, not 1 ms, at 152,000 tokens.
-        np.copyto(candidates.view(np.uint8), fresh)
-        candidates["logit"] = logits
-        return array_over(candidates)
+        """Return all tokens with their logits as a llama_token_data_array."""
+        self._candidates["id"], self._candidates["logit"] = self._tokens, logits
+        return _array_over(self._candidates)
 
-    def _constrained(self, grammar: Grammar, logits: Floats) -> Any:
-        """Return all tokens, those that the grammar forbids with a logit of -inf."""
-        constrained = np.where(grammar.allowed(np.arange(self._vocabulary)), logits, -inf)
+    def _constrained(self, grammar: Grammar, logits: Floats) -> Floats:
+        """Return the logits, -inf for tokens that the grammar forbids."""
+        constrained: Floats = np.where(grammar.allowed(self._tokens), logits, -inf)
         if not np.isfinite(constrained).any():
-            raise self._nothing_left()
-        return self._filled(constrained)
+            raise _nothing_left()
+        return constrained
 
-    def _nothing_left(self) -> SamplingError:
-        if self._settings.grammar:
-            hint = "leave --ignore-eos out" if self._settings.ignore_eos else "change it, or what forbids its tokens"
-            return SamplingError("the grammar allows no token here", hint)
-        return SamplingError("no token is left to sample", "loosen --logit-bias and the sampling flags")
+
+def _nothing_left() -> SamplingError:
+    return SamplingError("no token may come next", "loosen the grammar, --logit-bias and the sampling flags")
+
+
+def _array_over(candidates: npt.NDArray[Any]) -> Any:
+    """Return a llama_token_data_array over candidates, (tokens,) CANDIDATE."""
+    pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
+    return lib.llama_token_data_array(data=pointer, size=len(candidates), selected=-1, sorted=False)
 
 
 def _left_in(array: Any) -> npt.NDArray[Any]:
@@ -191,43 +286,35 @@ def _close(samplers: Samplers, _: LlamaModel) -> None:
     samplers.close()
 
 
-def _sampler_chain(model: LlamaModel, settings: SamplingSettings) -> Any:
-    """Make the samplers that change or remove candidates, in llama.cpp's default order; an unused one costs nothing.
-
-    Mirostat narrows the choice itself, so only the biases and the temperature go before it.
-    """
-    samplers = _bias(model, settings)
-    breakers = [breaker.encode() for breaker in settings.dry_sequence_breaker]
-    if settings.mirostat:
-        samplers.append(lib.llama_sampler_init_temp(settings.temp))
-    else:
-        samplers += [
-            lib.llama_sampler_init_penalties(
-                model.vocabulary,
-                _reach(settings.repeat_last_n),
-                settings.repeat_penalty,
-                settings.frequency_penalty,
-                settings.presence_penalty,
-            ),
-            lib.llama_sampler_init_dry(
-                model.vocabulary_handle,
-                settings.dry_multiplier,
-                settings.dry_base,
-                settings.dry_allowed_length,
-                _reach(settings.dry_penalty_last_n),
-                (ctypes.c_char_p * len(breakers))(*breakers),
-                len(breakers),
-            ),
-            lib.llama_sampler_init_top_n_sigma(settings.top_nsigma),
-            lib.llama_sampler_init_top_k(settings.top_k),
-            lib.llama_sampler_init_typical(settings.typical, MIN_KEEP),
-            lib.llama_sampler_init_top_p(settings.top_p, MIN_KEEP),
-            lib.llama_sampler_init_min_p(settings.min_p, MIN_KEEP),
-            lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, MIN_KEEP, settings.seed),
-            lib.llama_sampler_init_temp_ext(settings.temp, settings.dynatemp_range, settings.dynatemp_exp),
-        ]
+def _sampler_chain(model: LlamaModel, settings: SamplingSettings, biases: Sequence[tuple[int, float]]) -> Any:
+    """Make the samplers that change or remove candidates, in llama.cpp's default order; an unused one costs nothing."""
+    array = (lib.llama_logit_bias * len(biases))(*(lib.llama_logit_bias(*bias) for bias in biases))
     sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-    for sampler in samplers:
+    for sampler in (
+        lib.llama_sampler_init_logit_bias(model.vocabulary, len(biases), array),
+        lib.llama_sampler_init_penalties(
+            model.vocabulary,
+            _reach(settings.repeat_last_n),
+            settings.repeat_penalty,
+            settings.frequency_penalty,
+            settings.presence_penalty,
+        ),
+        lib.llama_sampler_init_dry(
+            model.vocabulary_handle,
+            settings.dry_multiplier,
+            settings.dry_base,
+            settings.dry_allowed_length,
+            _reach(settings.dry_penalty_last_n),
+            (ctypes.c_char_p * len(DRY_BREAKERS))(*DRY_BREAKERS),
+            len(DRY_BREAKERS),
+        ),
+        lib.llama_sampler_init_top_k(settings.top_k),
+        lib.llama_sampler_init_typical(settings.typical, MIN_KEEP),
+        lib.llama_sampler_init_top_p(settings.top_p, MIN_KEEP),
+        lib.llama_sampler_init_min_p(settings.min_p, MIN_KEEP),
+        lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, MIN_KEEP, settings.seed),
+        lib.llama_sampler_init_temp(settings.temp),
+    ):
         lib.llama_sampler_chain_add(sampler_chain, sampler)
     return sampler_chain
 
@@ -237,36 +324,11 @@ def _reach(tokens: int) -> int:
     return tokens if tokens >= 0 else LONGEST_MEMORY
 
 
-def _last(model: LlamaModel, settings: SamplingSettings) -> Any:
-    """Make the sampler that draws."""
-    seed, surprise, rate = settings.seed, settings.mirostat_ent, settings.mirostat_lr
-    match settings.mirostat:
-        case 1:
-            return lib.llama_sampler_init_mirostat(model.vocabulary, seed, surprise, rate, MIROSTAT_CANDIDATES)
-        case 2:
-            return lib.llama_sampler_init_mirostat_v2(seed, surprise, rate)
-        case _:
-            return lib.llama_sampler_init_dist(seed)
-
-
-def _check_biases(model: LlamaModel, settings: SamplingSettings) -> None:
-    for token, _ in settings.logit_bias:
-        if not 0 <= token < model.vocabulary:
-            raise UsageError(
-                f"--logit-bias names token {token}, and the model has {model.vocabulary}",
-                f"token ids are from 0 to {model.vocabulary - 1}",
-            )
-
-
 def _biases(model: LlamaModel, settings: SamplingSettings) -> list[tuple[int, float]]:
     """Return the user's biases, and -inf for the tokens of --ignore-eos and of the model's suppressed list."""
+    for token, _ in settings.logit_bias:
+        if not 0 <= token < model.vocabulary:
+            what = f"--logit-bias names token {token}, and the model has {model.vocabulary}"
+            raise UsageError(what, f"token ids are from 0 to {model.vocabulary - 1}")
     never = [*model.suppressed, *(model.ends() if settings.ignore_eos else ())]
     return [*settings.logit_bias, *((token, -inf) for token in never)]
-
-
-def _bias(model: LlamaModel, settings: SamplingSettings) -> list[Any]:
-    """Make the sampler of the biases, in a list that is empty without any."""
-    if not (biases := _biases(model, settings)):
-        return []
-    array = (lib.llama_logit_bias * len(biases))(*(lib.llama_logit_bias(*bias) for bias in biases))
-    return [lib.llama_sampler_init_logit_bias(model.vocabulary, len(biases), array)]

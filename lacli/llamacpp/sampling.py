@@ -20,7 +20,6 @@ MOST_SEED = 2**32 - 2
 LONGEST_MEMORY = 2**20
 """Tokens that a penalty may look back, at most: llama.cpp allocates all of them at once."""
 
-
 TINY, HUGE = 1e-6, 1e6
 """The smallest and the largest useful number: llama.cpp's 32-bit floats stay finite within them."""
 
@@ -42,9 +41,9 @@ def bias_words(token: int, bias: float) -> str:
 class SamplingSettings:
     """Settings of llama.cpp's sampler chain, with its defaults except a temperature of 0.
 
-    `seed`: -1 for a random one each time. `logit_bias`: (token id, number added to its logit) pairs. grammar,
-    json_schema: the answer's form, as GBNF or JSON text; "" for none. `verify`: match (draw as plain decoding does and
-    compare with the draft) or rejection (Algorithm 4 of the paper).
+    `seed`: -1 for a random one each time. `logit_bias`: (token id, number added to its logit) pairs. `grammar`,
+    `json_schema`: the answer's form, as GBNF or JSON text; "" for none. `verify`: match (draw as plain decoding does
+    and compare with the draft) or rejection (Algorithm 4 of the paper).
     """
 
     seed: int = option(
@@ -71,23 +70,11 @@ class SamplingSettings:
         most=1,
         request="typical_p",
     )
-    top_nsigma: float = option(
-        -1.0,
-        "Keep logits within this many standard deviations of the top one. -1: off.",
-        *("--top-nsigma", "--top-n-sigma"),
-        least=-1,
-        most=HUGE,
-        request="top_n_sigma",
-    )
     xtc_probability: float = option(
         0.0, "Probability with which XTC leaves out the top tokens. 0: off.", least=0, most=1
     )
     xtc_threshold: float = option(
         0.1, "Probability from which XTC takes a token for a top one. Above 0.5: off.", least=0, most=1
-    )
-    dynatemp_range: float = option(0.0, "Dynamic temperature: range around --temp. 0: off.", least=0, most=HUGE)
-    dynatemp_exp: float = option(
-        1.0, "Dynamic temperature: exponent of the entropy.", least=0, most=HUGE, request="dynatemp_exponent"
     )
     repeat_penalty: float = option(1.0, "Penalty of repeated tokens. 1: off.", least=TINY, most=HUGE)
     repeat_last_n: int = option(
@@ -99,23 +86,8 @@ class SamplingSettings:
     )
     dry_multiplier: float = option(0.0, "DRY: penalty of repeated passages. 0: off.", least=0, most=HUGE)
     dry_base: float = option(1.75, "DRY: growth of the penalty with a passage's length.", least=1, most=HUGE)
-    dry_allowed_length: int = option(
-        2, "DRY: tokens of a passage that may repeat at most.", least=0, most=LONGEST_MEMORY
-    )
-    dry_penalty_last_n: int = option(
-        64, "DRY: tokens to look back at. 0: none, -1: all.", least=-1, most=LONGEST_MEMORY
-    )
-    dry_sequence_breaker: tuple[str, ...] = option(
-        ("\n", ":", '"', "*"),
-        "DRY: a text that ends a passage. Repeatable; 'none': none.",
-        metavar="TEXT",
-        shown='newline : " *',
-        repeated=True,
-        variable=False,
-    )
-    mirostat: int = option(0, "Mirostat 1 or 2 in the place of top-k, top-p and the like. 0: off.", least=0, most=2)
-    mirostat_lr: float = option(0.1, "Mirostat's learning rate, eta.", least=0, most=HUGE, request="mirostat_eta")
-    mirostat_ent: float = option(5.0, "Mirostat's target entropy, tau.", least=0, most=HUGE, request="mirostat_tau")
+    dry_allowed_length: int = option(2, "DRY: tokens of a passage that may repeat.", least=0, most=LONGEST_MEMORY)
+    dry_penalty_last_n: int = option(64, "DRY: tokens to look back at. -1: all.", least=-1, most=LONGEST_MEMORY)
     logit_bias: tuple[tuple[int, float], ...] = option(
         (),
         "Add to a token's logit: 15043+1, 15043-1 or 2-inf. Repeatable.",
@@ -143,18 +115,10 @@ class SamplingSettings:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")
         if 0 < self.temp < TINY:
             raise UsageError(f"--temp is {self.temp}", f"--temp must be 0 or at least {TINY}")
-        texts = "".join((self.grammar, self.json_schema, *self.dry_sequence_breaker))
-        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in texts):
-            raise UsageError("a grammar or a text has a NUL or half of a character", "give text that is UTF-8")
+        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in self.grammar + self.json_schema):
+            raise UsageError("a grammar or a schema has a NUL or half of a character", "give text that is UTF-8")
         if self.grammar and self.json_schema:
             raise UsageError("--grammar and --json-schema are both given", "give one of them")
-        if self.mirostat and not self.temp:
-            raise UsageError("--mirostat draws nothing at --temp 0", "give a temperature, --temp 0.8 for example")
-        if self.mirostat and self.verify == "rejection":
-            raise UsageError(
-                "--verify rejection needs the distribution, and mirostat draws without giving it",
-                "--verify match works with mirostat",
-            )
 
     @property
     def greedy(self) -> bool:
@@ -171,14 +135,6 @@ class SamplingSettings:
         """Whether a drafting mode draws other random numbers than plain decoding, and so another text."""
         return self.verify == "rejection" and not self.greedy
 
-    @property
-    def idle(self) -> list[str]:
-        """Flags that were set and have no effect at this temperature."""
-        if self.temp:
-            return []
-        own = options_of(SamplingSettings)
-        return [own[name].label for name in (*NEEDS_TEMPERATURE, "verify") if getattr(self, name) != DEFAULT[name]]
-
 
 def new_seed() -> int:
     """Return a random seed."""
@@ -188,18 +144,7 @@ def new_seed() -> int:
 DEFAULT = {name: each.default for name, each in options_of(SamplingSettings).items()}
 
 ALTERS_GREEDY = (
-    "typical",
-    "xtc_probability",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "logit_bias",
-    "ignore_eos",
-    "grammar",
-    "json_schema",
+    *("typical", "xtc_probability", "repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier"),
+    *("logit_bias", "ignore_eos", "grammar", "json_schema"),
 )
 """Settings that can choose another token than the most probable one also at temperature 0."""
-
-NEEDS_TEMPERATURE = ("top_k", "top_p", "min_p", "top_nsigma", "dynatemp_range", "dynatemp_exp")
-"""Settings that have no effect at temperature 0."""

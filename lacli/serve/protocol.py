@@ -29,6 +29,7 @@ REFUSED = {
     *("guided_json", "guided_choice", "guided_regex", "guided_grammar", "structured_outputs", "regex", "ebnf"),
     *("min_tokens", "bad_words", "allowed_token_ids", "stop_token_ids", "use_beam_search", "chat_template"),
     *("thinking_budget_tokens", "t_max_predict_ms", "dry_sequence_breakers", "response_fields"),
+    *("mirostat", "dynatemp_range", "top_n_sigma"),
 }
 """Fields of OpenAI's, llama.cpp's and vLLM's that would change the answer and are not offered."""
 

@@ -27,18 +27,15 @@ from lacli.settings import DecodeSettings
 
 DEFAULT = ChatSettings()
 WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
-"""Mirostat needs a temperature."""
 
 TYPED: dict[str, tuple[str, Any]] = {
     "mode": ("lookup", "lookup"),
     "sources": ("recycling", ("recycling",)),
     "verify": ("rejection", "rejection"),
-    "dry_sequence_breaker": (r'"\n" ;', ("\n", ";")),
     "logit_bias": ("15043-inf 7+1.5", ((15043, -math.inf), (7, 1.5))),
     "grammar": ('root ::= "yes" | "no"', 'root ::= "yes" | "no"'),
     "json_schema": ('{"type": "object"}', '{"type": "object"}'),
     **dict.fromkeys(("top_p", "min_p", "typical", "xtc_probability", "xtc_threshold"), ("0.25", 0.25)),
-    "mirostat": ("2", 2),
 }
 """What is typed for a field and what it then is, where a number, or off for what is on, will not do."""
 
@@ -118,7 +115,6 @@ WRONG = [
     ("logit-bias", "x", "15043-1"),
     ("logit-bias", "3+inf", "-inf to forbid"),
     ("stop", "\ud800", "not UTF-8"),
-    ("mirostat", "1", "--temp 0"),
     *((key, "1", "no setting") for key in ("strict", "ordered", "min-outputs", "c", "rpc")),
     ("", "", "no setting"),
 ]
@@ -155,13 +151,6 @@ def test_json_that_is_no_settings_is_said_in_one_line(found: object, words: str)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_setting_that_does_nothing_at_temperature_0_is_called_so() -> None:
-    assert "no effect at temperature 0: top-k" in adjust(DEFAULT, "top-k", "3")[1]
-    assert "no effect" not in adjust(WARM, "top-k", "3")[1]
-    warm = adjust(adjust(WARM, "top-k", "3")[0], "min-p", "0.5")[0]
-    assert "no effect at temperature 0: top-k and min-p" in adjust(warm, "temp", "0")[1]
-
-
 @pytest.mark.parametrize("width", [20, 53, 80, 300])
 def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed(width: int) -> None:
     now = adjust(ChatSettings(stops=("a text longer than a row",)), "temp", "0.5")[0]
@@ -169,7 +158,7 @@ def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed(widt
     assert max(map(len, lines)) <= width
     words = re.sub(r"\s", "", "".join(lines))
     assert all(key_of(setting) in words for setting in SETTINGS.values())
-    assert words.count("*") == 3, "the sequence breakers have one of their own"
+    assert words.count("*") == 2
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))

@@ -40,7 +40,6 @@ SAMPLES = {
     "--verify": ("rejection", "match"),
     "--color": ("on", "off"),
     "--dry-base": ("1.25", "1.5"),
-    "--mirostat": ("2", "1"),
     "--gpu-layers": ("3", "all"),
     "--device": ("none", "RPC0"),
     "--split-mode": ("row", "none"),

@@ -97,7 +97,6 @@ SLIPS = [
     (USAGE, ("run", "--no-stdin", "-p", "-"), "--no-stdin"),
     (USAGE, (*ASKED, "--temp", "nan"), "--temp is nan"),
     (USAGE, (*ASKED, "--top-p", "1.5"), "--top-p must be at most 1"),
-    (USAGE, (*ASKED, "--mirostat", "2"), "--mirostat draws nothing at --temp 0"),
     (USAGE, (*ASKED, "-l", "5+inf"), "--logit-bias of token 5"),
     (USAGE, (*ASKED, "-l", "99999+1"), "--logit-bias names token 99999, and the model has"),
     (USAGE, (*ASKED, "--grammar", 'root ::= "a"', "-j", "{}"), "--grammar and --json-schema are both given"),

@@ -30,14 +30,11 @@ SAMPLINGS = {
     "temperature 0.8": WARM,
     "temperature 1.5": replace(WARM, temp=1.5),
     "all candidates": replace(WARM, top_k=0, top_p=1.0, min_p=0.0),
-    "typical": replace(WARM, typical=0.7, top_nsigma=2.0),
-    "dynamic temperature": replace(WARM, dynatemp_range=0.5),
+    "typical": replace(WARM, typical=0.7),
     "penalties": replace(WARM, repeat_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.1),
     "penalties at temperature 0": replace(WARM, temp=0.0, repeat_penalty=1.3),
     "DRY": replace(WARM, dry_multiplier=0.8, dry_allowed_length=1),
     "XTC": replace(WARM, xtc_probability=0.5),
-    "mirostat 1": replace(WARM, mirostat=1),
-    "mirostat 2": replace(WARM, mirostat=2, mirostat_ent=3.0),
     "a bias": replace(WARM, logit_bias=((300, 2.0), (301, -2.0))),
     "a grammar": replace(WARM, grammar='root ::= ("a" | "the" | [b-z]+ | " ")+ "."'),
     "a JSON schema": replace(WARM, json_schema=SCHEMA),
@@ -67,7 +64,7 @@ def test_strict_texts_are_the_same_in_every_mode(name: str) -> None:
             assert [generate(engine, question, max_tokens=LIMIT).tokens for question in QUESTIONS] == texts
 
 
-@pytest.mark.parametrize("name", ["temperature 0.8", "penalties", "XTC", "mirostat 2", "a JSON schema"])
+@pytest.mark.parametrize("name", ["temperature 0.8", "penalties", "XTC", "a JSON schema"])
 def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None:
     sampling = SAMPLINGS[name]
     if sampling.json_schema:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lacli.llamacpp.grammar import open_grammar
 from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.sampler import open_grammar
 from lacli.text.json_schema import grammar_of
 
 INTEGER, TEXT = {"type": "integer"}, {"type": "string"}

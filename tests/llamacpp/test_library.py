@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from threading import Event, Thread
 
 import pytest
 
 from lacli.llamacpp.devices import CPU
-from lacli.llamacpp.library import Log, build, captured_stderr, devices, late_ctrl_c
+from lacli.llamacpp.library import Log, build, devices, late_ctrl_c
 
 INFO = 2
 
@@ -68,21 +66,3 @@ def test_ctrl_c_while_c_code_runs_is_heard_behind_it() -> None:
         assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_two_captures_of_stderr_at_a_time_leave_it_as_it_was() -> None:
-    inside, left = Event(), Event()
-
-    def second() -> None:
-        with captured_stderr():
-            inside.set()
-            left.wait(10)
-
-    before, thread = os.fstat(2).st_ino, Thread(target=second)
-    with captured_stderr():
-        thread.start()
-        # The second one has to wait; where it did not it would come in at once.
-        assert not inside.wait(0.05)
-    left.set()
-    thread.join()
-    assert inside.is_set() and os.fstat(2).st_ino == before

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lacli.errors import UsageError
-from lacli.llamacpp.sampling import ALTERS_GREEDY, NEEDS_TEMPERATURE, SamplingSettings
+from lacli.llamacpp.sampling import ALTERS_GREEDY, SamplingSettings
 from lacli.options import Option, options_of
 
 DRAWING = {"temp": 0.8}
@@ -34,8 +34,6 @@ def test_a_setting_may_reach_both_ends_of_its_range_and_not_leave_it(option: Opt
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"mirostat": 2}, "--temp 0"),
-        ({"mirostat": 1, "temp": 0.8, "verify": "rejection"}, "--verify rejection"),
         ({"grammar": "root ::= [a]", "json_schema": "{}"}, "--grammar and --json-schema"),
         ({"logit_bias": ((3, math.inf),)}, "--logit-bias of token 3"),
         ({"logit_bias": ((3, math.nan),)}, "--logit-bias of token 3"),
@@ -58,24 +56,12 @@ CHANGED: dict[str, Any] = {
     "ignore_eos": True,
     "grammar": "root ::= [a]",
     "json_schema": "{}",
-    "top_k": 3,
-    "top_p": 0.5,
-    "min_p": 0.5,
-    "top_nsigma": 1.0,
-    "dynatemp_range": 0.5,
-    "dynatemp_exp": 2.0,
 }
 
 
 def test_a_sampler_is_needed_exactly_where_the_most_probable_token_may_not_win() -> None:
     assert SamplingSettings().greedy
     assert not SamplingSettings(temp=0.1).greedy
+    assert SamplingSettings(top_k=3, top_p=0.5, min_p=0.5, seed=1, dry_base=2.0, repeat_last_n=3).greedy
     for name in ALTERS_GREEDY:
         assert not replace(SamplingSettings(), **{name: CHANGED[name]}).greedy
-    for name in NEEDS_TEMPERATURE:
-        assert replace(SamplingSettings(), **{name: CHANGED[name]}).greedy
-
-
-def test_flags_that_do_nothing_at_temperature_0_are_named() -> None:
-    assert SamplingSettings(top_p=0.5, min_p=0.1, repeat_penalty=1.1).idle == ["--top-p", "--min-p"]
-    assert SamplingSettings(top_p=0.5, temp=0.1).idle == []
