@@ -123,7 +123,7 @@ def work(arguments: argparse.Namespace) -> None:
                 found = {"tokens": len(tokens), "seconds": perf_counter() - begin}
                 found["moved"] = moved(rows, prompt, tokens, kept.logits)
                 runs = {name: comparison.one(engines[name], mode, prompt) for name, mode in modes.items()}
-                found["verdicts"] = {name: "equal" if run.identical else run.verdict for name, run in runs.items()}
+                found["verdicts"] = {name: run.verdict for name, run in runs.items()}
             print(json.dumps(found), flush=True)
 
 
@@ -148,7 +148,7 @@ class Worker:
         """How many answers of a mode are plain decoding's, and how many of the others are bugs."""
         verdicts = [answer["verdicts"][mode] for answer in self.answers]
         bugs = verdicts.count("bug")
-        return f"{verdicts.count('equal')} of {len(verdicts)}" + (f", {bugs} BUGS" if bugs else "")
+        return f"{verdicts.count('identical')} of {len(verdicts)}" + (f", {bugs} BUGS" if bugs else "")
 
     def close(self) -> None:
         self._process.communicate()
@@ -187,7 +187,7 @@ def main() -> None:
     print("|---" * (5 + len(arguments.modes)) + "|")
     cells = [loose.equal(mode) for mode in arguments.modes]
     cells.append(f"{max(answer['moved'] for answer in loose.answers):.2g}")
-    strictly = [answer["verdicts"][mode] == "equal" for answer in strict.answers for mode in arguments.modes]
+    strictly = [answer["verdicts"][mode] == "identical" for answer in strict.answers for mode in arguments.modes]
     cells += [f"{sum(strictly)} of {len(strictly)}", f"{speed:.2f}"]
     largest = max(answer["moved"] for answer in strict.answers)
     print(f"| {arguments.model.stem} | {tokens:,} | " + " | ".join(cells) + " |")

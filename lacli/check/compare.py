@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from math import inf, isnan
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from lacli.auto.fixed_clock import fixed_clock_modes
-from lacli.check.judge import PLAIN, Difference, Verdict, first_difference
-from lacli.check.replay import Recorder
-from lacli.context import Context, Sampler
+from lacli.check.judge import PLAIN, Difference, Verdict, largest_difference, parting, plain_logits, within
+from lacli.check.replay import Mismatch, Recorder, replay
+from lacli.context import Context, Floats, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.errors import BatchRefused, UsageError
+from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import MakeMode
 from lacli.settings import DecodeSettings, ModeName
@@ -22,9 +26,6 @@ from lacli.verify import SampleAndMatch
 
 OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 """Opens a context of the model for a mode; its logits can be read."""
-
-Bar = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
-"""Shows how many of a number of parts, named in words, are done: call what it yields after each."""
 
 CHECKED: tuple[ModeName, ...] = ("jacobi", "lookup", "lookahead", "auto")
 
@@ -44,15 +45,14 @@ PROMPTS = (
     "Turn this into JSON with the keys name, age and town: Ada is 36 and lives in London. Ben is 41 and lives in "
     "Rome. Eva is 29 and lives in Oslo.",
 )
-"""Code, explanations, lists, copies and free text: some have many near ties, in some long drafts are accepted."""
+"""Some have many near ties, in some long drafts are accepted."""
 
 
 @dataclass(frozen=True)
 class Run:
     """One answer of a mode beside plain's.
 
-    `steps`: up to the one that failed. `failure`: why llama.cpp refused a step of a prompt that plain decoding went
-    through: always a bug.
+    `steps`: up to one that failed. `failure`: why llama.cpp refused a step that plain decoding took: always a bug.
     """
 
     prompt: tuple[int, ...]
@@ -66,25 +66,21 @@ class Run:
         return [token for step in self.steps for token in step.tokens]
 
     @property
-    def identical(self) -> bool:
-        return not self.failure and self.difference is None
+    def verdict(self) -> Verdict | Literal["identical"]:
+        if self.difference:
+            return self.difference.verdict
+        return "bug" if self.failure else "identical"
 
     @property
     def bug(self) -> bool:
-        return bool(self.failure) or (self.difference is not None and self.difference.bug)
-
-    @property
-    def verdict(self) -> Verdict:
-        """Of an answer that is not plain's."""
-        return self.difference.verdict if self.difference else "bug"
+        return self.verdict == "bug"
 
 
 class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
 
-    `max_tokens`: of an answer. `plain`: how plain decoding is done. `sampler`: what tokens are drawn with, or None to
-    take the most probable ones. `repeats`: equal batches give equal bits, as on the CPU.
-    `make_mode`: makes the modes.
+    `max_tokens`: of an answer. `plain`: how plain decoding is done. `sampler`: what tokens are drawn with, or None when
+    greedy. `repeats`: equal batches give equal bits, as on the CPU.
     """
 
     def __init__(
@@ -108,7 +104,7 @@ class Comparison(Closing):
         self.plain_context = self._closing.enter_context(open_context(plain))
 
     def steps(self, context: Context, settings: DecodeSettings, prompt: Sequence[int]) -> Iterator[Step]:
-        """Decode an answer, in a new engine that draws as this comparison does."""
+        """Decode an answer in a new engine."""
         options = SequenceOptions(self._max_tokens, SampleAndMatch(self._sampler) if self._sampler else None)
         return Engine(context, settings, make_mode=self._make_mode).steps(prompt, options)
 
@@ -121,11 +117,10 @@ class Comparison(Closing):
         return self._plain[key]
 
     def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> list[Run]:
-        """Answer each prompt with an engine of its own, in one context."""
         return list(self.each(settings, prompts))
 
     def each(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
-        """The same one by one."""
+        """Answer each prompt with an engine of its own, in one context."""
         with self._open_context(settings) as opened:
             context = Recorder(opened)
             for prompt in prompts:
@@ -142,18 +137,51 @@ class Comparison(Closing):
             # Up to there it has to be plain's text; a text that parted before may end in its own way.
             failure = error.what
             expected = expected[: sum(len(step.tokens) for step in steps)]
-        tokens = [step.tokens for step in steps]
-        difference = first_difference(
-            context, self.plain_context, prompt, expected, tokens, self._settings, self._sampler, repeats=self._repeats
-        )
+        difference = self.difference(context, prompt, expected, [step.tokens for step in steps])
         return Run(tuple(prompt), tuple(steps), difference, "" if difference else failure)
+
+    def difference(
+        self, context: Recorder, prompt: Sequence[int], expected: Sequence[int], steps: Sequence[Sequence[int]]
+    ) -> Difference | None:
+        """Compare `steps`, the tokens of each, with the `expected` ones, which are plain's under the same limit.
+
+        `context`: has decoded the steps since its last clear; they are replayed on it. Returns None for equal tokens.
+        """
+        tokens = [token for step in steps for token in step]
+        at = parting(expected, tokens)
+        if at is None:
+            return None
+        plain = expected[at] if at < len(expected) else None
+        other = tokens[at] if at < len(tokens) else None
+        unexplained = Difference(at, plain, other, inf, 0.0, "bug")
+        # An end token counts as a token, so rounding never makes one text a part of the other.
+        if plain is None or other is None:
+            return unexplained
+        chosen: list[int] = []
+        replayed: Floats = np.zeros(0)
+        if self._sampler:
+            self._sampler.begin(prompt)
+        try:
+            for logits in replay(context, prompt, steps, expected[:at]):
+                chosen.append(self._sampler.draw(logits) if self._sampler else int(logits.argmax()))
+                replayed = logits.copy()
+        except (Mismatch, LacliError):
+            # What a broken cache has led to may not even be decoded again.
+            return unexplained
+        logits = plain_logits(self.plain_context, prompt, expected[:at], self._settings)
+        margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)
+        verdict: Verdict = "bug"
+        if chosen == tokens[: at + 1] and not isnan(rounding):
+            verdict = "rounding"
+        elif not self._repeats and (self._sampler or within(margin, rounding)):
+            verdict = "unclear"
+        return Difference(at, plain, other, margin, rounding, verdict)
 
     def close(self) -> None:
         self._closing.close()
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """How many answers are plain's, part from it by rounding (or unclearly), and are bugs."""
 
     answers: int
@@ -161,11 +189,11 @@ class Counts:
     rounding: int
     bugs: int
 
-    @classmethod
-    def of(cls, runs: Iterable[Run]) -> Counts:
-        verdicts = ["identical" if run.identical else run.verdict for run in runs]
-        identical, bugs = verdicts.count("identical"), verdicts.count("bug")
-        return cls(len(verdicts), identical, len(verdicts) - identical - bugs, bugs)
+
+def count(runs: Iterable[Run]) -> Counts:
+    verdicts = [run.verdict for run in runs]
+    identical, bugs = verdicts.count("identical"), verdicts.count("bug")
+    return Counts(len(verdicts), identical, len(verdicts) - identical - bugs, bugs)
 
 
 @dataclass(frozen=True)
@@ -177,13 +205,16 @@ class ModeResult:
 
     @property
     def counts(self) -> Counts:
-        return Counts.of(self.runs)
+        return count(self.runs)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(run.tokens) for run in self.runs)
 
     @property
     def tokens_per_step(self) -> float:
-        """S over all answers."""
         steps = sum(len(run.steps) for run in self.runs)
-        return sum(len(run.tokens) for run in self.runs) / steps if steps else 0.0
+        return self.tokens / steps if steps else 0.0
 
 
 @dataclass(frozen=True)
@@ -195,14 +226,14 @@ class Result:
 
     @property
     def counts(self) -> Counts:
-        return Counts.of(run for mode in self.modes for run in mode.runs)
+        return count(run for mode in self.modes for run in mode.runs)
 
     @property
     def partings(self) -> Iterator[tuple[ModeName, int, Run]]:
         """The answers that are not plain's, each with its mode and its prompt's number from 1."""
         for mode in self.modes:
             for number, run in enumerate(mode.runs, start=1):
-                if not run.identical:
+                if run.verdict != "identical":
                     yield mode.settings.mode, number, run
 
     @property
@@ -225,34 +256,27 @@ def check(
     sampler: Sampler | None = None,
     repeats: bool = True,
     progress: Callable[[str], None] = lambda sentence: None,
-    bar: Bar = lambda parts, words: nullcontext(lambda: None),
 ) -> Result:
     """Answer tokenised prompts plainly and in each of `modes`, at most `max_tokens` tokens each.
 
     `sampler`: what tokens are drawn with, or None when greedy. `repeats`: equal batches give equal bits. `progress`:
-    gets a sentence when something that takes time begins. `bar`: counts the answers, plain ones too. Ctrl-C ends it
-    with what was found; raises KeyboardInterrupt before any mode has answered.
+    gets a sentence when something that takes time begins. Ctrl-C ends it with what was found; raises KeyboardInterrupt
+    before any mode has answered.
     """
     if not modes:
         return Result([])
     found: list[ModeResult] = []
     plain = replace(modes[0], mode="plain", max_rollback=-1)
-    answers = len(prompts) * (1 + len(modes))
-    with (
-        Comparison(open_context, max_tokens, plain, sampler, repeats=repeats) as comparison,
-        bar(answers, "answers") as answered,
-    ):
+    with Comparison(open_context, max_tokens, plain, sampler, repeats=repeats) as comparison:
         progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
         for prompt in prompts:
             comparison.plain(prompt)
-            answered()
         try:
             for settings in modes:
                 progress(f"{settings.mode}: the same prompts")
                 found.append(ModeResult(settings, []))
                 for run in comparison.each(settings, prompts):
                     found[-1].runs.append(run)
-                    answered()
         except KeyboardInterrupt:
             found = [each for each in found if each.runs]
             if not found:

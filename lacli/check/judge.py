@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
 from typing import Literal
 
 import numpy as np
 
-from lacli.check.replay import Mismatch, Recorder, replay
-from lacli.context import Context, Floats, Sampler
+from lacli.context import Context, Floats
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.errors import LacliError
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
 
@@ -30,9 +27,9 @@ Verdict = Literal["rounding", "unclear", "bug"]
 class Difference:
     """Where a text first parts from plain's.
 
-    `at`: index among the generated tokens. `plain`, `other`: the two tokens, None where a text has ended. `margin`:
+    `at`: index among the generated tokens. `plain`, `other`: the two tokens, None if a text has ended. `margin`:
     plain's logit of its own token less that of the other one. `rounding`: the largest difference between plain's logits
-    there and those of the replay. `verdict`: unclear where a replay may have other bits than the run, on a GPU.
+    there and those of the replay. `verdict`: unclear if a replay may have other bits than the run, on a GPU.
     """
 
     at: int
@@ -42,63 +39,10 @@ class Difference:
     rounding: float
     verdict: Verdict
 
-    @property
-    def bug(self) -> bool:
-        return self.verdict == "bug"
-
 
 def within(margin: float, rounding: float) -> bool:
     """Whether rounding could close a margin: it may move each of two logits towards the other."""
     return margin <= 2 * rounding
-
-
-def first_difference(
-    context: Recorder,
-    plain_context: Context,
-    prompt: Sequence[int],
-    expected: Sequence[int],
-    steps: Sequence[Sequence[int]],
-    settings: DecodeSettings = PLAIN,
-    sampler: Sampler | None = None,
-    *,
-    repeats: bool = True,
-) -> Difference | None:
-    """Compare what a mode has just generated with plain's text; None where they are equal.
-
-    `context`: has decoded the mode's steps since its last clear; they are replayed on it. `steps`: the tokens of each
-    step. `expected`: plain's tokens for the prompt under the same limit, from a context like `plain_context` with
-    `settings`. `sampler`: what both were drawn with, or None when greedy. `repeats`: equal batches give equal bits, as
-    on the CPU. Clears both contexts.
-    """
-    tokens = [token for step in steps for token in step]
-    at = parting(expected, tokens)
-    if at is None:
-        return None
-    plain = expected[at] if at < len(expected) else None
-    other = tokens[at] if at < len(tokens) else None
-    unexplained = Difference(at, plain, other, float("inf"), 0.0, "bug")
-    # An end token counts as a token, so rounding never makes one text a part of the other.
-    if plain is None or other is None:
-        return unexplained
-    chosen: list[int] = []
-    replayed: Floats = np.zeros(0)
-    if sampler:
-        sampler.begin(prompt)
-    try:
-        for logits in replay(context, prompt, steps, expected[:at]):
-            chosen.append(sampler.draw(logits) if sampler else int(logits.argmax()))
-            replayed = logits.copy()
-    except (Mismatch, LacliError):
-        # What a broken cache has led to may not even be decoded again.
-        return unexplained
-    logits = plain_logits(plain_context, prompt, expected[:at], settings)
-    margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)
-    verdict: Verdict = "bug"
-    if chosen == tokens[: at + 1] and not isnan(rounding):
-        verdict = "rounding"
-    elif not repeats and (sampler or within(margin, rounding)):
-        verdict = "unclear"
-    return Difference(at, plain, other, margin, rounding, verdict)
 
 
 def parting(expected: Sequence[int], tokens: Sequence[int]) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from lacli.check.compare import Result, Run
@@ -15,9 +15,6 @@ from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
 from lacli.text.format import columns, counted
-
-LONGEST_TOKEN = 16
-"""Characters of a token's text in the table."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,13 @@ def as_lines(setup: Setup, result: Result, width: int = 0) -> str:
         f"context   {setup.context} cells, {settings.flags}{strict}\n"
         f"sampling  {setup.sampled}"
     )
-    parts = [wrapped(part, width or PAGE) for part in (*_said(setup, result), heading)]
+    parts = [wrapped(part, width or PAGE) for part in (*conclusion(setup, result), heading)]
     if result.modes:
         rows = []
         for mode in result.modes:
-            counts = mode.counts
-            numbers = f"{counts.identical} of {counts.answers}", str(counts.rounding), str(counts.bugs)
-            rows.append([mode.settings.mode, *numbers, f"{mode.tokens_per_step:.2f}"])
+            answers, identical, *others = mode.counts
+            row = f"{identical} of {answers}", *map(str, others), f"{mode.tokens_per_step:.2f}"
+            rows.append([mode.settings.mode, *row])
         asked = f"{counted(setup.prompts, 'prompt')}, at most {counted(setup.predict, 'token')} each"
         header = ["mode", "identical", "rounding", "BUG", "tokens a step"]
         parts.append(_table(f"Modes beside plain decoding: {asked}", header, rows, range(1, 5), width))
@@ -62,13 +59,8 @@ def as_lines(setup: Setup, result: Result, width: int = 0) -> str:
     return "\n\n".join(parts)
 
 
-def conclusion(setup: Setup, result: Result) -> str:
-    """The verdict, and what would make this setup exact, in plain words."""
-    return " ".join(_said(setup, result))
-
-
-def _said(setup: Setup, result: Result) -> list[str]:
-    """The conclusion's paragraphs."""
+def conclusion(setup: Setup, result: Result) -> list[str]:
+    """The verdict, and what would make this setup exact, in plain words, a paragraph each."""
     verdict = _verdict(result)
     if result.stopped:
         verdict = f"Stopped early, so this is about what was finished. {verdict}"
@@ -100,22 +92,18 @@ def _verdict(result: Result) -> str:
 def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]], width: int) -> str:
     rows = []
     for mode, number, run in partings:
-        verdict = "BUG" if run.bug else run.verdict
-        if run.difference is None:
-            rows.append([mode, str(number), str(len(run.tokens)), "", "", f"{verdict}, refused"])
+        if (parting := run.difference) is None:
+            rows.append([mode, str(number), str(len(run.tokens)), "", "", f"BUG: {run.failure}"])
             continue
-        parting = run.difference
+        verdict = "BUG" if run.verdict == "bug" else run.verdict
         tokens = [_shown(setup, parting.plain), _shown(setup, parting.other)]
-        numbers = f"margin {_number(parting.margin)}, logits move {_number(parting.rounding)}"
+        numbers = f"margin {parting.margin:.3g}, logits move {parting.rounding:.3g}"
         rows.append([mode, str(number), str(parting.at), *tokens, f"{verdict}: {numbers}"])
     title = (
         "Where texts part: how much higher the logit of plain's token is (margin), and how far the mode's batches move "
         "logits. Rounding: with plain's tokens in the same batches the model gives the mode's token too"
     )
-    refusals = {run.failure for _, _, run in partings if run.failure}
-    lines = [wrapped(f"Refused: {refusal}", width or PAGE) for refusal in sorted(refusals)]
-    header = ["mode", "prompt", "token", "plain's", "the mode's", "verdict"]
-    return "\n".join([_table(title, header, rows, (1, 2), width), *lines])
+    return _table(title, ["mode", "prompt", "token", "plain's", "the mode's", "verdict"], rows, (1, 2), width)
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int], width: int) -> str:
@@ -126,17 +114,12 @@ def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], rig
 def _shown(setup: Setup, token: int | None) -> str:
     if token is None:
         return "(end of text)"
-    text = repr(token_text(setup, token))
-    return f"{token} {text if len(text) <= LONGEST_TOKEN else text[: LONGEST_TOKEN - 1] + '…'}"
+    return f"{token} {token_text(setup, token)!r:.16}"
 
 
 def token_text(setup: Setup, token: int | None) -> str | None:
     """A token as text, as far as it is text."""
     return None if token is None else setup.piece(token).decode("utf-8", "replace")
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "-"
 
 
 def as_json(setup: Setup, result: Result) -> dict[str, Any]:
@@ -159,13 +142,13 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
         "predict": setup.predict,
         "verdict": result.verdict,
         "stopped": result.stopped,
-        **asdict(result.counts),
-        "summary": conclusion(setup, result),
+        **result.counts._asdict(),
+        "summary": " ".join(conclusion(setup, result)),
         "modes": [
             {
                 "mode": mode.settings.mode,
-                **asdict(mode.counts),
-                "tokens": sum(len(run.tokens) for run in mode.runs),
+                **mode.counts._asdict(),
+                "tokens": mode.tokens,
                 "tokens_per_step": round(mode.tokens_per_step, 4),
             }
             for mode in result.modes

@@ -197,7 +197,6 @@ def _checked(
         sampler=engine.sampler,
         repeats=not model.offloaded,
         progress=screen.note,
-        bar=screen.progress,
     )
     return setup, result
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from lacli.check.compare import checked_modes
+from lacli.check.compare import Result, checked_modes
 from lacli.check.report import Setup, as_json, as_lines, conclusion
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
@@ -33,12 +33,16 @@ SETUP = Setup(
 )
 
 
+def said(setup: Setup, found: Result) -> str:
+    return " ".join(conclusion(setup, found))
+
+
 def test_strict_is_advised_where_it_could_help() -> None:
     found = run_check(Rounding)
-    assert "lacli check --strict" in conclusion(SETUP, found)
+    assert "lacli check --strict" in said(SETUP, found)
     for setup in (replace(SETUP, on_gpu=True), replace(SETUP, decode_settings=replace(DECODING, strict=True))):
-        assert "--strict" not in conclusion(setup, found)
-    assert conclusion(SETUP, run_check(FakeContext)) == "All 12 texts are plain decoding's."
+        assert "--strict" not in said(setup, found)
+    assert said(SETUP, run_check(FakeContext)) == "All 12 texts are plain decoding's."
 
 
 def test_json_has_every_difference_and_nothing_that_is_not_json() -> None:
@@ -47,7 +51,7 @@ def test_json_has_every_difference_and_nothing_that_is_not_json() -> None:
         assert read["answers"] == read["identical"] + read["rounding"] + read["bugs"] == 12
         assert len(read["differences"]) == read["rounding"] + read["bugs"]
         assert [mode["mode"] for mode in read["modes"]] == ["jacobi", "lookup", "lookahead", "auto"]
-        assert read["summary"] == conclusion(SETUP, found)
+        assert read["summary"] == said(SETUP, found)
     broken = as_json(SETUP, run_check(LateRemove))
     assert "null" in json.dumps(broken, allow_nan=False) and broken["bugs"]
 
@@ -60,8 +64,8 @@ def test_the_verdict_comes_first_and_the_table_gives_each_parting_its_numbers(
     found = run_check(kind, sampler)
     setup = replace(SETUP, sampling=SamplingSettings(temp=1, seed=1)) if sampler else SETUP
     text = as_lines(setup, found)
-    assert " ".join(text.split()).startswith(conclusion(setup, found))
-    assert conclusion(setup, found).startswith("BUG: ") == bool(found.counts.bugs)
+    assert " ".join(text.split()).startswith(said(setup, found))
+    assert said(setup, found).startswith("BUG: ") == bool(found.counts.bugs)
     (table,) = (part for part in text.split("\n\n") if part.startswith("Where texts part"))
     verdicts = [line.rpartition("  ")[2] for line in table.splitlines() if "'<" in line]
     assert sum(verdict.startswith("BUG: ") for verdict in verdicts) == found.counts.bugs
@@ -76,6 +80,6 @@ def test_a_check_that_was_stopped_says_so_and_has_what_was_finished() -> None:
 
     found = run_check(FakeContext, progress=pressed)
     assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup"]
-    assert conclusion(SETUP, found).startswith("Stopped early") and as_json(SETUP, found)["stopped"]
+    assert said(SETUP, found).startswith("Stopped early") and as_json(SETUP, found)["stopped"]
     with pytest.raises(KeyboardInterrupt):
         run_check(FakeContext, modes=checked_modes(DECODING, "lookahead"), progress=pressed)

@@ -13,7 +13,6 @@ import pytest
 from lacli import batch
 from lacli.batch import Batch, Ints
 from lacli.check.compare import Comparison, Run
-from lacli.check.judge import first_difference
 from lacli.check.replay import Recorder, accepted_rows, replay
 from lacli.context import Context
 from lacli.llamacpp.context import LlamaContext
@@ -289,8 +288,8 @@ def test_an_answer_that_ends_early_leaves_exactly_the_accepted_tokens_in_the_cac
         assert holds_exactly_its_text(decoder, opened)
         taken += continue_plainly(engine, decoder.tokens, LIMIT - len(tokens_of(taken)))
         tokens, expected = [step.tokens for step in taken], comparison.plain(prompt)
-        found = first_difference(engine, comparison.plain_context, prompt, expected, tokens)
-        assert found is None or not found.bug
+        found = comparison.difference(engine, prompt, expected, tokens)
+        assert found is None or found.verdict != "bug"
         assert interrupted or bugs([comparison.one(engine, chosen, prompt)]) == []
 
 
