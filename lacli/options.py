@@ -23,13 +23,6 @@ KINDS: dict[object, tuple[str, tuple[type[object], ...]]] = {
 NOTHING = ("none", "off")
 """What stands for an empty list, where names are expected."""
 
-SAID = {
-    "on": ("on", "enabled", "true", "1", "yes", "y", "t"),
-    "off": ("off", "disabled", "false", "0", "no", "n", "f", ""),
-    "auto": ("auto", "-1"),
-}
-"""llama.cpp's words for a switch's positions (common/arg.cpp), and those that Typer takes."""
-
 
 @dataclass(frozen=True)
 class Option:
@@ -120,11 +113,3 @@ def names_in(text: str) -> tuple[str, ...]:
 def names_or_none(text: str) -> tuple[str, ...]:
     """The same of a list that may be empty, which `none` says."""
     return () if text.strip().lower() in NOTHING else names_in(text)
-
-
-def said(value: str, positions: tuple[str, ...] = tuple(SAID)) -> str:
-    """Read one of a switch's positions, in llama.cpp's words too. Raises UsageError for another word."""
-    found = next((position for position in positions if value.strip().lower() in SAID[position]), "")
-    if not found:
-        raise UsageError(f"{value!r} is not one of {', '.join(map(repr, positions))}")
-    return found

@@ -49,6 +49,8 @@ class AnswerSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        if "" in self.stops:
+            raise UsageError("--stop is empty", "give the text that an answer is to end before")
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ MACHINE = {
     "LACLI_ENGINE": "llama",
     "LACLI_MEASURE": "0",
     IN_TRIAL: FAULT,
-} | ({"LACLI_NO_REPACK": "1"} if FAULT else {})
+} | ({"LACLI_REPACK": "0"} if FAULT else {})
 """What every run gets: the quick model if it names none, one thread, no GPU, nothing learned by others, no trial of the
 build beside the one above."""
 

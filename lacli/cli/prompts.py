@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,35 +15,24 @@ from pydantic import AliasChoices, BeforeValidator, Field
 
 from lacli import PARALLEL
 from lacli.answer_options import AnswerOptions
-from lacli.bench.tasks import EXAMPLE, Row, Task, each_line, opened
-from lacli.engine.answer import Answer
+from lacli.bench.tasks import EXAMPLE, Row, each_line, opened
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError, SamplingError, UsageError, reason_of
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.model import Model, Prompt
+from lacli.report import counts
 from lacli.serve.protocol import Message, Sampled
-from lacli.stats import RunStatistics
-from lacli.terminal.interrupts import ctrl_c_calls, second_ctrl_c_ends
+from lacli.terminal.interrupts import second_ctrl_c_ends
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
-from lacli.text.files import STDIN, Closing, is_terminal, lock
+from lacli.text.files import Closing, lock
 from lacli.text.format import counted
 from lacli.text.template import as_messages
 
 if TYPE_CHECKING:
-    from lacli.cli.prompt_options import PromptOptions
-    from lacli.cli.run import Loading, Output
-
-HEARD_S = 0.25
-"""Seconds after which Ctrl-C is heard at the latest."""
+    from lacli.cli.options import Loading, PromptOptions
 
 TWICE_S = 0.05
 """Ignore a repeated SIGINT within this many seconds: `timeout -s INT` sends one to a program and one to its group."""
-
-MOST_TOLD = 5
-"""Rows that cannot be asked of which a line on the screen tells; each has its own among the answers."""
-
-ROW_ERRORS = (PromptError, SamplingError, UsageError)
-"""What is wrong with a row, and not with the model."""
 
 BEGINNING = b'{"index": '
 """The beginning of an answer's line."""
@@ -66,18 +54,18 @@ class Answers(Closing):
         self._file: IO[bytes] | None = None
         if name is None:
             return
-        what, hint = f"{name} has a line that is no answer", "give another name to -o"
         try:
             self._file = open(os.path.expanduser(name), "a+b", buffering=0)  # noqa: SIM115  # closed by close()
             lock(self._file)
             self._read(self._file)
         except (OSError, ValueError, LookupError, TypeError) as error:
             self.close()
-            if isinstance(error, BlockingIOError):
-                what, hint = f"another run is writing {name}", f"wait for its end, or {hint}"
-            elif isinstance(error, OSError):
+            what = f"{name} has a line that is no answer"
+            if isinstance(error, OSError):
                 what = f"cannot write {name}: {reason_of(error)}"
-            raise LacliError(what, hint) from error
+            if isinstance(error, BlockingIOError):
+                what = f"another run is writing {name}"
+            raise LacliError(what, "give another name to -o") from error
 
     def _read(self, file: IO[bytes]) -> None:
         """Take in the answers of earlier runs, and cut off a last line that one broke off in."""
@@ -96,16 +84,14 @@ class Answers(Closing):
     def add(self, row: Line) -> None:
         """Write what became of a row. Raises OutputError if it cannot be written."""
         line = json.dumps(row, ensure_ascii=False)
-        try:
-            if self._file:
+        if self._file:
+            try:
                 self._file.write(f"{line}\n".encode())
-            else:
-                self._screen.line(line)
-        except OSError as error:
-            if not self._file:
-                raise
-            hint = "the same command goes on behind the answers that are there"
-            raise OutputError(f"cannot write {self._name}: {reason_of(error)}", hint) from error
+            except OSError as error:
+                hint = "the same command goes on behind the answers that are there"
+                raise OutputError(f"cannot write {self._name}: {reason_of(error)}", hint) from error
+        else:
+            self._screen.line(line)
         self._count(row)
 
     def _count(self, row: Line) -> None:
@@ -143,13 +129,16 @@ class AskedRow(Sampled, Row):
 class PromptRow:
     """What a row asks, and how.
 
-    `repeated`: what the line of its answer begins with: ids, the prompt, the system prompt. `task`: its turns, unless
-    it has `messages`. `error`: why it cannot be asked, "" if it can.
+    `repeated`: what the line of its answer begins with: ids, the prompt, the system prompt. `turns`: questions, each
+    behind the answer to the one before; a row without turns has `messages`. `error`: why it cannot be asked.
     """
 
-    repeated: Mapping[str, Any] = field(default_factory=dict)
-    task: Task = Task(())
-    messages: Sequence[Mapping[str, str]] = ()
+    repeated: Line = field(default_factory=dict)
+    turns: Sequence[str] = ()
+    messages: Sequence[Mapping[str, Any]] = ()
+    system: str = ""
+    raw: bool = False
+    max_tokens: int = -1
     sampling: SamplingSettings = SamplingSettings()
     stops: Sequence[str] = ()
     error: str = ""
@@ -170,169 +159,127 @@ def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) ->
 
 def _row(found: object, place: str, question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
     """Read a row, or the `body` of a request in OpenAI's batch files."""
-    if isinstance(found, LacliError):
-        return PromptRow(error=f"{place}: {found}")
-    row: Mapping[str, Any] = found if isinstance(found, dict) else {}
-    ids = {name: row[name] for name in ("id", "custom_id") if isinstance(row.get(name), str | int | float)}
-    body = row.get("body", found)
-    if isinstance(body, dict) and row.get("url") == "/v1/completions":
-        body = {**body, "raw": True}
+    request: Line = found if isinstance(found, dict) else {}
+    ids = {name: request[name] for name in ("id", "custom_id") if isinstance(request.get(name), str | int | float)}
+    body = request.get("body", found)
     try:
-        return _understood(checked(AskedRow, body), ids, question, sampling)
+        if isinstance(found, LacliError):
+            raise found
+        row = checked(AskedRow, body)
+        raw = row.raw or question.raw or request.get("url") == "/v1/completions"
+        messages = [each.for_template for each in row.messages]
+        if messages and raw:
+            raise UsageError("messages need the chat template", "drop raw, or give a prompt")
+        system = row.system or ("" if raw else question.system)
+        if messages and system and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": system}, *messages]
+        own = row.sampling(sampling, lambda text: [])
     except LacliError as error:
         return PromptRow(ids, error=f"{place}: {error}")
-
-
-def _understood(row: AskedRow, ids: dict[str, Any], question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
-    """Complete a row with the flags. Raises LacliError for what cannot be asked."""
-    raw = row.raw or question.raw
-    system = row.system or ("" if raw else question.system)
-    messages = [each.for_template for each in row.messages]
-    if messages and raw:
-        raise LacliError("messages need the chat template", "drop raw, or give a prompt")
-    if messages and system and messages[0]["role"] != "system":
-        messages = [{"role": "system", "content": system}, *messages]
-    task = replace(row.task, system=system, max_tokens=row.max_tokens or question.max_tokens, raw=raw)
     told = {"messages": messages} if messages else {"prompt": row.turns or row.prompt}
-    repeated = {**ids, **told, **({"system": system} if system and not messages else {})}
-    stops = question.stops if row.stop is None else tuple(row.stop)
-    return PromptRow(repeated, task, messages, row.sampling(sampling, lambda text: []), stops)
+    return PromptRow(
+        {**ids, **told, **({"system": system} if system and not messages else {})},
+        () if messages else tuple(row.turns or [row.prompt]),
+        messages,
+        system,
+        raw,
+        row.max_tokens or question.max_tokens,
+        own,
+        question.stops if row.stop is None else tuple(row.stop),
+    )
 
 
-def ask_all(
+def answer_file(
     prompts: str,
     answers: str | None,
     parallel: int | None,
+    name: str | None,
     question: PromptOptions,
     loading: Loading,
-    output: Output,
     screen: Screen,
 ) -> None:
     """Answer the prompts of a file, with a line for each in the file `answers`, or on standard output for None.
 
-    `parallel`: answers at a time, None for what suits. `question`: how rows are asked that say nothing else. Raises
-    Interrupted after Ctrl-C, and LacliError behind the last answer if a prompt has none.
+    `parallel`: answers at a time, None for what suits. `name`: MODEL. `question`: how rows are asked that say nothing
+    else. Raises Interrupted after Ctrl-C, and LacliError behind the last answer if a prompt has none.
     """
     rows = read_rows(prompts, question, loading.sampling)
-    name = None if answers == STDIN else answers
-    with Answers(name, screen) as lines:
+    with Answers(answers, screen) as lines:
         if lines.answered:
-            screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} in {name} already")
+            screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} in {answers} already")
         left = [index for index in range(len(rows)) if index not in lines.answered]
-        bad = [index for index in left if rows[index].error]
-        for index in bad:
+        for index in [index for index in left if rows[index].error]:
             lines.add({"index": index, **rows[index].repeated, "error": rows[index].error})
-        for index in bad[:MOST_TOLD]:
-            screen.warn(rows[index].error)
-        left = [index for index in left if not rows[index].error]
+            left.remove(index)
         if left:
             several = loading.model_settings.replicas > 1
             most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
-            slots = min(most, len(left))
-            with loading.opened(question, screen, slots, verbose=output.verbose) as engine, Model(engine) as model:
-                # Lines on the same terminal show how far it is.
-                shown = not output.verbose and (name is not None or not is_terminal(sys.stdout))
-                told = _answer_all(model, rows, left, lines, screen, shown=shown)
-                (screen.say if output.stats else screen.note)(told)
+            with loading.opened(name, question, screen, min(most, len(left))) as engine, Model(engine) as model:
+                shown = answers is not None and not loading.verbose
+                bar = screen.progress(len(left), "answers") if shown else nullcontext(lambda: None)
+                try:
+                    with second_ctrl_c_ends(TWICE_S), bar as advance:
+                        screen.note(asyncio.run(_answer_all(model, rows, left, lines, advance)))
+                except KeyboardInterrupt:
+                    what = f"stopped: {len(lines.answered):,} of {counted(len(rows), 'answer')} written"
+                    raise Interrupted(what, "the same command with -o goes on") from None
         if failed := len(rows) - len(lines.answered):
             what = f"no answer to {failed:,} of {counted(len(rows), 'prompt')}"
             raise LacliError(what, '"error" in its line says why')
 
 
-def _answer_all(
-    model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, screen: Screen, *, shown: bool
+async def _answer_all(
+    model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, advance: Callable[[], None]
 ) -> str:
-    """Answer the rows at the indices `left`; return what the answers were, and how fast.
+    """Answer the rows at the indices `left`; return what the answers were, and how fast."""
+    begin, tokens, indices = perf_counter(), 0, iter(left)
 
-    `shown`: a bar on the terminal tells how far that is. Raises Interrupted after Ctrl-C, and what ended the model or
-    the output; what is answered by then is written.
-    """
-    begin, tokens = perf_counter(), 0
-    # One thread more than there are slots: its prompt is cut into tokens before a slot is free.
-    pool = ThreadPoolExecutor(model.engine.slots + 1)
-    waiting = {pool.submit(_line, model, index, rows[index]) for index in left}
-    pressed: list[bool] = []
-    bar = screen.progress(len(left), "answers") if shown else nullcontext(lambda: None)
-    # Ctrl-C is heard between two lines.
-    with second_ctrl_c_ends(TWICE_S), ctrl_c_calls(lambda: pressed.append(True)):
-        try:
-            with bar as advance:
-                while waiting:
-                    if pressed:
-                        raise KeyboardInterrupt
-                    done, waiting = wait(waiting, HEARD_S, FIRST_COMPLETED)
-                    for each in done:
-                        lines.add(row := each.result())
-                        tokens += row.get("predicted_n", 0)
-                        advance()
-        except BaseException as error:
-            model.close()
-            pool.shutdown(cancel_futures=True)
-            if not isinstance(error, KeyboardInterrupt):
-                raise
-            for each in waiting:
-                if not each.cancelled() and not each.exception():
-                    lines.add(each.result())
-            what = f"stopped: {len(lines.answered):,} of {counted(len(rows), 'answer')} written"
-            raise Interrupted(what, "the same command with -o goes on") from None
-    pool.shutdown()
+    async def answer_next() -> None:
+        nonlocal tokens
+        for index in indices:
+            row = await _line(model, index, rows[index])
+            lines.add(row)
+            tokens += row.get("predicted_n", 0)
+            advance()
+
+    # One more than there are slots: its prompt is cut into tokens before a slot is free.
+    await asyncio.gather(*(answer_next() for _ in range(model.engine.slots + 1)))
     seconds, engine = perf_counter() - begin, model.engine
     slots = f"{engine.slots} at a time in {engine.context.cells:,} tokens"
     rate = f"{tokens / seconds:,.1f} tokens/s together"
     return f"{counted(len(left), 'answer')}, {slots}: {counted(tokens, 'token')} in {seconds:,.2f} s, {rate}"
 
 
-def _line(model: Model, index: int, row: PromptRow) -> Line:
-    """The line of a row's answers: to its prompt, or to each of its turns behind those before it; or of an error.
-
-    Beside the error of a later turn the answers before it stay.
-    """
+async def _line(model: Model, index: int, row: PromptRow) -> Line:
+    """Return the line of a row's answers, or of an error; the answers to turns before the error stay."""
     seed = row.sampling.seed if row.sampling.seed >= 0 else new_seed()
-    line: Line = {"index": index, **row.repeated, "model": model.engine.model.path.name}
+    line: dict[str, Any] = {"index": index, **row.repeated, "model": model.engine.model.path.name}
+    raw = not row.messages and (row.raw or model.engine.prompts.template.stands_in)
+    options = AnswerOptions(raw=raw, max_tokens=row.max_tokens, stop=row.stops, sampling=row.sampling, seed=seed)
     texts: list[str] = []
     numbers: dict[str, float] = {}
     end: Line = {}
     try:
-        for turn in row.task.turns:
-            answer = _answer(model, row, turn, texts, seed)
+        for place in range(len(row.turns) or 1):
+            async with model.astream(_prompt(row, place, texts, raw=raw), **options) as stream:
+                answer = await stream.answer()
             texts.append(answer.text)
             end = {"finish_reason": answer.finish_reason}
-            numbers = {
-                name: round(numbers.get(name, 0) + value, 2) for name, value in _numbers(answer.statistics).items()
-            }
-    except ROW_ERRORS as error:
+            numbers = {name: numbers.get(name, 0) + value for name, value in counts(answer.statistics).items()}
+    except (PromptError, SamplingError, UsageError) as error:
         end = {"error": str(error)}
-    if not texts:
-        return {**line, **end}
-    drawn = {} if row.sampling.drawn_seed is None else {"seed": seed}
-    return {**line, "text": texts if row.task.turns[1:] else texts[0], **end, **drawn, **numbers}
+    if texts:
+        line["text"] = texts if row.turns[1:] else texts[0]
+    drawn = {} if row.sampling.drawn_seed is None or not texts else {"seed": seed}
+    return {**line, **end, **drawn, **{name: round(value, 2) for name, value in numbers.items()}}
 
 
-def _answer(model: Model, row: PromptRow, turn: str, texts: Sequence[str], seed: int) -> Answer:
-    """The answer to a row's messages, or to a turn behind the `texts` of those before it."""
-    task = row.task
-    history = [*zip(task.turns, texts, strict=False)]
-    raw = not row.messages and (task.raw or model.engine.prompts.template.stands_in)
+def _prompt(row: PromptRow, place: int, texts: Sequence[str], *, raw: bool) -> Prompt:
+    """Return a row's messages, or its turn at `place` behind the earlier ones and their answers, `texts`."""
     if row.messages:
-        prompt: Prompt = row.messages
-    elif raw:
-        before = [task.system] * bool(task.system) + [part for exchange in history for part in exchange]
-        prompt = "\n\n".join([*before, turn])
-    else:
-        prompt = as_messages(turn, task.system, history)
-    options = AnswerOptions(raw=raw, max_tokens=task.max_tokens, stop=row.stops, sampling=row.sampling, seed=seed)
-    return model.stream(prompt, **options).answer()
-
-
-def _numbers(run: RunStatistics) -> dict[str, float]:
-    """What an answer was and cost, named as in llama-server's timings; its steps had other sequences in them too."""
-    return {
-        "prompt_n": run.prompt_tokens,
-        "cache_n": run.reused_tokens,
-        "prompt_ms": round(run.prompt_s * 1e3, 2),
-        "predicted_n": run.tokens,
-        "predicted_ms": round(run.predicted_s * 1e3, 2),
-        "steps": run.steps,
-        "draft_n": run.drafted,
-        "draft_n_accepted": run.accepted,
-    }
+        return row.messages
+    history = [*zip(row.turns, texts, strict=False)]
+    if not raw:
+        return as_messages(row.turns[place], row.system, history)
+    before = [row.system] * bool(row.system) + [part for exchange in history for part in exchange]
+    return "\n\n".join([*before, row.turns[place]])

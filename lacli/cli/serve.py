@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from lacli import PARALLEL
 from lacli.cli import options
-from lacli.cli.chat import ANSWERING
-from lacli.cli.groups import group_of, with_groups
-from lacli.cli.prompt_options import PromptOptions
+from lacli.cli.groups import settings_group, with_groups
+from lacli.cli.options import Loading, PromptOptions
 from lacli.errors import UsageError
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
 from lacli.options import check, option
-from lacli.settings import DecodeSettings
 from lacli.text.format import counted
 
 
@@ -80,18 +76,19 @@ class ServerOptions:
         return [*keys, *(read_keys(self.api_key_file) if self.api_key_file else ())]
 
 
-@with_groups(asked=options.model_name, own=group_of(ServerOptions), **ANSWERING)
+@with_groups(
+    model=options.model_name,
+    own=settings_group(ServerOptions),
+    question=options.prompt_group,
+    loading=options.loading_group,
+)
 def serve(
-    asked: str,
+    model: str,
     *,
     own: ServerOptions,
-    prompt_options: PromptOptions,
-    decode_settings: DecodeSettings,
-    sampling: SamplingSettings,
-    model_settings: ModelSettings,
-    offline: options.Offline = False,
+    question: PromptOptions,
+    loading: Loading,
     quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
 ) -> None:
     """Answer programs that speak OpenAI's protocol, several at a time.
@@ -102,53 +99,46 @@ def serve(
         from lacli.serve import app, run
     except ImportError as error:
         raise UsageError(f"lacli serve needs {error.name}", "in lacli's folder: pip install '.[serve]'") from error
-    from lacli import PARALLEL
-    from lacli.cli.run import Loading
     from lacli.model import Model
     from lacli.terminal.screen import Screen
 
     screen = Screen(color=color, quiet=quiet)
-    hosts, keys = _checked_hosts(own.host), own.keys
+    hosts, keys = [each.strip("[]") for each in _names(own.host)] or [ServerOptions.host], own.keys
     access = run.access_for(hosts, keys, _names(own.cors_origins), no_auth=own.no_auth)
-    in_file = hosts[0].startswith(run.UNIX)
-    loading = Loading(asked, model_settings, decode_settings, sampling, offline)
-    slots = own.parallel or (1 if decode_settings.strict else PARALLEL)
+    socket_file = own.host.removeprefix(run.UNIX) if own.host.startswith(run.UNIX) else None
+    slots = own.parallel or (1 if loading.decode_settings.strict else PARALLEL)
     with ExitStack() as stack:
-        listening = [stack.enter_context(each) for each in ([] if in_file else run.open_sockets(hosts, own.port))]
+        bound = [] if socket_file else run.open_sockets(hosts, own.port)
+        listening = [stack.enter_context(each) for each in bound]
         engine = stack.enter_context(
-            loading.opened(
-                prompt_options, screen, slots, verbose=verbose, often_alone=not own.parallel, measure=own.measure
-            )
+            loading.opened(model, question, screen, slots, often_alone=not own.parallel, measure=own.measure)
         )
-        model = stack.enter_context(Model(engine, sampling))
+        answering = stack.enter_context(Model(engine, loading.sampling))
         # A client may ask for the name that the model was started by.
-        names = sorted(_names(own.alias)) or [
-            engine.model.path.stem,
-            *([asked] if not Path(asked).exists() else []),
-        ]
+        asked = [] if Path(model).exists() else [model]
+        names = sorted(_names(own.alias)) or [engine.model.path.stem, *asked]
         settings = app.ServeSettings(
             names[0],
-            sampling,
-            prompt_options.system,
-            prompt_options.max_tokens,
-            prompt_options.stops,
+            loading.sampling,
+            question.system,
+            question.max_tokens,
+            question.stops,
             aliases=tuple(names),
             tags=tuple(sorted(_names(own.tags))),
             slots=own.slots,
             metrics=own.metrics,
             page=own.ui,
-            verbose=verbose,
+            verbose=loading.verbose,
         )
         scheme = "https" if own.ssl_cert_file else "http"
-        ports = [each.getsockname()[1] for each in listening]
-        places = [_address(scheme, *each) for each in zip(hosts, ports, strict=False)] or hosts
+        places = [_address(scheme, *each.getsockname()[:2]) for each in listening] or hosts
         asking = f", for {counted(len(keys), 'key')}" if keys else ""
-        told = f"{settings.name} answers at {' and '.join(places)}, {engine.slots} at a time{asking}"
+        told = f"{settings.name} answers at {' and '.join(places)}, {engine.slots} at a time{asking}; Ctrl-C ends it"
         server = run.Listener(
-            app.Server(model, settings).app(access),
+            app.Server(answering, settings).app(access),
             drain_s=own.drain,
-            begun=lambda: screen.warn(f"{told}; Ctrl-C ends it"),
-            uds=hosts[0].removeprefix(run.UNIX) if in_file else None,
+            begun=lambda: screen.warn(told),
+            uds=socket_file,
             ssl_certfile=own.ssl_cert_file or None,
             ssl_keyfile=own.ssl_key_file or None,
         )
@@ -157,22 +147,12 @@ def serve(
 
 
 def _names(text: str) -> list[str]:
-    """The names of a list with commas between them, each once."""
+    """Return the names of a list with commas between them, each once."""
     return [*dict.fromkeys(each.strip() for each in text.split(",") if each.strip())]
 
 
-def _checked_hosts(text: str) -> list[str]:
-    """Return the addresses of --host; one of IPv6 may be given as it stands in a link. Raises UsageError."""
-    hosts = [re.sub(r"^\[(.*)\]$", r"\1", each) for each in _names(text)]
-    if not hosts or "unix:" in hosts:
-        raise UsageError("--host is empty", "write --host 127.0.0.1, or leave it out")
-    if hosts[1:] and any(each.startswith("unix:") for each in hosts):
-        raise UsageError("--host takes unix:PATH alone", "leave the other addresses out")
-    return hosts
-
-
 def _address(scheme: str, host: str, port: int) -> str:
-    """An address as clients write it."""
+    """Return an address as clients write it."""
     if host in ("0.0.0.0", "::"):
         return f"{scheme}://127.0.0.1:{port} and this machine's other addresses"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

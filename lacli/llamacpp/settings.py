@@ -9,7 +9,7 @@ from typing import Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.options import NOTHING, check, option, said
+from lacli.options import NOTHING, check, option
 from lacli.settings import MAX_SEQUENCES, DecodeSettings, Switch
 from lacli.text.format import counted, did_you_mean
 
@@ -135,14 +135,13 @@ class ModelSettings:
         "Flash attention; auto on a CPU: off, but for -np 4 or more.",
         *("-fa", "--flash-attn"),
         metavar="on|off|auto",
-        shown="auto",
-        read=said,
     )
     cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
     cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
     engine: EngineName = option(
         "llama",
         "What decodes: llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.",
+        shown="auto",
     )
     devices: tuple[str, ...] = option(
         (),
@@ -179,7 +178,9 @@ class ModelSettings:
         metavar="HOST:PORT,..",
         read=endpoints,
     )
-    repack: bool = True
+    repack: bool = option(
+        True, "Use the CPU's kernels for repacked weights and AMX, which are faster for several rows."
+    )
     tiled: bool = True
     gives_way: bool = False
 

@@ -64,7 +64,7 @@ def test_the_answer_alone_goes_to_stdout(reference: dict[str, Any]) -> None:
     done = run("run", "-p", QUESTION, "-n", str(SIZE), "--stats")
     assert done.code == 0
     assert done.out == printed(reference["text"])
-    assert "rows a step" in done.err
+    assert " tokens/s)" in done.err
 
 
 def test_one_line_says_which_model_runs_unless_it_was_named_or_quiet(tiny: str) -> None:
@@ -123,9 +123,9 @@ def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(t
     found = json.loads(full.out)
     assert found["finish_reason"] == "length"
     assert found["prompt_n"] + found["predicted_n"] == 256 + 1, "the last token needs no cell"
-    assert "context of 256 tokens is full" in full.err and "has 256 tokens: llama.cpp rounds" in full.err
+    assert "context of 256 tokens is full" in full.err
     cut = call("run", tiny, "-n", "4", "-c", "300", "-p", QUESTION)
-    assert "is full" not in cut.err and "has 512 tokens: llama.cpp rounds 300 up" in cut.err
+    assert "is full" not in cut.err
 
 
 def test_json_is_one_flat_object_whose_counts_agree() -> None:
@@ -144,17 +144,17 @@ def test_json_is_one_flat_object_whose_counts_agree() -> None:
     assert found["steps"] == sum(found["accept_hist"])
     assert found["tokens_per_step"] == pytest.approx(SIZE / found["steps"], abs=1e-3)
     assert 0 < found["draft_n_accepted"] <= found["draft_n"]
-    assert set(found["pool"]) == {"keys", "ngrams", "fan_out_mean", "fan_out_median", "fan_out_max", "hit_rate"}
+    assert set(found["pool"]) == {"keys", "ngrams", "hit_rate"}
 
 
 def test_stats_go_to_stderr() -> None:
     done = call("run", "-q", "--stats", "full", "-p", QUESTION, "-n", str(SIZE), "-W", "30", "-G", "1", "-N", "8")
-    for subject in ("model", "mode", "prompt", "answer", "steps", "a step", "pool"):
+    for subject in ("model", "mode", "prompt", "answer", "steps", "tokens", "rows", "drafts", "pool"):
         assert re.search(rf"^{subject}  ", done.err, re.MULTILINE), subject
     assert "W=30 N=8 G=1" in done.err
     assert "tokens/s" not in done.out
     plain = call("run", "-q", "--stats", "--mode", "plain", "-p", "hi", "-n", "3").err
-    assert "S = 1.00" in plain and "pool" not in plain
+    assert re.fullmatch(r"3 tokens in [0-9.]+ s \([0-9.,]+ tokens/s\)\n", plain)
 
 
 def test_without_flags_the_mode_is_auto_and_a_size_or_a_preset_means_lookahead(
@@ -206,7 +206,7 @@ def test_ctrl_c_leaves_the_object_and_the_report_of_the_part_that_was_answered(
     done = call("run", "-q", "--json", "--stats", "--mode", "plain", "-p", QUESTION)
     found = json.loads(done.out)
     assert (done.code, found["finish_reason"]) == (130, "interrupt")
-    assert re.search(rf"^answer    {f'{tokens} tokens in' if tokens else 'no token'}.*, ended early$", done.err, re.M)
+    assert done.err.startswith(f"{tokens} tokens in" if tokens else "no token")
     assert found["tokens"] == reference["tokens"][:tokens]
     assert reference["text"].startswith(found["text"])
 

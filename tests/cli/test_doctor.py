@@ -1,4 +1,4 @@
-"""The doctor: what each check finds on machines that are played, the report, and the program on this machine."""
+"""The doctor: what each check finds on machines that are played, and the program on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from lacli.cli import doctor
-from lacli.cli.doctor import Finding, report
+from lacli.cli.doctor import Finding
 from lacli.errors import ModelLoadError
 from lacli.llamacpp import probe
 from lacli.llamacpp.build import GIB, Library, LibraryMissing
@@ -37,7 +37,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
             monkeypatch.setattr(doctor, name, value if callable(value) else lambda *_, value=value: value)
 
     monkeypatch.setattr("os.getloadavg", lambda: (0.1, 0.0, 0.0))
-    change(load_library=library(), gpu_kind=lambda: None, cpu_limit=8.0, physical_cores=4, logical_cores=8)
+    change(load_library=library(), gpu_kind=lambda: None, physical_cores=4)
     return change
 
 
@@ -46,10 +46,6 @@ FOUND: list[tuple[Mapping[str, Any], Callable[[], Finding], str, str, str]] = [
     ({}, doctor.check_devices, "fine", "CPU: A processor, 16.0 GiB", ""),
     ({"load_library": library(CARD)}, doctor.check_devices, "fine", "CUDA0: A card, 20.0 of 24.0 GiB free", ""),
     ({"gpu_kind": "cuda"}, doctor.check_devices, "better", "this llama.cpp does not use it", "-DGGML_CUDA=on"),
-    ({}, lambda: doctor.check_cores(4), "fine", "4 physical cores, -t is 4; load 0.1", ""),
-    ({"cpu_limit": 2.5}, lambda: doctor.check_cores(4), "better", "may use 2 cores", "export LACLI_THREADS=2"),
-    ({"cpu_limit": 0.5}, lambda: doctor.check_cores(1), "fine", "-t is 1", ""),
-    ({}, lambda: doctor.check_cores(99), "better", "may use 8 cores", "export LACLI_THREADS=8"),
     ({"free_disk": GIB // 2}, doctor.check_cache, "fine", "537 MB free", ""),
 ]
 """What differs from a good machine, a check, and what it finds; '' for nothing to be done."""
@@ -92,30 +88,27 @@ def test_the_build_is_tried_again(proven: str | None, state: str, monkeypatch: p
     assert (found.state, any("pip install" in line for line in found.todo)) == (state, state != "fine")
 
 
-@pytest.mark.parametrize(("text", "limit"), [("250000 100000\n", 2.5), ("max 100000\n", 8), (None, 8)])
+@pytest.mark.parametrize(
+    ("quota", "todo"),
+    [("250000 100000\n", ["export LACLI_THREADS=2"]), ("50000 100000", ["export LACLI_THREADS=1"])]
+    + [(text, []) for text in ("400000 100000\n", "max 100000\n", None)],
+)
 def test_a_containers_limit_is_read(
-    text: str | None, limit: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quota: str | None, todo: list[str], play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "logical_cores", lambda: 8)
-    if text is not None:
-        (tmp_path / "cpu.max").write_text(text)
-    assert doctor.cpu_limit(tmp_path) == limit
+    play()
+    monkeypatch.setattr(doctor, "CPU_MAX", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota)
+    found = doctor.check_cores()
+    assert found.words.startswith("4 physical cores, load 0.1") and found.todo == (todo or ())
 
 
 @pytest.mark.parametrize(("tokens", "state"), [([1, 2], "fine"), ([1, 3], "better"), (None, "broken")])
 def test_the_installed_model_answers_alike_in_both_modes(tokens: list[int] | None, state: str, play: Play) -> None:
     answers = {"plain": [1, 2]} | ({"lookahead": tokens} if tokens else {})
-    play(answer_tokens=lambda path, mode, threads: answers[mode])
-    assert doctor.check_answers(1).state == state
-
-
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [("fine", "lacli works here."), ("better", "lacli works here."), ("broken", "lacli does not work here: see 1.")],
-)
-def test_the_last_sentence_says_whether_lacli_works(state: Any, words: str) -> None:
-    findings = {"0": Finding("unknown", "x"), "1": Finding(state, "x")}
-    assert report(findings, 60).splitlines()[-1] == words
+    play(answer_tokens=lambda path, mode: answers[mode])
+    assert doctor.check_answers().state == state
 
 
 def test_a_check_that_fails_is_unknown_with_the_reason_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +118,7 @@ def test_a_check_that_fails_is_unknown_with_the_reason_and_the_others_go_on(monk
     monkeypatch.setattr(doctor, "check_kernels", fail)
     done = call("doctor", "--no-test")
     assert done.code == 0 and "cannot tell: the probe broke" in done.out and "model cache" in done.out
+    assert done.out.splitlines()[-1] == "lacli works here."
 
 
 def test_the_program_reports_on_this_machine_and_writes_json(tmp_path: Path) -> None:
@@ -138,5 +132,5 @@ def test_the_program_reports_on_this_machine_and_writes_json(tmp_path: Path) -> 
 def test_a_library_that_cannot_be_imported_is_reported_by_the_program(tmp_path: Path) -> None:
     (tmp_path / "llama_cpp.py").write_text("raise OSError('libcuda.so.1: cannot open shared object file')\n")
     done = run("doctor", env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
-    assert (done.code, done.err) == (1, "")
+    assert (done.code, done.err) == (1, "") and "lacli does not work here: see llama.cpp." in done.out
     assert "libcuda.so.1" in done.out and "pip install --force-reinstall" in done.out and "\x1b" not in done.out

@@ -29,7 +29,7 @@ sys.meta_path.insert(0, Interrupting())
 It does so in text that is executed, as dataclasses are made: Python then ends by the signal even where it is caught.
 """
 
-EARLY = ["lacli.cli.main", "typer", "lacli.cli.chat", "lacli.settings"]
+EARLY = ["lacli.cli.main", "typer", "lacli.cli.options", "lacli.settings"]
 """What is loaded before the command line is read, the first and the last of it among them."""
 
 LATER = {"run": ["lacli.engine.load", "numpy", "llama_cpp"], "chat": ["lacli.chat.repl", "numpy", "llama_cpp"]}

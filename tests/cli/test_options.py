@@ -1,27 +1,107 @@
-"""The groups of shared options: lists as they are typed, and a command's own option in the place of the group's."""
+"""The shared options: lists as they are typed, a variable for every setting, flags that win over them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Annotated, Any
+from unittest.mock import patch
 
 import pytest
 import typer.main
 
 from lacli.cli.groups import with_groups
+from lacli.cli.main import commands
 from lacli.cli.options import engine_group
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
+from tests.program import call
 
-Batch = Annotated[int, typer.Option("-b")]
+COMMANDS = commands()
+EVERY = [
+    (name, parameter)
+    for name, command in COMMANDS.items()
+    for parameter in command.params
+    if isinstance(parameter.envvar, list)
+]
+PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) for name, each in EVERY}.values())
+"""One command for every option: those that commands share are one declaration."""
+
+SAMPLES = {
+    "--chat-template-kwargs": ('{"a": 1}', '{"a": 2}'),
+    "--engine": ("ik", "llama"),
+    "--flash-attn": ("on", "off"),
+    "--stats": ("full", "short"),
+    "--cache-type-k": ("q8_0", "q4_0"),
+    "--cache-type-v": ("bf16", "f32"),
+    "--preset": ("code", "13b"),
+    "--mode": ("lookup", "jacobi"),
+    "--sources": ("suffix", "suffix,recycling"),
+    "--verify": ("rejection", "match"),
+    "--color": ("on", "off"),
+    "--gpu-layers": ("3", "all"),
+    "--device": ("none", "RPC0"),
+    "--split-mode": ("row", "none"),
+    "--tensor-split": ("3,1", "1,3"),
+    "--replicas": ("3", "2"),
+    "--rpc": ("127.0.0.1:50052", "10.0.0.1:50052,10.0.0.2:50052"),
+}
+"""Values of options that are neither numbers of any size nor switches: two that differ."""
+
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("LACLI_", "LLAMA_"))}
+"""The environment without defaults of options."""
+
+Own = Annotated[int, typer.Option("-x")]
+
+
+def parsed(command: str, parameter: Any, arguments: list[str], env: Mapping[str, str] = {}) -> Any:  # noqa: B006
+    """What an option is after parsing; every other option is left alone."""
+    with patch.dict(os.environ, {**CLEAN, **env}, clear=True):
+        return COMMANDS[command].make_context(command, [*arguments]).params[parameter.name]
+
+
+@pytest.mark.parametrize(("command", "parameter"), PAIRS, ids=[f"{name} {each.opts[0]}" for name, each in PAIRS])
+def test_every_variable_sets_what_its_flag_sets_and_the_flag_wins(command: str, parameter: Any) -> None:
+    flag = next(name for name in parameter.opts if name.startswith("--"))
+    if parameter.is_flag:
+        off = parameter.secondary_opts[:1]
+        (value, by_flag), (other, by_other) = [("1", [flag]), ("0", off)]
+        if parameter.default:
+            (value, by_flag), (other, by_other) = (other, by_other), (value, by_flag)
+    else:
+        value, other = SAMPLES.get(flag, ("11", "12"))
+        by_flag, by_other = [f"{flag}={value}"], [f"{flag}={other}"]
+    wanted = parsed(command, parameter, by_flag)
+    for variable in parameter.envvar:
+        assert parsed(command, parameter, [], {variable: value}) == wanted
+        if by_other:
+            assert parsed(command, parameter, by_other, {variable: value}) == parsed(command, parameter, by_other)
+    assert parsed(command, parameter, [], {parameter.envvar[0]: "", parameter.envvar[-1]: value}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stats"),
+    [([], ""), (["--stats"], "short"), (["--stats", "m.gguf"], "short"), (["--stats", "full", "m.gguf"], "full")],
+    ids=str,
+)
+def test_the_value_of_stats_may_be_left_out(arguments: list[str], stats: str) -> None:
+    with patch.dict(os.environ, CLEAN, clear=True):
+        found = COMMANDS["run"].make_context("run", [*arguments]).params
+    assert found["stats"] == stats and ("m.gguf" in found.values()) == ("m.gguf" in arguments)
+
+
+def test_a_system_prompt_goes_without_raw_wherever_it_comes_from() -> None:
+    refused = call("run", "-p", "hi", "--raw", env={"LACLI_SYSTEM_PROMPT": "Be brief."})
+    assert refused.code == 2 and "a system prompt needs one" in refused.err
 
 
 def typed(*arguments: str) -> tuple[ModelSettings, int]:
-    """What a command with the group gets, and its own -b."""
+    """What a command with the group gets, and an option of its own."""
     got: list[tuple[ModelSettings, int]] = []
 
     @with_groups(model_settings=engine_group)
-    def command(*, model_settings: ModelSettings, batch: Batch = 1) -> None:
-        got.append((model_settings, batch))
+    def command(*, model_settings: ModelSettings, own: Own = 1) -> None:
+        got.append((model_settings, own))
 
     app = typer.Typer()
     app.command()(command)
@@ -33,15 +113,10 @@ def typed(*arguments: str) -> tuple[ModelSettings, int]:
 SPLIT = {"devices": ("CUDA1", "CUDA0"), "split_mode": "row", "tensor_split": (3.0, 1.0)}
 
 
-def test_an_option_of_the_command_leaves_the_groups_at_its_default() -> None:
-    model_settings, batch = typed("-b", "2", "-c", "3")
-    assert (model_settings.context, model_settings.batch, batch) == (3, ModelSettings().batch, 2)
-    assert model_settings == ModelSettings(context=3, engine="auto")
-
-
 @pytest.mark.parametrize(
     ("flags", "placed"),
     [
+        ("-x 2 -c 3", {"context": 3}),
         ("-dev CUDA1,CUDA0 -sm row -ts 3,1", SPLIT),
         ("--device CUDA1,CUDA0 --split-mode row --tensor-split 3/1", SPLIT),
         ("-sm none -mg 1", {"split_mode": "none", "main_gpu": 1}),
@@ -51,7 +126,7 @@ def test_an_option_of_the_command_leaves_the_groups_at_its_default() -> None:
     ],
 )
 def test_the_flags_of_devices_are_llama_cpps(flags: str, placed: dict[str, Any]) -> None:
-    assert typed(*flags.split())[0] == ModelSettings(engine="auto", **placed)
+    assert typed(*flags.split()) == (ModelSettings(engine="auto", **placed), 2 if "-x" in flags else 1)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +138,6 @@ def test_the_flags_of_devices_are_llama_cpps(flags: str, placed: dict[str, Any])
     ],
 )
 def test_what_is_no_list_is_refused(flags: str, words: str) -> None:
-    with pytest.raises((UsageError, typer.BadParameter)) as caught:
+    with pytest.raises(UsageError) as caught:
         typed(*flags.split())
     assert words in str(caught.value)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from lacli.cli.prompt_options import PromptOptions
+from lacli.cli.options import PromptOptions
 from lacli.cli.prompts import PromptRow, read_rows
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from tests.program import call
 
 HELLO = [{"role": "user", "content": "Hello"}]
-QUESTION = PromptOptions("", None, "", 7, ("end",))
+QUESTION = PromptOptions(7, ("end",))
 SAMPLING = SamplingSettings(temp=0.5, seed=3)
 
 
@@ -29,7 +29,7 @@ def test_messages_are_a_conversation_with_the_system_prompt_of_the_command_line_
     tmp_path: Path,
 ) -> None:
     parts: list[dict[str, Any]] = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, *HELLO]
-    asked = PromptOptions("Speak French.", None, "", -1, ())
+    asked = PromptOptions(system="Speak French.")
     found = rows(tmp_path, {"messages": HELLO, "id": 1}, {"messages": parts}, question=asked)
     assert found[0].messages == [{"role": "system", "content": "Speak French."}, *HELLO]
     assert found[0].repeated == {"id": 1, "messages": found[0].messages}
@@ -44,9 +44,9 @@ def test_a_request_of_a_batch_file_brings_its_id_its_limit_and_its_sampling(tmp_
     completion = {"custom_id": "b", "url": "/v1/completions", "body": {"prompt": "def f", "seed": 9}}
     chat, raw = rows(tmp_path, request, completion)
     assert (chat.repeated, chat.messages) == ({"custom_id": "a-1", "messages": HELLO}, HELLO)
-    assert (chat.task.max_tokens, chat.stops) == (5, ("x",))
+    assert (chat.max_tokens, chat.stops) == (5, ("x",))
     assert chat.sampling == SamplingSettings(temp=0, top_p=0.9, seed=3, json_schema=json.dumps(schema))
-    assert (raw.task.raw, raw.task.max_tokens, raw.stops, raw.sampling.seed) == (True, 7, ("end",), 9)
+    assert (raw.raw, raw.max_tokens, raw.stops, raw.sampling.seed) == (True, 7, ("end",), 9)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_request_of_a_batch_file_brings_its_id_its_limit_and_its_sampling(tmp_
         ({"messages": HELLO, "n": 2}, "n: Input should be 1"),
         ({"messages": HELLO, "stop": [1]}, "stop.0: "),
         ({"messages": HELLO, "temperature": "hot"}, "temperature: Input should be a valid number"),
-        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format: no schema"),
+        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format: "),
     ],
 )
 def test_a_row_that_cannot_be_asked_has_an_error_with_its_line_and_the_others_none(
@@ -91,7 +91,7 @@ def test_the_program_answers_the_good_rows_tells_of_the_bad_ones_and_ends_with_1
     path.write_text(f'{json.dumps(good)}\n{{"custom_id": "b", "body": {{}}}}\n')
     command = ("run", "-q", "--prompts", str(path), "-o", str(out), "--mode", "plain")
     done = call(*command)
-    assert done.code == 1 and f"lacli: {path}:2: a row has" in done.err
+    assert done.code == 1 and "no answer to 1 of 2 prompts" in done.err
     found = {row["index"]: row for row in map(json.loads, out.read_text().splitlines())}
     assert (found[0]["custom_id"], found[0]["predicted_n"], found[0]["messages"]) == ("a", 3, HELLO)
     assert found[1]["custom_id"] == "b" and "a row has" in found[1]["error"] and "text" not in found[1]

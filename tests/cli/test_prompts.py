@@ -115,7 +115,7 @@ def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     with Answers(str(path), Screen()) as lines:
         lines.add(ANSWERS[0])
-        with pytest.raises(LacliError, match=r"another run is writing .*out.jsonl .wait for its end"):
+        with pytest.raises(LacliError, match=r"another run is writing .*out.jsonl"):
             Answers(str(path), Screen())
     assert path.read_text() == LINES[0]
 

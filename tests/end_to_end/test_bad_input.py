@@ -72,7 +72,7 @@ SLIPS = [
     (FAILED, (*ASKED, "-sysf", "."), "cannot read .: Is a directory"),
     *((FAILED, (*ASKED, flag, os.fsdecode(b"caf\xe9")), f"{flag} is not UTF-8") for flag in ("-sys", "--stop")),
     (USAGE, (*ASKED, "--raw", "-sys", "Be brief."), "a system prompt needs one"),
-    (USAGE, (*ASKED, "-sys", "Be brief.", "-sysf", "any.txt"), "both given"),
+    (USAGE, (*ASKED, "-sys", "Be brief.", "-sysf", __file__), "both given"),
     (USAGE, (*ASKED, "-N", "1"), "-N is 1 (-N must be at least 2)"),
     (USAGE, (*ASKED, "-c", "-2"), "lacli: -c"),
     (USAGE, (*ASKED, "-t", "100000"), "-t is 100000 (-t must be at most 512)"),

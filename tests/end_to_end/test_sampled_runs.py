@@ -46,7 +46,7 @@ def test_a_seed_repeats_an_answer_and_is_named_where_it_was_chosen_at_random() -
 
 
 def test_stats_name_the_flags_that_repeat_the_answer() -> None:
-    done = call(*QUESTION, "-n", "4", "--stats", *WARM, "--top-k", "5", "--ignore-eos", "-l", "5-inf")
+    done = call(*QUESTION, "-n", "4", "--stats", "full", *WARM, "--top-k", "5", "--ignore-eos", "-l", "5-inf")
     assert "--temp 0.9 --top-k 5 --ignore-eos --seed 7 --logit-bias 5-inf" in done.err
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.cli.rm import find_to_remove
+from lacli.cli.models import find_to_remove
 from lacli.errors import ModelLoadError, UsageError
 from lacli.hub.cache import remove
 from lacli.hub.names import Alias

@@ -67,7 +67,7 @@ def test_what_ik_cannot_do_keeps_llama_or_is_refused(
 
 
 def test_the_command_line_takes_ik_by_itself_and_says_so() -> None:
-    run = ("run", "-p", "import os", "--raw", "-n", "8", "--stats")
+    run = ("run", "-p", "import os", "--raw", "-n", "8", "--stats", "full")
     by_itself = call(*run, env={"LACLI_ENGINE": "auto"})
     assert by_itself.code == 0
     assert "CPU with ik_llama.cpp" in by_itself.err

