@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,6 @@ from lacli.answer_options import AnswerOptions
 from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import Model
-from lacli.options import options_of
 from lacli.serve.answers import Choice
 from lacli.serve.protocol import (
     FAILED,
@@ -42,9 +40,6 @@ from lacli.text.checked import checked
 from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK
-
-FIELDS = {each.label: each.request or name for name, each in options_of(SamplingSettings).items()}
-"""The fields of requests by the flags that name the same settings."""
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +197,7 @@ def _with_grammar(sampling: SamplingSettings, rules: CallRules | None = None, pr
 
     `rules`: functions that an answer to `prompt` may or has to call.
     """
-    if rules and rules.have_grammar:
+    if rules and (rules.forced or rules.schema):
         grammar, ignored = rules.grammar(prompt)
     elif sampling.json_schema:
         grammar, ignored = grammar_of(sampling.json_schema)
@@ -250,8 +245,6 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) ->
 def _failure(error: Exception) -> tuple[int, dict[str, Any]]:
     """The status and the body of an error: what a request asks for is its fault, the rest is not."""
     said = str(error) if isinstance(error, LacliError) else in_one_line(error)
-    # Settings are named by their flags, and requests have llama.cpp's and OpenAI's names for them.
-    said = re.sub(r"--[a-z-]+", lambda found: FIELDS.get(found[0], found[0]), said)
     status, kind = 500, FAILED
     if isinstance(error, UsageError | PromptError | SamplingError):
         status, kind = 400, INVALID

@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from re import fullmatch
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Json,
+    create_model,
+    model_validator,
+)
 from starlette.requests import Request
 
 from lacli.errors import UsageError
@@ -106,13 +115,16 @@ if TYPE_CHECKING:
     _Numbers = WithoutNull
 else:
     _Numbers = create_model(
-        "_Numbers", __base__=WithoutNull, **{field: (each.kind | None, None) for field, each in NUMBERS.items()}
+        "_Numbers",
+        __base__=WithoutNull,
+        **{field: (each.kind | None, Field(None, ge=each.least, le=each.most)) for field, each in NUMBERS.items()},
     )
 
 
 class Sampled(_Numbers):
     """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say."""
 
+    seed: int | None = None
     logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -144,6 +156,11 @@ class Sampled(_Numbers):
         return replace(defaults, **chosen)
 
 
+Text = Annotated[str, Field(min_length=1)]
+
+Stops = Annotated[list[Text], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)]
+
+
 class AnswerRequest(Sampled):
     """What chats and completions have in common.
 
@@ -156,7 +173,7 @@ class AnswerRequest(Sampled):
     stream: bool = False
     stream_options: dict[str, bool] = {}
     n: int = Field(1, ge=1, le=16)
-    stop: list[Annotated[str, Field(min_length=1)]] = Field(default=[], max_length=64)
+    stop: Stops = Field(default=[], max_length=64)
     max_tokens: int | None = Field(
         None, ge=-1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens", "n_predict")
     )
@@ -174,11 +191,6 @@ class AnswerRequest(Sampled):
             if name not in TAKEN | REFUSED:
                 _note_unknown(printable(name[:40]))
         return self
-
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _as_list(cls, stop: object) -> object:
-        return [stop] if isinstance(stop, str) else stop
 
 
 class Part(BaseModel):
@@ -208,37 +220,31 @@ class Tool(BaseModel):
     function: Function
 
 
+def short_id(name: str) -> str:
+    """The id of a call as nine letters and digits, which Mistral's templates ask for."""
+    return name if fullmatch("[a-zA-Z0-9]{9}", name) else sha256(name.encode()).hexdigest()[:9]
+
+
+def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:
+    """The arguments of a call for a template. The model gets to see what it wrote, if that was cut or is no object."""
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments} if arguments else {}
+
+
 class CalledFunction(BaseModel):
-    """A function and the arguments that an earlier answer gave it, as JSON or as an object."""
+    """A function and the arguments that an earlier answer gave it."""
 
     name: str
-    arguments: str | dict[str, Any]
+    arguments: Annotated[
+        Json[dict[str, Any]] | dict[str, Any] | str, Field(union_mode="left_to_right"), AfterValidator(as_object)
+    ]
 
 
 class ToolCall(BaseModel):
     """A call of an earlier answer."""
 
-    id: str = ""
+    id: Annotated[str, AfterValidator(short_id)] = Field("", validate_default=True)
     type: Literal["function"] = "function"
     function: CalledFunction
-
-    @property
-    def for_template(self) -> dict[str, Any]:
-        """The call as chat templates expect it, with an object of arguments."""
-        arguments = self.function.arguments
-        if isinstance(arguments, str):
-            with suppress(ValueError):
-                arguments = json.loads(arguments or "{}")
-        if not isinstance(arguments, dict):
-            # The model gets to see what it wrote, if that was cut or is no object.
-            arguments = {"arguments": self.function.arguments}
-        function = {"name": self.function.name, "arguments": arguments}
-        return {"id": short_id(self.id), "type": self.type, "function": function}
-
-
-def short_id(name: str) -> str:
-    """The id of a call as nine letters and digits, which Mistral's templates ask for."""
-    return name if fullmatch("[a-zA-Z0-9]{9}", name) else sha256(name.encode()).hexdigest()[:9]
 
 
 class Message(BaseModel):
@@ -257,7 +263,7 @@ class Message(BaseModel):
         # OpenAI's later name of the role, which templates do not know.
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
         if self.tool_calls:
-            found["tool_calls"] = [call.for_template for call in self.tool_calls]
+            found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.role == "tool":
             found["tool_call_id"] = short_id(self.tool_call_id or "")
             found |= {"name": self.name} if self.name else {}

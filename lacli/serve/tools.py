@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from lacli.errors import UsageError
 from lacli.text.json_schema import HEAD, checked, json_value
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import ChatTemplate
-
-ID_LENGTH = 9
-"""Characters of a call's id: Mistral's templates refuse others."""
 
 MARKS = ("<tool_call>", "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
 """Tags in front of calls. Models also write another family's tag, several, a fence around or inside of one, or none."""
@@ -43,29 +40,15 @@ CLOSED = {False: re.compile(KEYS + ENDS), True: re.compile(rf"{KEYS}{ENDS}(?:\s*
 """What ends a call behind its arguments: further keys, brackets, separators, tags and, in a fence, the fence's end."""
 
 
-@dataclass(frozen=True)
-class CallFormat:
-    """How a model writes calls: `begin`, a call's `before` with %s for its name, its arguments, `after`; then `closer`.
-
-    `between`: from one call to the next, None where there is one only. `bare`: calls are written without `begin`.
-    `listed`: the JSON is a list of calls.
-    """
-
-    begin: str
-    before: str
-    after: str
-    closer: str = ""
-    between: str | None = None
-    bare: bool = False
-    listed: bool = False
-
+CallFormat = tuple[str, str]
+"""How a model writes a call: what stands before its arguments, with %s for its name, and after them."""
 
 ARGUMENTS = ("arguments", "parameters")
 OBJECT = '{"name": "%s", "arguments": '
-HERMES = CallFormat("<tool_call>", f"\n{OBJECT}", "}\n", closer="</tool_call>", between="</tool_call>\n<tool_call>")
-LLAMA3 = CallFormat("<|python_tag|>", OBJECT.replace("arguments", "parameters"), "}", bare=True)
-MISTRAL = CallFormat("[TOOL_CALLS]", OBJECT, "}", between=", ", listed=True)
-MISTRAL_ARGS = CallFormat("[TOOL_CALLS]", "%s[ARGS]", "", between="[TOOL_CALLS]")
+HERMES: CallFormat = (f"<tool_call>\n{OBJECT}", "}\n</tool_call>")
+LLAMA3: CallFormat = (OBJECT.replace("arguments", "parameters"), "}")
+MISTRAL: CallFormat = (f"[TOOL_CALLS][{OBJECT}", "}]")
+MISTRAL_ARGS: CallFormat = ("[TOOL_CALLS]%s[ARGS]", "")
 
 SIGNS = {
     r"\[TOOL_CALLS\][\s\S]*\[ARGS\]": MISTRAL_ARGS,
@@ -79,17 +62,16 @@ Behind <tool_call> other models write XML. A template may print the tag and the 
 """
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A model's call of a function; `arguments`: a JSON text."""
 
     name: str
     arguments: str
-    id: str = field(default_factory=lambda: token_hex(ID_LENGTH)[:ID_LENGTH])
+    id: str
 
 
 def format_of(template: ChatTemplate) -> CallFormat:
-    """How a model with this template writes calls. Raises UsageError where it knows none, or has a form of its own."""
+    """How a model with this template writes calls. Raises UsageError if it knows none, or has a format of its own."""
     if not template.knows_tools:
         raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
     for sign, form in SIGNS.items():
@@ -102,8 +84,8 @@ def format_of(template: ChatTemplate) -> CallFormat:
 class CallRules:
     """What an answer may call: `functions` by name with the JSON schemas of their arguments.
 
-    `several`: more than one call in an answer. `forced`: the answer is a call of one of `functions`. `schema`: the JSON
-    schema that an answer keeps to where it does not call, "" for none.
+    `several`: more than one call in an answer. `forced`: the answer is a call. `schema`: the JSON schema of an answer
+    that does not call, "" for none.
     """
 
     format: CallFormat
@@ -112,41 +94,26 @@ class CallRules:
     forced: bool
     schema: str = ""
 
-    @property
-    def have_grammar(self) -> bool:
-        """True if an answer can only be a call or keep to the schema."""
-        return self.forced or bool(self.schema)
-
     def grammar(self, prompt: str) -> tuple[str, list[str]]:
-        """Return the grammar of an answer to `prompt`, and sentences on what of the schemas it does not enforce.
+        """Return the grammar of an answer to `prompt`, one call or by the schema, and what it does not enforce.
 
         Raises UsageError for a schema that cannot be followed.
         """
-        form = self.format
-        warnings: list[str] = []
-        calls, rules = [], []
+        before, after = self.format
+        answers, rules = [], []
         for index, (name, schema) in enumerate(self.functions.items()):
             if schema.get("type", "object") != "object":
                 raise UsageError(f"the parameters of {name} are no object", 'give {"type": "object", ...}')
             rules.append(f"arguments_{index}: {json_value({**schema, 'type': 'object'})}")
-            warnings += checked(f"{HEAD}start: arguments_{index}\n{rules[-1]}", f"the parameters of {name}")[1]
-            calls.append(f"{_quoted(form.before % name)} arguments_{index} {_quoted(form.after)}")
+            answers.append(f"{json.dumps(before % name)} arguments_{index} {json.dumps(after)}")
         if self.schema:
             rules.append(f"answer: {json_value(json.loads(self.schema))}")
-            warnings += checked(f"{HEAD}start: answer\n{rules[-1]}", "response_format")[1]
-        more = f"({_quoted(form.between)} called)*" if form.between and self.several else ""
-        # Where the prompt has begun to reason, that has to end in front of a call.
+            answers.append("answer")
+        # Reasoning that the prompt has begun has to end in front of a call.
         closer = ReasoningSplitter(begun_reasoning(prompt)).closer
-        closed = _quoted(f"{closer}\n\n" if closer else "")
-        begin = _quoted(("" if form.bare else form.begin) + "[" * form.listed)
-        end = _quoted(form.closer + "]" * form.listed)
-        start = f"start: {closed} ({begin} called {more} {end}{' | answer' * bool(self.schema)})"
-        return "\n".join([HEAD + start, f"called: {' | '.join(calls)}", *rules]), warnings
-
-
-def _quoted(text: str) -> str:
-    """Return a text as a grammar has it, whose escapes are JSON's."""
-    return json.dumps(text) if text else ""
+        closed = json.dumps(f"{closer}\n\n" if closer else "")
+        start = f"start: {closed} ({' | '.join(answers)})"
+        return checked("\n".join([HEAD + start, *rules]), "a schema in tools or response_format")
 
 
 class CallSplitter:
@@ -158,6 +125,13 @@ class CallSplitter:
 
     def __init__(self, rules: CallRules) -> None:
         self._rules = rules
+        self.calls: list[Call] = []
+        self._held = ""
+        self._final = False
+        # True at the beginning of the answer and right behind a call.
+        self._fresh = True
+        # Fences in the text so far: an odd number of them begins code. `_fenced`: in the fence of a call.
+        self._fences, self._fenced = 0, False
         names = "|".join(map(re.escape, rules.functions))
         named = rf'(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"({names})"\s*'
         given = r'(?:,\s*"(?:arguments|parameters)"\s*:\s*(?=\{|\Z)|(?=\}))'
@@ -167,15 +141,6 @@ class CallSplitter:
         kinds = [f'{kind}"name":"{{0}}","{key}":{{{{' for kind in ("", '"type":"function",') for key in ARGUMENTS]
         heads = [*kinds, "{0}[CALL_ID][ARGS]{{", "{0}[ARGS]{{"]
         self._beginnings = [*MARKS, FENCE, *(head.format(name) for name in rules.functions for head in heads)]
-        self.calls: list[Call] = []
-        self._held = ""
-        self._final = False
-        # True at the beginning of the answer and right behind a call.
-        self._fresh = True
-        # Fences in the text so far: an odd number of them begins code.
-        self._fences = 0
-        # True in the fence of a call.
-        self._fenced = False
 
     def feed(self, text: str, *, final: bool = False) -> str:
         """Read on; return the text that belongs to no call.
@@ -198,14 +163,14 @@ class CallSplitter:
                 continue
             head = self._head.match(held, at)
             # Without arguments, only a tag tells a call from an answer in JSON.
-            is_tagged = head is not None and (held[at] == "<" or not held.startswith("}", head.end()))
-            if head and is_tagged and head.end() < len(held):
+            if head and head.end() < len(held) and (held[at] == "<" or held[head.end()] != "}"):
                 text = self._take(head)
                 return self._release(at) if text is None else text
             if self._may_begin(at):
                 if not self._final:
                     return self._release(at)
-                if self._is_of_call(at):
+                marked = self.calls or (self._rules.schema and held.startswith(("<", "[T"), at))
+                if self._rules.forced or (self._fresh and marked):
                     # The answer was cut in a call, whose mark is no text.
                     self._held = held[:at].rstrip()
                     break
@@ -218,11 +183,6 @@ class CallSplitter:
         rest = JOINED.sub("", self._held[opened.end() :][:LONGEST_BEGINNING])
         return any(beginning.startswith(rest) for beginning in self._beginnings)
 
-    def _is_of_call(self, at: int) -> bool:
-        """Whether the beginning of a call at the end of the answer can be nothing else."""
-        marked = self._rules.have_grammar and self._held.startswith(self._rules.format.begin, at)
-        return self._rules.forced or marked or (self._fresh and bool(self.calls))
-
     def _release(self, length: int) -> str | None:
         """Return the first `length` characters as text, without space at their end while a call may follow."""
         text = self._held[:length] if self._final else self._held[:length].rstrip()
@@ -233,9 +193,8 @@ class CallSplitter:
 
     def _take(self, head: re.Match[str]) -> str | None:
         """Take a call out and return the text in front of it; None until it is certain where the call ends."""
-        rest = re.sub(
-            r"^\{\{+", "{", ("{}" if self._held.startswith("}", head.end()) else "") + self._held[head.end() :]
-        )
+        rest = self._held[head.end() :]
+        rest = re.sub(r"^\{+", "{", f"{{}}{rest}" if rest.startswith("}") else rest)
         end = _end_of_object(rest)
         if end is None and not self._final:
             return None
@@ -251,7 +210,8 @@ class CallSplitter:
         self._fenced = fenced and FENCE not in closed[0]
         self._fresh, self._held = True, "" if begun else behind
         if self._rules.several or not self.calls:
-            self.calls.append(Call(head[1] or head[2], arguments))
+            # Mistral's templates refuse other ids than of nine letters.
+            self.calls.append(Call(head[1] or head[2], arguments, token_hex(5)[:9]))
         return text
 
 

@@ -194,12 +194,12 @@ def test_a_call_with_a_tag_or_a_fence_may_stand_inside_a_line(text: str) -> None
 
 
 def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
-    call = f'{HERMES.begin}{{"name": "clock", "arguments": {{}}}}</tool_call>'
+    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
     assert split(HERMES, [call[:-5]]) == ("", [("clock", {})])
     for length in range(len(call)):
         splitter = CallSplitter(rules(HERMES, forced=True))
         assert splitter.feed(call[:length], final=True) == ""
-        if length >= len(HERMES.begin):
+        if length:
             splitter = CallSplitter(CallRules(HERMES, FUNCTIONS, True, False, '{"type": "object"}'))
             assert splitter.feed(call[:length], final=True) == ""
     for length in range(len("<tool_call>")):
@@ -348,7 +348,7 @@ def test_the_log_names_what_of_a_function_is_not_enforced(qwen: str, caplog: pyt
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     body = {"messages": QUESTION, "tools": tools, "tool_choice": "required", "max_tokens": 2}
     post(f"{qwen}/v1/chat/completions", body)
-    assert "the parameters of f: " in caplog.text and "uniqueItems" in caplog.text
+    assert "a schema in tools" in caplog.text and "uniqueItems" in caplog.text
     for wrong, words in (({"$ref": "#/$defs/none"}, "/$defs/none"), ({"type": "whole"}, "whole")):
         schema["properties"] = {"a": wrong}
         assert words in post(f"{qwen}/v1/chat/completions", body)["error"]["message"]
