@@ -6,21 +6,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from lacli.answer_options import AnswerOptions
 from lacli.engine.answer import Answer
 from lacli.engine.worker import AsyncStream, PromptProgress
 from lacli.model import Model
-from lacli.serve.status import Meter
+from lacli.serve.status import Status
 from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.stats import RunStatistics
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
-
-LAST_TOKENS = 16
-"""Tokens at the end of a prompt, enough for a mark that begins reasoning there."""
 
 
 class Delta(NamedTuple):
@@ -39,6 +36,17 @@ class Delta(NamedTuple):
     pieces: Sequence[Piece] = ()
     progress: PromptProgress | None = None
 
+    @classmethod
+    def sum(cls, deltas: Sequence[Self]) -> Self:
+        """All of an answer, without its pieces."""
+        return cls(
+            "".join(each.text for each in deltas),
+            "".join(each.reasoning for each in deltas),
+            [token for each in deltas for token in each.tokens],
+            [logprob for each in deltas for logprob in each.logprobs],
+            [call for each in deltas for call in each.calls],
+        )
+
 
 class Choice:
     """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
@@ -46,21 +54,20 @@ class Choice:
     def __init__(
         self,
         model: Model,
+        status: Status,
         tokens: Sequence[int],
         index: int,
         options: AnswerOptions,
-        meter: Meter,
-        rules: CallRules | None = None,
+        rules: CallRules | None,
     ) -> None:
         """`tokens`: the prompt's. `index`: the answer's among those of the request. `rules`: what it may call."""
-        self.index, self.prompt, self._meter = index, tokens, meter
-        self._text_of = model.engine.text
+        self.index, self._model, self._status, self._prompt = index, model, status, tokens
         self.stream: AsyncStream = model.astream(tokens, **options)
-        end = model.engine.text(tokens[-LAST_TOKENS:], special=True)
-        self._splitter = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
+        # A mark that begins reasoning has 16 tokens at most.
+        end = model.engine.text(tokens[-16:], special=True)
+        self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
         self._calls = CallSplitter(rules) if rules else None
-        self.has_logprobs = "logprobs" in options
-        self._seen = 0
+        self.has_logprobs = options.get("logprobs") is not None
 
     @property
     def answer(self) -> Answer:
@@ -75,7 +82,7 @@ class Choice:
     @property
     def prompt_text(self) -> str:
         """The prompt as a text, with its control tokens."""
-        return self._text_of(self.prompt, special=True)
+        return self._model.engine.text(self._prompt, special=True)
 
     @property
     def calls(self) -> Sequence[Call]:
@@ -84,34 +91,31 @@ class Choice:
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """Yield what each step adds."""
-        splitter = self._splitter
-        with self._meter.counting(self.stream):
+        splitter, seen = self._reasoning, 0
+        with self._status.counting(self.stream):
             async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
-                    logprobs = self.stream.logprobs_from(self._seen)
-                    self._seen += len(logprobs)
-                    known = splitter.feed(pieces) if splitter else pieces
-                    yield self._delta(known)._replace(tokens=step.tokens if step else (), logprobs=logprobs)
+                    logprobs = self.stream.logprobs_from(seen)
+                    seen += len(logprobs)
+                    delta = self._delta(splitter.feed(pieces) if splitter else pieces)
+                    yield delta._replace(tokens=step.tokens if step else (), logprobs=logprobs)
         yield self._delta(splitter.finish() if splitter else (), final=True)
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
-        text, reasoning = (
-            "".join(each.text for each in pieces if each.reasoning is wanted) for wanted in (False, True)
-        )
-        calls: Sequence[tuple[int, Call]] = ()
+        reasoning = "".join(piece.text for piece in pieces if piece.reasoning)
+        text = "".join(piece.text for piece in pieces if not piece.reasoning)
+        before = len(self.calls)
         if self._calls:
-            before = len(self.calls)
             text = self._calls.feed(text, final=final)
-            calls = [*enumerate(self.calls)][before:]
-        return Delta(text, reasoning, calls=calls, pieces=pieces)
+        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces)
 
 
 async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncGenerator[tuple[Choice, Delta | None]]:
     """Yield the deltas of answers as they come, and None behind each one's last. Ends all if it is left early.
 
-    `progress`: some tell how far a prompt is read.
+    `progress`: some tell how much of a prompt is read.
     """
-    news: asyncio.Queue[tuple[Choice, Delta | None | BaseException]] = asyncio.Queue()
+    news: asyncio.Queue[tuple[Choice, Delta | Exception | None]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
         try:
@@ -122,17 +126,17 @@ async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncG
         except Exception as error:
             news.put_nowait((choice, error))
 
-    def told(choice: Choice, found: PromptProgress) -> None:
+    def tell(choice: Choice, found: PromptProgress) -> None:
         news.put_nowait((choice, Delta(progress=found)))
 
     for choice in choices if progress else ():
-        choice.stream.watch_prompt(partial(told, choice))
+        choice.stream.watch_prompt(partial(tell, choice))
     readers = [asyncio.create_task(read(choice)) for choice in choices]
     try:
         left = len(choices)
         while left:
             choice, found = await news.get()
-            if isinstance(found, BaseException):
+            if isinstance(found, Exception):
                 raise found
             left -= found is None
             yield choice, found

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
 from lacli.answer_options import AnswerOptions
 from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
@@ -34,7 +35,7 @@ from lacli.serve.protocol import (
 )
 from lacli.serve.replies import ChatReply, PlainReply, Reply, TextReply
 from lacli.serve.run import Access, middleware
-from lacli.serve.status import Endpoint, Meter, ServeSettings, Status, post_routes
+from lacli.serve.status import ServeSettings, Status
 from lacli.serve.tools import CallRules, format_of
 from lacli.text.checked import checked
 from lacli.text.json_schema import grammar_of
@@ -53,20 +54,18 @@ class Server:
 
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self._model, self._settings = model, settings
-        self._meter = Meter()
+        self._status = Status(model, settings)
         self._preparing = asyncio.Lock()
 
     def app(self, access: Access) -> Starlette:
         """Return the application for an ASGI server. `access`: who may ask."""
         chat = partial(self._answer, ChatRequest, self._chat)
-        plain = partial(self._answer, CompletionRequest, self._complete_plainly)
-        posts: dict[str, Endpoint] = {
-            **dict.fromkeys(("/chat/completions", "/v1/chat/completions"), chat),
-            "/v1/completions": partial(self._answer, CompletionRequest, self._complete),
-            **dict.fromkeys(("/completion", "/completions"), plain),
-            "/apply-template": self._apply_template,
-        }
-        routes = [*post_routes(posts), *Status(self._model, self._settings, self._meter).routes()]
+        complete = partial(self._answer, CompletionRequest, partial(self._complete, TextReply))
+        plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
+        posts: dict[str, Callable[[Request], Any]]
+        posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
+        posts |= {"/completion": plain, "/completions": plain, "/apply-template": self._apply_template}
+        routes = [*(Route(path, call, methods=["POST"]) for path, call in posts.items()), *self._status.routes()]
         return Starlette(
             routes=routes, middleware=middleware(access), exception_handlers=HANDLERS, max_body_size=8 * 2**20
         )
@@ -94,53 +93,34 @@ class Server:
             if asked.has_to_call and (asked.grammar or asked.json_schema is not None):
                 raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar")
             schema = "" if asked.has_to_call else sampling.json_schema
-            several = asked.parallel_tool_calls and isinstance(asked.tool_choice, str | None)
-            rules = CallRules(format_of(prompts.template), asked.offered, several, asked.has_to_call, schema)
+            rules = CallRules(
+                format_of(prompts.template), asked.offered, asked.parallel_tool_calls, asked.has_to_call, schema
+            )
         sampling = _with_grammar(sampling, rules, rendered)
-        options = self._options(asked, asked.top_logprobs if asked.logprobs else None)
-        choices = self._choices(asked, options, sampling, [prompts.tokenize(rendered)], rules)
-        return ChatReply(asked, choices, self._model, self._settings.name)
+        logprobs = asked.top_logprobs if asked.logprobs else None
+        tokens, options = prompts.tokenize(rendered), AnswerOptions(logprobs=logprobs)
+        return self._reply(ChatReply, asked, sampling, [tokens], options, rules)
 
-    def _complete(self, asked: CompletionRequest) -> Reply:
+    def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
         sampling, prompts = _with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
-        options: AnswerOptions = {**self._options(asked, asked.logprobs), "raw": True}
-        choices = self._choices(asked, options, sampling, prompts)
-        return TextReply(asked, choices, self._model, self._settings.name)
-
-    def _complete_plainly(self, asked: CompletionRequest) -> Reply:
-        sampling, prompts = _with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
-        options: AnswerOptions = {**self._options(asked, asked.n_probs or None), "raw": True}
-        if asked.n_probs:
-            options["drawn_logprobs"] = asked.post_sampling_probs
-        choices = self._choices(asked, options, sampling, prompts)
-        ends = self._model.engine.model.ends() if sampling.ignore_eos else ()
-        biases = [*((token, float("-inf")) for token in ends), *sampling.logit_bias]
-        told = {
-            "n_predict": options["max_tokens"],
-            "seed": sampling.seed,
-            "temperature": sampling.temp,
-            "logit_bias": [{"token": token, "bias": None if bias == float("-inf") else bias} for token, bias in biases],
-        }
-        return PlainReply(asked, choices, self._model, self._settings.name, told)
+        logprobs = asked.n_probs or None if asked.logprobs is None else asked.logprobs
+        options = AnswerOptions(raw=True, logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
+        return self._reply(shape, asked, sampling, prompts, options)
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
         """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""
         model = self._model.engine.model
         return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
 
-    def _options(self, asked: AnswerRequest, logprobs: int | None) -> AnswerOptions:
-        limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
-        options = AnswerOptions(stop=(*self._settings.stops, *asked.stop), max_tokens=limit, mode=asked.mode)
-        return options if logprobs is None else {**options, "logprobs": logprobs}
-
-    def _choices(
+    def _reply(
         self,
+        shape: type[Reply],
         asked: AnswerRequest,
-        options: AnswerOptions,
         sampling: SamplingSettings,
         prompts: Sequence[Sequence[int]],
+        options: AnswerOptions,
         rules: CallRules | None = None,
-    ) -> list[Choice]:
+    ) -> Reply:
         """Begin the answers, without decoding yet. Raises Refused for a prompt longer than the context.
 
         The first answer to a prompt has the request's seed, each further one the next number, as llama-server does.
@@ -149,13 +129,15 @@ class Server:
         if longest > context:
             said = f"the request has {longest:,} tokens and exceeds the available context size of {context:,}"
             raise Refused(400, "exceed_context_size_error", said, n_prompt_tokens=longest, n_ctx=context)
+        limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
+        options |= {"stop": (*self._settings.stops, *asked.stop), "max_tokens": limit, "mode": asked.mode}
         choices: list[Choice] = []
         for tokens in prompts:
             for place in range(asked.n):
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
-                own: AnswerOptions = {**options, "sampling": replace(sampling, seed=seed)}
-                choices.append(Choice(self._model, tokens, len(choices), own, self._meter, rules))
-        return choices
+                options["sampling"] = replace(sampling, seed=seed)
+                choices.append(Choice(self._model, self._status, tokens, len(choices), options, rules))
+        return shape(asked, choices, self._model, self._settings.name, sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""

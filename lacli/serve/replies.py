@@ -2,73 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from math import exp
 from time import time
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from lacli import __version__
+from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model
 from lacli.serve.answers import Choice, Delta, merged
 from lacli.serve.protocol import AnswerRequest, CompletionRequest
 from lacli.serve.status import timings
-from lacli.stats import Finish
+from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
 
-REASONS: dict[Finish, tuple[str, str]] = {
-    "eog": ("stop", "eos"),
-    "stop": ("stop", "word"),
-    "length": ("length", "limit"),
-    "interrupt": ("stop", "none"),
-}
-"""What ended an answer, in OpenAI's words and in llama.cpp's."""
+STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit"}
+"""What ended an answer, in llama.cpp's words."""
 
 
+@dataclass(frozen=True, eq=False)
 class Reply:
-    """The reply to a request. `kind`: OpenAI's name of its shape."""
+    """The reply to a request. `kind`: OpenAI's name of its shape. `name`: the model's.
 
-    kind = ""
+    `sampling`, `limit`: how tokens are drawn, and how many at most.
+    """
 
-    def __init__(self, asked: AnswerRequest, choices: Sequence[Choice], model: Model, name: str) -> None:
-        """`name`: the model's."""
-        self._asked, self._choices, self._model, self._name = asked, choices, model, name
-        self._head = {
-            "id": f"{'chatcmpl' if self.kind.startswith('chat') else 'cmpl'}-{uuid4().hex}",
-            "created": int(time()),
-            "model": name,
-            # llama.cpp's begins with a b too.
-            "system_fingerprint": f"b-lacli-{__version__}",
-        }
+    kind: ClassVar[str]
+    asked: AnswerRequest
+    choices: Sequence[Choice]
+    model: Model
+    name: str
+    sampling: SamplingSettings
+    limit: int
 
     async def whole(self) -> Any:
         """Decode the answers and return the body."""
-        deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self._choices}
-        async for choice, delta in merged(self._choices):
+        deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
+        async for choice, delta in merged(self.choices):
             deltas[choice] += [delta] if delta else []
-        return self._joined([self._entry(choice, _sum(parts), whole=True) for choice, parts in deltas.items()])
+        return self._joined([self._entry(choice, Delta.sum(parts), whole=True) for choice, parts in deltas.items()])
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         """Yield the events as the answers come."""
-        asked = self._asked
+        asked = self.asked
         for entry in self._first():
             yield self._event(entry)
-        async for choice, delta in merged(self._choices, progress=asked.return_progress):
+        async for choice, delta in merged(self.choices, progress=asked.return_progress):
             if delta is None:
-                more = {"timings": timings(choice.statistics), **self._verbose()}
+                more = {"timings": timings(choice.statistics), **self._verbose}
                 yield self._event(self._entry(choice, Delta(), ended=True), **more)
                 continue
             run = delta.progress.statistics if delta.progress else choice.statistics
             more = {"timings": timings(run)} if asked.timings_per_token else {}
             if delta.progress:
-                more["prompt_progress"] = _progress(delta)
+                total, reused, read, seconds = delta.progress
+                found = {"total": total, "cache": reused, "processed": read, "time_ms": round(1e3 * seconds)}
+                more["prompt_progress"] = found
             elif asked.lacli.get("steps"):
-                more["lacli"] = _step(delta)
+                more["lacli"] = {"pieces": [*map(_piece, delta.pieces)], "tokens": len(delta.tokens)}
             elif not (delta.text or delta.reasoning or delta.logprobs or delta.calls):
                 continue
             yield self._event(self._entry(choice, delta), **more)
         if asked.stream_options.get("include_usage"):
             yield self._body(self._chunk, [], **self._counts())
+
+    @cached_property
+    def _head(self) -> dict[str, Any]:
+        prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
+        # llama.cpp's fingerprint begins with a b too.
+        told = {"model": self.name, "system_fingerprint": f"b-lacli-{__version__}"}
+        return {"id": f"{prefix}-{uuid4().hex}", "created": int(time()), **told}
 
     @property
     def _chunk(self) -> str:
@@ -83,36 +89,43 @@ class Reply:
 
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         """The body of answers that have ended."""
-        return self._body(self.kind, entries, **self._counts(), **self._verbose())
+        return self._body(self.kind, entries, **self._counts(), **self._verbose)
 
     def _first(self) -> Iterable[dict[str, Any]]:
         """What begins a stream."""
         return ()
 
     def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
-        """An answer in the body, or what `delta` adds to it. `ended`: nothing follows."""
+        """A whole answer, or what `delta` adds to it. `ended`: nothing follows."""
         raise NotImplementedError
 
-    def _logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any] | None:
-        return {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
+    def _ended(self, choice: Choice, delta: Delta, *, ended: bool) -> dict[str, Any]:
+        """Which answer it is and why it has ended, with the log probabilities of its tokens."""
+        reason = ("length" if choice.answer.finish_reason == "length" else "stop") if ended else None
+        logprobs = {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
+        return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
 
     def _logprob(self, found: TokenLogprob) -> dict[str, Any]:
-        """The log probabilities in a token's place."""
+        """The log probabilities in a token's place, or probabilities behind the samplers if these are asked for."""
+        drawn = isinstance(self.asked, CompletionRequest) and self.asked.post_sampling_probs
 
         def entry(token: int, logprob: float) -> dict[str, Any]:
-            text = self._model.engine.prompts.piece(token)
-            return {"id": token, "token": text.decode("utf-8", "replace"), "bytes": [*text], "logprob": logprob}
+            text = self.model.engine.prompts.piece(token)
+            told = {"id": token, "token": text.decode("utf-8", "replace"), "bytes": [*text]}
+            return told | ({"prob": exp(logprob)} if drawn else {"logprob": logprob})
 
-        return {**entry(found.token, found.logprob), "top_logprobs": [entry(*best) for best in found.best]}
+        best = [entry(*each) for each in found.best]
+        return {**entry(found.token, found.logprob), "top_probs" if drawn else "top_logprobs": best}
 
+    @property
     def _verbose(self) -> dict[str, Any]:
-        """The prompt of the first answer, where that is asked for."""
-        return {"__verbose": {"prompt": self._choices[0].prompt_text}} if self._asked.verbose else {}
+        """The prompt of the first answer, if that is asked for."""
+        return {"__verbose": {"prompt": self.choices[0].prompt_text}} if self.asked.verbose else {}
 
     def _counts(self) -> dict[str, Any]:
         """The tokens of all answers, each prompt's once, and what the first answer took."""
-        runs = [choice.statistics for choice in self._choices]
-        first = runs[:: self._asked.n]
+        runs = [choice.statistics for choice in self.choices]
+        first = runs[:: self.asked.n]
         prompt, predicted = sum(run.prompt_tokens for run in first), sum(run.tokens for run in runs)
         usage = {"prompt_tokens": prompt, "completion_tokens": predicted, "total_tokens": prompt + predicted}
         cached = {"cached_tokens": sum(run.reused_tokens for run in first)}
@@ -125,26 +138,22 @@ class ChatReply(Reply):
     kind = "chat.completion"
 
     def _first(self) -> Iterable[dict[str, Any]]:
-        for choice in self._choices:
+        for choice in self.choices:
             yield {"index": choice.index, "delta": {"role": "assistant", "content": None}, "finish_reason": None}
 
     def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
-        reason = _reason(choice) if ended or whole else None
-        calls = [
-            {
-                **({} if whole else {"index": number}),
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for number, call in delta.calls
-        ]
+        calls = []
+        for number, call in delta.calls:
+            function = {"name": call.name, "arguments": call.arguments}
+            place = {} if whole else {"index": number}
+            calls.append({**place, "id": call.id, "type": "function", "function": function})
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         told: dict[str, Any] = {name: part for name, part in parts.items() if part}
         if whole:
             told = {"role": "assistant", "content": None if calls else "", **told}
-        finish = "tool_calls" if reason == "stop" and choice.calls else reason
-        head = {"index": choice.index, "finish_reason": finish, "logprobs": self._logprobs(choice, delta)}
+        head = self._ended(choice, delta, ended=ended or whole)
+        if head["finish_reason"] == "stop" and choice.calls:
+            head["finish_reason"] = "tool_calls"
         return {**head, "message" if whole else "delta": told}
 
 
@@ -154,9 +163,7 @@ class TextReply(Reply):
     kind = "text_completion"
 
     def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
-        reason = _reason(choice) if ended or whole else None
-        logprobs = self._logprobs(choice, delta)
-        return {"index": choice.index, "finish_reason": reason, "text": delta.text, "logprobs": logprobs}
+        return {"text": delta.text, **self._ended(choice, delta, ended=ended or whole)}
 
 
 class PlainReply(Reply):
@@ -164,24 +171,14 @@ class PlainReply(Reply):
 
     kind = "completion"
 
-    def __init__(
-        self, asked: CompletionRequest, choices: Sequence[Choice], model: Model, name: str, settings: Mapping[str, Any]
-    ) -> None:
-        """`settings`: how the answers are decoded, in llama.cpp's words."""
-        super().__init__(asked, choices, model, name)
-        self._settings, self._drawn = settings, asked.post_sampling_probs
-
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         return entries if entries[1:] else entries[0]
 
     def _event(self, entry: dict[str, Any], **more: Any) -> dict[str, Any]:
         return entry | more
 
-    def _verbose(self) -> dict[str, Any]:
-        return {}
-
     def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
-        run = choice.statistics
+        run, answer = choice.statistics, choice.answer
         entry = {
             "index": choice.index,
             "content": delta.text,
@@ -192,53 +189,28 @@ class PlainReply(Reply):
         }
         if delta.logprobs:
             entry["completion_probabilities"] = [*map(self._logprob, delta.logprobs)]
-        return entry | self._end(choice) if ended or whole else entry
-
-    def _end(self, choice: Choice) -> dict[str, Any]:
-        answer = choice.answer
-        return {
-            "model": self._name,
+        if not (ended or whole):
+            return entry
+        return entry | {
+            "model": self.name,
             "prompt": choice.prompt_text,
             "generation_settings": self._settings,
-            "truncated": answer.filled_context(self._settings["n_predict"]),
-            "stop_type": REASONS[answer.finish_reason][1],
+            "truncated": answer.filled_context(self.limit),
+            "stop_type": STOP_TYPES.get(answer.finish_reason, "none"),
             "stopping_word": answer.stop,
-            "timings": timings(answer.statistics),
+            "timings": timings(run),
         }
 
-    def _logprob(self, found: TokenLogprob) -> dict[str, Any]:
-        """The same with probabilities behind the samplers, where these are asked for."""
-        told = super()._logprob(found)
-        if self._drawn:
-            told["top_probs"] = told.pop("top_logprobs")
-            for entry in (told, *told["top_probs"]):
-                entry["prob"] = exp(entry.pop("logprob"))
-        return told
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """How the answers are decoded, in llama.cpp's words; null for a bias that forbids a token."""
+        sampling, model = self.sampling, self.model.engine.model
+        ends = model.ends() if sampling.ignore_eos else ()
+        biases = [*((token, float("-inf")) for token in ends), *sampling.logit_bias]
+        told = [{"token": token, "bias": None if bias == float("-inf") else bias} for token, bias in biases]
+        return {"n_predict": self.limit, "seed": sampling.seed, "temperature": sampling.temp, "logit_bias": told}
 
 
-def _reason(choice: Choice) -> str:
-    return REASONS[choice.answer.finish_reason][0]
-
-
-def _sum(deltas: Sequence[Delta]) -> Delta:
-    """All of an answer."""
-    return Delta(
-        "".join(delta.text for delta in deltas),
-        "".join(delta.reasoning for delta in deltas),
-        [token for delta in deltas for token in delta.tokens],
-        [each for delta in deltas for each in delta.logprobs],
-        [call for delta in deltas for call in delta.calls],
-    )
-
-
-def _progress(delta: Delta) -> dict[str, Any]:
-    """How much of a prompt is read, in llama.cpp's words."""
-    assert delta.progress
-    total, reused, read, seconds = delta.progress
-    return {"total": total, "cache": reused, "processed": read, "time_ms": round(1e3 * seconds)}
-
-
-def _step(delta: Delta) -> dict[str, Any]:
-    """A step as the page shows it: pieces of text with their origins, and the number of tokens."""
-    pieces = [{"text": each.text, "origin": each.origin.value, "reasoning": each.reasoning} for each in delta.pieces]
-    return {"pieces": pieces, "tokens": len(delta.tokens)}
+def _piece(piece: Piece) -> dict[str, Any]:
+    """A piece of text as the page shows it."""
+    return {"text": piece.text, "origin": piece.origin.value, "reasoning": piece.reasoning}

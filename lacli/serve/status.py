@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -70,45 +70,40 @@ class ServeSettings:
     verbose: bool = False
 
 
-class Meter:
-    """Counts what answers have cost, and knows those that run."""
+class Status:
+    """The endpoints that decode nothing, and what they tell of answers."""
 
-    def __init__(self) -> None:
-        self.sums, self.longest = dict.fromkeys(COUNTERS, 0.0), 0
-        self.running: list[AsyncStream] = []
+    def __init__(self, model: Model, settings: ServeSettings) -> None:
+        self._model, self._settings = model, settings
+        self._started = str(int(time()))
+        self._sums, self._longest = dict.fromkeys(COUNTERS, 0.0), 0
+        self._running: list[AsyncStream] = []
 
     @contextmanager
     def counting(self, stream: AsyncStream) -> Generator[None]:
-        """Know an answer while it runs, and count it at its end."""
-        self.running.append(stream)
+        """Show an answer while it runs, and count it at its end."""
+        self._running.append(stream)
         try:
             yield
         finally:
-            self.running.remove(stream)
+            self._running.remove(stream)
             for name, (_, count) in COUNTERS.items():
-                self.sums[name] += count(stream.cost)
-            self.longest = max(self.longest, stream.cost.prompt_tokens + stream.cost.tokens)
-
-
-class Status:
-    """The endpoints that decode nothing."""
-
-    def __init__(self, model: Model, settings: ServeSettings, meter: Meter) -> None:
-        self._model, self._settings, self._meter = model, settings, meter
-        self._started = str(int(time()))
+                self._sums[name] += count(stream.cost)
+            self._longest = max(self._longest, stream.cost.prompt_tokens + stream.cost.tokens)
 
     def routes(self) -> list[BaseRoute]:
-        gets: dict[str, Endpoint] = {
-            "/health": self.health,
-            "/v1/models": self.models,
-            "/models": self.models,
-            "/props": self.props,
-            "/slots": self.slots if self._settings.slots else not_offered,
-            "/metrics": self.metrics if self._settings.metrics else not_offered,
-        }
-        page = [Route("/", page_file), Mount("/page", StaticFiles(directory=PAGE))] if self._settings.page else []
-        posts = {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
-        return [*(Route(path, get) for path, get in gets.items()), *post_routes(posts), *page]
+        settings = self._settings
+        return [
+            Route("/health", self.health),
+            Route("/v1/models", self.models),
+            Route("/models", self.models),
+            Route("/props", self.props),
+            Route("/slots", self.slots if settings.slots else not_offered),
+            Route("/metrics", self.metrics if settings.metrics else not_offered),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
+            *([Route("/", page_file), Mount("/page", StaticFiles(directory=PAGE))] if settings.page else []),
+        ]
 
     async def health(self, request: Request) -> Response:
         if failure := self._model.failure:
@@ -117,17 +112,11 @@ class Status:
 
     async def models(self, request: Request) -> Response:
         model, settings = self._model.engine.model, self._settings
-        meta = {"n_vocab": model.vocabulary, "n_ctx_train": model.context, "n_params": model.parameters}
-        described = {
-            "id": settings.name,
-            "aliases": [*settings.aliases],
-            "tags": [*settings.tags],
-            "object": "model",
-            "created": 0,
-            "owned_by": "lacli",
-            "meta": {**meta, "size": model.size},
-        }
-        return JSONResponse({"object": "list", "data": [described]})
+        names = {"id": settings.name, "aliases": [*settings.aliases], "tags": [*settings.tags]}
+        sizes = {"n_vocab": model.vocabulary, "n_ctx_train": model.context, "n_params": model.parameters}
+        meta = {**sizes, "size": model.size}
+        found = {**names, "object": "model", "created": 0, "owned_by": "lacli", "meta": meta}
+        return JSONResponse({"object": "list", "data": [found]})
 
     async def props(self, request: Request) -> Response:
         engine, sampling = self._model.engine, self._settings.sampling
@@ -143,7 +132,7 @@ class Status:
 
     async def slots(self, request: Request) -> Response:
         """Show each slot's state and the counts of its answer, never a text."""
-        running: list[AsyncStream | None] = [stream for stream in self._meter.running if stream.is_decoded]
+        running: list[AsyncStream | None] = [stream for stream in self._running if stream.is_decoded]
         slots = self._model.engine.slots
         running += [None] * (slots - len(running))
         return JSONResponse([self._slot(number, stream) for number, stream in enumerate(running[:slots])])
@@ -155,12 +144,12 @@ class Status:
         return {**state, "n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens}
 
     async def metrics(self, request: Request) -> Response:
-        sums, (processing, deferred) = self._meter.sums, self._model.load
+        sums, (processing, deferred) = self._sums, self._model.load
         read = _rate(sums["prompt_tokens_total"], sums["prompt_seconds_total"])
         predicted = _rate(sums["tokens_predicted_total"], sums["tokens_predicted_seconds_total"])
         metrics = [
             *((name, help, "counter", sums[name]) for name, (help, _) in COUNTERS.items()),
-            ("n_tokens_max", "Tokens of the longest sequence so far.", "counter", self._meter.longest),
+            ("n_tokens_max", "Tokens of the longest sequence so far.", "counter", self._longest),
             ("prompt_tokens_seconds", "Tokens of prompts a second, by the two totals.", "gauge", read),
             ("predicted_tokens_seconds", "Tokens of an answer a second, the mean of all.", "gauge", predicted),
             ("requests_processing", "Answers in a slot.", "gauge", processing),
@@ -202,10 +191,6 @@ async def not_offered(request: Request) -> Response:
 
 async def page_file(request: Request) -> Response:
     return FileResponse(PAGE / "index.html", headers=POLICY)
-
-
-def post_routes(endpoints: Mapping[str, Endpoint]) -> list[Route]:
-    return [Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
 
 
 def _piece(text: bytes) -> str | list[int]:

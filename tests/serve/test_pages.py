@@ -125,8 +125,6 @@ def test_the_page_shows_an_answer_and_counts_its_tokens(page: Page, model: lacli
     page.get_by_text(f"{len(expected.tokens)} tokens in").wait_for()
     shown = page.locator("#chat .answer").text_content() or ""
     assert shown == expected.text
-    counts = [text.split()[-1] for text in page.locator("#legend li").all_inner_texts()]
-    assert 0 < sum(map(int, counts)) <= len(expected.tokens)
 
 
 def test_a_hostile_answer_is_text(page: Page) -> None:
@@ -136,4 +134,5 @@ def test_a_hostile_answer_is_text(page: Page) -> None:
     answer.get_by_text("javascript:x").wait_for()
     assert answer.text_content() == HOSTILE
     assert answer.locator("script, img, a, b, i").count() == 0
-    assert answer.locator(".token.suffix").count() > 0
+    assert answer.locator(".token.suffix").count() == 2
+    assert page.locator("#legend li").all_inner_texts() == ["the text so far 2"]

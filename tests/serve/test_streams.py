@@ -69,10 +69,10 @@ def slot(port: int) -> dict[str, Any]:
 
 
 def test_a_slot_shows_its_state_and_counts_and_no_text(port: int) -> None:
-    client = opened(port, LONG)
-    assert client.recv(1)
-    shown = slot(port)
-    client.close()
+    with opened(port, LONG) as client, client.makefile("rb") as lines:
+        while not lines.readline().startswith(b"data"):
+            pass
+        shown = slot(port)
     assert shown.keys() == {"id", "n_ctx", "is_processing", "n_prompt_tokens", "n_decoded"}
     assert shown["is_processing"] and shown["n_prompt_tokens"] > 0 and {*map(type, shown.values())} == {int, bool}
 
