@@ -9,23 +9,20 @@ from functools import partial
 from typing import NamedTuple, Self
 
 from lacli.answer_options import AnswerOptions
-from lacli.engine.answer import Answer
 from lacli.engine.worker import AsyncStream, PromptProgress
 from lacli.model import Model
 from lacli.serve.status import Status
 from lacli.serve.tools import Call, CallRules, CallSplitter
-from lacli.stats import RunStatistics
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
 
 
 class Delta(NamedTuple):
-    """What a step added to an answer. `tokens`: those of the step, also if their text is held back.
+    """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
 
-    `logprobs`: of tokens of whose text a part has come. `calls`: calls of functions, each with its number. `pieces`: of
-    text and reasoning in their order, before calls are taken out. `progress`: how much of the prompt is read; then
-    there is nothing else.
+    `logprobs`: of tokens of whose text a part has come. `calls`: with their numbers. `pieces`: of text and reasoning in
+    their order, before calls are taken out.
     """
 
     text: str = ""
@@ -60,7 +57,7 @@ class Choice:
         options: AnswerOptions,
         rules: CallRules | None,
     ) -> None:
-        """`tokens`: the prompt's. `index`: the answer's among those of the request. `rules`: what it may call."""
+        """`tokens`: the prompt's. `index`: the answer's place in the request. `rules`: what it may call."""
         self.index, self._model, self._status, self._prompt = index, model, status, tokens
         self.stream: AsyncStream = model.astream(tokens, **options)
         # A mark that begins reasoning has 16 tokens at most.
@@ -68,16 +65,6 @@ class Choice:
         self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
         self._calls = CallSplitter(rules) if rules else None
         self.has_logprobs = options.get("logprobs") is not None
-
-    @property
-    def answer(self) -> Answer:
-        """What there is of it by now."""
-        return self.stream.partial_answer()
-
-    @property
-    def statistics(self) -> RunStatistics:
-        """What it has cost by now."""
-        return self.stream.statistics
 
     @property
     def prompt_text(self) -> str:

@@ -22,17 +22,7 @@ from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import Model
 from lacli.serve.answers import Choice
-from lacli.serve.protocol import (
-    FAILED,
-    INVALID,
-    AnswerRequest,
-    ChatRequest,
-    CompletionRequest,
-    Prompt,
-    Refused,
-    body_of,
-    error_body,
-)
+from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
 from lacli.serve.replies import ChatReply, PlainReply, Reply, TextReply
 from lacli.serve.run import Access, middleware
 from lacli.serve.status import ServeSettings, Status
@@ -47,6 +37,14 @@ log = logging.getLogger(__name__)
 Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
 
 __all__ = ["ServeSettings", "Server"]
+
+
+class TooLong(PromptError):
+    """A prompt that is longer than the context."""
+
+    def __init__(self, tokens: int, context: int) -> None:
+        super().__init__(f"the request has {tokens:,} tokens and exceeds the available context size of {context:,}")
+        self.sizes = {"n_prompt_tokens": tokens, "n_ctx": context}
 
 
 class Server:
@@ -91,7 +89,7 @@ class Server:
         if asked.offered:
             # A response_format is that of a text; these are of the whole answer.
             if asked.has_to_call and (asked.grammar or asked.json_schema is not None):
-                raise Refused(400, INVALID, "an answer that has to call a tool cannot have another grammar")
+                raise UsageError("an answer that has to call a tool cannot have another grammar")
             schema = "" if asked.has_to_call else sampling.json_schema
             rules = CallRules(
                 format_of(prompts.template), asked.offered, asked.parallel_tool_calls, asked.has_to_call, schema
@@ -121,14 +119,13 @@ class Server:
         options: AnswerOptions,
         rules: CallRules | None = None,
     ) -> Reply:
-        """Begin the answers, without decoding yet. Raises Refused for a prompt longer than the context.
+        """Begin the answers, without decoding yet. Raises TooLong for a prompt longer than the context.
 
         The first answer to a prompt has the request's seed, each further one the next number, as llama-server does.
         """
         longest, context = max(map(len, prompts)), self._model.context
         if longest > context:
-            said = f"the request has {longest:,} tokens and exceeds the available context size of {context:,}"
-            raise Refused(400, "exceed_context_size_error", said, n_prompt_tokens=longest, n_ctx=context)
+            raise TooLong(longest, context)
         limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
         options |= {"stop": (*self._settings.stops, *asked.stop), "max_tokens": limit, "mode": asked.mode}
         choices: list[Choice] = []
@@ -170,7 +167,7 @@ class Server:
             else:
                 tokens.append(part)
         if not tokens:
-            raise Refused(400, INVALID, "the prompt is empty")
+            raise UsageError("the prompt is empty")
         return tokens
 
 
@@ -227,29 +224,28 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) ->
 def _failure(error: Exception) -> tuple[int, dict[str, Any]]:
     """The status and the body of an error: what a request asks for is its fault, the rest is not."""
     said = str(error) if isinstance(error, LacliError) else in_one_line(error)
-    status, kind = 500, FAILED
-    if isinstance(error, UsageError | PromptError | SamplingError):
-        status, kind = 400, INVALID
-    elif isinstance(error, RecursionError):
-        status, kind, said = 400, INVALID, "the request is nested too deeply"
-    return status, error_body(status, kind, said)
+    match error:
+        case TooLong():
+            return 400, error_body(400, said, "exceed_context_size_error", **error.sizes)
+        case UsageError() | PromptError() | SamplingError():
+            return 400, error_body(400, said)
+        case RecursionError():
+            return 400, error_body(400, "the request is nested too deeply")
+    return 500, error_body(500, said)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
     """Say in OpenAI's shape what was wrong; Starlette raises an unknown error again, for the log."""
-    match error:
-        case Refused():
-            return JSONResponse(error.body, error.status)
-        case HTTPException():
-            said = f"{request.method} {request.url.path}: {error.detail.lower()}"
-            return JSONResponse(error_body(error.status_code, INVALID, said), error.status_code, error.headers)
-        case ClientDisconnect():
-            return Response(status_code=499)
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)
+    if isinstance(error, HTTPException):
+        said = f"{request.method} {request.url.path}: {error.detail.lower()}"
+        return JSONResponse(error_body(error.status_code, said), error.status_code, error.headers)
     status, body = _failure(error)
     return JSONResponse(body, status)
 
 
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Any]] = dict.fromkeys(
-    (Refused, LacliError, HTTPException, ClientDisconnect, RecursionError, Exception), _refuse
+    (LacliError, HTTPException, ClientDisconnect, RecursionError, Exception), _refuse
 )
 """What answers for each kind of error."""

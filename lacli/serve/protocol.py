@@ -30,9 +30,6 @@ from lacli.options import options_of
 from lacli.text.checked import WithoutNull
 from lacli.text.format import printable
 
-INVALID, FAILED = "invalid_request_error", "server_error"
-"""OpenAI's types of errors: the request's fault, and the server's."""
-
 REFUSED = {
     *("functions", "function_call", "suffix", "audio", "web_search_options", "echo", "format", "samplers", "lora"),
     *("guided_json", "guided_choice", "guided_regex", "guided_grammar", "structured_outputs", "regex", "ebnf"),
@@ -60,27 +57,20 @@ NUMBERS = {
 log = logging.getLogger(__name__)
 
 
-def error_body(status: int, kind: str, message: str, **more: Any) -> dict[str, Any]:
+def error_body(status: int, message: str, kind: str = "", **more: Any) -> dict[str, Any]:
     """An error in OpenAI's shape."""
+    kind = kind or ("invalid_request_error" if status < 500 else "server_error")
     return {"error": {"code": status, "message": message, "type": kind, **more}}
 
 
-class Refused(Exception):
-    """A request that gets an error. `more`: further fields of the error."""
-
-    def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
-        super().__init__(message)
-        self.status, self.body = status, error_body(status, kind, message, **more)
-
-
 async def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object of a request. Raises Refused for anything else."""
+    """The JSON object of a request. Raises UsageError for anything else."""
     try:
         found = json.loads(await request.body())
     except ValueError as error:
-        raise Refused(400, INVALID, f"the body is not JSON: {error}") from error
+        raise UsageError(f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise Refused(400, INVALID, "the body is not a JSON object")
+        raise UsageError("the body is not a JSON object")
     return found
 
 
@@ -226,7 +216,7 @@ def short_id(name: str) -> str:
 
 
 def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:
-    """The arguments of a call for a template. The model gets to see what it wrote, if that was cut or is no object."""
+    """The arguments of a call for a template; arguments that are no object, or were cut, as the model wrote them."""
     return arguments if isinstance(arguments, dict) else {"arguments": arguments} if arguments else {}
 
 

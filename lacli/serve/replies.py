@@ -25,12 +25,13 @@ STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit"}
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The reply to a request. `kind`: OpenAI's name of its shape. `name`: the model's.
+    """The reply to a request. `kind`, `chunk`: OpenAI's names of its shape and of an event's. `name`: the model's.
 
     `sampling`, `limit`: how tokens are drawn, and how many at most.
     """
 
     kind: ClassVar[str]
+    chunk: ClassVar[str]
     asked: AnswerRequest
     choices: Sequence[Choice]
     model: Model
@@ -52,10 +53,10 @@ class Reply:
             yield self._event(entry)
         async for choice, delta in merged(self.choices, progress=asked.return_progress):
             if delta is None:
-                more = {"timings": timings(choice.statistics), **self._verbose}
+                more = {"timings": timings(choice.stream.statistics), **self._verbose}
                 yield self._event(self._entry(choice, Delta(), ended=True), **more)
                 continue
-            run = delta.progress.statistics if delta.progress else choice.statistics
+            run = delta.progress.statistics if delta.progress else choice.stream.statistics
             more = {"timings": timings(run)} if asked.timings_per_token else {}
             if delta.progress:
                 total, reused, read, seconds = delta.progress
@@ -67,7 +68,7 @@ class Reply:
                 continue
             yield self._event(self._entry(choice, delta), **more)
         if asked.stream_options.get("include_usage"):
-            yield self._body(self._chunk, [], **self._counts())
+            yield self._body(self.chunk, [], **self._counts())
 
     @cached_property
     def _head(self) -> dict[str, Any]:
@@ -76,16 +77,11 @@ class Reply:
         told = {"model": self.name, "system_fingerprint": f"b-lacli-{__version__}"}
         return {"id": f"{prefix}-{uuid4().hex}", "created": int(time()), **told}
 
-    @property
-    def _chunk(self) -> str:
-        """The name of an event's shape."""
-        return self.kind + ".chunk" * self.kind.startswith("chat")
-
     def _body(self, kind: str, entries: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self._head, "object": kind, "choices": [*entries], **more}
 
     def _event(self, entry: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self._body(self._chunk, [entry], **more)
+        return self._body(self.chunk, [entry], **more)
 
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         """The body of answers that have ended."""
@@ -101,7 +97,9 @@ class Reply:
 
     def _ended(self, choice: Choice, delta: Delta, *, ended: bool) -> dict[str, Any]:
         """Which answer it is and why it has ended, with the log probabilities of its tokens."""
-        reason = ("length" if choice.answer.finish_reason == "length" else "stop") if ended else None
+        reason = None
+        if ended:
+            reason = "length" if choice.stream.partial_answer().finish_reason == "length" else "stop"
         logprobs = {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
         return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
 
@@ -124,7 +122,7 @@ class Reply:
 
     def _counts(self) -> dict[str, Any]:
         """The tokens of all answers, each prompt's once, and what the first answer took."""
-        runs = [choice.statistics for choice in self.choices]
+        runs = [choice.stream.statistics for choice in self.choices]
         first = runs[:: self.asked.n]
         prompt, predicted = sum(run.prompt_tokens for run in first), sum(run.tokens for run in runs)
         usage = {"prompt_tokens": prompt, "completion_tokens": predicted, "total_tokens": prompt + predicted}
@@ -135,7 +133,7 @@ class Reply:
 class ChatReply(Reply):
     """POST /v1/chat/completions."""
 
-    kind = "chat.completion"
+    kind, chunk = "chat.completion", "chat.completion.chunk"
 
     def _first(self) -> Iterable[dict[str, Any]]:
         for choice in self.choices:
@@ -160,7 +158,7 @@ class ChatReply(Reply):
 class TextReply(Reply):
     """POST /v1/completions."""
 
-    kind = "text_completion"
+    kind = chunk = "text_completion"
 
     def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
         return {"text": delta.text, **self._ended(choice, delta, ended=ended or whole)}
@@ -169,7 +167,7 @@ class TextReply(Reply):
 class PlainReply(Reply):
     """POST /completion, as llama.cpp's server has it."""
 
-    kind = "completion"
+    kind = chunk = "completion"
 
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         return entries if entries[1:] else entries[0]
@@ -178,7 +176,7 @@ class PlainReply(Reply):
         return entry | more
 
     def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
-        run, answer = choice.statistics, choice.answer
+        run = choice.stream.statistics
         entry = {
             "index": choice.index,
             "content": delta.text,
@@ -191,6 +189,7 @@ class PlainReply(Reply):
             entry["completion_probabilities"] = [*map(self._logprob, delta.logprobs)]
         if not (ended or whole):
             return entry
+        answer = choice.stream.partial_answer()
         return entry | {
             "model": self.name,
             "prompt": choice.prompt_text,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hmac
 import logging
 import re
@@ -41,6 +40,7 @@ MOST_CONNECTIONS = 512
 PUBLIC = r"/(health|page/.*)?"
 """Paths without a key: programs that watch a server have none, and the page asks for one."""
 
+
 THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
@@ -63,8 +63,6 @@ def access_for(
 
     Raises UsageError for an address that others reach without a key.
     """
-    if keys and no_auth:
-        raise UsageError("--no-auth and an API key are both given", "drop one of them")
     local = all(host.startswith(UNIX) or is_loopback(host) for host in hosts)
     if not (local or keys or no_auth):
         raise UsageError(
@@ -100,7 +98,7 @@ def middleware(access: Access) -> list[Middleware]:
     layers = [
         Middleware(
             CORSMiddleware,
-            allow_origins=[each for each in access.origins if each != "localhost"],
+            allow_origins=access.origins,
             allow_origin_regex=THIS_MACHINE if "localhost" in access.origins else None,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
@@ -121,7 +119,7 @@ class Keys:
         if scope["type"] != "http" or re.fullmatch(PUBLIC, scope["path"]) or self._opens(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
-        body = error_body(401, "authentication_error", "send an API key in the header Authorization: Bearer KEY")
+        body = error_body(401, "send an API key in the header Authorization: Bearer KEY", "authentication_error")
         await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
@@ -164,8 +162,7 @@ def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
         except OSError as error:
             for each in (*found, bound):
                 each.close()
-            is_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
-            hint = "--port 0 takes a free one" if is_port else "127.0.0.1 is this machine, 0.0.0.0 all its addresses"
+            hint = "--port 0 takes a free one; 127.0.0.1 is this machine, 0.0.0.0 all its addresses"
             raise LacliError(f"cannot listen on {host} port {port}: {reason_of(error)}", hint) from error
         found.append(bound)
         port = bound.getsockname()[1]

@@ -11,6 +11,7 @@ from time import time
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -19,10 +20,10 @@ from starlette.staticfiles import StaticFiles
 from lacli import __version__
 from lacli.answer_options import checked_tokens
 from lacli.engine.worker import AsyncStream
-from lacli.errors import in_one_line
+from lacli.errors import UsageError, in_one_line
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model
-from lacli.serve.protocol import FAILED, INVALID, Refused, body_of
+from lacli.serve.protocol import body_of
 from lacli.stats import RunStatistics
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -107,7 +108,7 @@ class Status:
 
     async def health(self, request: Request) -> Response:
         if failure := self._model.failure:
-            raise Refused(503, FAILED, f"nothing is decoded any more, start the server again: {in_one_line(failure)}")
+            raise HTTPException(503, f"nothing is decoded any more, start the server again: {in_one_line(failure)}")
         return JSONResponse({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
@@ -168,7 +169,7 @@ class Status:
     async def tokenize(self, request: Request) -> Response:
         asked, model = await body_of(request), self._model.engine.model
         if not isinstance(content := asked.get("content"), str):
-            raise Refused(400, INVALID, "content: give a text")
+            raise UsageError("content: give a text")
         begins, is_parsed = bool(asked.get("add_special", False)), bool(asked.get("parse_special", True))
         tokens = await run_in_threadpool(model.tokenize, content, add_special=begins, special=is_parsed)
         if not asked.get("with_pieces"):
@@ -179,14 +180,13 @@ class Status:
     async def detokenize(self, request: Request) -> Response:
         engine = self._model.engine
         if not isinstance(tokens := (await body_of(request)).get("tokens"), list):
-            raise Refused(400, INVALID, "tokens: give a list of token ids")
+            raise UsageError("tokens: give a list of token ids")
         known = checked_tokens(tokens, engine.model.vocabulary)
         return JSONResponse({"content": await run_in_threadpool(partial(engine.text, special=True), known)})
 
 
 async def not_offered(request: Request) -> Response:
-    """Answer for a route that the server was started without."""
-    raise Refused(501, "not_supported_error", f"this server was started without {request.url.path}")
+    raise HTTPException(501, "this server was started without it")
 
 
 async def page_file(request: Request) -> Response:
