@@ -179,7 +179,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/hub/download.py", ("tests/hub/test_download.py",)): (
         ('outside = {"", ".", ".."} & set(name.split("/"))', 'outside = {""} & set(name.split("/"))'),
     ),
-    ("lacli/chat/talk.py", ("tests/chat/test_conversation.py",)): (
+    ("lacli/chat/conversation.py", ("tests/chat/test_conversation.py",)): (
         ("self.messages[2 * self.dropped :]", "self.messages[self.dropped :]"),
     ),
 }

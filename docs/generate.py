@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lacli.chat.input import help_text as chat_help
+from lacli.chat.commands import help_text as chat_help
 from lacli.cli.main import COMMANDS
 
 WIDTH = "100"

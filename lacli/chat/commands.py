@@ -1,16 +1,13 @@
-"""What the slash commands of a chat do; their names, their help and how a line becomes one are `input.py`."""
+"""The slash commands of a chat: their names and help, and what they do."""
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from lacli.chat.conversation import Chat
-from lacli.chat.input import Command, help_text
 from lacli.chat.settings import (
-    DEFAULT,
-    WITH_THE_MODEL,
     adjust,
     all_settings,
     changes_in_words,
@@ -18,28 +15,95 @@ from lacli.chat.settings import (
     one_setting,
     unquoted,
 )
-from lacli.chat.talk import Conversation
 from lacli.chat.transcript import Log, SavedChat, absolute, read_chat, write_chat
 from lacli.errors import LacliError, UsageError
 from lacli.report import describe, describe_sampling
 from lacli.terminal.interrupts import without_ctrl_c
-from lacli.terminal.screen import Screen
 from lacli.text.files import check_text, read_text
-from lacli.text.format import counted
+from lacli.text.format import counted, did_you_mean
+
+HELP_COLUMN = 24
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One command. `names`: its own first; `argument`: its kind; `usage`: what follows the name."""
+
+    names: tuple[str, ...]
+    argument: Literal["none", "file", "key", "text"]
+    help: str
+    usage: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The names and the usage, as help shows them."""
+        return f"{', '.join(self.names)} {self.usage}".rstrip()
+
+
+COMMANDS = (
+    Entry(("/help", "/?"), "none", "show the commands"),
+    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
+    Entry(("/clear",), "none", "forget all questions and answers"),
+    Entry(("/regen",), "none", "answer the last question anew"),
+    Entry(("/undo",), "none", "take the last question back, to change it"),
+    Entry(("/system",), "text", 'show the system prompt, or set it; "" clears it', "[TEXT]"),
+    Entry(("/set",), "key", "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
+    Entry(("/show",), "none", "show the model, its mode and the context used"),
+    Entry(("/stats",), "none", "show what the last answer cost: tokens/s, S, steps"),
+    Entry(("/read",), "file", "put a file before the next question", "FILE"),
+    Entry(("/save",), "file", "write the chat to a file, or once more to the last one", "[FILE]"),
+    Entry(("/load",), "file", "go on with a chat from a file", "FILE"),
+)
+"""In the order in which help shows them."""
+
+BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
+
+LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
+
+PLAIN_WORDS = {**dict.fromkeys(("exit", "quit", "bye"), "/exit"), "help": "/help"}
+"""Lines that other programs take for commands, and the command of each."""
+
+
+def help_text() -> str:
+    """The commands, a line each."""
+    return "\n".join([*(f"{each.shown:{HELP_COLUMN}}{each.help}" for each in COMMANDS), LAST_WORDS])
+
+
+def parse(line: str) -> tuple[Entry, str] | None:
+    """The command of a line and its argument, or None where it is a message (`message_of` gives its text).
+
+    Raises UsageError for an unknown command and for an argument that it does not take.
+    """
+    if not line.startswith("/") or line.startswith("//"):
+        return None
+    first, *others = line.split(maxsplit=1)
+    entry = BY_NAME.get(first.lower())
+    argument = others[0].strip() if others else ""
+    if entry is None:
+        otherwise = "/help lists the commands; begin with a space to send the line as text"
+        raise UsageError(f"unknown command {first}", did_you_mean(first, BY_NAME, otherwise))
+    if argument and entry.argument == "none":
+        raise UsageError(f"{first} stands alone", "begin with a space to send the line as text")
+    if not argument and entry.usage == "FILE":
+        raise UsageError(f"{first} needs a file", f"write {first} FILE")
+    return entry, argument
+
+
+def message_of(line: str) -> str:
+    """A message's text: a space that only kept a slash from being a command is none of it."""
+    return line.lstrip() if line.lstrip().startswith("/") else line
 
 
 @dataclass(frozen=True)
 class Reply:
     """What a command has to say, and what is left to do for the loop.
 
-    `ask`: send this message now; `again`: answer the last question anew; `edit`: offer this text as the next line;
-    `end`: leave.
+    `again`: answer the last question anew; `edit`: offer this text as the next line; `end`: leave.
     """
 
     text: str = ""
-    ask: str | None = None
     again: bool = False
-    edit: str | None = None
+    edit: str = ""
     end: bool = False
 
 
@@ -53,7 +117,6 @@ class Commands:
     """
 
     chat: Chat
-    screen: Screen
     log: Log
     model: str = ""
     template: str = ""
@@ -61,22 +124,22 @@ class Commands:
     files: list[str] = field(default_factory=list)
     file: str = ""
 
-    def run(self, command: Command) -> Reply:
+    def run(self, entry: Entry, argument: str) -> Reply:
         """Carry out a command. Raises LacliError, in one line, if it cannot be; then nothing has changed."""
-        reply: Reply = getattr(self, f"_{command.name}")(command.argument)
+        reply: Reply = getattr(self, f"_{entry.names[0][1:]}")(argument)
         return reply
 
     def message(self, typed: str) -> str:
-        """The message to send for what was typed: the files of /read come before it."""
-        return "\n\n".join([*(text.strip("\n") for text in self.files), typed])
+        """The message to send for what was typed: the files of /read come before it, once."""
+        message = "\n\n".join([*(text.strip("\n") for text in self.files), typed])
+        self.files.clear()
+        return message
 
     @property
     def as_saved(self) -> SavedChat:
         """The chat as a file has it."""
-        chat, conversation = self.chat, self.chat.conversation
-        context = chat.engine.model_settings.context
-        messages = tuple(conversation.messages)
-        return SavedChat(self.model, self.template, conversation.system, messages, chat.settings, chat.seed, context)
+        chat, context = self.chat, self.chat.engine.model_settings.context
+        return SavedChat(self.model, self.template, chat.conversation, chat.settings, chat.seed, context)
 
     def differences(self, saved: SavedChat) -> list[str]:
         """Sentences about what a loaded chat had otherwise."""
@@ -85,8 +148,6 @@ class Commands:
             found.append(f"the chat was made with {saved.model}")
         if saved.damaged:
             found.append(f"damaged lines of {saved.path} are left out: {', '.join(map(str, saved.damaged))}")
-        if len(saved.messages) % 2:
-            found.append("the last question has no answer: /regen gives one")
         return found
 
     def _help(self, argument: str) -> Reply:
@@ -121,7 +182,7 @@ class Commands:
         if not argument:
             return Reply(conversation.system or "there is no system prompt; /system TEXT sets one")
         conversation.system = check_text(unquoted(argument), "the system prompt")
-        self.chat.recall()
+        self.chat.resume(conversation)
         words = "it holds from the next answer on" if conversation.system else "there is none from the next answer on"
         return Reply(f"system prompt changed: {words}")
 
@@ -129,15 +190,14 @@ class Commands:
         now = self.chat.settings
         key, *values = re.split(r"\s*=\s*|\s+", argument, maxsplit=1)
         if not key:
-            return Reply(all_settings(now, self.screen.width))
-        if not values and key.lower() != DEFAULT:
+            return Reply(all_settings(now))
+        if not values:
             return Reply(one_setting(now, find_setting(key)))
-        after, sentence = adjust(now, key, "".join(values))
+        after, sentence = adjust(now, key, values[0])
         return Reply(sentence if after == now else _lines(sentence, self.chat.change(after)))
 
     def _show(self, argument: str) -> Reply:
-        chat = self.chat
-        engine, sampling, used = chat.engine, chat.settings.sampling, chat.used
+        chat, engine, sampling = self.chat, self.chat.engine, self.chat.settings.sampling
         # A schema can be long, and /set json-schema shows it.
         drawn = describe_sampling(replace(sampling, json_schema="", seed=max(sampling.seed, chat.seed)))
         lines = {
@@ -146,7 +206,7 @@ class Commands:
             "system": " ".join(chat.conversation.system.split()) or "none",
             "mode": describe(chat.settings.decode_settings),
             "sampling": f"{drawn}, with a JSON schema" if sampling.json_schema else drawn,
-            "context": f"{used:,} of {chat.cells:,} tokens used ({100 * used // chat.cells}%)",
+            "context": f"{chat.used:,} of {chat.cells:,} tokens used ({100 * chat.used // chat.cells}%)",
         }
         return Reply("\n".join(f"{name:9} {text}" for name, text in lines.items()))
 
@@ -154,18 +214,17 @@ class Commands:
         return Reply(self.report or "nothing was answered yet")
 
     def _read(self, argument: str) -> Reply:
-        name, question = file_and_rest(argument)
+        name = file_name(argument)
         text = read_text(name)
         if not text.strip():
             raise LacliError(f"{name} is empty", "there is nothing to put before a question")
-        tokens = self.chat.tokens_of(text)
+        engine, cells = self.chat.engine, self.chat.cells
+        tokens = len(engine.model.tokenize(text, add_special=False, special=False))
         size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
-        if tokens >= self.chat.cells:
-            hint = f"give a part of it; {self.chat.engine.context_hint(tokens)}"
-            raise LacliError(f"{size} and the context has {self.chat.cells:,}", hint)
+        if tokens >= cells:
+            hint = f"give a part of it; {engine.context_hint(tokens)}"
+            raise LacliError(f"{size} and the context has {cells:,}", hint)
         self.files.append(text)
-        if question:
-            return Reply(size, ask=question)
         return Reply(f"{size}; it goes before the next message")
 
     def _save(self, argument: str) -> Reply:
@@ -174,38 +233,26 @@ class Commands:
         name, saved = file_name(argument) if argument else self.file, self.as_saved
         write_chat(name, saved, replaces=absolute(name) == absolute(self.file))
         self.file = name
-        return Reply(f"saved {counted(len(saved.messages), 'message')} to {name}")
+        return Reply(f"saved {counted(len(saved.conversation.messages), 'message')} to {name}")
 
     def _load(self, argument: str) -> Reply:
-        """Settings first, for a context may refuse them; the parts of --strict stay as this engine has them."""
+        """Settings first, for a context may refuse them."""
         name = file_name(argument)
         saved, now = read_chat(name), self.chat.settings
-        settings = saved.settings.with_values({field: now.values[field] for field in WITH_THE_MODEL})
         # Only reading may be stopped: half of a chat would be another one.
         with without_ctrl_c():
-            new_context = self.chat.change(settings, saved.seed)
+            news = self.chat.change(saved.settings, saved.seed)
             self.log.begin()
-            self.chat.resume(Conversation(saved.system, saved.messages))
+            self.chat.resume(saved.conversation)
             self.file = name
             self.files.clear()
-        loaded = f"loaded {counted(len(saved.messages), 'message')}, the system prompt and the settings from {name}"
-        return Reply(_lines(loaded, changes_in_words(now, settings), new_context, *self.differences(saved)))
+        count = counted(len(saved.conversation.messages), "message")
+        loaded = f"loaded {count}, the system prompt and the settings from {name}"
+        return Reply(_lines(loaded, changes_in_words(now, saved.settings), news, *self.differences(saved)))
 
 
 def _lines(*parts: str) -> str:
-    return "\n".join(part for part in parts if part)
-
-
-def file_and_rest(argument: str) -> tuple[str, str]:
-    """A file's name and the text behind it: the whole argument if it names a file, else its first word.
-
-    The name may be quoted, or have backslashes before its spaces.
-    """
-    if os.path.isfile(os.path.expanduser(argument)):
-        return argument, ""
-    found = re.match(r"""("[^"]*"|'[^']*'|(?:\\.|\S)+)\s*""", argument, re.DOTALL)
-    assert found, "the argument is not empty"
-    return file_name(found[1]), argument[found.end() :].strip()
+    return "\n".join(filter(None, parts))
 
 
 def file_name(argument: str) -> str:

@@ -1,20 +1,19 @@
-"""A conversation with a model: the tokens of its prompts, and turns that decode only what is new."""
+"""A conversation with a model: messages, the tokens of its prompts, and turns that decode only what is new."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from lacli.chat.settings import ChatSettings
-from lacli.chat.talk import Conversation, Message
 from lacli.engine.answer import Answer
 from lacli.engine.load import ModelEngine
 from lacli.errors import PromptError
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
-from lacli.report import as_lines, context_full
-from lacli.settings import DecodeSettings, Detail
+from lacli.report import context_full
+from lacli.settings import DecodeSettings
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.format import counted
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
@@ -22,6 +21,84 @@ from lacli.text.stream import Piece
 
 ANSWER_SHARE = 8
 """A prompt that leaves less than one part in this many of the context for its answer drops the oldest turns."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message; an answer's content is what was generated, reasoning included.
+
+    `tokens`: the ids that an answer was generated with, if they are known.
+    """
+
+    role: Literal["user", "assistant"]
+    content: str
+    tokens: tuple[int, ...] = field(default=(), compare=False)
+
+
+@dataclass
+class Conversation:
+    """Questions and answers in turns, beginning with a question; the last question may have no answer yet.
+
+    `dropped`: the number of oldest questions that prompts leave out with their answers, for want of cells.
+    """
+
+    system: str = ""
+    messages: list[Message] = field(default_factory=list)
+    dropped: int = field(default=0, compare=False)
+
+    def ask(self, text: str) -> None:
+        """Add a question, in the place of one that has no answer: templates want turns."""
+        if self.is_open:
+            self.messages.pop()
+        self.messages.append(Message("user", text))
+
+    def answer(self, text: str, tokens: Sequence[int] = ()) -> None:
+        """Add the answer to the last question. `tokens`: as in `Message`."""
+        self.messages.append(Message("assistant", text, tuple(tokens)))
+
+    def undo(self) -> str | None:
+        """Take the last question back, with its answer, and return it; None if nothing was asked."""
+        self.take_back_answer()
+        question = self.messages.pop().content if self.messages else None
+        self.dropped = min(self.dropped, max(self.questions - 1, 0))
+        return question
+
+    def take_back_answer(self) -> None:
+        """Remove the last question's answer, if it has one."""
+        if self.messages and not self.is_open:
+            self.messages.pop()
+
+    def clear(self) -> None:
+        """Forget all questions and answers; the system prompt stays."""
+        self.messages.clear()
+        self.dropped = 0
+
+    def drop_oldest(self) -> bool:
+        """Leave one more of the oldest questions out of prompts; False if only the last one is left."""
+        if self.questions - self.dropped < 2:
+            return False
+        self.dropped += 1
+        return True
+
+    @property
+    def questions(self) -> int:
+        """The number of questions, the open one included."""
+        return (len(self.messages) + 1) // 2
+
+    @property
+    def is_open(self) -> bool:
+        """True if the last question has no answer."""
+        return len(self.messages) % 2 == 1
+
+    @property
+    def sent(self) -> list[Message]:
+        """The messages that a prompt has."""
+        return self.messages[2 * self.dropped :]
+
+    def as_messages(self) -> list[dict[str, str]]:
+        """What a chat template takes: role and content of each message, after the system prompt if there is one."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, *({"role": message.role, "content": message.content} for message in self.sent)]
 
 
 class Prompt(NamedTuple):
@@ -79,20 +156,18 @@ class PromptTokens:
 class Chat:
     """Turns of a conversation on one engine, whose cache holds the last of them.
 
-    `turns`: the answers so far. `notes`: sentences about the last turn or change.
+    `turns`: the answers so far. `notes`: sentences about the last turn.
     """
 
     def __init__(self, engine: ModelEngine, settings: ChatSettings, conversation: Conversation) -> None:
         """If the user has set no seed, the session's is the one in use."""
         self.engine = engine
-        self.conversation = conversation
         self.turns: list[Answer] = []
         self.notes: list[str] = []
         self._wanted = settings
-        self._used = 0
         self._seed = engine.sampling.seed
         self._prompts = PromptTokens(engine)
-        self.recall()
+        self.resume(conversation)
 
     @property
     def settings(self) -> ChatSettings:
@@ -114,46 +189,26 @@ class Chat:
         """Tokens that the context has room for."""
         return self.engine.context.cells
 
-    @property
-    def last(self) -> Answer | None:
-        """The latest answer."""
-        return self.turns[-1] if self.turns else None
-
-    def tokens_of(self, text: str) -> int:
-        """The number of a text's tokens."""
-        return len(self.engine.model.tokenize(text, add_special=False, special=False))
-
-    def report(self, answer: Answer, detail: Detail) -> str:
-        """What an answer cost, a line for each subject."""
-        return as_lines(self.engine, answer, detail=detail, max_tokens=self.settings.max_tokens)
-
     def ask(self, question: str) -> Generator[Piece]:
         """Ask, and give the answer as it comes; close it to stop, and what came so far is the answer.
 
-        Raises PromptError if the context has no room for the question, which is taken back then.
+        A question that gets no answer is taken back. Raises PromptError if the context has no room for it.
         """
-        if not question.strip():
-            raise PromptError("the message is empty", "write one")
-        before, dropped = self.conversation.messages.copy(), self.conversation.dropped
-        self.notes = []
-        self.conversation.ask(question)
-        return self._turn(before, dropped)
+        with self._unless_unanswered():
+            self.conversation.ask(question)
+            yield from self._turn()
 
     def again(self) -> Generator[Piece]:
         """Answer the last question anew; the answer that there is goes when the new one comes."""
-        before, dropped, turns = self.conversation.messages.copy(), self.conversation.dropped, len(self.turns)
-        self.notes = []
-        try:
+        before = self.conversation.messages.copy()
+        with self._unless_unanswered():
             self.conversation.take_back_answer()
             if self._wanted.sampling.seed < 0 and not self.engine.sampling.greedy:
                 self._seed = new_seed()
                 self._adapt(self.engine.settings, self._wanted.sampling)
-            yield from self._turn(before, dropped)
-            if before == self.conversation.messages and self._wanted.max_tokens:
-                self.notes.append("the answer came out the same; /set temp 0.8 and /set seed -1 give others")
-        finally:
-            if len(self.turns) == turns:
-                self.conversation.messages[:] = before
+            yield from self._turn()
+        if before == self.conversation.messages:
+            self.notes.append("the answer came out the same; /set temp 0.8 and /set seed -1 give others")
 
     def undo(self) -> str | None:
         """Take the last question and its answer back; the question, or None if nothing was asked."""
@@ -167,14 +222,10 @@ class Chat:
         self._count_used()
 
     def resume(self, conversation: Conversation) -> None:
-        """Go on with another conversation."""
+        """Go on with a conversation, whose answers keep the tokens they were generated with."""
         self.conversation = conversation
-        self.recall()
-
-    def recall(self) -> None:
-        """Take in a conversation that was edited; its answers keep the tokens they were generated with."""
         with suppress(PromptError):  # the next turn says it
-            self._prompts.recall(self.conversation)
+            self._prompts.recall(conversation)
         self._count_used()
 
     def change(self, settings: ChatSettings, seed: int = -1) -> str:
@@ -188,20 +239,25 @@ class Chat:
             self._seed = seed
         elif settings.sampling.seed < 0 <= self._wanted.sampling.seed:
             self._seed = new_seed()
-        new_context = self._adapt(settings.decode_settings, settings.sampling)
+        self._adapt(settings.decode_settings, settings.sampling)
         self._wanted = settings
-        sentences = self.engine.notes[known:]
-        if new_context:
-            sentences.append("the context was made anew: the conversation is decoded again with the next message")
-        return "; ".join(sentences)
+        return "; ".join(self.engine.notes[known:])
 
-    def _turn(self, before: list[Message], dropped: int) -> Generator[Piece]:
-        """The answer to the last question. `before`, `dropped`: what comes back if it has no room."""
+    @contextmanager
+    def _unless_unanswered(self) -> Iterator[None]:
+        """Leave the conversation as it was if no answer comes inside."""
+        conversation, turns = self.conversation, len(self.turns)
+        before, dropped = conversation.messages.copy(), conversation.dropped
+        self.notes = []
         try:
-            prompt = self._fitting_prompt()
-        except PromptError:
-            self.conversation.messages[:], self.conversation.dropped = before, dropped
-            raise
+            yield
+        finally:
+            if len(self.turns) == turns:
+                conversation.messages[:], conversation.dropped = before, dropped
+
+    def _turn(self) -> Generator[Piece]:
+        """The answer to the last question."""
+        prompt = self._fitting_prompt()
         stops = (*self._wanted.stops, *self.engine.prompts.turn_ends)
         generation = self.engine.generate(prompt.tokens, self._wanted.max_tokens, stops)
         begun = begun_reasoning(prompt.text)
@@ -221,8 +277,6 @@ class Chat:
         self._used = len(prompt.tokens) + len(answer.tokens)
         if answer.filled_context(self._wanted.max_tokens):
             self.notes.append(context_full(self.cells, self.engine.context_hint(self.cells + 1)))
-        if not answer.text and answer.finish_reason != "interrupt":
-            self.notes.append("the answer is empty: it ended at once")
 
     def _prompt(self) -> Prompt:
         """The conversation as the beginning of the next prompt; some templates want a question at the end."""
@@ -251,12 +305,11 @@ class Chat:
 
     def _count_used(self) -> None:
         """Count what the conversation takes after it was edited; the next turn cuts the cache back."""
+        self._used = 0
         with suppress(PromptError):  # the next turn says it
             self._used = len(self._prompt().tokens) if self.conversation.messages else 0
 
-    def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
+    def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> None:
         """Change the engine, with this chat's seed if the user has set none; half changed it could not go on."""
         with without_ctrl_c():
-            return self.engine.adapt(
-                decode_settings, replace(sampling, seed=self._seed) if sampling.seed < 0 else sampling
-            )
+            self.engine.adapt(decode_settings, replace(sampling, seed=self._seed) if sampling.seed < 0 else sampling)

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from lacli.chat.commands import Commands, Reply
-from lacli.chat.conversation import Chat
-from lacli.chat.input import PLAIN_WORDS, Editing, Lines, message_of, open_lines, parse
+from lacli.chat.commands import PLAIN_WORDS, Commands, message_of, parse
+from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.input import Lines, open_lines
 from lacli.chat.settings import ChatSettings, given_beside
-from lacli.chat.talk import Conversation
 from lacli.chat.transcript import Log, SavedChat
 from lacli.engine.load import open_engine
-from lacli.errors import Interrupted, LacliError, OutputError, PromptError
+from lacli.errors import Interrupted, LacliError, OutputError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
+from lacli.report import as_lines
 from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
 from lacli.terminal.screen import Screen, loading_model
@@ -65,7 +65,7 @@ class ChatPlan:
         """The plan with what was saved, where the command line does not say otherwise."""
         return replace(
             self,
-            system=self.system if self.given & {"system", "system_file"} else saved.system,
+            system=self.system if self.given & {"system", "system_file"} else saved.conversation.system,
             template=self.template if "chat_template" in self.given else saved.template,
             settings=given_beside(saved.settings, self.settings, self.given),
         )
@@ -82,8 +82,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
     saved = plan.saved or SavedChat()
     plan = plan.going_on(saved) if plan.saved else plan
     with ExitStack() as stack:
-        # Under -q too: the log was asked for.
-        log = stack.enter_context(Log(plan.log, screen.warn))
+        log = stack.enter_context(Log(plan.log))
         with loading_model(screen, verbose=plan.verbose) as loading:
             engine = open_engine(
                 path,
@@ -99,26 +98,21 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
         stack.enter_context(engine)
         if plan.known:
             engine.use_known(plan.known)
-        conversation = Conversation(plan.system, saved.messages)
-        talk = Chat(engine, plan.settings, conversation)
-        commands = Commands(talk, screen, log, plan.model, plan.template, file=saved.path)
+        talk = Chat(engine, plan.settings, Conversation(plan.system, saved.conversation.messages))
+        commands = Commands(talk, log, plan.model, plan.template, file=saved.path)
         repl = Repl(talk, commands, screen, log, plan, interactive=is_terminal(sys.stdin))
-        lines = open_lines(Editing(screen.note, plan.history, repl.status, plan.color))
-        notes = [*engine.notes, *talk.notes]
+        lines = open_lines(repl.status, plan.history, plan.color)
         others = commands.differences(saved) if plan.saved else []
-        screen.notes([*notes, *others], engine.warnings)
+        screen.notes([*engine.notes, *others], engine.warnings)
         if repl.interactive:
-            known = f", {counted(len(saved.messages), 'message')} loaded" if saved.messages else ""
-            context = f"{engine.model.description}, context {talk.cells:,} tokens{known}"
+            context = f"{engine.model.description}, context {talk.cells:,} tokens"
             screen.note(f"{context}; /help for help, Ctrl-D ends")
             repl.show_last()
         elif not (plan.commands or plan.first):
             screen.note("each line of the pipe is a message, one that begins with / too unless --commands is given")
-        log.update(commands.as_saved)
         repl.run(lines, plan.first)
         # A user who types has seen what went wrong; a script has not.
-        failed = repl.failed or log.is_lost
-        return LacliError.exit_code if failed and not repl.interactive else 0
+        return LacliError.exit_code if repl.failed and not repl.interactive else 0
 
 
 @dataclass
@@ -172,10 +166,9 @@ class Repl:
     def status(self, width: int) -> str:
         """The line of numbers for a terminal of `width` columns."""
         chat = self.chat
-        last = chat.last if chat.conversation.messages else None
+        last = chat.turns[-1] if chat.turns and chat.conversation.messages else None
         speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
-        mode = chat.settings.decode_settings.mode
-        return status_line(speed, gain, chat.used, chat.cells, mode, width)
+        return status_line(speed, gain, chat.used, chat.cells, chat.settings.decode_settings.mode, width)
 
     def show_last(self) -> None:
         """Show the beginning of the last question and of its answer."""
@@ -190,45 +183,43 @@ class Repl:
         line = lines.read()
         self.leaving = False
         try:
-            return self._obey(line, lines).end
+            return self._obey(line, lines)
         except KeyboardInterrupt:
             if not self.interactive:
                 raise
             self.screen.note("stopped")
             return False
 
-    def _obey(self, line: str, lines: Lines) -> Reply:
-        takes_commands = self.interactive or self.plan.commands
+    def _obey(self, line: str, lines: Lines) -> bool:
         if self.interactive:
             line = PLAIN_WORDS.get(line.rstrip().lower(), line)
-        command = parse(line) if takes_commands else None
+        command = parse(line) if self.interactive or self.plan.commands else None
         if command is None:
             self._ask(message_of(line), lines)
-            return Reply()
+            return False
+        entry, argument = command
         # One that waits for a file can be stopped; others are done whole.
-        with nullcontext() if command.entry.argument == "file" else without_ctrl_c():
-            reply = self.commands.run(command)
+        with nullcontext() if entry.argument == "file" else without_ctrl_c():
+            reply = self.commands.run(entry, argument)
             self.log.update(self.commands.as_saved)
         if reply.text:
             self.screen.say(reply.text)
-        if command.name == "load" and self.interactive:
+        if "/load" in entry.names and self.interactive:
             self.show_last()
-        if reply.edit is not None:
+        if reply.edit:
             lines.edit(reply.edit)
-        if reply.ask is not None:
-            self._ask(reply.ask, lines)
         if reply.again:
             self._answer(self.chat.again())
-        return reply
+        return reply.end
 
     def _ask(self, typed: str, lines: Lines) -> None:
+        """Answer a message; one without an answer is offered again."""
+        asked, message = len(self.chat.turns), self.commands.message(typed)
         try:
-            self._answer(self.chat.ask(self.commands.message(typed)))
-        except PromptError as error:
-            lines.edit(typed)
-            files = "; its files wait for the next message, /undo drops them" if self.commands.files else ""
-            raise PromptError(error.what, f"{error.hint}{files}") from error
-        self.commands.files.clear()
+            self._answer(self.chat.ask(message))
+        finally:
+            if len(self.chat.turns) == asked:
+                lines.edit(typed)
 
     def _answer(self, pieces: Generator[Piece]) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept."""
@@ -241,21 +232,19 @@ class Repl:
         finally:
             with without_ctrl_c():
                 self.screen.end_line()
-                last = chat.last if len(chat.turns) > before else None
+                last = chat.turns[-1] if len(chat.turns) > before else None
                 if last:
-                    detail = self.plan.stats or "short"
-                    self.commands.report = chat.report(last, detail)
+                    detail, limit = self.plan.stats or "short", chat.settings.max_tokens
+                    self.commands.report = as_lines(chat.engine, last, detail=detail, max_tokens=limit)
                 self.log.update(self.commands.as_saved)
         if stopped:
             if not self.interactive:
                 raise KeyboardInterrupt
-            kept = "/regen gives it" if chat.conversation.is_open else "the old answer stays"
-            self.screen.note("stopped" if last else f"stopped before the answer began; {kept}")
+            self.screen.note("stopped" if last else "stopped before the answer began")
         for note in chat.notes:
             # They are about the answer, and so said also if notes are not wanted.
-            self.screen.say(f"lacli: {note}")
+            self.screen.warn(note)
         if last:
-            limit = chat.settings.max_tokens
             if self.interactive and last.finish_reason == "length" and last.statistics.tokens == limit:
                 self.screen.note(f"the answer was cut after {counted(limit, 'token')} (-n); /set n -1 lifts the limit")
             self.screen.legend(last.statistics.accepted_from)
@@ -270,10 +259,9 @@ def status_line(tokens_per_second: float | None, S: float | None, used: int, cel
 
     tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens.
     """
-    digits = 0 if tokens_per_second is None or tokens_per_second >= 10 else 1
     parts = [
         mode,
-        *([] if tokens_per_second is None else [f"{tokens_per_second:,.{digits}f} tokens/s"]),
+        *([] if tokens_per_second is None else [f"{tokens_per_second:,.1f} tokens/s"]),
         *([] if S is None else [f"{S:.1f} tokens/step"]),
         f"context {used:,} of {cells:,} ({100 * used // cells}%)",
     ]

@@ -19,9 +19,6 @@ from lacli.text.format import did_you_mean
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 
-WITH_THE_MODEL = ("strict", "ordered", "min_outputs")
-"""Fields of DecodeSettings that decide how the model is loaded."""
-
 IN_FILES: dict[str, Option] = {
     name: each
     for of in (AnswerSettings, DecodeSettings, SamplingSettings)
@@ -32,9 +29,6 @@ IN_FILES: dict[str, Option] = {
 
 SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
 """Those that /set changes, in the order in which they are shown."""
-
-DEFAULT = "default"
-"""As a key it stands for all settings, as a value for a setting's own default."""
 
 EXCLUSIVE = {"grammar": "json_schema", "json_schema": "grammar"}
 """Settings that replace each other."""
@@ -85,7 +79,7 @@ def read(setting: Option, text: str) -> Value:
     if setting.kind is str:
         return "" if text.lower() in NOTHING else unquoted(text)
     try:
-        found: Value = TypeAdapter(setting.kind).validate_python(unquoted(text).lower())
+        found: Value = TypeAdapter(setting.kind).validate_python(text.lower())
     except ValidationError:
         what = f"{key_of(setting)} is {usage_of(setting)}, not {shortened(text)!r}"
         example = f"for example {show(setting, setting.default)}"
@@ -127,18 +121,6 @@ def _shown(item: str | tuple[int, float]) -> str:
     return json.dumps(item, ensure_ascii=False) if isinstance(item, str) else bias_words(*item)
 
 
-def read_json(setting: Option, found: object) -> Value:
-    """Return the value that `ChatSettings.json` wrote. Raises UsageError for another type."""
-    try:
-        if setting.name == "logit_bias":
-            return tuple(map(token_bias, TypeAdapter(list[str]).validate_python(found, strict=True)))
-        value: Value = TypeAdapter(setting.kind).validate_json(json.dumps(found), strict=True)
-    except ValidationError as error:
-        words = f'"{setting.name}" cannot be {shortened(json.dumps(found))}'
-        raise UsageError(words, f"give {usage_of(setting)}") from error
-    return value
-
-
 _BY_KEY = {
     key.lower(): setting
     for setting in SETTINGS.values()
@@ -148,8 +130,7 @@ _BY_KEY["n"] = SETTINGS["max_tokens"]  # the paper's N is a capital
 _BY_KEY["N"] = SETTINGS["ngram"]
 
 KEYS: Mapping[str, str] = {
-    DEFAULT: "reset every setting",
-    **{key_of(each): f"{usage_of(each)}; {show(each, each.default)} is the default" for each in SETTINGS.values()},
+    key_of(each): f"{usage_of(each)}; {show(each, each.default)} is the default" for each in SETTINGS.values()
 }
 """What /set takes, one name for each, and what it sets, for completion."""
 
@@ -199,48 +180,50 @@ def settings_from_json(found: object) -> ChatSettings:
     if isinstance(names := known.get("sources"), list):
         # Earlier versions had more of them.
         known["sources"] = [name for name in names if name in SOURCES]
-    return ChatSettings().with_values({field: read_json(IN_FILES[field], value) for field, value in known.items()})
+    return ChatSettings().with_values({field: _read_json(IN_FILES[field], value) for field, value in known.items()})
+
+
+def _read_json(setting: Option, found: object) -> Value:
+    try:
+        if setting.name == "logit_bias":
+            return tuple(map(token_bias, TypeAdapter(list[str]).validate_python(found, strict=True)))
+        value: Value = TypeAdapter(setting.kind).validate_json(json.dumps(found), strict=True)
+    except ValidationError as error:
+        words = f'"{setting.name}" cannot be {shortened(json.dumps(found))}'
+        raise UsageError(words, f"give {usage_of(setting)}") from error
+    return value
 
 
 def given_beside(saved: ChatSettings, typed: ChatSettings, given: frozenset[str]) -> ChatSettings:
-    """Saved settings with the `given` fields as they were typed; a typed grammar replaces a saved schema."""
-    changes = {field: typed.values[field] for field in IN_FILES if field in given}
-    for form, other in EXCLUSIVE.items():
-        if changes.get(form):
-            changes.setdefault(other, "")
-    return saved.with_values(changes)
+    """Saved settings with the `given` fields as they were typed."""
+    changes: dict[str, Value] = {field: typed.values[field] for field in IN_FILES if field in given}
+    return saved.with_values(_with_exclusive(changes))
 
 
-def plain_name(typed: str) -> str:
-    """A key as typed, without its dashes in front, with dashes for underscores."""
-    return typed.strip().lstrip("-").replace("_", "-")
+def _with_exclusive(changes: dict[str, Value]) -> dict[str, Value]:
+    """Let a grammar replace a schema, and a schema a grammar."""
+    cleared = {EXCLUSIVE[name]: "" for name in EXCLUSIVE if changes.get(name)}
+    return {**cleared, **changes}
 
 
 def find_setting(typed: str) -> Option:
     """The setting of a name, as flags and fields are called. Raises UsageError for one that cannot be changed."""
-    name = plain_name(typed)
+    name = typed.strip().lstrip("-").replace("_", "-")
     if found := _BY_KEY.get(name) or _BY_KEY.get(name.lower()):
         return found
     otherwise = "/set lists them; flags of the model, such as -c, are for another start with --load FILE"
-    raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, (*_BY_KEY, DEFAULT), otherwise))
-
-
-def values_of(key: str) -> tuple[str, ...]:
-    """The values that a key can have, if they are few."""
-    found = _BY_KEY.get(plain_name(key).lower())
-    return choices_of(found) if found else ()
+    raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, _BY_KEY, otherwise))
 
 
 def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
     """Change one key; the new settings, and a sentence on what changed.
 
-    `value`: as a user writes it; `default` resets the key, and the key `default` resets all. Raises UsageError or
-    LacliError in one line.
+    `value`: as a user writes it; `default` resets the key. Raises LacliError in one line.
     """
-    new = now.with_values(_changes(key, value.strip()))
-    if new == now:
-        return now, "nothing changed"
-    return new, changes_in_words(now, new)
+    setting = find_setting(key)
+    found = setting.default if value.strip().lower() == "default" else read(setting, value)
+    new = now.with_values(_with_exclusive({setting.name: found}))
+    return new, changes_in_words(now, new) or "nothing changed"
 
 
 def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
@@ -252,35 +235,13 @@ def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
     )
 
 
-def _changes(typed: str, value: str) -> dict[str, Value]:
-    """The new values by field that a key and its value stand for."""
-    name = plain_name(typed).lower()
-    if name == DEFAULT:
-        return {name: setting.default for name, setting in SETTINGS.items()}
-    setting = find_setting(typed)
-    if value.lower() == DEFAULT:
-        return {setting.name: setting.default}
-    found = read(setting, value)
-    if found and setting.name in EXCLUSIVE:
-        return {setting.name: found, EXCLUSIVE[setting.name]: ""}
-    return {setting.name: found}
-
-
-def all_settings(now: ChatSettings, width: int = 80) -> str:
-    """Every setting in columns, with a star at those that are changed."""
-    from rich.columns import Columns
-    from rich.console import Console
-    from rich.text import Text
-
+def all_settings(now: ChatSettings) -> str:
+    """Every setting, with a star at those that are changed."""
     shown = [
         f"{key_of(each)} {show(each, now.values[each.name])}{'' if now.values[each.name] == each.default else ' *'}"
         for each in SETTINGS.values()
     ]
-    screen = Console(width=width, color_system=None)
-    with screen.capture() as captured:
-        screen.print(Columns([Text(each) for each in shown], padding=(0, 2), column_first=True))
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join([*lines, "* is not lacli's default; /set KEY VALUE changes, /set KEY default resets"])
+    return f"{', '.join(shown)}\n* is not lacli's default; /set KEY VALUE changes, /set KEY default resets"
 
 
 def one_setting(now: ChatSettings, setting: Option) -> str:

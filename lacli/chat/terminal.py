@@ -5,7 +5,6 @@ The only file that imports prompt_toolkit; it is imported once a chat has a term
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -23,11 +22,12 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
-from prompt_toolkit.utils import get_term_environment_variable
 
-from lacli.chat.input import COMMANDS, CONTINUATION, PROMPT, QUOTES, Editing, is_open, without_quotes
-from lacli.chat.settings import KEYS, values_of
-from lacli.errors import reason_of
+from lacli.chat.commands import COMMANDS
+from lacli.chat.input import CONTINUATION, PROMPT, QUOTES, is_open, without_quotes
+from lacli.chat.settings import KEYS, choices_of, find_setting
+from lacli.errors import UsageError
+from lacli.settings import Switch
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import abandon_stdout, console
 from lacli.text.files import check_text
@@ -40,11 +40,11 @@ PLAIN = Style.from_dict({"bottom-toolbar": "noreverse", "completion-menu.complet
 class TerminalLines:
     """Lines edited on the process's own terminal: both stdin and stdout are one that can be drawn on."""
 
-    def __init__(self, editing: Editing) -> None:
-        self._editing = editing
+    def __init__(self, status: Callable[[int], str], history: Path | None, color: Switch) -> None:
+        """As `open_lines` takes them."""
+        self._status_line = status
         self._offered = ""
-        self._in_editor = False
-        colored = console(sys.stdout, editing.color).color_system is not None
+        colored = console(sys.stdout, color).color_system is not None
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
@@ -53,15 +53,16 @@ class TerminalLines:
             output=_output(),
             color_depth=None if colored else ColorDepth.DEPTH_1_BIT,
             style=COLORED if colored else PLAIN,
-            history=kept_history(editing.history, editing.warn),
+            history=kept_history(history),
             # Without colours a suggestion looks like typed text.
             auto_suggest=AutoSuggestFromHistory() if colored else None,
-            completer=Commands(),
-            # While this is true prompt_toolkit keeps rows free for the menu, which pushes the line of numbers down.
+            completer=Completions(),
+            # While this is true prompt_toolkit keeps rows free for the menu, which pushes the status line down.
             complete_while_typing=Condition(lambda: self._session.default_buffer.text.startswith("/")),
-            key_bindings=self._keys(),
+            key_bindings=_keys(),
             bottom_toolbar=self._status,
             tempfile_suffix=".md",
+            enable_open_in_editor=True,
             enable_suspend=True,
         )
 
@@ -92,48 +93,39 @@ class TerminalLines:
         width = self._session.output.get_size().columns
         if is_open(self._session.default_buffer.text):
             return f"{QUOTES} sends, Ctrl-C drops it"[:width]
-        return self._editing.status(width)
-
-    def _keys(self) -> KeyBindings:
-        """What differs from prompt_toolkit's keys, which are emacs's."""
-        keys = KeyBindings()
-        typing = has_focus(DEFAULT_BUFFER)
-
-        @keys.add("enter", filter=typing)
-        def send(event: KeyPressEvent) -> None:
-            buffer = event.current_buffer
-            if is_open(buffer.text):
-                buffer.newline(copy_margin=False)
-            else:
-                buffer.validate_and_handle()
-
-        @keys.add("escape", "enter", filter=typing)
-        def break_line(event: KeyPressEvent) -> None:
-            event.current_buffer.newline(copy_margin=False)
-
-        @keys.add("c-c", filter=typing)
-        @keys.add("<sigint>")
-        def clear_or_interrupt(event: KeyPressEvent) -> None:
-            if self._in_editor:
-                return  # Ctrl-C is the editor's own.
-            if event.current_buffer.text:
-                event.current_buffer.reset()
-            elif event.app.future and not event.app.is_done:
-                # Pressed just behind Enter it has no prompt to leave.
-                event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
-
-        @keys.add("c-x", "c-e", filter=typing)
-        def open_editor(event: KeyPressEvent) -> None:
-            def ended(task: asyncio.Task[None]) -> None:
-                self._in_editor = False
-
-            self._in_editor = True
-            event.current_buffer.open_in_editor().add_done_callback(ended)
-
-        return keys
+        return self._status_line(width)
 
 
-class Commands(Completer):
+def _keys() -> KeyBindings:
+    """What differs from prompt_toolkit's keys, which are emacs's."""
+    keys = KeyBindings()
+    typing = has_focus(DEFAULT_BUFFER)
+
+    @keys.add("enter", filter=typing)
+    def send(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_open(buffer.text):
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter", filter=typing)
+    def break_line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-c", filter=typing)
+    @keys.add("<sigint>")
+    def clear_or_interrupt(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        elif event.app.future and not event.app.is_done:
+            # Pressed just behind Enter it has no prompt to leave.
+            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+
+    return keys
+
+
+class Completions(Completer):
     """Completes slash commands, their settings and files; ordinary text is left alone."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
@@ -144,17 +136,23 @@ class Commands(Completer):
         if not name.startswith("/") or "\n" in document.text_before_cursor:
             return []
         if not space:
-            completer = WordCompleter(
-                [*kinds], meta_dict={each.names[0]: each.help for each in COMMANDS}, sentence=True
-            )
+            helps = {each.names[0]: each.help for each in COMMANDS}
+            completer = WordCompleter([*kinds], meta_dict=helps, sentence=True)
         elif kinds.get(name) == "file":
             completer = PathCompleter(expanduser=True, file_filter=str.isprintable)
         elif kinds.get(name) == "key":
-            completer = WordCompleter([*(values_of(key) if behind_key else KEYS)], meta_dict=KEYS, sentence=True)
+            completer = WordCompleter([*(_values_of(key) if behind_key else KEYS)], meta_dict=KEYS, sentence=True)
             argument = value if behind_key else key
         else:
             return []
         return completer.get_completions(Document(argument if space else name), complete_event)
+
+
+def _values_of(key: str) -> tuple[str, ...]:
+    """The values that a key can have, if they are few."""
+    with suppress(UsageError):
+        return choices_of(find_setting(key))
+    return ()
 
 
 class KeptHistory(FileHistory):
@@ -165,24 +163,20 @@ class KeptHistory(FileHistory):
             super().store_string(string)
 
 
-def kept_history(path: Path | None, warn: Callable[[str], None]) -> History:
+def kept_history(path: Path | None) -> History:
     """The lines of a file that only its owner reads; lines of this process alone if it cannot be used."""
     if path:
-        try:
+        with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(0o600)
-            path.open("ab").close()
             return KeptHistory(path)
-        except OSError as error:
-            warn(f"lines are not kept after this chat: {path}: {reason_of(error)}")
     return InMemoryHistory()
 
 
 class QuietOutput(Vt100_Output):
-    """A terminal that is never asked for its cursor's place.
+    """A terminal that is never asked for its cursor's place; the status line stands below the typed line.
 
-    Not every terminal answers, and a late answer would be read as typed text. The status line then stands below the
-    line instead of at the screen's bottom.
+    Not every terminal answers, and a late answer would be read as typed text.
     """
 
     @property
@@ -196,6 +190,4 @@ class QuietOutput(Vt100_Output):
 def _output() -> Output:
     """stdout, as prompt_toolkit writes to it."""
     output = create_output(sys.stdout)
-    if not isinstance(output, Vt100_Output):
-        return output
-    return QuietOutput.from_pty(sys.stdout, term=get_term_environment_variable())
+    return QuietOutput.from_pty(sys.stdout, term=output.term) if isinstance(output, Vt100_Output) else output

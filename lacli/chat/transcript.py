@@ -8,17 +8,16 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 from pydantic_core import from_json
 
+from lacli.chat.conversation import Conversation, Message
 from lacli.chat.settings import ChatSettings, settings_from_json
-from lacli.chat.talk import Conversation, Message
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
 from lacli.llamacpp.settings import MOST_CELLS
@@ -29,16 +28,12 @@ FORMAT, VERSION = "lacli chat", 2
 SAVED, SESSION = "saved", "session"
 """The event of a chat's first line, and the same in logs of lacli before December 2026."""
 
-BEGINNING = re.compile(rb'\s*\{"event": "(' + f"{SAVED}|{SESSION}".encode() + rb')", "format": "' + FORMAT.encode())
-BEGINNING_BYTES = 200
-
 
 class Head(BaseModel):
     """A line that begins a chat."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
-    event: Literal["saved", "session"]
     format: Literal["lacli chat"]
     version: int
     model: str = ""
@@ -62,7 +57,7 @@ class Line(BaseModel):
     seed: int | None = Field(None, ge=-1, le=MOST_SEED)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SavedChat:
     """A conversation with what it takes to go on.
 
@@ -73,25 +68,50 @@ class SavedChat:
 
     model: str = ""
     template: str = ""
-    system: str = ""
-    messages: tuple[Message, ...] = ()
+    conversation: Conversation = field(default_factory=Conversation)
     settings: ChatSettings = ChatSettings()
     seed: int = -1
     context: int = 0
-    damaged: tuple[int, ...] = ()
+    damaged: list[int] = field(default_factory=list)
     path: str = field(default="", compare=False)
 
     @property
     def lines(self) -> bytes:
         """The chat in a file's lines."""
-        head = {
+        head: dict[str, Any] = {
             "event": SAVED,
             "format": FORMAT,
             "version": VERSION,
-            **{name: getattr(self, name) for name in ("model", "template", "system", "seed", "context")},
+            "model": self.model,
+            "template": self.template,
+            "system": self.conversation.system,
+            "seed": self.seed,
+            "context": self.context,
             "settings": self.settings.json,
         }
-        return b"".join(map(_line, [head, *map(_as_json, self.messages)]))
+        return b"".join(map(_line, [head, *map(_as_json, self.conversation.messages)]))
+
+    def follow(self, line: Line) -> None:
+        """Take in a line behind the first. Raises ValueError or UsageError if it does not fit."""
+        conversation = self.conversation
+        match line:
+            case Line(event="message", role="user", content=str(text)):
+                conversation.ask(text)
+            case Line(event="message", role="assistant", content=str(text)) if conversation.is_open:
+                conversation.answer(text, line.ids)
+            case Line(event="undo"):
+                conversation.undo()
+            case Line(event="regen"):
+                conversation.take_back_answer()
+            case Line(event="clear"):
+                conversation.clear()
+            case Line(event="system", content=str(text)):
+                conversation.system = text
+            case Line(event="set", settings=dict(found)):
+                self.settings = settings_from_json(found)
+            case Line(event="message" | "system" | "set"):
+                raise ValueError("the line does not follow from those before it")
+        self.seed = self.seed if line.seed is None else line.seed
 
 
 def absolute(path: str | Path) -> str:
@@ -106,7 +126,7 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
     its owner alone.
     """
     if _earlier(path) and not replaces:
-        raise LacliError(f"{path} holds another chat", "the same again replaces it; another name keeps both")
+        raise LacliError(f"{path} holds another chat", "give another name")
     try:
         replace_file(Path(os.path.expanduser(path)), chat.lines, for_owner)
     except (OSError, ValueError) as error:
@@ -114,17 +134,13 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
 
 
 class Log(Closing):
-    """--log: a file that has the chat after each turn, behind what it had; without a path nothing is written.
+    """--log: a file that has the chat after each turn, behind what it had; without a path nothing is written."""
 
-    A file that cannot be written any more must not end the chat: `warn` receives a sentence, once. `is_lost`: it did.
-    """
-
-    def __init__(self, path: str | None, warn: Callable[[str], None]) -> None:
+    def __init__(self, path: str | None) -> None:
         """Raises LacliError for a file that cannot be written, that holds something else or that a chat writes."""
-        self._path, self._warn = path, warn
+        self._path = path
         self._file: IO[bytes] | None = None
         self._start, self._last = 0, b""
-        self.is_lost = False
         if path is None:
             return
         earlier = _earlier(path)
@@ -140,19 +156,20 @@ class Log(Closing):
             raise LacliError(f"cannot write the log {path}: {reason_of(error)}", "give another file") from error
 
     def update(self, chat: SavedChat) -> None:
-        """Write the chat as it is now in the place of what it was."""
-        lines = chat.lines if chat.messages else b""
+        """Write the chat as it is now in the place of what it was. Raises LacliError, once, if that is impossible."""
+        lines = chat.lines if chat.conversation.messages else b""
         same = len(os.path.commonprefix([self._last, lines]))
         self._last = lines
-        try:
-            if self._file:
+        if self._file:
+            try:
                 self._file.truncate(self._start + same)
                 while same < len(lines):
                     same += self._file.write(lines[same:])
-        except OSError as error:
-            self.close()
-            self._file, self.is_lost = None, True
-            self._warn(f"the log {self._path} ends here: {reason_of(error)}")
+            except OSError as error:
+                self.close()
+                self._file = None
+                what = f"the log {self._path} ends here: {reason_of(error)}"
+                raise LacliError(what, "/save writes the chat to another file") from error
 
     def begin(self) -> None:
         """Keep the chat so far: the next one is another."""
@@ -178,14 +195,15 @@ def read_chat(path: str | Path) -> SavedChat:
             if isinstance(found, dict) and found.get("event") in (SAVED, SESSION):
                 chats.append(_begun(found, f"{path}, line {number}"))
             else:
-                chats[-1] = _followed(chats[-1], checked(Line, found))
+                chats[-1].follow(checked(Line, found))
         except (ValueError, UsageError, IndexError) as error:
             if not chats:
                 raise LacliError(f"{path} is no saved chat: line 1 does not begin one", "/save writes one") from error
             if number < len(lines):
                 damaged.append(number)
-    said = [chat for chat in chats if chat.messages]
-    return replace((said or chats)[-1], damaged=tuple(damaged), path=absolute(path))
+    chosen = [chat for chat in chats if chat.conversation.messages] or chats
+    chosen[-1].damaged, chosen[-1].path = damaged, absolute(path)
+    return chosen[-1]
 
 
 def _line(what: Mapping[str, Any]) -> bytes:
@@ -208,32 +226,7 @@ def _begun(found: object, where: str) -> SavedChat:
         settings = settings_from_json(head.settings)
     except UsageError as error:
         raise LacliError(f"{where} begins no chat: {error.what}", error.hint or "/save writes one") from error
-    return SavedChat(head.model, head.template, head.system, (), settings, head.seed, head.context)
-
-
-def _followed(chat: SavedChat, line: Line) -> SavedChat:
-    """The chat after a line. Raises ValueError or UsageError if the line does not fit."""
-    conversation, settings = Conversation(chat.system, chat.messages), chat.settings
-    match line:
-        case Line(event="message", role="user", content=str(text)):
-            conversation.ask(text)
-        case Line(event="message", role="assistant", content=str(text)) if conversation.is_open:
-            conversation.answer(text, line.ids)
-        case Line(event="undo"):
-            conversation.undo()
-        case Line(event="regen"):
-            conversation.take_back_answer()
-        case Line(event="clear"):
-            conversation.clear()
-        case Line(event="system", content=str(text)):
-            conversation.system = text
-        case Line(event="set", settings=dict(found)):
-            settings = settings_from_json(found)
-        case Line(event="message" | "system" | "set"):
-            raise ValueError("the line does not follow from those before it")
-    messages = tuple(conversation.messages)
-    seed = chat.seed if line.seed is None else line.seed
-    return replace(chat, system=conversation.system, messages=messages, settings=settings, seed=seed)
+    return SavedChat(head.model, head.template, Conversation(head.system), settings, head.seed, head.context)
 
 
 def _earlier(path: str | Path) -> bytes:
@@ -242,6 +235,9 @@ def _earlier(path: str | Path) -> bytes:
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise LacliError(f"{path} is no ordinary file", "give the name of a file, or a new name")
     raw = read_raw(str(path)) if target.is_file() else b""
-    if raw and not BEGINNING.match(raw[:BEGINNING_BYTES]):
-        raise LacliError(f"{path} exists and is no saved chat", "give another name")
+    if raw:
+        try:
+            checked(Head, from_json(raw.split(b"\n")[0]))
+        except (ValueError, UsageError) as error:
+            raise LacliError(f"{path} exists and is no saved chat", "give another name") from error
     return raw

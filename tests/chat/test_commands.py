@@ -1,4 +1,4 @@
-"""What the commands do to a chat, and what the loop is told to do."""
+"""Slash commands: their names, what they do to a chat, and what the loop is told to do."""
 
 from __future__ import annotations
 
@@ -6,20 +6,61 @@ from pathlib import Path
 
 import pytest
 
-from lacli.chat.commands import Commands, Reply, file_and_rest
-from lacli.chat.input import parse
+from lacli.chat.commands import BY_NAME, COMMANDS, Commands, Reply, file_name, help_text, message_of, parse
+from lacli.chat.conversation import Conversation, Message
 from lacli.chat.settings import ChatSettings
-from lacli.chat.talk import Message
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import DecodeSettings
-from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat, talked
+
+WANTED = "/help /? /exit /bye /quit /q /clear /regen /undo /system /set /show /stats /read /save /load"
+
+
+def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
+    assert sorted(BY_NAME) == sorted(WANTED.split())
+    lines = help_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    for entry, line in zip(COMMANDS, lines, strict=False):
+        assert line == entry.shown.ljust(24) + entry.help
+        argument = "" if entry.argument == "none" else "on"
+        for name in entry.names:
+            assert parse(f"{name.upper()} {argument} \n") == (entry, argument)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("hello", "hello"),
+        (" /etc/hosts is a file", "/etc/hosts is a file"),
+        ("// a comment", "// a comment"),
+        ("  indented", "  indented"),
+    ],
+)
+def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: str) -> None:
+    assert parse(line) is None
+    assert message_of(line) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/etc/hosts", "unknown command /etc/hosts (/help lists the commands; begin with a space to send"),
+        ("/sav x", "did you mean /save"),
+        ("/clear all", "/clear stands alone (begin with a space"),
+        ("/read", "write /read FILE"),
+        ("/load", "write /load FILE"),
+    ],
+)
+def test_a_mistake_is_said_in_one_line_with_what_may_be_meant(line: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(line)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def commands_of(chat: FakeChat) -> Commands:
-    return Commands(chat.as_chat, Screen(), Log(None, pytest.fail), "demo")
+    return Commands(chat.as_chat, Log(None), "demo")
 
 
 def run(chat: FakeChat, *lines: str) -> Reply:
@@ -32,7 +73,7 @@ def run_in(commands: Commands, *lines: str) -> Reply:
     for line in lines:
         command = parse(line)
         assert command is not None
-        reply = commands.run(command)
+        reply = commands.run(*command)
     return reply
 
 
@@ -49,17 +90,15 @@ def test_system_shows_sets_and_clears() -> None:
         assert not system or run(chat, "/system").text == system
 
 
-def test_set_changes_the_chat_and_says_what_was_made_anew() -> None:
-    chat = FakeChat(anew="the context was made anew")
-    assert run(chat, "/set temp 0.8").text == "temp: 0 -> 0.8\nthe context was made anew"
+def test_set_changes_the_chat() -> None:
+    chat = FakeChat()
+    assert run(chat, "/set temp 0.8").text == "temp: 0 -> 0.8"
     assert run(chat, "/set temp 0.8").text == "nothing changed"
     run(chat, "/set stop a b", "/set n 5", "/set mode plain", "/set top_k=6")
     sampling = SamplingSettings(temp=0.8, top_k=6)
     assert chat.settings == ChatSettings(DecodeSettings(mode="plain"), sampling, 5, ("a", "b"))
     assert run(chat, "/set stop").text.startswith('stop is "a" "b" (none is the default)')
     assert run(chat, '/set stop ""').text.startswith('stop: "a" "b" -> none')
-    run(chat, "/set W 3", "/set default")
-    assert chat.settings == ChatSettings()
 
 
 def test_a_file_goes_before_the_next_message(tmp_path: Path) -> None:
@@ -71,7 +110,7 @@ def test_a_file_goes_before_the_next_message(tmp_path: Path) -> None:
     assert "a.txt: 17 characters, 3 tokens; it goes before the next message" in said
     assert "it goes before" in run_in(commands, f'/read "{tmp_path}/b.txt"').text
     assert commands.message("what is it?") == "three short words\n\nmore\n\nwhat is it?"
-    assert run_in(commands, f"/read {tmp_path}/b.txt and now?").ask == "and now?"
+    assert commands.message("and now?") == "and now?"
 
 
 def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -102,13 +141,13 @@ def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     assert run(chat, f"/save {file}").text == f"saved 4 messages to {file}"
     saved = read_chat(file)
     assert (saved.model, saved.seed, saved.settings.sampling.seed) == ("demo", 11, -1), "the seed in use is apart"
-    other = FakeChat(talked([("x", "y")], "other"), anew="the context was made anew")
+    other = FakeChat(talked([("x", "y")], "other"))
     text = run(other, f"/load {file}").text
     changes = 'n: -1 -> 9, stop: none -> "x", W: 15 -> 7, temp: 0 -> 0.5'
     loaded = f"loaded 4 messages, the system prompt and the settings from {file}"
-    assert text == f"{loaded}\n{changes}\nthe context was made anew"
-    assert run(other, f"/load {file}").text.splitlines()[1] == "the context was made anew", "nothing else changed"
-    assert other.conversation.as_messages() == chat.conversation.as_messages()
+    assert text == f"{loaded}\n{changes}"
+    assert run(other, f"/load {file}").text == loaded, "nothing changed"
+    assert other.conversation == chat.conversation
     assert other.settings == chat.settings
 
 
@@ -121,25 +160,14 @@ def test_save_replaces_the_chat_of_this_session_only(tmp_path: Path) -> None:
         assert run(FakeChat(), f"/load {file}", again).text == saved
     with pytest.raises(UsageError, match="/save needs a file"):
         run(FakeChat(), f"/load {file}", "/clear", "/save")
-    write_chat(file, SavedChat("demo", messages=(Message("user", "kept"),)))
+    write_chat(file, SavedChat("demo", conversation=Conversation("", [Message("user", "kept")])))
     commands = commands_of(two_turns())
     for _ in range(2):
         with pytest.raises(LacliError, match="holds another chat"):
             run_in(commands, f"/save {file}")
-    assert read_chat(file).messages[0].content == "kept"
+    assert read_chat(file).conversation.messages[0].content == "kept"
 
 
-@pytest.mark.parametrize(
-    ("argument", "expected"),
-    [
-        ("a.txt", ("a.txt", "")),
-        ("a.txt what is it?", ("a.txt", "what is it?")),
-        ('"a b.txt" what?', ("a b.txt", "what?")),
-        ("'a b.txt'", ("a b.txt", "")),
-        (r"a\ b.txt what?", ("a b.txt", "what?")),
-        ("a.txt\nwhat\nis it?", ("a.txt", "what\nis it?")),
-        ('"open what?', ('"open', "what?")),
-    ],
-)
-def test_a_file_is_the_first_word_and_the_rest_is_a_question(argument: str, expected: tuple[str, str]) -> None:
-    assert file_and_rest(argument) == expected
+@pytest.mark.parametrize("argument", ["a b.txt", '"a b.txt"', "'a b.txt'", r"a\ b.txt"])
+def test_a_name_may_be_quoted_or_have_backslashes(argument: str) -> None:
+    assert file_name(argument) == "a b.txt"

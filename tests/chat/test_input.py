@@ -1,4 +1,4 @@
-"""What is typed: messages of several lines, damaged lines, slash commands, and which reader fits the streams."""
+"""What is typed: messages of several lines, damaged lines, and which reader fits the streams."""
 
 from __future__ import annotations
 
@@ -7,19 +7,8 @@ from io import BytesIO
 
 import pytest
 
-from lacli.chat.input import (
-    BY_NAME,
-    COMMANDS,
-    Editing,
-    PipedLines,
-    help_text,
-    is_open,
-    message_of,
-    open_lines,
-    parse,
-    without_quotes,
-)
-from lacli.errors import LacliError, UsageError
+from lacli.chat.input import PipedLines, is_open, open_lines, without_quotes
+from lacli.errors import LacliError
 
 
 def all_of(raw: bytes) -> list[str]:
@@ -103,52 +92,4 @@ def test_quotes_that_never_end_are_named_by_their_line() -> None:
 def test_closed_input_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(LacliError, match="standard input is closed"):
-        open_lines(Editing(pytest.fail))
-
-
-WANTED = "/help /? /exit /bye /quit /q /clear /regen /undo /system /set /show /stats /read /save /load"
-
-
-def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
-    assert sorted(BY_NAME) == sorted(WANTED.split())
-    lines = help_text().splitlines()
-    assert max(map(len, lines)) <= 80
-    for entry, line in zip(COMMANDS, lines, strict=False):
-        assert line == entry.shown.ljust(24) + entry.help
-        argument = "" if entry.argument == "none" else "on"
-        for name in entry.names:
-            command = parse(f"{name.upper()} {argument} \n")
-            assert command and (command.name, command.argument) == (entry.names[0][1:], argument)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("hello", "hello"),
-        ("", ""),
-        (" /etc/hosts is a file", "/etc/hosts is a file"),
-        ("// a comment", "// a comment"),
-        ("  indented", "  indented"),
-        ("a /help", "a /help"),
-    ],
-)
-def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: str) -> None:
-    assert parse(line) is None
-    assert message_of(line) == message
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("/etc/hosts", "unknown command /etc/hosts (/help lists the commands; begin with a space to send"),
-        ("/sav x", "did you mean /save"),
-        ("/hlep", "did you mean /help"),
-        ("/clear all", "/clear stands alone (begin with a space"),
-        ("/read", "write /read FILE [QUESTION]"),
-        ("/load", "write /load FILE"),
-    ],
-)
-def test_a_mistake_is_said_in_one_line_with_what_may_be_meant(line: str, words: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse(line)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+        open_lines(lambda width: "", None, "auto")

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from lacli.chat.commands import Commands
-from lacli.chat.conversation import Chat
+from lacli.chat.conversation import Chat, Conversation, Message
 from lacli.chat.repl import ChatPlan, Repl, status_line
-from lacli.chat.talk import Message
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import (
     Interrupted,
@@ -77,8 +76,8 @@ def repl_of(
     chat: Chat, screen: Screen, log: Log | None = None, *, interactive: bool = True,
     plan: ChatPlan = ChatPlan(commands=True),  # noqa: B008
 ) -> Repl:  # fmt: skip
-    log = log or Log(None, screen.note)
-    return Repl(chat, Commands(chat, screen, log), screen, log, plan, interactive=interactive)
+    log = log or Log(None)
+    return Repl(chat, Commands(chat, log), screen, log, plan, interactive=interactive)
 
 
 def say(
@@ -87,7 +86,7 @@ def say(
 ) -> Typed:  # fmt: skip
     """Give the loop these lines, and Ctrl-D."""
     typed, screen = Typed([*lines]), screen or Screen()
-    with Log(str(log) if log else None, screen.note) as opened:
+    with Log(str(log) if log else None) as opened:
         repl_of(chat.as_chat, screen, opened, interactive=interactive, plan=plan).run(typed)
     return typed
 
@@ -175,8 +174,8 @@ def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
     interactive: bool, tmp_path: Path, streams: Streams
 ) -> None:
     talk = ("first", "one", "second?", "<think>so</think>\n" + "x" * 400)
-    messages = tuple(Message("assistant" if index % 2 else "user", text) for index, text in enumerate(talk))
-    write_chat(tmp_path / "chat", SavedChat("demo", messages=messages))
+    messages = [Message("assistant" if index % 2 else "user", text) for index, text in enumerate(talk)]
+    write_chat(tmp_path / "chat", SavedChat("demo", conversation=Conversation("", messages)))
     say(FakeChat(), f"/load {tmp_path / 'chat'}", interactive=interactive)
     shown = "\n> second?\n" + "x" * 300 + " ...\n"
     assert (shown in streams.words) == interactive
@@ -205,7 +204,7 @@ def answer(*flags: str) -> str:
 
 
 def questions(file: Path) -> list[str]:
-    return [message.content for message in read_chat(file).messages[::2]]
+    return [message.content for message in read_chat(file).conversation.messages[::2]]
 
 
 def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Path) -> None:
@@ -242,18 +241,17 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
     assert "of 768 tokens used" in chat("-c", "768", "--load", str(file), lines=["/show"]).err
 
 
-def test_a_refused_question_stands_in_the_next_line_and_its_files_wait(streams: Streams, tmp_path: Path) -> None:
-    chat = FakeChat(pieces=[PromptError("too long", "shorter")])
-    (tmp_path / "file").write_text("text")
-    assert say(chat, f"/read {tmp_path}/file", "one").offered == ["one"]
-    assert streams.words.endswith("lacli: too long (shorter; its files wait for the next message, /undo drops them)\n")
+def test_a_question_without_an_answer_is_offered_again(streams: Streams) -> None:
+    for failure in (PromptError("too long", "shorter"), KeyboardInterrupt):
+        chat = FakeChat(pieces=[failure])
+        assert say(chat, "one").offered == ["one"] and not contents(chat)
+    assert streams.words == "lacli: too long (shorter)\nlacli: stopped before the answer began\n"
 
 
 @pytest.mark.parametrize(
     ("pieces", "note", "kept"),
     [
         (["ye", KeyboardInterrupt, "s"], "lacli: stopped\n", ["one", "ye"]),
-        ([KeyboardInterrupt], "lacli: stopped before the answer began; /regen gives it\n", ["one"]),
     ],
 )
 def test_ctrl_c_in_an_answer_keeps_what_came_in_the_log_too(
@@ -261,7 +259,7 @@ def test_ctrl_c_in_an_answer_keeps_what_came_in_the_log_too(
 ) -> None:
     chat = FakeChat(pieces=[*pieces])
     say(chat, "one", "/show", log=tmp_path / "log")
-    assert contents(chat) == kept == [message.content for message in read_chat(tmp_path / "log").messages]
+    assert contents(chat) == kept == [message.content for message in read_chat(tmp_path / "log").conversation.messages]
     assert streams.words.startswith(note) and "auto, at most" in streams.words
 
 
@@ -273,6 +271,6 @@ def test_the_log_holds_the_conversation_that_is_saved_and_a_full_context_drops_o
     ]
     done = chat("-n", "6", "-c", "256", "--log", str(log), lines=lines)
     assert done.code == 1, "/nothing is no command, and one message is too long"
-    assert read_chat(log) == read_chat(file) and len(read_chat(file).messages) == 22
+    assert read_chat(log) == read_chat(file) and len(read_chat(file).conversation.messages) == 22
     assert done.err.count("lacli: the context was full: the model does not see the oldest") >= 1
     assert done.err.count("lacli: the message needs") == 1

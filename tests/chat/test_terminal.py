@@ -13,11 +13,10 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from lacli.chat import terminal
-from lacli.chat.input import Editing
-from lacli.chat.terminal import Commands, TerminalLines
+from lacli.chat.terminal import Completions, TerminalLines
 
 ENTER, ALT_ENTER, UP = "\r", "\x1b\r", "\x1b[A"
-CTRL_C, CTRL_D, EDITOR = "\x03", "\x04", "\x18\x05"
+CTRL_C, CTRL_D = "\x03", "\x04"
 
 
 @pytest.fixture
@@ -29,10 +28,14 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
         yield pipe
 
 
+def lines_of(history: Path | None = None) -> TerminalLines:
+    return TerminalLines(lambda width: "", history, "auto")
+
+
 @pytest.fixture
 def says(keys: PipeInput) -> Callable[[str], str]:
     """What is read of keys and Enter."""
-    lines = TerminalLines(Editing(pytest.fail))
+    lines = lines_of()
 
     def read(typed: str) -> str:
         keys.send_text(typed + ENTER)
@@ -65,7 +68,7 @@ def test_a_message_is_what_was_typed_or_pasted(says: Callable[[str], str], typed
 
 
 def test_ctrl_c_interrupts_at_an_empty_line_and_ctrl_d_ends(keys: PipeInput) -> None:
-    lines = TerminalLines(Editing(pytest.fail))
+    lines = lines_of()
     for typed, error in ((CTRL_C, KeyboardInterrupt), (CTRL_D, EOFError)):
         keys.send_text(typed)
         with pytest.raises(error):
@@ -73,7 +76,7 @@ def test_ctrl_c_interrupts_at_an_empty_line_and_ctrl_d_ends(keys: PipeInput) -> 
 
 
 def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: PipeInput) -> None:
-    lines = TerminalLines(Editing(pytest.fail))
+    lines = lines_of()
     lines.edit("two\nlines")
     for typed, read in ((" more", "two\nlines more"), ("fresh", "fresh"), (UP, "fresh")):
         keys.send_text(typed + ENTER)
@@ -82,7 +85,7 @@ def test_a_line_can_be_offered_for_editing_and_earlier_ones_come_back(keys: Pipe
 
 def completed(text: str) -> list[str]:
     """The whole lines that the offers make of a text."""
-    found = Commands().get_completions(Document(text), CompleteEvent())
+    found = Completions().get_completions(Document(text), CompleteEvent())
     return [text[: len(text) + offer.start_position] + offer.text for offer in found]
 
 
@@ -109,7 +112,7 @@ def test_a_command_is_completed_by_its_kind_and_ordinary_text_never(text: str, l
 def test_history_is_kept_for_the_next_chat_and_for_its_owner_alone(keys: PipeInput, tmp_path: Path) -> None:
     history = tmp_path / "new" / "history"
     for typed, read in (("first", "first"), (f"one{ALT_ENTER}two", "one\ntwo"), (UP, "one\ntwo"), (UP * 5, "first")):
-        lines = TerminalLines(Editing(pytest.fail, history))
+        lines = lines_of(history)
         keys.send_text(typed + ENTER)
         assert lines.read() == read
     assert stat.S_IMODE(history.stat().st_mode) == 0o600

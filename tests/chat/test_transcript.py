@@ -13,19 +13,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lacli.chat.commands import Commands
-from lacli.chat.input import parse
+from lacli.chat.commands import Commands, parse
+from lacli.chat.conversation import Conversation, Message
 from lacli.chat.settings import ChatSettings
-from lacli.chat.talk import Message
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import DecodeSettings
-from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat
 
 SETTINGS = ChatSettings(sampling=SamplingSettings(temp=0.5, logit_bias=((3, float("-inf")),)), stops=("x",))
-CHAT = SavedChat("demo", "", "be brief", (Message("user", "a\u2028b"), Message("assistant", "b", (5, 6))), SETTINGS)
+MESSAGES = [Message("user", "a\u2028b"), Message("assistant", "b", (5, 6))]
+CHAT = SavedChat("demo", "", Conversation("be brief", MESSAGES), SETTINGS)
+TWICE = replace(CHAT, conversation=Conversation("be brief", MESSAGES * 2))
+NEW = replace(CHAT, conversation=Conversation("new", MESSAGES))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 DATA = Path(__file__).parent / "data"
 
@@ -39,8 +40,8 @@ def line(event: str, **what: Any) -> str:
 def test_what_is_saved_is_read_again(
     tmp_path: Path, model: str, template: str, system: str, texts: list[str], seed: int, context: int
 ) -> None:
-    messages = tuple(Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
-    chat = SavedChat(model, template, system, messages, SETTINGS, seed, context)
+    messages = [Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)]
+    chat = SavedChat(model, template, Conversation(system, messages), SETTINGS, seed, context)
     write_chat(tmp_path / "chat", chat)
     assert read_chat(tmp_path / "chat") == chat
 
@@ -48,9 +49,10 @@ def test_what_is_saved_is_read_again(
 @pytest.mark.parametrize("name", ["saved.jsonl", "log.jsonl"])
 def test_files_of_november_2026_are_read_with_settings_that_went_and_commands_of_logs(name: str) -> None:
     chat = read_chat(DATA / name)
-    told = [message.content for message in chat.messages]
+    messages = chat.conversation.messages
+    told = [message.content for message in messages]
     assert told[-6:] == ["third", "Abstract", "fourth", "Abstract", "last", "```python\n"] and "second" not in told
-    assert chat.messages[-1].tokens == (350, 407, 201) and chat.system == "Be brief."
+    assert messages[-1].tokens == (350, 407, 201) and chat.conversation.system == "Be brief."
     assert chat.settings == ChatSettings(DecodeSettings(mode="lookup"), SamplingSettings(temp=0.5), 3)
     assert not chat.damaged
 
@@ -81,10 +83,10 @@ def test_files_of_november_2026_are_read_with_settings_that_went_and_commands_of
 )
 def test_a_damaged_line_is_named_and_the_rest_is_read(tmp_path: Path, wrong: bytes) -> None:
     file = tmp_path / "chat"
-    write_chat(file, replace(CHAT, messages=CHAT.messages * 2))
+    write_chat(file, TWICE)
     raw = file.read_bytes().split(b"\n")
     file.write_bytes(b"\n".join([*raw[:3], wrong, *raw[3:]]))
-    assert read_chat(file) == replace(CHAT, messages=CHAT.messages * 2, damaged=(4,))
+    assert read_chat(file) == replace(TWICE, damaged=[4])
 
 
 def test_a_chat_is_replaced_at_once_and_keeps_its_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +97,9 @@ def test_a_chat_is_replaced_at_once_and_keeps_its_permissions(tmp_path: Path, mo
     path.chmod(0o640)
     text = path.read_text()
     with path.open() as reader:
-        write_chat(path, replace(CHAT, system="new"))
+        write_chat(path, NEW)
         assert reader.read() == text, "who reads meanwhile reads a whole one"
-    assert path.stat().st_mode & 0o777 == 0o640 and read_chat("~/chat").system == "new"
+    assert path.stat().st_mode & 0o777 == 0o640 and read_chat("~/chat") == NEW
 
 
 def test_nothing_but_a_chat_is_written_over_or_added_to(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_nothing_but_a_chat_is_written_over_or_added_to(tmp_path: Path) -> None:
         with pytest.raises(LacliError) as caught:
             write_chat(path, CHAT)
         with pytest.raises(LacliError) as of_log:
-            Log(str(path), pytest.fail)
+            Log(str(path))
         assert "\n" not in f"{caught.value}{of_log.value}"
     write_chat(empty, CHAT)
     assert notes.read_text() == "dear diary" and sorted(os.listdir(tmp_path)) == ["empty", "link", "notes.txt"]
@@ -122,20 +124,20 @@ STEPS = ["talk", "talk", "talk", "ask", "undo", "regen", "clear", "system", "loa
 @given(st.lists(st.sampled_from(STEPS), max_size=20))
 def test_a_log_has_the_chat_as_it_is_behind_what_it_had(tmp_path: Path, steps: list[str]) -> None:
     path, saved = tmp_path / "log", tmp_path / "saved"
-    before = replace(CHAT, messages=(Message("user", "earlier"),))
+    before = replace(CHAT, conversation=Conversation("", [Message("user", "earlier")]))
     write_chat(path, before)
     earlier = path.read_bytes()
     write_chat(saved, CHAT)
     chat = FakeChat()
-    with Log(str(path), pytest.fail) as log:
-        commands = Commands(chat.as_chat, Screen(), log, "demo")
+    with Log(str(path)) as log:
+        commands = Commands(chat.as_chat, log, "demo")
         for step in steps:
             follow(commands, chat, step, saved)
             log.update(commands.as_saved)
             expected = commands.as_saved
             found = read_chat(path)
             assert path.read_bytes().startswith(earlier)
-            assert found == (expected if expected.messages else found)
+            assert found == (expected if expected.conversation.messages else found)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -147,33 +149,33 @@ def follow(commands: Commands, chat: FakeChat, step: str, saved: Path) -> None:
             if step == "talk":
                 conversation.answer("yes", (7, 8))
         case "regen":
-            if conversation.take_back_answer():
+            conversation.take_back_answer()
+            if conversation.is_open:
                 conversation.answer("no")
         case _:
             argument = {"load": str(saved), "system": "be long", "set": f"n {len(conversation.messages)}"}.get(step, "")
             command = parse(f"/{step} {argument}".strip())
             assert command
-            commands.run(command)
+            commands.run(*command)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")
 def test_a_log_that_another_chat_writes_is_refused_until_that_ends(tmp_path: Path) -> None:
-    with Log(str(tmp_path / "log"), pytest.fail) as log:
+    with Log(str(tmp_path / "log")) as log:
         log.update(CHAT)
         with pytest.raises(LacliError, match="another chat is writing the log .*/log"):
-            Log(str(tmp_path / "log"), pytest.fail)
-    Log(str(tmp_path / "log"), pytest.fail).close()
+            Log(str(tmp_path / "log"))
+    Log(str(tmp_path / "log")).close()
     assert read_chat(tmp_path / "log") == CHAT
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_said_once_and_the_chat_goes_on(tmp_path: Path) -> None:
-    said: list[str] = []
-    with Log(str(tmp_path / "log"), said.append) as log:
+    with Log(str(tmp_path / "log")) as log:
         log.update(CHAT)
         assert log._file
         log._file.close()
         log._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115  # the log closes it
-        for _ in range(2):
-            log.update(replace(CHAT, system="new"))
-    assert log.is_lost and len(said) == 1 and said[0].startswith(f"the log {tmp_path / 'log'} ends here: ")
+        with pytest.raises(LacliError, match="the log .*/log ends here: "):
+            log.update(NEW)
+        log.update(CHAT)

@@ -124,12 +124,10 @@ SPOKEN = "{{ word }}{{ messages[-1].content }}"
 """A template with a variable."""
 
 
-def test_variables_of_a_template_reach_every_prompt_of_an_engine(path: Path, bare: Path) -> None:
+def test_variables_of_a_template_reach_every_prompt_of_an_engine(path: Path) -> None:
     with load(path, model_settings=SETTINGS, template=SPOKEN, template_variables={"word": "and the "}) as engine:
         for tokens in (engine.prompt("thing"), engine.prompts.conversation(as_messages("thing"))):
             assert engine.text(tokens) == "and the thing"
-    with load(bare, model_settings=SETTINGS, template_variables={"word": "and the "}) as engine:
-        assert engine.notes[1:] == ["--chat-template-kwargs has no effect: the model has no chat template"]
 
 
 def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

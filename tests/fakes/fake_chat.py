@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import cast
 
-from lacli.chat.conversation import Chat
+from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import ChatSettings
-from lacli.chat.talk import Conversation
 from lacli.engine.answer import Answer
 from lacli.engine.load import ModelEngine
-from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
 from lacli.stats import Finish, RunStatistics
@@ -30,16 +28,11 @@ MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", context=100, to
 
 @dataclass
 class FakeChat(Chat):
-    """Its tokens are words, and its answers `pieces`; what is no piece is raised among them, and what came is kept.
-
-    refuses: settings that it does not take; anew: what it says of those that it takes.
-    """
+    """Its tokens are words, and its answers `pieces`; what is no piece is raised among them, and what came is kept."""
 
     conversation: Conversation = field(default_factory=Conversation)
     settings: ChatSettings = ChatSettings()
     turns: list[Answer] = field(default_factory=list)
-    refuses: ChatSettings | None = None
-    anew: str = ""
     used: int = 10
     cells: int = 100
     pieces: list[str | type[BaseException] | BaseException] = field(default_factory=lambda: ["ye", "s"])
@@ -70,10 +63,6 @@ class FakeChat(Chat):
     def seed(self) -> int:
         return 11 if self.settings.sampling.seed < 0 else -1
 
-    @property
-    def last(self) -> Answer | None:
-        return self.turns[-1] if self.turns else None
-
     def ask(self, question: str) -> Generator[Piece]:
         self.conversation.ask(question)
         return self._answer()
@@ -96,6 +85,8 @@ class FakeChat(Chat):
                 whole = text == "".join(piece for piece in self.pieces if isinstance(piece, str))
                 self.turns.append(replace(an_answer(text), finish_reason=self.ended if whole else "interrupt"))
                 self.turns[-1].statistics.accepted_from[Origin.POOL] = 1
+            else:
+                self.conversation.undo()
 
     def undo(self) -> str | None:
         return self.conversation.undo()
@@ -103,17 +94,12 @@ class FakeChat(Chat):
     def clear(self) -> None:
         self.conversation.clear()
 
-    def recall(self) -> None:
-        pass
-
     def resume(self, conversation: Conversation) -> None:
         self.conversation = conversation
 
     def change(self, settings: ChatSettings, seed: int = -1) -> str:
-        if settings == self.refuses:
-            raise UsageError("no memory for these settings")
         self.settings = settings
-        return self.anew
+        return ""
 
 
 def talked(turns: Sequence[tuple[str, str]], system: str = "") -> Conversation:

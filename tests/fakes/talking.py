@@ -6,9 +6,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lacli.chat.conversation import Chat
+from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import ChatSettings
-from lacli.chat.talk import Conversation
 from lacli.engine.engine import Progress
 from lacli.engine.load import ModelEngine, open_engine
 from lacli.llamacpp.sampling import SamplingSettings
