@@ -20,6 +20,7 @@ from lacli.engine import replicas
 from lacli.engine.replicas import ReplicaContext
 from lacli.errors import BatchRefused
 from lacli.settings import DecodeSettings
+from lacli.stats import Step
 from lacli.verify import Rejection, SampleAndMatch, Verifier
 from tests.engine.test_engine import (
     VOCABULARY,
@@ -287,8 +288,9 @@ def test_nothing_decodes_any_more_when_the_callers_part_has_failed(
 
     monkeypatch.setattr(ReplicaContext, "_settle", noted)
     generation = decoder.generate([1, 2, 3], 60)
-    taken = []
-    while not decoder.engine.context._replicas[1].missing:
+    context, taken = decoder.engine.context, list[Step]()
+    assert isinstance(context, ReplicaContext)
+    while not context._replicas[1].missing:
         taken.append(next(generation))
     waiting.clear()
     engines[0].raised = error
