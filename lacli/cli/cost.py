@@ -44,7 +44,6 @@ def cost(
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
-    color: options.ColorWhen = "auto",
 ) -> None:
     """Measure what steps of many rows cost here.
 
@@ -67,7 +66,7 @@ def cost(
         rows=_sizes(rows, "--rows", MAX_ROWS) if rows is not None else ROWS,
         seconds=seconds,
     )
-    screen = Screen(color=color, quiet=quiet)
+    screen = Screen(quiet=quiet)
     path = options.model_path(model, screen, offline)
     settings, fault = proven(settings)
     if fault:

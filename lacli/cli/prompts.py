@@ -17,7 +17,7 @@ from lacli import PARALLEL
 from lacli.answer_options import AnswerOptions
 from lacli.bench.tasks import EXAMPLE, Row, each_line, opened
 from lacli.errors import Interrupted, LacliError, OutputError, PromptError, SamplingError, UsageError, reason_of
-from lacli.llamacpp.sampling import SamplingSettings, new_seed
+from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model, Prompt
 from lacli.report import counts
 from lacli.serve.protocol import Message, Sampled
@@ -133,14 +133,11 @@ class PromptRow:
     behind the answer to the one before; a row without turns has `messages`. `error`: why it cannot be asked.
     """
 
-    repeated: Line = field(default_factory=dict)
+    repeated: Line
     turns: Sequence[str] = ()
     messages: Sequence[Mapping[str, Any]] = ()
     system: str = ""
-    raw: bool = False
-    max_tokens: int = -1
-    sampling: SamplingSettings = SamplingSettings()
-    stops: Sequence[str] = ()
+    options: AnswerOptions = field(default_factory=AnswerOptions)
     error: str = ""
 
 
@@ -160,32 +157,29 @@ def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) ->
 def _row(found: object, place: str, question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
     """Read a row, or the `body` of a request in OpenAI's batch files."""
     request: Line = found if isinstance(found, dict) else {}
-    ids = {name: request[name] for name in ("id", "custom_id") if isinstance(request.get(name), str | int | float)}
-    body = request.get("body", found)
+    repeated = {name: request[name] for name in ("id", "custom_id") if isinstance(request.get(name), str | int | float)}
     try:
         if isinstance(found, LacliError):
             raise found
-        row = checked(AskedRow, body)
+        row = checked(AskedRow, request.get("body", found))
         raw = row.raw or question.raw or request.get("url") == "/v1/completions"
+        own = row.sampling(sampling, lambda text: [])
         messages = [each.for_template for each in row.messages]
         if messages and raw:
             raise UsageError("messages need the chat template", "drop raw, or give a prompt")
-        system = row.system or ("" if raw else question.system)
-        if messages and system and messages[0]["role"] != "system":
-            messages = [{"role": "system", "content": system}, *messages]
-        own = row.sampling(sampling, lambda text: [])
     except LacliError as error:
-        return PromptRow(ids, error=f"{place}: {error}")
-    told = {"messages": messages} if messages else {"prompt": row.turns or row.prompt}
+        return PromptRow(repeated, error=f"{place}: {error}")
+    system = row.system or ("" if raw else question.system)
+    if messages and system and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": system}, *messages]
+    repeated |= {"messages": messages} if messages else {"prompt": row.turns or row.prompt}
+    if system and not messages:
+        repeated["system"] = system
+    stops = question.stops if row.stop is None else row.stop
+    limit = row.max_tokens or question.max_tokens
+    turns = () if messages else row.turns or [row.prompt]
     return PromptRow(
-        {**ids, **told, **({"system": system} if system and not messages else {})},
-        () if messages else tuple(row.turns or [row.prompt]),
-        messages,
-        system,
-        raw,
-        row.max_tokens or question.max_tokens,
-        own,
-        question.stops if row.stop is None else tuple(row.stop),
+        repeated, turns, messages, system, AnswerOptions(raw=raw, max_tokens=limit, stop=stops, sampling=own)
     )
 
 
@@ -204,24 +198,24 @@ def answer_file(
     else. Raises Interrupted after Ctrl-C, and LacliError behind the last answer if a prompt has none.
     """
     rows = read_rows(prompts, question, loading.sampling)
+    total = counted(len(rows), "answer")
     with Answers(answers, screen) as lines:
         if lines.answered:
-            screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} in {answers} already")
+            screen.note(f"{len(lines.answered):,} of {total} in {answers} already")
         left = [index for index in range(len(rows)) if index not in lines.answered]
-        for index in [index for index in left if rows[index].error]:
-            lines.add({"index": index, **rows[index].repeated, "error": rows[index].error})
-            left.remove(index)
-        if left:
-            several = loading.model_settings.replicas > 1
-            most = parallel or (1 if loading.decode_settings.strict or several else PARALLEL)
-            with loading.opened(name, question, screen, min(most, len(left))) as engine, Model(engine) as model:
-                shown = answers is not None and not loading.verbose
-                bar = screen.progress(len(left), "answers") if shown else nullcontext(lambda: None)
+        for index in left:
+            if rows[index].error:
+                lines.add({"index": index, **rows[index].repeated, "error": rows[index].error})
+        if left := [index for index in left if not rows[index].error]:
+            alone = loading.decode_settings.strict or loading.model_settings.replicas > 1
+            slots = min(parallel or (1 if alone else PARALLEL), len(left))
+            with loading.opened(name, question, screen, slots) as engine, Model(engine) as model:
+                bar = screen.progress(len(left), "answers") if answers else nullcontext(lambda: None)
                 try:
                     with second_ctrl_c_ends(TWICE_S), bar as advance:
                         screen.note(asyncio.run(_answer_all(model, rows, left, lines, advance)))
                 except KeyboardInterrupt:
-                    what = f"stopped: {len(lines.answered):,} of {counted(len(rows), 'answer')} written"
+                    what = f"stopped: {len(lines.answered):,} of {total} written"
                     raise Interrupted(what, "the same command with -o goes on") from None
         if failed := len(rows) - len(lines.answered):
             what = f"no answer to {failed:,} of {counted(len(rows), 'prompt')}"
@@ -237,7 +231,7 @@ async def _answer_all(
     async def answer_next() -> None:
         nonlocal tokens
         for index in indices:
-            row = await _line(model, index, rows[index])
+            row = {"index": index, **rows[index].repeated, **await _answered(model, rows[index])}
             lines.add(row)
             tokens += row.get("predicted_n", 0)
             advance()
@@ -250,28 +244,27 @@ async def _answer_all(
     return f"{counted(len(left), 'answer')}, {slots}: {counted(tokens, 'token')} in {seconds:,.2f} s, {rate}"
 
 
-async def _line(model: Model, index: int, row: PromptRow) -> Line:
-    """Return the line of a row's answers, or of an error; the answers to turns before the error stay."""
-    seed = row.sampling.seed if row.sampling.seed >= 0 else new_seed()
-    line: dict[str, Any] = {"index": index, **row.repeated, "model": model.engine.model.path.name}
-    raw = not row.messages and (row.raw or model.engine.prompts.template.stands_in)
-    options = AnswerOptions(raw=raw, max_tokens=row.max_tokens, stop=row.stops, sampling=row.sampling, seed=seed)
-    texts: list[str] = []
-    numbers: dict[str, float] = {}
-    end: Line = {}
+async def _answered(model: Model, row: PromptRow) -> Line:
+    """Return the answers to a row's turns, or to its messages, and an error beside those before it."""
+    line: dict[str, Any] = {"model": model.engine.model.path.name}
+    # Without a template a conversation is continued as it stands.
+    raw = row.options["raw"] or (not row.messages and model.engine.prompts.template.stands_in)
+    options, texts, numbers = AnswerOptions(**{**row.options, "raw": raw}), list[str](), dict[str, float]()
     try:
         for place in range(len(row.turns) or 1):
-            async with model.astream(_prompt(row, place, texts, raw=raw), **options) as stream:
+            async with model.astream(_prompt(row, place, texts, raw=bool(raw)), **options) as stream:
                 answer = await stream.answer()
             texts.append(answer.text)
-            end = {"finish_reason": answer.finish_reason}
-            numbers = {name: numbers.get(name, 0) + value for name, value in counts(answer.statistics).items()}
+            line |= {"text": texts if row.turns[1:] else texts[0], "finish_reason": answer.finish_reason}
+            if answer.seed is not None:
+                line["seed"] = options["seed"] = answer.seed
+            numbers = {
+                name: round(numbers.get(name, 0) + value, 2) for name, value in counts(answer.statistics).items()
+            }
     except (PromptError, SamplingError, UsageError) as error:
-        end = {"error": str(error)}
-    if texts:
-        line["text"] = texts if row.turns[1:] else texts[0]
-    drawn = {} if row.sampling.drawn_seed is None or not texts else {"seed": seed}
-    return {**line, **end, **drawn, **{name: round(value, 2) for name, value in numbers.items()}}
+        line = {**line, "error": str(error)}
+        line.pop("finish_reason", None)
+    return {**line, **numbers}
 
 
 def _prompt(row: PromptRow, place: int, texts: Sequence[str], *, raw: bool) -> Prompt:

@@ -14,7 +14,6 @@ from lacli.cli.groups import settings_group, with_groups
 from lacli.cli.options import Loading, PromptOptions
 from lacli.errors import UsageError
 from lacli.options import check, option
-from lacli.text.format import counted
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,10 @@ def serve(
             verbose=loading.verbose,
         )
         scheme = "https" if own.ssl_cert_file else "http"
-        places = [_address(scheme, *each.getsockname()[:2]) for each in listening] or hosts
-        asking = f", for {counted(len(keys), 'key')}" if keys else ""
-        told = f"{settings.name} answers at {' and '.join(places)}, {engine.slots} at a time{asking}; Ctrl-C ends it"
+        names_of_hosts = [f"[{host}]" if ":" in host else host for host in hosts]
+        ports = [each.getsockname()[1] for each in listening]
+        places = [f"{scheme}://{host}:{port}" for host, port in zip(names_of_hosts, ports, strict=False)] or hosts
+        told = f"{settings.name} answers at {' and '.join(places)}, {engine.slots} at a time; Ctrl-C ends it"
         server = run.Listener(
             app.Server(answering, settings).app(access),
             drain_s=own.drain,
@@ -149,10 +149,3 @@ def serve(
 def _names(text: str) -> list[str]:
     """Return the names of a list with commas between them, each once."""
     return [*dict.fromkeys(each.strip() for each in text.split(",") if each.strip())]
-
-
-def _address(scheme: str, host: str, port: int) -> str:
-    """Return an address as clients write it."""
-    if host in ("0.0.0.0", "::"):
-        return f"{scheme}://127.0.0.1:{port} and this machine's other addresses"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

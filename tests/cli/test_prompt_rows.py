@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ def test_a_request_of_a_batch_file_brings_its_id_its_limit_and_its_sampling(tmp_
     completion = {"custom_id": "b", "url": "/v1/completions", "body": {"prompt": "def f", "seed": 9}}
     chat, raw = rows(tmp_path, request, completion)
     assert (chat.repeated, chat.messages) == ({"custom_id": "a-1", "messages": HELLO}, HELLO)
-    assert (chat.max_tokens, chat.stops) == (5, ("x",))
-    assert chat.sampling == SamplingSettings(temp=0, top_p=0.9, seed=3, json_schema=json.dumps(schema))
-    assert (raw.raw, raw.max_tokens, raw.stops, raw.sampling.seed) == (True, 7, ("end",), 9)
+    assert (chat.options["max_tokens"], chat.options["stop"]) == (5, ["x"])
+    assert chat.options["sampling"] == SamplingSettings(temp=0, top_p=0.9, seed=3, json_schema=json.dumps(schema))
+    assert raw.options == {"raw": True, "max_tokens": 7, "stop": ("end",), "sampling": replace(SAMPLING, seed=9)}
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_i
 ) -> None:
     # Without flash attention on both sides, which -np 4 turns on, and with seeds that are known: else a draw lies next
     # to another token on some processor, and company changes it.
-    monkeypatch.setattr("lacli.cli.prompts.new_seed", count(11).__next__)
+    monkeypatch.setattr("lacli.engine.load.new_seed", count(11).__next__)
     drawn = ("--temp", "2", "-s", "7", "-fa", "off")
     assert texts_of(run(tmp_path, *drawn).out) == texts_of(run(tmp_path, *drawn, "-np", "1").out)
     rows = rows_of(run(tmp_path, "--temp", "2", rows=[{"prompt": "What is a list?"}] * 2).out)
