@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from benchmarks.compat.__main__ import BEGIN, END, FAILS_TOO, LEFT_OUT, OURS, PASSES, Results, in_lists, write_lists
+from benchmarks.compat.__main__ import FAILS_TOO, LEFT_OUT, OURS, PASSES, Results, in_lists
 from benchmarks.compat.program import own_flags
 
 
@@ -25,15 +23,6 @@ def test_every_test_stands_in_one_list() -> None:
         "1 tests:\n\n- test_a.py: three",
     )
     assert "cors_options (CORS by default" in lists[LEFT_OUT]
-
-
-def test_the_lists_take_the_place_of_earlier_ones(tmp_path: Path) -> None:
-    page = tmp_path / "serve.md"
-    page.write_text(f"before\n{BEGIN}old\n{END}behind\n", encoding="utf-8")
-    for _ in range(2):
-        write_lists(page, {PASSES: "- a", OURS: "None."})
-    text = page.read_text(encoding="utf-8")
-    assert text == f"before\n{BEGIN}\n**{PASSES}**\n\n- a\n\n**{OURS}**\n\nNone.\n\n{END}behind\n"
 
 
 def test_slots_share_the_context_as_llama_servers_do() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,7 +17,6 @@ from benchmarks.fresh import OWN_PROMPTS, Ask, Plan, Prompt, asking_lacli, flags
 from benchmarks.fresh_table import Answer, Row, read_rows, tables
 from lacli.errors import LacliError
 
-LONG = Answer(64, 0.5, "abc", 32)
 PROMPTS = {kind: [Prompt(kind, place, "", (1, 2)) for place in range(6)] for kind in ("edit", "maths", "question")}
 
 
@@ -57,20 +55,14 @@ def test_tables_have_times_as_fast_as_plain_then_tokens_and_rows_a_step_and_text
     assert found["plain's texts"]["llama-lookup"] == "1 of 2", "one goes on longer, one is another"
 
 
-def test_rows_are_read_back_without_the_line_that_an_interrupt_cut(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_read_back_without_the_line_that_an_interrupt_cut(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     whole = "".join(json.dumps(asdict(each)) + "\n" for each in ROWS)
     file.write_text(whole + '{"model": "m.gguf", "lim')
     assert read_rows(file) == ROWS
-    monkeypatch.setattr(sys, "argv", ["fresh", "--table", str(file)])
-    fresh.main()
-    assert capfd.readouterr().out == tables(ROWS) + "\n"
 
 
-def planned(each: int = 4, until: float = math.inf, **answers: Answer) -> tuple[Plan, list[tuple[str, str, int]]]:
-    """A plan of four contenders, one of them slow, and the list that grows with what is asked of whom."""
+def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.CaptureFixture[str]) -> None:
     asked: list[tuple[str, str, int]] = []
 
     def asking(name: str) -> Ask:
@@ -78,17 +70,12 @@ def planned(each: int = 4, until: float = math.inf, **answers: Answer) -> tuple[
             asked.append((name, prompt.kind, prompt.place))
             if name == "fails":
                 raise LacliError("it broke")
-            return answers.get(f"{prompt.kind}{prompt.place}", LONG)
+            return Answer(64, 0.5, "abc", 32)
 
         return ask
 
-    names = ("plain", "auto", "fails", "slow")
-    return Plan("m.gguf", 64, each, {name: asking(name) for name in names}, frozenset({"slow"}), until), asked
-
-
-def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.CaptureFixture[str]) -> None:
-    plan, asked = planned(each=3)
-    rows = list(plan.rows(PROMPTS))
+    contenders = {name: asking(name) for name in ("plain", "auto", "fails", "slow")}
+    rows = list(Plan("m.gguf", 64, 3, contenders, frozenset({"slow"}), math.inf).rows(PROMPTS))
     assert Counter(name for name, *_ in asked) == {"plain": 9, "auto": 9, "fails": 9, "slow": 3}
     assert [place for name, _, place in asked if name == "slow"] == [0, 0, 0], "the first prompt of each class"
     begins = [name for (name, *prompt), (_, *before) in zip(asked[1:], asked, strict=False) if prompt != before]
@@ -97,16 +84,10 @@ def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.
     assert "maths 0, fails: left out: it broke" in capfd.readouterr().err
 
 
-def test_a_third_turn_has_the_answers_that_are_given_and_spec_benchs_first_turn_none(tmp_path: Path) -> None:
-    file = tmp_path / "question.jsonl"
-    file.write_text('{"category": "coding", "turns": ["a", "b"]}\n{"category": "roleplay", "turns": ["c"]}\n')
-    found = read_conversations([file, *OWN_PROMPTS])
-    assert found.pop("code writing") == [["a"]]
-    assert {kind: len(members) for kind, members in found.items()} == {
-        "code edit": 12,
-        "JSON extraction": 8,
-        "third turn": 4,
-    }
+def test_a_third_turn_has_the_answers_that_are_given() -> None:
+    found = read_conversations(OWN_PROMPTS)
+    counts = {kind: len(members) for kind, members in found.items() if members}
+    assert counts == {"code edit": 12, "JSON extraction": 8, "third turn": 4}
     assert {len(texts) for texts in found["third turn"]} == {5}
 
 

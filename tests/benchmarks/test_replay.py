@@ -14,7 +14,6 @@ from benchmarks.replay import (
     Law,
     LawContext,
     answer,
-    laws,
     misses,
     settings_of,
     table,
@@ -25,12 +24,6 @@ from tests.engine.test_engine import engine_for
 
 CLIFF = Law("cliff", {1: 1.0, 8: 2.0, 9: 6.0, 64: 8.0})
 CHEAP = Law("cheap", {1: 1.0, 64: 1.3})
-
-
-def test_every_law_names_its_machine_and_begins_with_a_plain_step() -> None:
-    known = laws()
-    assert len({law.name for law in known}) == len(known) == 20
-    assert all(law(1) == 1 and law.max_rows >= 4 for law in known)
 
 
 def test_the_clock_moves_by_the_law_and_by_the_work_between_the_steps() -> None:
