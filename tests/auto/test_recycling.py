@@ -20,7 +20,7 @@ from lacli.auto.recycling import (
     Trial,
 )
 from lacli.context import Successors
-from tests.fakes.recorded_hits import RecordedHits
+from tests.fakes.scripted_context import RecordedHits
 
 PAIR_KINDS = len(EXPECTED_AFTER_PAIR)
 four_logits = st.lists(st.floats(0, 9), min_size=4, max_size=4)

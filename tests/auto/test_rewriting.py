@@ -19,7 +19,7 @@ from lacli.auto.rewriting import (
     RewritingSource,
 )
 from lacli.auto.suffix import SuffixSource
-from tests.fakes.recorded_hits import RecordedHits
+from tests.fakes.scripted_context import RecordedHits
 
 END = 1000
 

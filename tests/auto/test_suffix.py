@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.suffix import EXPECTED, MAX_COMPARED, OTHER, PROBES, SuffixSource, kind_of
-from tests.fakes.recorded_hits import RecordedHits
+from tests.fakes.scripted_context import RecordedHits
 
 few_tokens = st.integers(0, 3)
 texts = st.lists(few_tokens, min_size=1, max_size=40)

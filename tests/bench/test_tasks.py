@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from lacli.bench.tasks import CLASSES, Task, built_in, read_tasks, tasks_of
-from lacli.errors import UsageError
-from tests.fakes.prompt_files import GOOD, TWO, complaint, write
+from lacli.errors import LacliError, UsageError
+
+GOOD = b'{"prompt": "one"}\n{"prompt": "two"}\n'
+
+
+def write(folder: Path, raw: bytes, name: str = "prompts.jsonl") -> str:
+    (folder / name).write_bytes(raw)
+    return str(folder / name)
 
 
 def test_every_class_has_eight_prompts_in_the_order_of_the_table_and_none_comes_twice() -> None:
@@ -43,7 +49,7 @@ def test_classes_can_be_chosen_and_keep_the_tables_order(tmp_path: Path) -> None
     ids=["lines", "no-last-newline", "crlf", "bom", "blank-lines"],
 )
 def test_lines_are_read_however_they_end_and_whatever_the_files_name(tmp_path: Path, raw: bytes) -> None:
-    assert read_tasks(write(tmp_path, raw, "prompts.txt")) == TWO
+    assert read_tasks(write(tmp_path, raw, "prompts.txt")) == [Task(("one",)), Task(("two",))]
 
 
 @pytest.mark.parametrize(
@@ -69,8 +75,10 @@ def test_lines_are_read_however_they_end_and_whatever_the_files_name(tmp_path: P
 )
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, words: str) -> None:
     path = write(tmp_path, b'{"prompt": "one"}\n\n' + line + b"\n")
-    found = complaint(read_tasks, path)
-    assert found.startswith(f"{path}:3: ") and words in found
+    with pytest.raises(LacliError) as caught:
+        read_tasks(path)
+    assert caught.value.hint and "\n" not in str(caught.value)
+    assert caught.value.what.startswith(f"{path}:3: ") and words in caught.value.what
 
 
 def test_a_hyphen_stands_for_stdin(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.hub_commands import Home, make_home
+from tests.fakes.hub_cache import Home, make_home
 from tests.hub.conftest import here, hub, tiny
 
 __all__ = ["here", "home", "hub", "tiny"]

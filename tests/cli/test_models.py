@@ -14,9 +14,8 @@ from lacli.cli.options import complete_model
 from lacli.settings import MODES
 from tests import program
 from tests.fakes import hub_cache, tiny_models
-from tests.fakes.fake_hub import FakeHub, Repository
-from tests.fakes.hub_commands import Home
-from tests.here import NAME, Here, looking_up
+from tests.fakes.fake_hub import NAME, FakeHub, Here, Repository, looking_up
+from tests.fakes.hub_cache import Home
 from tests.loading import STDLIB_7M, smollm2
 from tests.program import Done
 
@@ -81,7 +80,7 @@ def test_a_model_is_fetched_once_and_its_name_explained(here: Here, tmp_path: Pa
     path = Path(json.loads(first.out)["model"])
     assert path.is_relative_to(tmp_path / "hub") and path.name == "tiny-Q4_K_M.gguf" and path.read_bytes() == tiny
     assert f"{NAME} is tiny-Q4_K_M.gguf: fetching" in first.err and "\r" not in first.err
-    assert hub.transfers() == [("tiny-Q4_K_M.gguf", "")]
+    assert hub.transfers() == ["tiny-Q4_K_M.gguf"]
     hub.requests.clear()
     second = call(here, "run", NAME, *ONE_TOKEN)
     assert json.loads(second.out)["model"] == str(path) and "tiny-Q4_K_M.gguf, from the cache" in second.err

@@ -12,8 +12,7 @@ from lacli.engine.answer import Answer
 from lacli.llamacpp.context import LlamaContext
 from lacli.settings import ModeName
 from tests.end_to_end.test_stdlib_7m import QUESTIONS
-from tests.fakes.decoding import auto_decoder
-from tests.fakes.margins import PLAIN
+from tests.fakes.decoding import PLAIN, auto_decoder
 from tests.loading import STDLIB_7M
 
 TOGETHER, LIMIT = 8, 40

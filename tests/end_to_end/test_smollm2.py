@@ -12,7 +12,7 @@ from lacli.check.compare import Comparison
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-from tests.fakes.margins import PLAIN, bugs, compare
+from tests.fakes.decoding import PLAIN, bugs, compare
 from tests.loading import generate, load, smollm2
 from tests.program import call
 

@@ -23,13 +23,7 @@ from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.text.template import as_messages, choose_template
 from lacli.tree import Origin, Tree
-from tests.fakes.decoding import Decoding, auto_decoder
-from tests.fakes.margins import (
-    PLAIN,
-    Logits,
-    bugs,
-    compare,
-)
+from tests.fakes.decoding import PLAIN, Decoding, Logits, auto_decoder, bugs, compare
 from tests.loading import STDLIB_7M, last_tokens, load
 
 LIMIT = 48

@@ -25,7 +25,7 @@ from lacli.text.template import (
     as_messages,
 )
 from tests.fakes import tiny_models
-from tests.fakes.margins import PLAIN
+from tests.fakes.decoding import PLAIN
 from tests.loading import generate, load
 from tests.program import Done, run
 

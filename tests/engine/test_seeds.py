@@ -17,7 +17,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import as_messages, choose_template
-from tests.fakes.margins import bugs
+from tests.fakes.decoding import bugs
 from tests.loading import STDLIB_7M, generate
 
 QUESTIONS = ("Show me the source code of `queue.Queue.put`.", "Explain the function os.path.commonprefix.")

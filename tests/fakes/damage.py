@@ -28,14 +28,14 @@ MEMORY, SECONDS = 8 << 30, 20
 
 
 def damages(raw: bytes, header: int, count: int) -> Iterator[tuple[str, bytes]]:
-    """Each way to break the header: its offset and the whole file. Half of them change a bit, half eight bytes."""
+    """Ways to break the header, in words and as the whole file: a bit is changed, or up to eight bytes."""
     random = Random(0)
-    for _ in range(count // 2):
-        at, bit = random.randrange(header), random.randrange(8)
-        yield f"bit {bit} of byte {at}", raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]
-    for _ in range(count // 2):
-        at, size = random.randrange(header - 8), random.randrange(1, 9)
-        yield f"{size} bytes at {at}", raw[:at] + random.randbytes(size) + raw[at + size :]
+    for number in range(count):
+        at, bit, size = random.randrange(header - 8), random.randrange(8), random.randrange(1, 9)
+        if number % 2:
+            yield f"bit {bit} of byte {at}", raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]
+        else:
+            yield f"{size} bytes at {at}", raw[:at] + random.randbytes(size) + raw[at + size :]
 
 
 def outcome(path: Path) -> tuple[int, str]:

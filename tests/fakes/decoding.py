@@ -1,17 +1,31 @@
-"""Engines of tests for one sequence at a time, in any mode."""
+"""Engines of tests for one sequence at a time, in any mode, and comparisons of modes with plain decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from lacli.auto.fixed_clock import fixed_clock_modes
 from lacli.auto.mode import AutoModes
+from lacli.check.compare import Comparison, Run
+from lacli.check.judge import PLAIN as PLAIN
+from lacli.check.judge import Difference
 from lacli.context import Context
 from lacli.engine.engine import Engine, SequenceOptions
+from lacli.llamacpp.settings import ModelSettings
 from lacli.modes import MakeMode, new_mode
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.verify import Verifier
+
+if TYPE_CHECKING:
+    from lacli.llamacpp.model import LlamaModel
+
+Logits = npt.NDArray[np.float32]
 
 
 class Decoding:
@@ -59,3 +73,15 @@ def fixed_clock_decoder(context: Context, settings: DecodeSettings, verifier: Ve
 def auto_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
     """Goes by the clock in mode auto, and has measured nothing before."""
     return Decoding(context, settings, verifier, make_mode=AutoModes())
+
+
+def compare(model: LlamaModel, settings: ModelSettings, limit: int) -> Comparison:
+    """A greedy comparison on contexts of a model."""
+    from lacli.llamacpp.context import LlamaContext
+
+    return Comparison(partial(LlamaContext, model, settings), limit)
+
+
+def bugs(runs: Sequence[Run]) -> list[Difference | str]:
+    """The differences from plain's text that rounding does not explain, and what llama.cpp refused."""
+    return [run.difference or run.failure for run in runs if run.bug]

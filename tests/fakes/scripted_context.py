@@ -6,11 +6,12 @@ It keeps no cells and no rules (engine.py does), so that long texts are quick. I
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from lacli.auto.hit_rates import HitRates
 from lacli.batch import Batch, Ints
 from lacli.context import Floats, Successors
 from tests.fakes.clock import FakeClock
@@ -79,3 +80,15 @@ class ScriptedContext:
 
     def is_end(self, token: int) -> bool:
         return False
+
+
+class RecordedHits(HitRates):
+    """`seen`: each draft's kind and whether it was accepted."""
+
+    def __init__(self, expected: Sequence[float]) -> None:
+        super().__init__(expected)
+        self.seen: list[tuple[int, bool]] = []
+
+    def record(self, kind: int, hit: bool) -> None:
+        super().record(kind, hit)
+        self.seen.append((kind, bool(hit)))

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import hub_cache, tiny_models
-from tests.fakes.fake_hub import FakeHub
-from tests.here import Here, looking_up, tiny_hub, tiny_model
+from tests.fakes import hub_cache
+from tests.fakes.fake_hub import FakeHub, Here, looking_up, tiny_hub, tiny_model
 
 
 @pytest.fixture
@@ -26,14 +25,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def model(tmp_path: Path, tiny: bytes) -> Path:
     path = tmp_path / "model.gguf"
     path.write_bytes(tiny)
-    return path
-
-
-@pytest.fixture(scope="session")
-def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another model, told from the first by its architecture."""
-    path = tmp_path_factory.mktemp("models") / "other.gguf"
-    tiny_models.write_qwen2(path)
     return path
 
 

@@ -9,15 +9,13 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
-from huggingface_hub import constants
 
 from lacli.errors import ModelLoadError
 from lacli.hub.download import fetch_model, find_model
 from lacli.hub.names import HubModel
 from tests.fakes import hub_cache
-from tests.fakes.fake_hub import Repository
+from tests.fakes.fake_hub import NAME, Here, Repository, point_at
 from tests.fakes.tiny_models import write_llama_split
-from tests.here import NAME, Here, point_at
 from tests.loading import STDLIB_7M
 
 CLOSED = "http://127.0.0.1:9"
@@ -25,10 +23,6 @@ CLOSED = "http://127.0.0.1:9"
 
 def newest(name: str = NAME, quant: str = "") -> Path:
     return fetch_model(HubModel(name, quant), quiet=True, fresh=True)
-
-
-def files_below(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def test_a_path_is_opened_or_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -90,7 +84,7 @@ def test_a_split_model_comes_with_all_its_parts(here: Here, tmp_path: Path) -> N
     # A part that is lost is fetched again.
     (path.parent / parts[1].name).resolve().unlink()
     here.hub.requests.clear()
-    assert here.find("a/b") == path and here.hub.transfers() == [(parts[1].name, "")]
+    assert here.find("a/b") == path and here.hub.transfers() == [parts[1].name]
 
 
 def test_what_cannot_be_chosen_is_one_line_and_fetches_nothing(here: Here) -> None:
@@ -142,7 +136,6 @@ def test_where_the_hub_does_not_answer_the_cache_is_what_there_is(here: Here, mo
     for cut in (out_of_order, unplugged):
         why = cut()
         assert f"cannot fetch someone/else: {why}" in here.refused("someone/else")
-        # The name means Q4_K_M, which is not here and cannot be fetched.
         assert here.find(NAME) == path and here.said[-1].endswith(f"tiny-Q8_0.gguf, from the cache ({why})")
         with pytest.raises(ModelLoadError, match=why):
             newest(quant="q8_0")
@@ -166,23 +159,14 @@ def test_a_cache_that_is_no_folder_is_said(here: Here) -> None:
     assert f"cannot fetch {NAME}: " in line and str(here.cache) in line and "HF_HOME" in line
 
 
-HOSTILE = ["../../../../{victim}", "{victim}", "..", "C:/x.gguf", "a\\..\\x.gguf", "a\x1b[2Jx.gguf"]
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_listing_with_a_name_that_leads_elsewhere_is_refused(
-    name: str, here: Here, tiny: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    victim = tmp_path / "victim-Q8_0.gguf"
-    victim.write_bytes(b"mine")
-    bad = name.format(victim=victim if name.startswith("{") else victim.name)
-    here.hub.repositories["a/b"] = Repository({bad if bad.endswith(".gguf") else f"{bad}/x-Q8_0.gguf": tiny})
-    for links in (True, False):
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", not links)
-        line = here.refused("a/b:Q8_0")
-        assert "which is not a safe name" in line and "\x1b" not in line
-    assert here.hub.transfers() == []
-    assert files_below(tmp_path) == [victim] and victim.read_bytes() == b"mine"
+@pytest.mark.parametrize(
+    "name", ["../../x-Q8_0.gguf", "/tmp/x-Q8_0.gguf", "../x-Q8_0.gguf", "C:/x.gguf", "a\\..\\x.gguf", "a\x1b[2Jx.gguf"]
+)
+def test_a_listing_with_a_name_that_leads_elsewhere_is_refused(name: str, here: Here, tmp_path: Path) -> None:
+    here.hub.repositories["a/b"] = Repository({name: b"GGUF"})
+    line = here.refused("a/b:Q8_0")
+    assert "which is not a safe name" in line and "\x1b" not in line
+    assert here.hub.transfers() == [] and not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 def test_a_disk_without_room_is_seen_before_anything_is_fetched(

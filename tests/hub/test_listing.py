@@ -29,10 +29,6 @@ def inventory(*extra: LocalModel) -> Inventory:
     return Inventory(models, aliases, Path("/hub"), Path("/home/me/.config/lacli/models.txt"), 16 * 10**9)
 
 
-def text(*extra: LocalModel, width: int = 80) -> str:
-    return inventory_text(inventory(*extra), width, NOW)
-
-
 def line_of(name: str, shown: str) -> str:
     """Its line among the aliases; the models below them may have the same name."""
     return next(line for line in shown.split("\n") if line.split()[:1] == [name])
@@ -40,7 +36,9 @@ def line_of(name: str, shown: str) -> str:
 
 @pytest.mark.parametrize("width", [0, 80, 300])
 def test_all_that_is_known_is_shown_and_no_alias_is_wider_than_the_terminal(width: int) -> None:
-    shown = text(LocalModel("me/b:Q4_0", Path("/hub/b"), problem="damaged: cut off"), width=width)
+    damaged = LocalModel("me/\x1b[31m[bold]b:Q4_0", Path("/hub/b"), problem="damaged: cut off")
+    shown = inventory_text(inventory(damaged), width, NOW)
+    assert "\x1b" not in shown and "me/␛[31m[bold]b:Q4_0" in shown, "names from files cannot control the terminal"
     aliases, *_ = shown.split("\n\n")
     assert not width or max(map(len, aliases.split("\n"))) <= width
     words = " ".join(shown.split())
@@ -52,11 +50,6 @@ def test_all_that_is_known_is_shown_and_no_alias_is_wider_than_the_terminal(widt
     if not width:
         model = ["4.7", "GB", "16.2", "MB", "Q8_0", "2,048", "3", "days", "ago"]
         assert line_of(f"{LONG}:Q8_0", shown).split()[1:] == model
-
-
-def test_names_from_files_cannot_control_the_terminal_or_style_the_table() -> None:
-    shown = text(LocalModel("me/\x1b[31m[bold]b:Q4_0", Path("/hub/b")))
-    assert "\x1b" not in shown and "me/␛[31m[bold]b:Q4_0" in shown
 
 
 def test_json_has_bytes_names_and_times_in_utc() -> None:

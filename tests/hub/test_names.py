@@ -45,20 +45,10 @@ def own_list(folder: Path, *lines: str) -> Path:
     return path
 
 
-def refused(text: str) -> ModelLoadError:
-    with pytest.raises(ModelLoadError) as caught:
-        read_name(text, ALIASES)
-    return caught.value
-
-
 def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
-    lines = [
-        line
-        for line in (ROOT / "lacli" / "data" / "models.txt").read_text("utf-8").splitlines()
-        if line and line[0] != "#"
-    ]
+    lines = (ROOT / "lacli" / "data" / "models.txt").read_text("utf-8").splitlines()
     found = read_aliases().values()
-    assert [each.name for each in found] == [line.split()[0] for line in lines]
+    assert [each.name for each in found] == [line.split()[0] for line in lines if line and line[0] != "#"]
     assert all(each.repository and each.quant and each.size and each.cache and each.words for each in found)
 
 
@@ -70,17 +60,9 @@ def test_smollm2_is_the_file_of_its_distribution_or_else_a_model_of_the_hub(monk
         assert isinstance(read_name("smollm2-135m", read_aliases()), HubModel)
 
 
-def test_a_file_and_an_alias_of_the_users_own_named_as_one_of_laclis_win(tmp_path: Path) -> None:
-    mine = own_list(tmp_path, "smollm2-135m a/b")
-    assert read_name("smollm2-135m", read_aliases(mine)) == HubModel("a/b")
-    (tmp_path / "smollm2-135m").touch()
-    assert read_name("smollm2-135m", read_aliases(mine)) == Path("smollm2-135m")
-
-
 @pytest.mark.parametrize(
     ("line", "alias"),
     [
-        ("me a/b", Alias("me", "a/b")),
         ("Me a/b Q8_0", Alias("Me", "a/b", "Q8_0")),
         ("me a/b UD-Q4_K_XL my words", Alias("me", "a/b", "UD-Q4_K_XL", "my words")),
         ("me a/b 4.9+1.1GB words", Alias("me", "a/b", "", "words", size=4_900_000_000, cache=1_100_000_000)),
@@ -159,8 +141,9 @@ def test_a_file_here_goes_before_names_and_a_folder_before_repositories_only(tmp
     ],
 )
 def test_a_name_that_means_nothing_is_answered_in_a_line(text: str, words: str) -> None:
-    error = refused(text)
-    assert words in str(error) and error.hint and len(str(error)) < 250
+    with pytest.raises(ModelLoadError) as caught:
+        read_name(text, ALIASES)
+    assert words in str(caught.value) and caught.value.hint and len(str(caught.value)) < 250
 
 
 @pytest.mark.parametrize(
@@ -168,7 +151,6 @@ def test_a_name_that_means_nothing_is_answered_in_a_line(text: str, words: str) 
     [
         (["a-F16.gguf", "a-Q8_0.gguf", "a-Q4_K_M.gguf"], "", ["a-Q4_K_M.gguf"]),
         (["README.md", "a-F16.gguf", "a-Q6_K.gguf"], "", ["a-F16.gguf"]),
-        (["a-Q5_K_S.gguf", "a-Q5_K_M.gguf"], "q5_k_M", ["a-Q5_K_M.gguf"]),
         (["a-Q5_K_S.gguf", "x/a-Q5_K_M-v2.gguf"], "Q5_K_M", ["x/a-Q5_K_M-v2.gguf"]),
         (["a-BF16.gguf", "a-F16.gguf"], "F16", ["a-F16.gguf"]),
         (["mmproj-Q8_0.gguf", "mtp-a-Q8_0.gguf", "mmproj/a-Q8_0.gguf"], "Q8_0", ["mmproj/a-Q8_0.gguf"]),

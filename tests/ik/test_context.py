@@ -19,8 +19,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
-from tests.fakes.decoding import auto_decoder
-from tests.fakes.margins import PLAIN, bugs
+from tests.fakes.decoding import PLAIN, auto_decoder, bugs
 from tests.loading import STDLIB_7M, load
 
 ONE_THREAD = ModelSettings(context=512, threads=1, engine="ik")

@@ -25,7 +25,7 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from tests.engine.test_hybrid import CHAINS, Prophet
 from tests.fakes import tiny_models
-from tests.fakes.margins import PLAIN, bugs, compare
+from tests.fakes.decoding import PLAIN, bugs, compare
 from tests.loading import generate, load
 
 LIMIT = 60

@@ -25,7 +25,7 @@ from lacli.llamacpp.threads import OBSERVED_S
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes import tiny_models
-from tests.fakes.margins import PLAIN, Logits
+from tests.fakes.decoding import PLAIN, Logits
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
