@@ -21,11 +21,11 @@ from lacli.engine.worker import AsyncStream, Request, Stream, Worker
 from lacli.errors import PromptError, UsageError
 from lacli.hub.download import find_model
 from lacli.hub.names import own_aliases
-from lacli.llamacpp.library import end_at_abort
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.settings import decode_settings as new_decode_settings
+from lacli.terminal.screen import Screen, end_at_abort
 from lacli.text.files import Closing
 from lacli.verify import MostProbable, Recorder
 
@@ -241,7 +241,7 @@ def load(
     decoding = replace(decode_settings, **letters) if decode_settings else new_decode_settings(**letters)
     model_settings = replace(model_settings or ModelSettings(engine="auto"), **placing)
     if model_settings.rpc:
-        end_at_abort()
+        end_at_abort(Screen(), "")
     if parallel is not None and parallel < 1:
         raise UsageError(f"parallel is {parallel}", "at least 1")
     sampling = sampling or SamplingSettings()

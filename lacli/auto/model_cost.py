@@ -13,10 +13,9 @@ from typing import Any
 from lacli.auto.measure import ROWS, SAMPLE, MeasurePlan, drift, engine_settings, measure
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.ik.choice import open_context
-from lacli.llamacpp.build import build_files
 from lacli.llamacpp.context import max_rollback
-from lacli.llamacpp.devices import CPU, Device, with_threads
-from lacli.llamacpp.library import build, devices
+from lacli.llamacpp.devices import CPU, Device, build_files, with_threads
+from lacli.llamacpp.library import devices, version
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
@@ -41,7 +40,7 @@ Key = Mapping[str, object]
 def machine_key(path: Path, settings: ModelSettings) -> Key:
     """Return all that a step's time depends on: the model file, the build, the devices and the context's settings."""
     settings, _ = proven(settings)
-    library = repr((build(), build_files()))
+    library = repr((version(), build_files()))
     return {
         **model_identity(path),
         "library": sha256(library.encode()).hexdigest()[:32],

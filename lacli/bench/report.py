@@ -12,7 +12,6 @@ from typing import Any, Literal
 from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
 from lacli.bench.tasks import ALL
 from lacli.engine.load import ModelEngine
-from lacli.llamacpp.devices import peak_memory
 from lacli.llamacpp.library import devices, version
 from lacli.report import describe_sampling
 from lacli.text.format import counted, markdown
@@ -69,7 +68,6 @@ def machine_of(engine: ModelEngine) -> Machine:
         "type_k": settings.cache_type_k,
         "type_v": settings.cache_type_v,
         "sampling": describe_sampling(engine.sampling),
-        "peak_memory_mib": round(peak_memory(), 1),
     }
     together = f", copies on {', '.join(copies)}" if copies else ""
     words = f"{model.description} on {', '.join([*gpus, *processors])}, {settings.thread_words}{together}"
@@ -141,7 +139,7 @@ def table(found: Sequence[Result], machine: Machine) -> str:
     ]
     heading = (
         "{words}, llama-cpp-python {build_number}; {n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; "
-        "{sampling}; at most {peak_memory_mib:.0f} MiB in memory"
+        "{sampling}"
     ).format(words=machine.words, **machine.columns)
     return f"{heading}\n\n{markdown(header, rows, 2)}\n\n{LEGEND}"
 

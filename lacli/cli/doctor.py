@@ -14,10 +14,9 @@ import typer
 
 from lacli import __version__
 from lacli.cli import options
-from lacli.errors import ModelLoadError, in_one_line
+from lacli.errors import LacliError, ModelLoadError, in_one_line
 from lacli.hub.names import SMOLLM2, smollm2_file
-from lacli.llamacpp import build
-from lacli.llamacpp.devices import physical_cores
+from lacli.llamacpp.devices import gpu_kind, physical_cores, rebuild_command, sound_kind
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.text.files import free_disk
@@ -83,11 +82,11 @@ def doctor(no_test: NoTest = False, json: options.Json = False) -> None:
 def check_library() -> Finding:
     """Load llama.cpp."""
     try:
-        words = build.build_words(build.load_library().build)
-    except build.LibraryMissing as error:
-        kinds = [kind] if (kind := build.gpu_kind()) else []
-        return Finding("broken", f"llama-cpp-python does not load: {error}", build.rebuild_command(*kinds))
-    return Finding("fine", f"{words}, Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+        from lacli.llamacpp.library import version
+    except LacliError as error:
+        return Finding("broken", error.what, rebuild_command())
+    words = f"llama-cpp-python {version()}, Python {platform.python_version()}"
+    return Finding("fine", f"{words} on {platform.system()} {platform.machine()}")
 
 
 def check_kernels() -> Finding:
@@ -95,7 +94,7 @@ def check_kernels() -> Finding:
     from lacli.llamacpp import probe
 
     probe.forget()
-    todo = build.rebuild_command(build.sound_kind())
+    todo = rebuild_command(sound_kind())
     try:
         _, fault = probe.proven(ModelSettings())
     except ModelLoadError as error:
@@ -117,11 +116,13 @@ def check_ik() -> Finding:
 
 def check_devices() -> Finding:
     """Look for a GPU that this llama.cpp uses, or could use after another build."""
-    devices, kind = build.load_library().devices, build.gpu_kind()
-    if not kind or any(device.is_gpu for device in devices):
-        return Finding("fine", "; ".join(map(build.device_words, devices)))
+    from lacli.llamacpp.library import devices
+
+    found = devices()
+    if not gpu_kind() or any(device.is_gpu for device in found):
+        return Finding("fine", "; ".join(device.words for device in found))
     words = "a GPU is here, and this llama.cpp does not use it: its driver is old, or it was built without"
-    return Finding("better", words, build.rebuild_command(kind))
+    return Finding("better", words, rebuild_command())
 
 
 def check_cores() -> Finding:

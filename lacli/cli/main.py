@@ -89,13 +89,10 @@ def commands() -> dict[str, Any]:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from lacli.llamacpp.build import LibraryMissing, load_library, version_lines
-
         print(f"lacli {__version__}")
-        try:
-            print("\n".join(version_lines(load_library())))
-        except LibraryMissing as error:
-            print(f"llama.cpp does not load: {error} ('lacli doctor' says what to do)")
+        from lacli.llamacpp.library import version_lines
+
+        print("\n".join(version_lines()))
         raise typer.Exit
 
 
@@ -138,7 +135,7 @@ def main() -> None:
 
 
 def _in_one_line(error: Any) -> LacliError | None:
-    """What to say about an error: ours, Typer's, the system's, or llama.cpp's library's; None for other ones."""
+    """What to say about an error: ours, Typer's or the system's; None for other ones."""
     if isinstance(error, LacliError):
         return error
     if isinstance(error, TYPER_USAGE_ERROR):
@@ -151,11 +148,4 @@ def _in_one_line(error: Any) -> LacliError | None:
             return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
         place = "" if error.filename is None else f"{error.filename}: "
         return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
-    from lacli.llamacpp.build import LibraryMissing, load_library
-
-    # llama.cpp's package tells with errors of several kinds that it does not load.
-    try:
-        load_library()
-    except LibraryMissing as missing:
-        return LacliError(f"llama.cpp does not load: {missing}", "lacli doctor says what to do")
     return None

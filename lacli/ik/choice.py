@@ -9,8 +9,8 @@ from pathlib import Path
 from lacli.errors import UsageError
 from lacli.ik.context import OTHERWISE, IkContext, IkModel
 from lacli.ik.library import version
-from lacli.llamacpp.build import processor
 from lacli.llamacpp.context import LlamaContext
+from lacli.llamacpp.devices import processor
 from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +12,7 @@ import numpy.typing as npt
 from lacli.batch import Ints
 from lacli.context import Successors
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext, padded
-from lacli.llamacpp.devices import bounded_by_free_memory
+from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext
 from lacli.llamacpp.library import free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.logits import LogitsView, in_order
 from lacli.llamacpp.model import LlamaModel
@@ -63,19 +61,12 @@ class LlamaContext(DecodingContext):
         self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
-        least = parameters.n_ctx if settings.context else padded(model.default_context)
-        while True:
-            self._log.forget()
-            # A GPU's driver reserves addresses beyond the memory; it refuses a context without room itself.
-            # Its log is told to a callback, in which Ctrl-C would be lost.
-            with late_ctrl_c() as is_stopped, nullcontext() if model.offloaded else bounded_by_free_memory():
-                self._handle = lib.llama_init_from_model(model.handle, parameters)
-                if is_stopped():
-                    _free_context(self._handle, self._samplers, model)
-            if self._handle or parameters.n_ctx <= least:
-                break
-            # Sequences that find no cells wait for each other.
-            parameters.n_ctx = max(parameters.n_ctx // 2, least)
+        self._log.forget()
+        # Its log is told to a callback, in which Ctrl-C would be lost.
+        with late_ctrl_c() as is_stopped:
+            self._handle = lib.llama_init_from_model(model.handle, parameters)
+            if is_stopped():
+                _free_context(self._handle, self._samplers, model)
         # The model is an argument, so that it outlives the context when both are dropped at once.
         self._free = free_with(self, _free_context, self._handle, self._samplers, model)
         if not self._handle:

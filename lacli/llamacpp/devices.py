@@ -1,12 +1,17 @@
-"""Devices: their names and memory, the placement of models on them, and the processor's cores and memory."""
+"""This machine without llama.cpp loaded: devices and how replicas share them, cores, memory, and the build."""
 
 from __future__ import annotations
 
 import os
+import platform
+import re
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +25,8 @@ RPC = "RPC"
 """The beginning of the names of other machines' devices."""
 
 DIGITS = "0123456789"
+
+GIB = 2**30
 
 
 class Device(NamedTuple):
@@ -35,6 +42,14 @@ class Device(NamedTuple):
     total: int = 0
     is_integrated: bool = False
 
+    @property
+    def words(self) -> str:
+        """Its name, description and memory: CUDA0: NVIDIA H200, 138.2 of 139.8 GiB free."""
+        # ggml calls all of the processor's memory free.
+        free = f"{self.free / GIB:.1f} of " if self.is_gpu else ""
+        memory = f", {free}{self.total / GIB:.1f} GiB{' free' if free else ''}" if self.total else ""
+        return f"{self.name}: {self.description.strip()}{memory}"
+
 
 def dealt(settings: ModelSettings, found: Sequence[Device]) -> list[tuple[str, ...]]:
     """Return the devices of each replica: those of `settings`, or all GPUs, dealt out evenly in their order.
@@ -45,9 +60,9 @@ def dealt(settings: ModelSettings, found: Sequence[Device]) -> list[tuple[str, .
         # The servers' devices are llama.cpp's own choice too, but it does not say which they are.
         return [named(settings.devices or (chosen(found) if settings.rpc else ()), found)]
     names = [named((name,), found)[0] for name in settings.devices] or list(chosen(found)) or [CPU]
-    each, left = divmod(len(names), settings.replicas)
     if names == [CPU]:
         return [(CPU,)] * settings.replicas
+    each, left = divmod(len(names), settings.replicas)
     if left or not each:
         what = f"--replicas {settings.replicas} cannot share {', '.join(names)} evenly"
         raise UsageError(what, "name as many devices for each: --device CUDA0,CUDA1")
@@ -57,11 +72,9 @@ def dealt(settings: ModelSettings, found: Sequence[Device]) -> list[tuple[str, .
 def named(names: Sequence[str], found: Sequence[Device]) -> tuple[str, ...]:
     """Return the devices of one replica as ggml spells them. Raises UsageError for unknown and mixed names."""
     known = {device.name.lower(): device.name for device in found if device.is_gpu or device.name == CPU}
-    for name in names:
-        if name.lower() not in known:
-            raise UsageError(
-                f"there is no device {name!r}", f"there is {', '.join(known.values())}; --rpc adds RPC0 .."
-            )
+    if unknown := [name for name in names if name.lower() not in known]:
+        there = ", ".join(known.values())
+        raise UsageError(f"there is no device {unknown[0]!r}", f"there is {there}; --rpc adds RPC0 ..")
     spelled = tuple(known[name.lower()] for name in names)
     if len(set(spelled)) < len(spelled) or (CPU in spelled and len(spelled) > 1):
         what = f"one copy of the model cannot have {'+'.join(spelled)}"
@@ -88,20 +101,32 @@ def offloading(settings: ModelSettings, found: Sequence[Device]) -> tuple[str, .
     return () if [name.upper() for name in devices] == [CPU] else devices
 
 
-SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+class Processor(NamedTuple):
+    """The processor's name, and on Linux the flags of its instruction sets and other features."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+@cache
+def processor() -> Processor:
+    """Describe the processor, from /proc/cpuinfo where there is one."""
+    try:
+        first = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0]
+    except OSError:
+        return Processor(f"{platform.machine()} {platform.processor()}")
+    said: dict[str, str] = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", first, re.MULTILINE))
+    name = " ".join(said[field] for field in ("model name", "CPU part") if field in said)
+    # x86 calls them flags, ARM calls them Features.
+    return Processor(name, tuple(said.get("flags", said.get("Features", "")).split()))
 
 
 def physical_cores() -> int:
-    """Return the physical cores open to this process; logical ones on systems that do not tell them apart."""
-    if hasattr(os, "sched_getaffinity"):
-        with suppress(OSError):
-            return len({Path(SIBLINGS.format(core)).read_text() for core in os.sched_getaffinity(0)})
-    return logical_cores()
-
-
-def logical_cores() -> int:
-    """Return the logical cores open to this process; all of the machine's on systems that do not say."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the physical cores open to this process; all logical ones on systems that do not tell them apart."""
+    with suppress(AttributeError, OSError):
+        siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+        return len({Path(siblings.format(core)).read_text() for core in os.sched_getaffinity(0)})
+    return os.cpu_count() or 1
 
 
 def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSettings:
@@ -120,57 +145,61 @@ def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSett
     )
 
 
-KIB = 1024
-
-CGROUP = Path("/sys/fs/cgroup")
-
-
-@contextmanager
-def bounded_by_free_memory() -> Iterator[None]:
-    """Refuse allocations beyond the free memory in this block, on Linux."""
-    try:
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + free_memory()
-    except (ImportError, OSError, LookupError, ValueError):
-        yield
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_AS, (min([most, *limits]), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-def free_memory() -> int:
-    """Return the bytes that Linux can give out without killing a process, with swap."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    kib = {name: int(count) for name, count, *_ in lines}
-    free = (kib["MemAvailable:"] + kib["SwapFree:"]) * KIB
-    with suppress(OSError, ValueError):  # a container's own limit, where there is one
-        used = int((CGROUP / "memory.current").read_text())
-        free = min(free, int((CGROUP / "memory.max").read_text()) - used)
-    return free
-
-
 def total_memory() -> int:
-    """Return the bytes of the processor's memory, or of a container's share of it; 0 on systems that do not say."""
-    total = 0
-    with suppress(AttributeError, OSError, ValueError):
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        total = min(total, int((CGROUP / "memory.max").read_text()))
-    return max(total, 0)
-
-
-def peak_memory() -> float:
-    """Return the most MiB that this process has had in memory; 0 on systems that do not say."""
+    """Return the bytes of the machine's memory; 0 on systems that do not say."""
     try:
-        import resource
-    except ImportError:
-        return 0.0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (KIB * KIB if sys.platform == "darwin" else KIB)
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+REQUIREMENT = "llama-cpp-python>=0.3.36,<0.4"
+"""The versions of pyproject.toml."""
+
+PYTHON = sys.executable or "python3"
+"""This Python; empty in sys where a program embeds it."""
+
+CMAKE = {
+    "cuda": "-DGGML_CUDA=on",
+    "vulkan": "-DGGML_VULKAN=on",
+    "metal": "-DGGML_METAL=on",
+    "rpc": "-DGGML_RPC=on",
+    "native": "-DGGML_NATIVE=on",
+    "no-amx": "-DCMAKE_CXX_FLAGS=-mno-amx-int8",
+}
+"""CMake's arguments for a kind of build: a backend, all instructions of this processor, or no AMX."""
+
+
+def gpu_kind() -> str:
+    """Return the kind of build for the GPU of this machine, whether the installed one uses it or not; "" without."""
+    if platform.system() == "Darwin":
+        return "metal" if platform.machine() == "arm64" else ""
+    if Path("/dev/nvidia0").exists():
+        return "cuda"
+    return "vulkan" if Path("/dev/kfd").exists() else ""
+
+
+def sound_kind() -> str:
+    """Return the build to try after one that fails here: without AMX if the processor has it, else a native one.
+
+    GCC 12.2 makes the set-up of ggml's AMX kernels crash (llama.cpp issue 20824); GCC 12.4, 13.3, 14 and clang do not.
+    """
+    return "no-amx" if "amx_int8" in processor().flags else "native"
+
+
+def rebuild_command(kind: str = "") -> str:
+    """Return the shell's command that builds llama.cpp again for this Python and GPU, of a further `kind`."""
+    arguments = " ".join(CMAKE[each] for each in dict.fromkeys((gpu_kind(), kind)) if each)
+    pip = f"{shlex.quote(PYTHON)} -m pip install --force-reinstall --no-cache-dir '{REQUIREMENT}'"
+    return f'CMAKE_ARGS="{arguments}" {pip}' if arguments else pip
+
+
+def build_files() -> list[tuple[str, int, int]]:
+    """Identify this build: each library's name, its bytes and the time of its last change in nanoseconds."""
+    spec, found = find_spec("llama_cpp"), []
+    package = Path(spec.origin).parent if spec and spec.origin else Path()
+    # llama_cpp reads this variable too, and the build described must be the one that it loads.
+    for path in sorted(Path(os.environ.get("LLAMA_CPP_LIB_PATH") or package / "lib").glob("*")):
+        if re.search(r"\.(so|dylib|dll)\b", path.name) and path.exists():
+            found.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
+    return found

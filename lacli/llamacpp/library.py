@@ -1,4 +1,4 @@
-"""The library: the only file that imports llama_cpp. Its log, its versions, its backends and devices."""
+"""The library: the only file that imports llama_cpp. Its log, its version, its devices, and Ctrl-C in its calls."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Any, NamedTuple
+from typing import Any
 
-from lacli.errors import LacliError
+from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.devices import CPU, Device
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings, SplitMode
@@ -44,7 +43,6 @@ class Log:
         self._errors: deque[str] = deque(maxlen=3)
         self._level = 0
         self._buffers: defaultdict[tuple[str, str], float] = defaultdict(float)
-        self._cells = 0.0
 
     def receive(self, level: int, text: bytes) -> None:
         """Take one call of the library's callback: a line, or the next part of one."""
@@ -53,13 +51,13 @@ class Log:
         line = text.decode("utf-8", "replace")
         if self._level == ERROR and line.strip():
             self._errors.append(line.strip())
-        if buffer := BUFFER.search(line):
+        if cells := CELLS.search(line):
+            self._buffers["", "KV"] += float(cells["mebibytes"])
+        elif (buffer := BUFFER.search(line)) and buffer["kind"] != "KV":
             place = buffer["device"], buffer["kind"]
-            # A compute buffer may be made anew for a larger graph; a cache may consist of several.
+            # A compute buffer may be made anew for a larger graph.
             before = 0.0 if buffer["kind"] == "compute" else self._buffers[place]
             self._buffers[place] = before + float(buffer["mebibytes"])
-        elif cells := CELLS.search(line):
-            self._cells += float(cells["mebibytes"])
         if self.verbose and not self.muted and self._level != DEBUG:
             sys.stderr.write(printable(line, lines=True))
 
@@ -67,7 +65,6 @@ class Log:
         """Drop what was collected, before a call whose errors or buffers are wanted."""
         self._errors.clear()
         self._buffers.clear()
-        self._cells = 0.0
 
     @property
     def buffers(self) -> dict[str, float]:
@@ -75,8 +72,6 @@ class Log:
         made: defaultdict[str, float] = defaultdict(float)
         for (_, kind), mebibytes in self._buffers.items():
             made[kind] += mebibytes
-        if "KV" in made:
-            made["KV"] = made["KV"] or self._cells
         return dict(made)
 
     def last_error(self) -> str:
@@ -91,7 +86,10 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # A library for another processor can end this process by a signal as soon as it is loaded.
 proven(ModelSettings())
 
-import llama_cpp  # noqa: E402
+try:
+    import llama_cpp
+except Exception as error:  # a missing driver, a wrong architecture, a package half installed
+    raise LacliError(f"llama.cpp does not load: {in_one_line(error)}", "lacli doctor says what to do") from error
 
 lib = llama_cpp
 
@@ -121,16 +119,6 @@ def abort_error(message: str, hint: str) -> LacliError:
     return LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint)
 
 
-def end_at_abort() -> None:
-    """End the process with one line and exit code 1, not a core dump, when an assertion of ggml's fails from now on."""
-
-    def give_up(message: str) -> None:
-        os.write(2, f"lacli: {abort_error(message, '')}\n".encode())
-        os._exit(LacliError.exit_code)
-
-    on_abort(give_up)
-
-
 @cache
 def library() -> Log:
     """Start llama.cpp once a process, with its log connected."""
@@ -140,15 +128,6 @@ def library() -> Log:
     lib.llama_log_set(callback, ctypes.c_void_p(0))
     lib.llama_backend_init()
     return log
-
-
-def quantize(source: Path, target: Path, kind: int) -> None:
-    """Write the model `source` to `target` with all its matrices in another type, `kind` of llama_ftype."""
-    library()
-    parameters = lib.llama_model_quantize_default_params()
-    parameters.ftype, parameters.pure, parameters.nthread = kind, True, 1
-    if status := lib.llama_model_quantize(os.fsencode(source), os.fsencode(target), ctypes.byref(parameters)):
-        raise LacliError(f"llama.cpp cannot quantise {source.name} ({status})")
 
 
 def declared(*functions: tuple[str, list[Any], Any]) -> ctypes.CDLL:
@@ -224,34 +203,11 @@ def version() -> str:
     return str(lib.__version__)
 
 
-class Build(NamedTuple):
-    """Versions of llama-cpp-python, llama.cpp and its ggml; "" where the library does not say.
-
-    `commit`: llama.cpp's, shortened, with "-dirty" where it was changed. `features`: llama_print_system_info's line of
-    backends and their features, such as `CPU : AVX2 = 1 | FMA = 1 | CUDA : ARCHS = 800 |`.
-    """
-
-    python: str
-    llama: str
-    ggml: str
-    commit: str
-    features: str
-
-
-def build() -> Build:
-    """Describe this llama.cpp without loading a model."""
+def version_lines() -> list[str]:
+    """Return a line for the library, one for what it was built with, and one for each device."""
     library()
     features = lib.llama_print_system_info().decode("utf-8", "replace").strip()
-    llama, ggml, commit = map(_version_of, ("llama_version", "ggml_version", "ggml_commit"))
-    return Build(version(), llama, ggml, commit, features)
-
-
-def _version_of(function: str) -> str:
-    """Return the text of a C function without parameters, "" in a library that lacks it."""
-    if not hasattr(lib.llama_cpp._lib, function):
-        return ""
-    said: bytes | None = getattr(declared((function, [], ctypes.c_char_p)), function)()
-    return (said or b"").decode("utf-8", "replace")
+    return [f"llama-cpp-python {version()}", features, *(f"device {device.words}" for device in devices())]
 
 
 GPU, INTEGRATED = 1, 2

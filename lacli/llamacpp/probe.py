@@ -7,6 +7,7 @@ the records keep the outcome.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import struct
@@ -22,8 +23,7 @@ import numpy as np
 
 from lacli.context import Floats
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.build import PYTHON, build_files, processor, rebuild_command, sound_kind
-from lacli.llamacpp.devices import with_threads
+from lacli.llamacpp.devices import CPU, PYTHON, build_files, processor, rebuild_command, sound_kind, with_threads
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import Records, state_file
 from lacli.text.format import counted
@@ -51,11 +51,7 @@ PATIENCE_S = 60.0
 WRONG = 3
 """Exit code of a trial whose logits are wrong."""
 
-CRASHES = {
-    int(getattr(signal, name)): name
-    for name in ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
-    if hasattr(signal, name)
-}
+CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals of failed computing; others come from a user, a supervisor or a system short of memory."""
 
 CELLS, VOCABULARY, WIDTH, KEY_WIDTH, HEADS = 256, 64, 256, 128, 4
@@ -73,8 +69,7 @@ def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
     Both numbers of threads are decided in the result. Raises ModelLoadError if no settings help.
     """
     settings = with_threads(settings)
-    fault = fault_of(repack=settings.repack)
-    if not fault:
+    if not (fault := fault_of(repack=settings.repack)):
         return settings, ""
     if settings.repack and not fault_of(repack=False):
         return replace(settings, repack=False), f"{KERNELS_OFF}; lacli doctor has a cure"
@@ -121,11 +116,9 @@ def trial(*, repack: bool) -> str | None:
             return None
     reached = child.stdout.decode("utf-8", "replace").splitlines()[-1:]
     where = f"in a batch of {reached[0]}" if reached else "when it is loaded"
-    if name := CRASHES.get(-child.returncode):
+    if name := next((name for name in CRASHES if getattr(signal, name, 0) == -child.returncode), ""):
         return f"{name} {where}"
-    if child.returncode == WRONG:
-        return f"wrong numbers {where}"
-    return None if child.returncode else ""
+    return {0: "", WRONG: f"wrong numbers {where}"}.get(child.returncode)
 
 
 def python_environment() -> dict[str, str]:
@@ -144,20 +137,21 @@ def main(folder: Path, *, repack: bool) -> int:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lacli.batch import Batch
     from lacli.llamacpp.context import LlamaContext
-    from lacli.llamacpp.library import quantize
+    from lacli.llamacpp.library import lib, library
     from lacli.llamacpp.model import LlamaModel
     from lacli.settings import DecodeSettings
 
-    settings = ModelSettings(
-        context=CELLS, batch=ROWS[-1], gpu_layers=0, repack=repack, devices=("CPU",)
-    )  # fmt: skip
+    library()
+    settings = ModelSettings(context=CELLS, batch=ROWS[-1], gpu_layers=0, repack=repack, devices=(CPU,))
     chain = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
     original, references = folder / f"{REFERENCE}.gguf", dict[int, Floats]()
     write_model(original)
     for weights, kind in WEIGHTS.items():
         path = folder / f"{weights}.gguf"
         if weights != REFERENCE:
-            quantize(original, path, kind)
+            parameters = lib.llama_model_quantize_default_params()
+            parameters.ftype, parameters.pure, parameters.nthread = kind, True, 1
+            assert not lib.llama_model_quantize(os.fsencode(original), os.fsencode(path), ctypes.byref(parameters))
         with LlamaModel(path, settings) as model, LlamaContext(model, settings, chain) as context:
             for rows in ROWS:
                 print(f"{counted(rows, 'row')} with {weights} weights", flush=True)
@@ -179,15 +173,10 @@ def agree(logits: Floats, reference: Floats) -> bool:
 
 def write_model(path: Path) -> None:
     """Write a llama model of one layer with random F16 weights, the same ones each time."""
-    random = np.random.default_rng(0)
-    square = ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    layer = {
-        **dict.fromkeys(("attn_norm", "ffn_norm"), (WIDTH,)),
-        **dict.fromkeys(square, (WIDTH, WIDTH)),
-        **dict.fromkeys(("attn_k", "attn_v"), (KEY_WIDTH, WIDTH)),
-    }
-    shapes = {"token_embd": (VOCABULARY, WIDTH), "output_norm": (WIDTH,)}
-    shapes |= {f"blk.0.{name}": shape for name, shape in layer.items()}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (VOCABULARY, WIDTH), "output_norm": (WIDTH,)}
+    shapes |= {f"blk.0.{name}": (WIDTH,) for name in ("attn_norm", "ffn_norm")}
+    shapes |= {f"blk.0.attn_{name}": (KEY_WIDTH, WIDTH) for name in "kv"}
+    shapes |= {f"blk.0.{name}": (WIDTH, WIDTH) for name in ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down")}
     tokens = [chr(ord("!") + number) for number in range(VOCABULARY)]
     keys: dict[str, int | float | str | list[str]] = {
         "general.architecture": "llama",
@@ -206,14 +195,15 @@ def write_model(path: Path) -> None:
     }
     head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(keys))
     head += b"".join(_string(key) + _value(value) for key, value in keys.items())
-    body = b""
+    body, random = b"", np.random.default_rng(0)
     for name, shape in shapes.items():
-        is_norm = len(shape) == 1
-        weights = np.ones(shape, np.float32) if is_norm else random.standard_normal(shape) / np.sqrt(WIDTH)
-        sizes = struct.pack(f"<{len(shape)}Q", *reversed(shape))
-        head += _string(f"{name}.weight") + struct.pack("<I", len(shape)) + sizes
-        head += struct.pack("<IQ", 0 if is_norm else 1, len(body))
-        body += _padded(weights.astype(np.float32 if is_norm else np.float16).tobytes())
+        # Sizes of tensors are written with the innermost first; type 0 is F32, 1 is F16.
+        head += _string(f"{name}.weight") + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        head += struct.pack("<IQ", len(shape) - 1, len(body))
+        if len(shape) == 1:
+            body += _padded(np.ones(shape, np.float32).tobytes())
+        else:
+            body += _padded((random.standard_normal(shape) / np.sqrt(WIDTH)).astype(np.float16).tobytes())
     path.write_bytes(_padded(head) + body)
 
 

@@ -1,4 +1,4 @@
-"""llama.cpp's RPC: addresses of servers, the devices they have, and serving this machine's.
+"""llama.cpp's RPC: the devices of servers, and serving this machine's.
 
 ggml's client aborts the process when a server is absent or goes away, so `remote_devices` asks from a child process:
 this file as a program prints a line of JSON for each address among its arguments.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -20,8 +21,7 @@ from threading import Thread
 from typing import NoReturn
 
 from lacli.errors import LacliError, reason_of
-from lacli.llamacpp.build import PYTHON, rebuild_command
-from lacli.llamacpp.devices import Device
+from lacli.llamacpp.devices import PYTHON, Device, rebuild_command
 from lacli.llamacpp.library import declared, devices, library, on_abort
 from lacli.llamacpp.probe import python_environment
 
@@ -30,16 +30,8 @@ LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
-CONNECT_S, ANSWER_S = 5.0, 15.0
-"""Seconds for connecting to an address, and for the child process with all answers.
-
-A free server needs milliseconds, and loading llama.cpp a second or two.
-"""
-
-GLANCE_S = 0.02
-"""Seconds between two attempts to connect to a server that starts."""
-
-SAME_VERSION = "both ends need the same version of llama.cpp"
+ANSWER_S = 15.0
+"""Seconds for the child process: a free server needs milliseconds, and loading llama.cpp a second or two."""
 
 ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 """ggml's functions, found by name as llama.cpp's programs do (common/arg.cpp), also in backends loaded at run time."""
@@ -50,36 +42,26 @@ POINTER, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 def remote_devices(endpoints: Sequence[str]) -> list[Device]:
     """Ask servers for their devices: RPC0, RPC1 and so on in their order, each with its server's address.
 
-    Raises LacliError if this build has no RPC, or a server is absent, does not answer, is something else or has another
-    version.
+    Raises LacliError if this build has no RPC, or a server is absent, busy, something else or of another version.
     """
     need_support()
-    for endpoint in endpoints:
-        _connect(endpoint)
+    command, environment = [*LISTING, *endpoints], python_environment()
     try:
         child = subprocess.run(
-            [*LISTING, *endpoints], stdin=subprocess.DEVNULL, capture_output=True, env=python_environment(),
-            timeout=ANSWER_S,
-        )  # fmt: skip
-        out, words = child.stdout, child.stderr.decode("utf-8", "replace").splitlines()
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=ANSWER_S
+        )
+        out, words = child.stdout, child.stderr.decode("utf-8", "replace").strip().splitlines()
     except subprocess.TimeoutExpired as late:
         out, words = late.stdout or b"", ["no answer; it serves one client at a time, and another may be using it"]
     answers = out.decode().splitlines()
     if len(answers) < len(endpoints):
         # The version is named in a line before the last.
         reason = next((line for line in words if "mismatch" in line), words[-1] if words else "no reason given")
-        what = f"--rpc: the RPC server at {endpoints[len(answers)]} cannot be used: {reason.rsplit('/', 1)[-1]}"
-        raise LacliError(what, f"check the port; {SAME_VERSION}")
+        # Behind the place in ggml's code.
+        reason = re.sub(r"^\S+:\d+: ", "", reason)
+        what = f"--rpc: the RPC server at {endpoints[len(answers)]} cannot be used: {reason}"
+        raise LacliError(what, "start one there with the same version of llama.cpp: lacli rpc-server -H ADDRESS")
     return [Device(*row) for line in answers for row in json.loads(line)]
-
-
-def _connect(endpoint: str) -> None:
-    host, _, port = endpoint.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
-    except (OSError, UnicodeError) as error:  # a name may also be too long for a query
-        hint = f"start one there: lacli rpc-server -p {port}; other machines need its -H too"
-        raise LacliError(f"--rpc: no RPC server answers at {endpoint}: {reason_of(error)}", hint) from error
 
 
 def supported() -> bool:
@@ -110,7 +92,7 @@ def _add(endpoint: str) -> None:
     ggml = declared(("ggml_backend_register", [POINTER], None))
     registry = ctypes.CFUNCTYPE(POINTER, TEXT)(_address(ADD))(endpoint.encode())
     if not registry:
-        raise LacliError(f"the RPC server at {endpoint} has no devices", "start it again with --device")
+        raise LacliError(f"the RPC server at {endpoint} is absent or has no devices", "start it again with --device")
     ggml.ggml_backend_register(registry)
 
 
@@ -141,7 +123,7 @@ def start_server(address: str, port: int, names: Sequence[str], threads: int, ca
         with suppress(OSError):
             socket.create_connection((LOOPBACK if address == EVERYWHERE else address, port), 1.0).close()
             break
-        server.join(GLANCE_S)
+        server.join(0.02)
     return server
 
 
@@ -156,17 +138,6 @@ def _address(function: str) -> int:
     return found or 0
 
 
-def list_devices(endpoints: Sequence[str]) -> None:
-    """Print each server's devices as a line of JSON; ggml's words go to stderr."""
-    library().verbose = True
-    on_abort(_end)
-    try:
-        for endpoint in endpoints:
-            print(json.dumps(register([endpoint])), flush=True)
-    except LacliError as error:
-        _end(str(error))
-
-
 def _end(message: str) -> NoReturn:
     """Say why, and end without a core dump."""
     print(message, file=sys.stderr, flush=True)
@@ -174,4 +145,10 @@ def _end(message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    list_devices(sys.argv[1:])
+    library().verbose = True
+    on_abort(_end)
+    try:
+        for each in sys.argv[1:]:
+            print(json.dumps(register([each])), flush=True)
+    except LacliError as error:
+        _end(error.what)

@@ -14,11 +14,11 @@ import pytest
 
 from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes, Experience
-from lacli.auto.model_cost import KIND, cost_key, cost_of, device_names, known_cost, machine_key
+from lacli.auto.model_cost import KIND, cost_key, cost_of, device_names, known_cost
 from lacli.auto.step_cost import Cost, Point, StepCost
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import Device, with_threads
-from lacli.llamacpp.library import build, devices
+from lacli.llamacpp.library import devices
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.files import HASHED, NAME, Records
@@ -86,32 +86,13 @@ def test_the_key_depends_on_what_changes_a_steps_time(model: Path, change: dict[
 
 
 def test_the_key_depends_on_the_models_content_and_the_build(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, here = key_of(model), build()
-    for features in ("CPU : AVX2 = 1 |", "CPU : AVX2 = 1 | AMX_INT8 = 1 |", ""):
-        other = here._replace(features=features)
-        monkeypatch.setattr(f"{MODULE}.build", lambda other=other: other)
-        assert key_of(model) != key
-    monkeypatch.setattr(f"{MODULE}.build", lambda: here)
+    key = key_of(model)
     assert key_of(model) == key
     monkeypatch.setattr(f"{MODULE}.build_files", lambda: [("libllama.so", 1, 2)])
     assert key_of(model) != key
     monkeypatch.undo()
     model.write_bytes(b"GGUG" + bytes(3 * HASHED))
     assert key_of(model) != key
-
-
-def test_the_key_knows_the_instruction_sets_that_the_library_names(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = set()
-    for line in (
-        "CPU : AVX2 = 1 | REPACK = 1 | ",
-        "CPU : AVX2 = 1 | AMX_INT8 = 1 | REPACK = 1 | ",
-        "CPU : AVX2 = 1 | ",
-    ):
-        monkeypatch.setattr("lacli.llamacpp.library.lib.llama_print_system_info", lambda line=line: line.encode())
-        keys.add(json.dumps(machine_key(model, SETTINGS)))
-    assert len(keys) == 3
 
 
 def test_the_key_tells_apart_what_was_asked_for_and_not_room_that_is_not_used(model: Path) -> None:

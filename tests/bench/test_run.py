@@ -21,7 +21,7 @@ NAMES = {
     "model_filename", "model_type", "model_size", "model_n_params", "n_threads", "n_batch", "type_k", "type_v",
     "n_gpu_layers", "flash_attn", "backends", "cpu_info", "gpu_info", "n_prompt", "n_gen", "test_time", "avg_ts",
     "stddev_ts", "samples_ts", "ms_per_step", "rows_per_step",
-    "draft_n", "draft_n_accepted", "first_token_ms", "peak_memory_mib",
+    "draft_n", "draft_n_accepted", "first_token_ms",
 }  # fmt: skip
 
 

@@ -69,5 +69,5 @@ def test_a_missing_server_ends_a_run_in_one_line() -> None:
         endpoint = f"{HERE}:{there.getsockname()[1]}"
     done = call("run", "-q", "-p", "x", env={"LLAMA_ARG_RPC": endpoint})
     assert (
-        done.code == 1 and done.err.count("\n") == 1 and ("no RPC server answers" in done.err or "without" in done.err)
+        done.code == 1 and done.err.count("\n") == 1 and ("Failed to connect to" in done.err or "without" in done.err)
     )

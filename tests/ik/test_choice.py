@@ -15,7 +15,7 @@ from lacli.auto.model_cost import known_cost
 from lacli.errors import UsageError
 from lacli.ik import choice
 from lacli.ik.choice import with_engine
-from lacli.llamacpp.build import Processor
+from lacli.llamacpp.devices import Processor
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import NAME
 from tests.fakes import tiny_models

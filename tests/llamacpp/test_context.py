@@ -20,11 +20,10 @@ from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.llamacpp.threads import OBSERVED_S
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
-from tests.fakes import tiny_models
 from tests.fakes.decoding import PLAIN, Logits
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
@@ -53,29 +52,6 @@ def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
     assert engine.decode(input_at(tokens[-1], len(tokens) - 1))
     logits: Logits = engine.logits()[-1].copy()
     return logits
-
-
-def test_texts_have_the_cells_of_one_each_or_where_memory_is_short_as_many_as_there_is_room_for(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, make, asked = tiny_models.CONTEXT_LENGTH, lib.llama_init_from_model, list[int]()
-    room = one
-
-    def bounded(handle: Any, parameters: Any) -> Any:
-        asked.append(parameters.n_ctx)
-        return make(handle, parameters) if parameters.n_ctx <= room else None
-
-    monkeypatch.setattr(lib, "llama_init_from_model", bounded)
-    capacity = Capacity.for_texts(PLAIN, 3, SETTINGS.batch)
-    for cells in (one, 3 * one // 2, 3 * one):
-        room = cells
-        with LlamaContext(model, replace(SETTINGS, context=0), capacity) as engine:
-            assert engine.cells == cells
-    room = 0
-    asked.clear()
-    with pytest.raises(ModelLoadError):
-        LlamaContext(model, replace(SETTINGS, context=3 * one), capacity)
-    assert asked == [3 * one]
 
 
 def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext) -> None:

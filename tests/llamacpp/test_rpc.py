@@ -16,27 +16,6 @@ from tests.fakes.rpc_servers import HERE, Pretender, hello, rpc_server, with_rpc
 from tests.program import call
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
-        (TimeoutError("timed out"), "timed out"),
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "Name or service not known"),
-    ],
-)
-def test_an_address_at_which_nothing_answers_is_named_with_the_reason(
-    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def connect(address: tuple[str, int], limit_s: float) -> None:
-        raise error
-
-    monkeypatch.setattr(rpc, "need_support", lambda: None)
-    monkeypatch.setattr(socket, "create_connection", connect)
-    with pytest.raises(LacliError, match=f"no RPC server answers at box:7: {words}") as caught:
-        remote_devices(["box:7"])
-    assert "rpc-server -p 7" in caught.value.hint
-
-
 @pytest.mark.parametrize("use", [rpc.register, remote_devices])
 def test_a_build_without_rpc_says_how_to_get_one(
     use: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch
