@@ -59,7 +59,6 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/window.py", ("tests/test_window.py",)): (
         ("self.rows = [*self.rows[1:],", "self.rows = [*self.rows[:-1],"),
         ("if computed >= len(later):", "if computed >= 0:"),
-        ("window.shift(accepted - 1)", "window.shift(accepted)"),
     ),
     ("lacli/tree.py", ("tests/test_tree.py", *LOOP)): (
         ("            elif verify:\n", "            elif not verify:\n"),

@@ -38,18 +38,16 @@ def table3_points() -> list[Point]:
     """The rows of Table 3.
 
     Row 2 is prompt lookup as in transformers 4.37: 10 tokens drafted after a match of at most 2. In the others the
-    window starts from prompt tokens drawn at random, and with the prompt as reference its n-grams enter the pool, and
-    those of the text as it grows. What differs: the authors verify nothing in the first N-2 steps, while their window
-    fills; ours starts with a full window, which is worth most at W = 1.
+    window starts from what the pool knows and from prompt tokens drawn at random, and with the prompt as reference its
+    n-grams enter the pool, and those of the text as it grows. What differs: the authors verify nothing in the first N-2
+    steps, while their window fills; ours starts with a full window, which is worth most at W = 1.
     """
     plain, lookup = DecodeSettings(mode="plain"), DecodeSettings(mode="lookup", lookup_draft=10, lookup_match=2)
     found = [Point(plain, name="1: plain"), Point(lookup, name="2: lookup")]
     for row, (ngram, window, guesses, reference) in enumerate(SIZES, start=3):
         settings = replace(
             DecodeSettings(mode="lookahead", ngram=ngram, window=window, guesses=guesses),
-            window_init="prompt",
             pool_prompt=reference,
-            pool_text=reference,
         )
         ending = ", prompt as reference" if reference else ""
         found.append(Point(settings, name=f"{row}: {Point(settings).label}{ending}"))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from random import Random
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lacli.context import Context, Successors
 from lacli.pool import NgramPool
-from lacli.settings import DecodeSettings
-from lacli.tree import Origin, Tree
-from lacli.window import WINDOW_SEED, WindowBranch
+from lacli.settings import DecodeSettings, window_rows
+from lacli.tree import ROOT, Origin, Tree
+from lacli.window import WINDOW_SEED, Window
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
@@ -182,51 +181,45 @@ class Lookahead(Mode):
     Sequence 0 holds the text, 1 .. W a window column each, W+1 .. W+G a candidate each.
     """
 
-    def __init__(
-        self, settings: DecodeSettings, pool: NgramPool, vocabulary: int, is_end: Callable[[int], bool]
-    ) -> None:
-        self._settings = settings
-        self._pool = pool
+    def __init__(self, settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool]) -> None:
+        self._settings, self._pool, self._is_end = settings, pool, is_end
         # Where the next n-gram begins that the pool has not learned.
         self._unlearned = 0
-        self._branch = WindowBranch(settings, pool, vocabulary, is_end)
 
     def begin(self, tokens: Sequence[int]) -> None:
-        self._unlearned = self._pool.learn(tokens) if self._settings.pool_prompt else len(tokens)
-        self._branch.open(tokens, self._settings.window)
+        settings = self._settings
+        if settings.pool_prompt:
+            self._unlearned = self._pool.learn(tokens)
+        guesses = self._pool.draft(tokens[-1], settings.window + settings.ngram - 3)
+        self._window = Window(settings.window, settings.ngram, tokens[:], guesses)
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
-        if self._settings.pool_text:
+        settings = self._settings
+        if settings.pool_prompt:
             self._unlearned = self._pool.learn(tokens, self._unlearned)
-        self._branch.narrow(room - 1)
+        self._window.narrow(room - 1)
         tree = Tree(tokens[-1])
-        room -= self._branch.rows
-        # The pool may hold more for texts with more guesses.
-        found = islice(self._pool.lookup(tokens[-1]), self._settings.guesses)
-        for sequence, candidate in enumerate(found, start=self._settings.window + 1):
+        room -= window_rows(self._window.width, settings.ngram)
+        for sequence, candidate in enumerate(self._pool.lookup(tokens[-1]), start=settings.window + 1):
             if len(tree) + tree.missing(candidate) > room:
                 break
             tree.add_path(candidate, sequence, Origin.POOL)
-        self._branch.add(tree)
+        self._window.add_to(tree)
         return tree
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        self._branch.take(tree, outcome.choices, outcome.accepted)
+        """Harvest the n-grams of the window's columns into the pool, and slide."""
+        results = self._window.results(outcome.choices)
+        for key, continuation in self._window.ngrams(tree.tokens[ROOT], results):
+            self._pool.insert(key, continuation)
+        self._window.slide(results, self._is_end)
 
 
-class MakeMode(Protocol):
-    """Makes the mode of a sequence.
-
-    `before`: the mode of the sequence before under the same settings, for what it learned of machine and model.
-    """
-
-    def __call__(
-        self, settings: DecodeSettings, pool: NgramPool, context: Context, *, before: Mode | None = None
-    ) -> Mode:
-        raise NotImplementedError
+MakeMode = Callable[[DecodeSettings, NgramPool, Context, "Mode | None"], Mode]
+"""Makes the mode of a sequence; the last is that of the sequence before, for what it learned of machine and model."""
 
 
-def new_mode(settings: DecodeSettings, pool: NgramPool, context: Context, *, before: Mode | None = None) -> Mode:
+def new_mode(settings: DecodeSettings, pool: NgramPool, context: Context, before: Mode | None = None) -> Mode:
     """Make the mode that the settings ask for, of those that live here."""
     match settings.mode:
         case "plain":
@@ -236,5 +229,5 @@ def new_mode(settings: DecodeSettings, pool: NgramPool, context: Context, *, bef
         case "jacobi":
             return Jacobi(settings)
         case "lookahead":
-            return Lookahead(settings, pool, context.vocabulary, context.is_end)
+            return Lookahead(settings, pool, context.is_end)
     raise ValueError(f"mode {settings.mode} is made elsewhere")

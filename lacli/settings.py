@@ -13,10 +13,6 @@ ModeName = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
 
 SourceName = Literal["suffix", "recycling"]
 
-WindowInit = Literal["prompt", "random", "pool"]
-
-WindowShift = Literal["once", "refill"]
-
 Switch = Literal["on", "off", "auto"]
 Detail = Literal["", "short", "full"]
 
@@ -57,10 +53,10 @@ class AnswerSettings:
 class DecodeSettings:
     """How tokens are drafted and verified; the defaults are the paper's for a 7B model.
 
-    `window`, `ngram`, `guesses`: the paper's W, N and G. Mode jacobi (Algorithm 1) has a block of `window` drafted
-    tokens and starts a new one after `jacobi_iterations`; mode lookup (Table 3, row 2) matches the sequence's last
-    `lookup_match` tokens and drafts `lookup_draft`. Mode auto asks `sources` and takes steps of at most `auto_rows`
-    rows, in which a sequence has at most `leaves` candidates.
+    `window`, `ngram`, `guesses`: the paper's W, N and G. `pool_prompt`: n-grams of the text enter the pool too. Mode
+    jacobi (Algorithm 1) has a block of `window` drafted tokens and starts a new one after `jacobi_iterations`; mode
+    lookup (Table 3, row 2) matches the sequence's last `lookup_match` tokens and drafts `lookup_draft`. Mode auto asks
+    `sources` and takes steps of at most `auto_rows` rows, in which a sequence has at most `leaves` candidates.
     `max_rollback`: drafted tokens that the model can take back after a step, -1 for any number and trees; otherwise one
     chain of at most that length is drafted. `strict`: the text does not depend on the rows of the steps; what that
     takes is found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
@@ -78,11 +74,7 @@ class DecodeSettings:
     )
     ngram: int = option(5, "Tokens of an n-gram.", "-N", "--ngram", least=2)
     guesses: int = option(15, "N-grams verified in a step at most.", "-G", "--guesses", least=0)
-    window_init: WindowInit = "pool"
-    window_shift: WindowShift = "once"
     pool_prompt: bool = True
-    pool_text: bool = True
-    pool_keys: int = option(10_000, "", least=1)
     jacobi_iterations: int = option(16, "Steps after which mode jacobi begins a new block.", least=1)
     lookup_match: int = option(2, "Tokens that mode lookup matches at most.", least=1)
     lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)

@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from random import Random
 
-from lacli.pool import NgramPool
-from lacli.settings import DecodeSettings, window_rows
-from lacli.tree import ROOT, Origin, Tree
+from lacli.settings import window_rows
+from lacli.tree import Origin, Tree
 
-Draw = Callable[[], int]
-"""A token to guess where nothing better is known."""
+WINDOW_SEED = 2402
+"""The window's first guesses come from a generator of their own, so the user's seed never meets them."""
 
 
 class Window:
     """Rows of guesses; row r, column c guesses the token at the input's position + r + c.
 
-    Row 0, column 0 is the input itself. Oldest row first: the paper's w^(i-N+2) .. w^i (Algorithm 2, section 3.1).
+    Row 0, column 0 is the input itself. Oldest row first: the paper's w^(i-N+2) .. w^i (Algorithm 2, section 3.1). In a
+    step's tree the columns are the sequences 1 .. W.
     """
 
-    def __init__(self, width: int, ngram: int, draw: Draw, guesses: Sequence[int] = ()) -> None:
-        """`guesses`: tokens that may follow the input, taken by position; `draw` fills in beyond them."""
-        self._draw = draw
+    def __init__(self, width: int, ngram: int, tokens: Sequence[int], guesses: Sequence[int] = ()) -> None:
+        """`guesses`: tokens that may follow the input, taken by position; beyond them some of `tokens` are drawn."""
+        self._random, self._tokens = Random(WINDOW_SEED), tokens
         known = [0, *guesses]
         self.rows = [
-            [known[row + column] if 0 < row + column < len(known) else draw() for column in range(width)]
+            [known[row + column] if 0 < row + column < len(known) else self._draw() for column in range(width)]
             for row in range(ngram - 1)
         ]
         # By column: how many rows from the last one up are the model's choices.
         self._computed = [0] * width
+        self._ends: list[int] = []
 
     @property
     def width(self) -> int:
         return len(self.rows[0])
 
-    def narrow(self, width: int) -> None:
-        """Keep only the first `width` columns."""
-        for row in (*self.rows, self._computed):
-            del row[width:]
+    def narrow(self, max_rows: int) -> None:
+        """Drop columns until they add at most `max_rows` rows to a step."""
+        while window_rows(self.width, len(self.rows) + 1) > max_rows:
+            for row in (*self.rows, self._computed):
+                row.pop()
 
     def paths(self) -> Iterator[list[int]]:
         """For each column the tokens from the input (not counted) to the column's last row.
@@ -49,6 +50,18 @@ class Window:
         first, *later = self.rows
         for column in range(self.width):
             yield first[1 : column + 1] + [row[column] for row in later]
+
+    def add_to(self, tree: Tree) -> None:
+        """Put the columns into a step; only the choice after each one's end is read."""
+        self._ends = []
+        for column, path in enumerate(self.paths(), start=1):
+            end = tree.add_path(path, column, Origin.WINDOW, verify=False)
+            tree.verified[end] = True
+            self._ends.append(end)
+
+    def results(self, choices: Mapping[int, int]) -> list[int]:
+        """The columns' new guesses, of the choices after the nodes of a step."""
+        return [choices[end] for end in self._ends]
 
     def ngrams(self, token: int, results: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The n-grams of this step: (first token, the N-1 after it), of columns with no guess left behind the first.
@@ -61,72 +74,17 @@ class Window:
             if computed >= len(later):
                 yield begin, tuple(following)
 
-    def slide(self, results: Sequence[int | None]) -> None:
-        """Rows move up by one and the results become the last row: once a step, whatever was accepted.
+    def slide(self, results: Sequence[int], is_end: Callable[[int], bool]) -> None:
+        """Move the rows up by one, with the results as the last row: once a step, whatever was accepted.
 
-        A guess takes the place of a result that is None.
+        An end token would make all guesses after it guesses about another text, so a drawn token takes its place.
         """
-        self.rows = [*self.rows[1:], [self._draw() if token is None else token for token in results]]
-        pairs = zip(self._computed, results, strict=True)
-        self._computed = [0 if token is None else computed + 1 for computed, token in pairs]
+        ended = [is_end(token) for token in results]
+        self.rows = [
+            *self.rows[1:],
+            [self._draw() if end else token for token, end in zip(results, ended, strict=True)],
+        ]
+        self._computed = [0 if end else computed + 1 for computed, end in zip(self._computed, ended, strict=True)]
 
-    def shift(self, columns: int) -> None:
-        """Drop the leading columns that accepted tokens have overtaken and refill at the end (Algorithm 2, line 25)."""
-        dropped = min(columns, self.width)
-        for row in self.rows:
-            row[:] = row[dropped:] + [self._draw() for _ in range(dropped)]
-        self._computed = self._computed[dropped:] + [0] * dropped
-
-
-WINDOW_SEED = 2402
-"""The window's first guesses come from a generator of their own, so the user's seed never meets them."""
-
-
-class WindowBranch:
-    """A window's branches of a step, in the sequences 1 .. W; as many columns as it was opened or narrowed to."""
-
-    def __init__(
-        self, settings: DecodeSettings, pool: NgramPool, vocabulary: int, is_end: Callable[[int], bool]
-    ) -> None:
-        self._settings = settings
-        self._pool = pool
-        self._vocabulary = vocabulary
-        self._is_end = is_end
-        self._ends: list[int] = []
-
-    def open(self, tokens: Sequence[int], width: int) -> None:
-        """Begin with `width` new columns behind a text."""
-        random, init = Random(WINDOW_SEED), self._settings.window_init
-        draw = partial(random.randrange, self._vocabulary) if init == "random" else partial(random.choice, [*tokens])
-        guesses = self._pool.draft(tokens[-1], width + self._settings.ngram - 3) if init == "pool" else ()
-        self._window = Window(width, self._settings.ngram, draw, guesses)
-        self._ends = []
-
-    @property
-    def rows(self) -> int:
-        """Rows that the columns add to a step, before prefixes are shared."""
-        return window_rows(self._window.width, self._settings.ngram)
-
-    def narrow(self, max_rows: int) -> None:
-        """Drop columns until there are at most `max_rows` rows."""
-        while self.rows > max_rows:
-            self._window.narrow(self._window.width - 1)
-
-    def add(self, tree: Tree) -> None:
-        """Put the columns into a step; only the choice after each one's end is read."""
-        self._ends = []
-        for column, path in enumerate(self._window.paths(), start=1):
-            end = tree.add_path(path, column, Origin.WINDOW, verify=False)
-            tree.verified[end] = True
-            self._ends.append(end)
-
-    def take(self, tree: Tree, choices: Mapping[int, int], accepted: int) -> None:
-        """Harvest the n-grams of a decoded step into the pool, and slide."""
-        window = self._window
-        results = [choices[end] for end in self._ends]
-        for key, continuation in window.ngrams(tree.tokens[ROOT], results):
-            self._pool.insert(key, continuation)
-        # An end token would make all guesses after it guesses about another text.
-        window.slide([None if self._is_end(token) else token for token in results])
-        if self._settings.window_shift == "refill":
-            window.shift(accepted - 1)
+    def _draw(self) -> int:
+        return self._random.choice(self._tokens)

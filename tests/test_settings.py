@@ -29,7 +29,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("^-W ", lambda: DecodeSettings(window=-1)),
     ("^-N ", lambda: DecodeSettings(ngram=1)),
     ("^-G ", lambda: DecodeSettings(guesses=-1)),
-    ("^--pool-keys ", lambda: DecodeSettings(pool_keys=0)),
     ("^-c ", lambda: ModelSettings(context=-1)),
     ("^-b ", lambda: ModelSettings(batch=0)),
     ("^-t ", lambda: ModelSettings(threads=-1)),
@@ -54,8 +53,6 @@ def test_what_just_fits_is_taken() -> None:
 
 UNKNOWN_WORDS = [
     ("--mode cannot be 'lookahed' (one of plain, jacobi, lookup, lookahead, auto)", DecodeSettings, "mode", "lookahed"),
-    ("--window-init cannot be 'zero' (one of prompt, random, pool)", DecodeSettings, "window_init", "zero"),
-    ("--window-shift cannot be 'twice' (one of once, refill)", DecodeSettings, "window_shift", "twice"),
     ("-fa cannot be True (one of on, off, auto)", ModelSettings, "flash_attention", True),
     ("-ctk q4 is no cache type (did you mean q4_1 or q4_0?)", ModelSettings, "cache_type_k", "q4"),
     ("-ctk 4 is no cache type (one of " + ", ".join(CACHE_TYPES) + ")", ModelSettings, "cache_type_k", "4"),

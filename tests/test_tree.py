@@ -210,10 +210,9 @@ def test_the_picture_of_a_step_is_what_is_built() -> None:
     tree = Tree(0)
     for candidate in range(2):
         tree.add_path([1000 + 10 * candidate + depth for depth in range(3)], 6 + candidate, Origin.POOL)
-    window = Window(5, 4, lambda: 0)
+    window = Window(5, 4, [0])
     window.rows = [[100 * row + column for column in range(5)] for row in range(3)]
-    for column, path in enumerate(window.paths(), start=1):
-        tree.verified[tree.add_path(path, column, Origin.WINDOW, verify=False)] = True
+    window.add_to(tree)
     drawn = {line[:17].strip(): line[17:] for line in (batch.__doc__ or "").splitlines() if line.startswith("    ")}
 
     def line(marks: Sequence[object]) -> str:

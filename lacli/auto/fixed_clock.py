@@ -51,9 +51,7 @@ class FixedClockMode(Mode):
         return FixedClockMode(self.mode.without_guesses())
 
 
-def fixed_clock_modes(
-    settings: DecodeSettings, pool: NgramPool, context: Context, *, before: Mode | None = None
-) -> Mode:
+def fixed_clock_modes(settings: DecodeSettings, pool: NgramPool, context: Context, before: Mode | None = None) -> Mode:
     """Make the mode that the settings ask for, on the fixed clock."""
     known = before.mode if isinstance(before, FixedClockMode) else None
-    return FixedClockMode(AutoModes(COST)(settings, pool, context, before=known))
+    return FixedClockMode(AutoModes(COST)(settings, pool, context, known))

@@ -217,9 +217,7 @@ class AutoModes:
 
     cost: Cost | None = None
 
-    def __call__(
-        self, settings: DecodeSettings, pool: NgramPool, context: Context, *, before: Mode | None = None
-    ) -> Mode:
+    def __call__(self, settings: DecodeSettings, pool: NgramPool, context: Context, before: Mode | None = None) -> Mode:
         if settings.mode != "auto":
             return new_mode(settings, pool, context)
         experience = before.experience if isinstance(before, Auto) else Experience(settings, self.cost)

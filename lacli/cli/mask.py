@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lacli.cli.groups import with_groups
@@ -65,13 +65,13 @@ def full_step(settings: DecodeSettings) -> Tree:
     from lacli.modes import Lookahead
     from lacli.pool import NgramPool
 
-    settings = DecodeSettings("lookahead", settings.window, settings.ngram, settings.guesses, window_init="random")
+    settings = replace(settings, mode="lookahead", pool_prompt=False)
     pool = NgramPool(settings.ngram, settings.guesses)
+    mode = Lookahead(settings, pool, lambda token: False)
+    mode.begin(range(INPUT + 1))
     for candidate in reversed(range(settings.guesses)):
         first = INPUT + 1 + candidate * settings.ngram
         pool.insert(INPUT, tuple(range(first, first + settings.ngram - 1)))
-    mode = Lookahead(settings, pool, VOCABULARY, lambda token: False)
-    mode.begin([INPUT])
     return mode.grow([INPUT], settings.max_rows)
 
 

@@ -321,13 +321,13 @@ class Engine:
     def _set(self, settings: DecodeSettings) -> None:
         assert self.slots * settings.sequences <= self.context.sequences, "the context was made for fewer sequences"
         self._stepper = Stepper(self.context, settings)
-        self.pool = NgramPool(settings.ngram, settings.guesses, settings.pool_keys)
+        self.pool = NgramPool(settings.ngram, settings.guesses)
         # Of the sequence that came last, for what it knows of the machine.
         self._latest: Mode | None = None
 
     def _new_sequence(self, prompt: Sequence[int], options: SequenceOptions) -> TokenSequence:
         begin, verifier = perf_counter(), options.verifier
-        self._latest = mode = self._make_mode(self.settings, self.pool, self.context, before=self._latest)
+        self._latest = mode = self._make_mode(self.settings, self.pool, self.context, self._latest)
         if not options.drafts:
             mode = mode.without_guesses()
         slot = self._admission.take_slot(prompt)

@@ -30,7 +30,7 @@ def modes_of(*prompts: list[int], settings: DecodeSettings = AUTO) -> list[Auto]
     engine, make = FakeContext(64, 64, 64, 50), AutoModes(Cost((StepCost(0, points),)))
     modes: list[Auto] = []
     for prompt in prompts:
-        mode = make(settings, NgramPool(2, 2), engine, before=modes[-1] if modes else None)
+        mode = make(settings, NgramPool(2, 2), engine, modes[-1] if modes else None)
         assert isinstance(mode, Auto)
         mode.begin(prompt)
         modes.append(mode)

@@ -393,7 +393,7 @@ def test_more_sequences_than_a_batch_has_rows_take_turns() -> None:
         DecodeSettings(mode="lookup"),
         DecodeSettings(mode="jacobi", window=6),
         # Without candidates, which the sequences' n-grams together are.
-        DecodeSettings(mode="lookahead", window=8, ngram=4, guesses=0, window_init="prompt"),
+        DecodeSettings(mode="lookahead", window=8, ngram=4, guesses=0),
     ],
     ids=lambda chosen: chosen.mode,
 )

@@ -29,11 +29,7 @@ any_settings = st.builds(
     window=st.integers(0, 7),
     ngram=st.integers(2, 6),
     guesses=st.integers(0, 6),
-    window_init=st.sampled_from(["prompt", "random", "pool"]),
-    window_shift=st.sampled_from(["once", "refill"]),
     pool_prompt=st.booleans(),
-    pool_text=st.booleans(),
-    pool_keys=st.integers(1, 20),
     jacobi_iterations=st.integers(1, 6),
     lookup_match=st.integers(1, 3),
     lookup_draft=st.integers(1, 6),
@@ -112,11 +108,10 @@ def test_closing_early_leaves_exactly_the_accepted_tokens(
 
 def test_a_window_of_bigrams_may_be_accepted_deeper_than_its_candidates() -> None:
     """The case that showed how many tokens may have to be decoded again."""
-    chosen = DecodeSettings(mode="lookahead", window=5, ngram=2, guesses=2, window_init="prompt", window_shift="refill",
-                            pool_prompt=False, pool_text=False, pool_keys=12, ordered=True)  # fmt: skip
+    chosen = DecodeSettings(mode="lookahead", window=5, ngram=2, guesses=2, pool_prompt=False, ordered=True)
     engine = engine_for(chosen)
     decoder = fixed_clock_decoder(engine, chosen)
-    steps = [step for _, step in zip(range(19), decoder.generate([9, 0, 6, 11, 11, 11, 5], 100), strict=False)]
+    steps = [step for _, step in zip(range(19), decoder.generate([4, 1, 7], 100), strict=False)]
     assert max(len(step.tokens) for step in steps) - 1 > chosen.ngram - 1
     assert all(len(step.tokens) - 1 <= chosen.deepest for step in steps)
     assert holds_its_text(decoder, engine)
