@@ -1,11 +1,11 @@
-"""A conversation with a model: messages, the tokens of its prompts, and turns that decode only what is new."""
+"""A conversation with a model: its messages, and turns that decode only what is new."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from lacli.chat.settings import ChatSettings
 from lacli.engine.answer import Answer
@@ -25,14 +25,10 @@ ANSWER_SHARE = 8
 
 @dataclass(frozen=True)
 class Message:
-    """One message; an answer's content is what was generated, reasoning included.
-
-    `tokens`: the ids that an answer was generated with, if they are known.
-    """
+    """One message; an answer's content is what was generated, reasoning included."""
 
     role: Literal["user", "assistant"]
     content: str
-    tokens: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass
@@ -52,9 +48,9 @@ class Conversation:
             self.messages.pop()
         self.messages.append(Message("user", text))
 
-    def answer(self, text: str, tokens: Sequence[int] = ()) -> None:
-        """Add the answer to the last question. `tokens`: as in `Message`."""
-        self.messages.append(Message("assistant", text, tuple(tokens)))
+    def answer(self, text: str) -> None:
+        """Add the answer to the last question."""
+        self.messages.append(Message("assistant", text))
 
     def undo(self) -> str | None:
         """Take the last question back, with its answer, and return it; None if nothing was asked."""
@@ -90,67 +86,11 @@ class Conversation:
         """True if the last question has no answer."""
         return len(self.messages) % 2 == 1
 
-    @property
-    def sent(self) -> list[Message]:
-        """The messages that a prompt has."""
-        return self.messages[2 * self.dropped :]
-
     def as_messages(self) -> list[dict[str, str]]:
-        """What a chat template takes: role and content of each message, after the system prompt if there is one."""
+        """What a chat template takes: the system prompt if there is one, and the messages that are not dropped."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, *({"role": message.role, "content": message.content} for message in self.sent)]
-
-
-class Prompt(NamedTuple):
-    """A conversation as its template writes it, up to the end of an answer, and its tokens."""
-
-    text: str
-    tokens: list[int]
-
-
-class PromptTokens:
-    """The tokens of a conversation's prompts: an answer keeps the tokens that it was generated with.
-
-    A text can be cut into tokens in several ways, and a model does not always choose the tokenizer's. Cut anew, an
-    answer could differ from what is in the cache, and would be decoded again from there.
-    """
-
-    def __init__(self, engine: ModelEngine) -> None:
-        self._engine = engine
-        self._answered: list[Prompt] = []
-
-    def prompt(self, messages: Sequence[Mapping[str, str]]) -> Prompt:
-        """A conversation up to where its next answer begins."""
-        text = self._engine.prompts.render(messages)
-        while self._answered and not text.startswith(self._answered[-1].text):
-            self._answered.pop()
-        known = self._answered[-1] if self._answered else Prompt("", [])
-        rest = self._engine.prompts.tokenize(text[len(known.text) :], add_special=not known.text)
-        begins_special = bool(rest) and not self._engine.model.piece(rest[0])
-        if known.text and not begins_special:
-            # A tokenizer may join the answer's end with ordinary text behind it, or put a space between them.
-            return Prompt(text, self._engine.prompts.tokenize(text))
-        return Prompt(text, [*known.tokens, *rest])
-
-    def answered(self, prompt: Prompt, tokens: Sequence[int]) -> None:
-        """Remember the tokens of an answer; an end token is the template's to write."""
-        kept = self._without_end(tokens)
-        text = prompt.text + self._engine.prompts.marked(self._engine.text(kept), "assistant")
-        self._answered.append(Prompt(text, [*prompt.tokens, *kept]))
-
-    def recall(self, conversation: Conversation) -> None:
-        """Remember the tokens that a conversation's answers came with; those of another model say something else."""
-        self._answered = []
-        messages = conversation.as_messages()
-        first = len(messages) - len(conversation.sent)
-        for place, message in enumerate(conversation.sent, start=first):
-            known = message.tokens and max(message.tokens) < self._engine.model.vocabulary
-            # Another model's tokens may be control tokens here: shown with their names they are not the answer.
-            if known and self._engine.text(self._without_end(message.tokens), special=True) in message.content:
-                self.answered(self.prompt(messages[:place]), message.tokens)
-
-    def _without_end(self, tokens: Sequence[int]) -> list[int]:
-        return [*tokens[:-1]] if tokens and self._engine.model.is_end(tokens[-1]) else [*tokens]
+        sent = self.messages[2 * self.dropped :]
+        return [*system, *({"role": message.role, "content": message.content} for message in sent)]
 
 
 class Chat:
@@ -166,7 +106,6 @@ class Chat:
         self.notes: list[str] = []
         self._wanted = settings
         self._seed = engine.sampling.seed
-        self._prompts = PromptTokens(engine)
         self.resume(conversation)
 
     @property
@@ -222,10 +161,8 @@ class Chat:
         self._count_used()
 
     def resume(self, conversation: Conversation) -> None:
-        """Go on with a conversation, whose answers keep the tokens they were generated with."""
+        """Go on with a conversation."""
         self.conversation = conversation
-        with suppress(PromptError):  # the next turn says it
-            self._prompts.recall(conversation)
         self._count_used()
 
     def change(self, settings: ChatSettings, seed: int = -1) -> str:
@@ -257,10 +194,10 @@ class Chat:
 
     def _turn(self) -> Generator[Piece]:
         """The answer to the last question."""
-        prompt = self._fitting_prompt()
+        rendered, prompt = self._fitting_prompt()
         stops = (*self._wanted.stops, *self.engine.prompts.turn_ends)
-        generation = self.engine.generate(prompt.tokens, self._wanted.max_tokens, stops)
-        begun = begun_reasoning(prompt.text)
+        generation = self.engine.generate(prompt, self._wanted.max_tokens, stops)
+        begun = begun_reasoning(rendered)
         try:
             yield from mark_reasoning(generation, begun)
         finally:
@@ -268,46 +205,45 @@ class Chat:
                 if generation.statistics.steps:
                     self._finish(prompt, generation.answer(), begun)
 
-    def _finish(self, prompt: Prompt, answer: Answer, begun: str) -> None:
+    def _finish(self, prompt: Sequence[int], answer: Answer, begun: str) -> None:
         """Take what came as the answer."""
         # The answer is read later without the end of its prompt, which may have begun its reasoning.
-        self.conversation.answer(closed(begun + answer.text) if begun else answer.text, answer.tokens)
-        self._prompts.answered(prompt, answer.tokens)
+        self.conversation.answer(closed(begun + answer.text) if begun else answer.text)
         self.turns.append(answer)
-        self._used = len(prompt.tokens) + len(answer.tokens)
+        self._used = len(prompt) + len(answer.tokens)
         if answer.filled_context(self._wanted.max_tokens):
             self.notes.append(context_full(self.cells, self.engine.context_hint(self.cells + 1)))
 
-    def _prompt(self) -> Prompt:
-        """The conversation as the beginning of the next prompt; some templates want a question at the end."""
+    def _prompt(self) -> tuple[str, list[int]]:
+        """The conversation as the beginning of the next prompt, and its tokens; some templates want a question last."""
         messages = self.conversation.as_messages()
         question = [] if self.conversation.is_open else [{"role": "user", "content": "?"}]
-        return self._prompts.prompt([*messages, *question])
+        rendered = self.engine.prompts.render([*messages, *question])
+        return rendered, self.engine.prompts.tokenize(rendered)
 
-    def _fitting_prompt(self) -> Prompt:
-        """The conversation as a prompt; without room for an answer behind it the oldest turns are dropped from it.
+    def _fitting_prompt(self) -> tuple[str, list[int]]:
+        """The conversation as a prompt, and its tokens; the oldest turns are dropped if there is no room for an answer.
 
         Half of the context is free then, so that the next turns go on in the cache. Raises PromptError if the last
         question alone has no room.
         """
-        prompt, dropped = self._prompt(), self.conversation.dropped
-        if len(prompt.tokens) > self.cells - self.cells // ANSWER_SHARE:
-            while len(prompt.tokens) > self.cells // 2 and self.conversation.drop_oldest():
-                self._prompts.recall(self.conversation)
-                prompt = self._prompt()
-        if (tokens := len(prompt.tokens)) >= self.cells:
-            hint = f"send a shorter one; {self.engine.context_hint(tokens)}"
-            raise PromptError(f"the message needs {tokens:,} tokens and the context has {self.cells:,}", hint)
+        (rendered, tokens), dropped = self._prompt(), self.conversation.dropped
+        if len(tokens) > self.cells - self.cells // ANSWER_SHARE:
+            while len(tokens) > self.cells // 2 and self.conversation.drop_oldest():
+                rendered, tokens = self._prompt()
+        if (count := len(tokens)) >= self.cells:
+            hint = f"send a shorter one; {self.engine.context_hint(count)}"
+            raise PromptError(f"the message needs {count:,} tokens and the context has {self.cells:,}", hint)
         if dropped := self.conversation.dropped - dropped:
             oldest = f"the oldest {counted(dropped, 'question')}"
             self.notes.append(f"the context was full: the model does not see {oldest} any more")
-        return prompt
+        return rendered, tokens
 
     def _count_used(self) -> None:
         """Count what the conversation takes after it was edited; the next turn cuts the cache back."""
         self._used = 0
         with suppress(PromptError):  # the next turn says it
-            self._used = len(self._prompt().tokens) if self.conversation.messages else 0
+            self._used = len(self._prompt()[1]) if self.conversation.messages else 0
 
     def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> None:
         """Change the engine, with this chat's seed if the user has set none; half changed it could not go on."""

@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Protocol, TextIO
+from typing import BinaryIO, Protocol
 
 from lacli.errors import LacliError
 from lacli.settings import Switch
 from lacli.terminal.screen import console
 from lacli.text.files import decode, is_terminal
-
-PROMPT = "> "
-CONTINUATION = ". "
-"""Before every further line of a message."""
 
 QUOTES = '"""'
 
@@ -43,10 +39,8 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
     """
     if sys.stdin is None:
         raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
-    is_typed = is_terminal(sys.stdin)
-    if not is_typed or not is_terminal(sys.stdout) or console(sys.stdout, color).is_dumb_terminal:
-        # stdout may be a file that is to hold the answers alone.
-        return PipedLines(sys.stdin.buffer, sys.stderr if is_typed and is_terminal(sys.stderr) else None)
+    if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or console(sys.stdout, color).is_dumb_terminal:
+        return PipedLines(sys.stdin.buffer)
     # It takes 0.2 s, which a pipe need not wait for.
     from lacli.chat.terminal import TerminalLines
 
@@ -78,43 +72,34 @@ def without_quotes(text: str) -> str:
 
 
 class PipedLines:
-    """Lines as they come, from a pipe or from a terminal that cannot be drawn on.
+    """Lines as they come, from a pipe or from a terminal that cannot be drawn on."""
 
-    `prompts`: where a short prompt goes; None: nowhere, and no control codes either.
-    """
-
-    def __init__(self, stream: BinaryIO, prompts: TextIO | None = None) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._prompts = prompts
         self._number = 0
 
     def read(self) -> str:
         """The next message or command; see `Lines`."""
-        try:
-            while not (message := without_quotes(self._message())).strip():
-                pass
-            return message
-        except (EOFError, KeyboardInterrupt):
-            self._show("\n")
-            raise
+        while not (message := without_quotes(self._message())).strip():
+            pass
+        return message
 
     def edit(self, text: str) -> None:
         """Do nothing: lines that come ready cannot be edited."""
 
     def _message(self) -> str:
         """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
-        lines, first = [self._line(PROMPT)], self._number
+        lines, first = [self._line()], self._number
         while is_open(b"\n".join(lines).decode(errors="replace")):
             try:
-                lines.append(self._line(CONTINUATION))
+                lines.append(self._line())
             except EOFError:
                 what = f"line {first} opens a message that never ends"
                 raise LacliError(what, f"end it with {QUOTES}; those inside go in pairs") from None
         return decode(b"\n".join(lines), f"the message in line {first} of standard input")
 
-    def _line(self, prompt: str) -> bytes:
+    def _line(self) -> bytes:
         """The next line without its end."""
-        self._show(prompt)
         try:
             raw = self._stream.readline()
         except OSError as error:
@@ -123,8 +108,3 @@ class PipedLines:
             raise EOFError
         self._number += 1
         return raw.removeprefix(b"\xef\xbb\xbf" if self._number == 1 else b"").rstrip(b"\r\n")
-
-    def _show(self, text: str) -> None:
-        if self._prompts:
-            self._prompts.write(text)
-            self._prompts.flush()

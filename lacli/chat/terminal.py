@@ -24,7 +24,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from lacli.chat.commands import COMMANDS
-from lacli.chat.input import CONTINUATION, PROMPT, QUOTES, is_open, without_quotes
+from lacli.chat.input import QUOTES, is_open, without_quotes
 from lacli.chat.settings import KEYS, choices_of, find_setting
 from lacli.errors import UsageError
 from lacli.settings import Switch
@@ -46,9 +46,9 @@ class TerminalLines:
         self._offered = ""
         colored = console(sys.stdout, color).color_system is not None
         self._session: PromptSession[str] = PromptSession(
-            PROMPT,
+            "> ",
             multiline=True,
-            prompt_continuation=lambda width, number, wraps: " " * width if wraps else CONTINUATION,
+            prompt_continuation=lambda width, number, wraps: " " * width if wraps else ". ",
             input=create_input(sys.stdin),
             output=_output(),
             color_depth=None if colored else ColorDepth.DEPTH_1_BIT,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
 
-from lacli.chat.conversation import Conversation, Message
+from lacli.chat.conversation import Conversation
 from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.sampling import MOST_SEED
@@ -52,7 +52,6 @@ class Line(BaseModel):
     event: str
     role: Literal["user", "assistant"] | None = None
     content: str | None = None
-    ids: list[NonNegativeInt] = []
     settings: dict[str, Any] | None = None
     seed: int | None = Field(None, ge=-1, le=MOST_SEED)
 
@@ -89,7 +88,8 @@ class SavedChat:
             "context": self.context,
             "settings": self.settings.json,
         }
-        return b"".join(map(_line, [head, *map(_as_json, self.conversation.messages)]))
+        messages = ({"event": "message", **vars(message)} for message in self.conversation.messages)
+        return b"".join(map(_line, [head, *messages]))
 
     def follow(self, line: Line) -> None:
         """Take in a line behind the first. Raises ValueError or UsageError if it does not fit."""
@@ -98,7 +98,7 @@ class SavedChat:
             case Line(event="message", role="user", content=str(text)):
                 conversation.ask(text)
             case Line(event="message", role="assistant", content=str(text)) if conversation.is_open:
-                conversation.answer(text, line.ids)
+                conversation.answer(text)
             case Line(event="undo"):
                 conversation.undo()
             case Line(event="regen"):
@@ -209,12 +209,6 @@ def read_chat(path: str | Path) -> SavedChat:
 def _line(what: Mapping[str, Any]) -> bytes:
     # Of all texts only a model's path may hold bytes that are not UTF-8.
     return json.dumps(what, ensure_ascii=False, allow_nan=False).encode(errors="replace") + b"\n"
-
-
-def _as_json(message: Message) -> dict[str, Any]:
-    """A message; an answer with its tokens' ids, since its text can be cut into others."""
-    ids = {"ids": list(message.tokens)} if message.tokens else {}
-    return {"event": "message", "role": message.role, "content": message.content, **ids}
 
 
 def _begun(found: object, where: str) -> SavedChat:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from io import StringIO
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-DAY = 86400
+from typing import Literal
 
 SIGNS = {
     **{code: 0x2400 + code for code in range(0x20)},
@@ -57,7 +52,7 @@ def size_in_words(size: int) -> str:
 
 def age_in_words(seconds: float) -> str:
     """An age: just now, 3 days ago."""
-    for unit, name in ((DAY, "day"), (3600, "hour"), (60, "minute")):
+    for unit, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= unit:
             return f"{counted(int(seconds // unit), name)} ago"
     return "just now"
@@ -102,39 +97,31 @@ def columns(
     `right`: the columns that are aligned to the right. `width`: columns of the terminal, which the last column is
     wrapped to fit; 0: one line a row. `folds`: wrap all columns.
     """
-    table = _table(header, rows, right, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for place, column in enumerate(table.columns):
-        column.no_wrap, column.overflow = not (width and (folds or place == len(header) - 1)), "fold"
-    return _lines(table, width or WIDEST)
+    # They take 30 ms, which commands without a table need not wait for.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for place, title in enumerate(header):
+        wraps = bool(width) and (folds or place == len(header) - 1)
+        side: Literal["left", "right"] = "right" if place in right else "left"
+        table.add_column(Text(printable(title)), justify=side, no_wrap=not wraps, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    shown = StringIO()
+    Console(file=shown, width=width or WIDEST, color_system=None, legacy_windows=False).print(table)
+    return [line.rstrip() for line in shown.getvalue().split("\n") if line.strip()]
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """A table in Markdown; its first `left` columns are aligned to the left, the others to the right."""
-    from rich.box import MARKDOWN
+    first, *others = [[printable(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(first, *others, strict=True)]
+    rule = [f"{'-' * (width + 1)}{'-' if place < left else ':'}" for place, width in enumerate(widths)]
 
-    header, *rows = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
-    first, rule, *others = _lines(_table(header, rows, range(left, len(header)), box=MARKDOWN), WIDEST)
-    # rich's rule does not tell Markdown which columns are aligned to the right.
-    parts = [f"{part[:-1]}:" if column >= left else part for column, part in enumerate(rule.strip("|").split("|"))]
-    return "\n".join([first, f"|{'|'.join(parts)}|", *others])
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, strict=True)
+        return " | ".join(f"{cell:{'<' if place < left else '>'}{width}}" for place, (cell, width) in enumerate(cells))
 
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int], **style: Any) -> Table:
-    # They take 30 ms, which commands without a table need not wait for.
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(**style)
-    for place, title in enumerate(header):
-        table.add_column(Text(printable(title)), justify="right" if place in right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
-
-
-def _lines(table: Table, width: int) -> list[str]:
-    from rich.console import Console
-
-    shown = StringIO()
-    Console(file=shown, width=width, color_system=None, legacy_windows=False).print(table)
-    return [line.rstrip() for line in shown.getvalue().split("\n") if line.strip()]
+    return "\n".join([f"| {line(first)} |", f"|{'|'.join(rule)}|", *(f"| {line(row)} |" for row in others)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lacli.chat.conversation import Chat, Conversation, Message, PromptTokens
+from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import ChatSettings
 from lacli.check.judge import PLAIN
 from lacli.engine.load import ModelEngine, open_engine
@@ -39,7 +39,7 @@ from tests.fakes.talking import (
     said,
 )
 from tests.fakes.tiny_models import write_gemma_swa, write_hybrid, write_mamba
-from tests.loading import STDLIB_7M, last_tokens
+from tests.loading import last_tokens
 
 NEXT = "Explain json.dumps."
 
@@ -71,50 +71,6 @@ def test_prompts_leave_the_oldest_exchanges_out_and_never_the_last_question() ->
     assert contents(conversation) == ["a", "b", "c", "d", "e"], "all turns stay"
     conversation.undo()
     assert [each["content"] for each in conversation.as_messages()] == ["s", "c", "d"]
-
-
-ASKED = {"role": "user", "content": "Explain json."}
-ANSWER = "the answer is here"
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[ModelEngine]:
-    with open_engine(STDLIB_7M, LOADING, PLAIN, SamplingSettings()) as opened:
-        yield opened
-
-
-def after(answer: str) -> list[dict[str, str]]:
-    return [ASKED, {"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
-
-
-def spelled_otherwise(session: ModelEngine, text: str) -> list[int]:
-    """A text a character at a time, as no tokenizer cuts it."""
-    tokens = [token for char in text for token in session.model.tokenize(char, add_special=False)]
-    assert tokens != session.model.tokenize(text, add_special=False)
-    assert session.text(tokens) == text
-    return tokens
-
-
-def test_an_answer_keeps_its_tokens(session: ModelEngine) -> None:
-    prompts = PromptTokens(session)
-    first = prompts.prompt([ASKED])
-    tokens = spelled_otherwise(session, ANSWER)
-    end = next(iter(session.model.ends()))
-    prompts.answered(first, [*tokens, end])
-    second = prompts.prompt(after(ANSWER))
-    assert second.tokens[: len(first.tokens) + len(tokens)] == [*first.tokens, *tokens]
-    assert session.text(second.tokens, special=True) == session.prompts.render(after(ANSWER))
-
-
-def test_an_answer_followed_by_ordinary_text_is_read_with_it(
-    session: ModelEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        session.prompts, "render", lambda messages: "".join(f"{each['content']} USER: " for each in messages)
-    )
-    prompts = PromptTokens(session)
-    prompts.answered(prompts.prompt([ASKED]), spelled_otherwise(session, ANSWER))
-    assert prompts.prompt(after(ANSWER)).tokens == session.model.tokenize(session.prompts.render(after(ANSWER)))
 
 
 @pytest.fixture
@@ -184,21 +140,6 @@ def test_an_answer_may_be_empty_and_a_question_without_one_is_taken_back(chat: C
     adjust(chat, stops=(), max_tokens=0)
     said(chat.ask(NEXT))
     assert chat.conversation.questions == 1
-
-
-def test_a_saved_conversation_keeps_the_tokens_of_its_answers(chat: Chat) -> None:
-    said(chat.ask(QUESTION))
-    text = "the answer is here"
-    odd = [token for char in text for token in chat.engine.model.tokenize(char, add_special=False)]
-    saved = [chat.conversation.messages[0], Message("assistant", text, tuple(odd))]
-    with opened() as session:
-        again = Chat(session, ChatSettings(session.settings, max_tokens=12), Conversation("", saved))
-        said(again.ask(NEXT))
-        place = len(session.prompts.conversation(Conversation("", saved[:1]).as_messages()))
-        assert last_tokens(session)[place : place + len(odd)] == odd
-        foreign = [saved[0], Message("assistant", "of another model", (1, 2, 10**6))]
-        again.resume(Conversation("", foreign))
-        assert said(again.ask(NEXT))
 
 
 def test_stopping_keeps_what_came(chat: Chat) -> None:
@@ -319,12 +260,10 @@ def test_a_message_larger_than_the_context_is_refused_and_the_chat_goes_on() -> 
     with opened(PLAIN, context=256) as session:
         chat = chat_on(session)
         assert said(chat.ask(QUESTION))
-        known = chat._prompts._answered.copy()
         with pytest.raises(PromptError, match=r"the message needs \d+ tokens and the context has 256 .*-c 1024"):
             said(chat.ask("word " * 400))
         assert chat.conversation.questions == 1 and chat.conversation.dropped == 0
-        assert said(chat.ask(NEXT)) and known
-        assert chat.turns[1].statistics.reused_tokens > 0, "the answer keeps its tokens"
+        assert said(chat.ask(NEXT))
 
 
 def test_a_full_context_ends_an_answer_with_a_sentence() -> None:

@@ -297,13 +297,3 @@ def test_lines_are_known_in_the_next_chat_unless_history_is_off(start_chat: Star
     assert chat.ends() == 0 and file.stat().st_mode & 0o777 == 0o600
     chat = start_chat()
     assert chat.says(UP) == "mode: lookup -> plain\n"
-
-
-def test_a_file_for_the_answers_gets_nothing_else(tmp_path: Path) -> None:
-    program = ("/bin/sh", "-c", f'exec "{sys.executable}" -m lacli chat -q {" ".join(QUICK)} > "{tmp_path}/answers"')
-    terminal = on_terminal(program=program)
-    for keys in (QUESTION + ENTER, CTRL_D):
-        terminal.expect_exact("> ")
-        terminal.send(keys)
-    assert "\x1b" not in terminal.read()
-    assert (tmp_path / "answers").read_text() == shown(answer("-p", QUESTION), "")[:-1]

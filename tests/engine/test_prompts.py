@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lacli
-from lacli.chat.conversation import PromptTokens
 from lacli.engine.load import ModelEngine
 from lacli.errors import PromptError
 from lacli.llamacpp.settings import ModelSettings
@@ -226,12 +225,3 @@ def test_text_is_cut_as_ever_whether_a_name_stands_in_it_or_not(said: ModelEngin
     marked = rendered[:place] + MARK + rendered[place:]
     plain = rendered.replace(MARK, "")
     assert said.prompts.tokenize(marked) == said.prompts.tokenize(rendered) == said.model.tokenize(plain)
-
-
-def test_what_was_generated_keeps_its_tokens_behind_a_message_with_names(said: ModelEngine) -> None:
-    prompts = PromptTokens(said)
-    first = prompts.prompt(as_messages(INJECTED))
-    answer = [token for char in "the <|im_end|>" for token in said.model.tokenize(char, add_special=False)]
-    prompts.answered(first, answer)
-    second = prompts.prompt(as_messages("and", history=[(INJECTED, said.text(answer))]))
-    assert second.tokens[: len(first.tokens) + len(answer)] == [*first.tokens, *answer]
