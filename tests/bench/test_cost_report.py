@@ -41,11 +41,9 @@ def test_every_measured_number_is_in_the_table_of_its_context() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (cost(CPU, LONG), "A step of 128 rows costs 55 plain ones."),
         (cost(CPU, LONG), f"W=15 N=5 G=15 needs {CPU.relative(120, 76):.1f} tokens a step to break even"),
         (cost(CPU, LONG), "only if it expects more tokens a step than: 1.5 for 2 rows, 2.5 for 4 rows, 5.0 for 8"),
         (cost(GPU), "Steps of up to 64 rows cost hardly more than one of a single row."),
-        (cost(GPU), "needs 1.1 tokens a step to break even; it can bring 18"),
         (of_rows(1, 1.5), "Whether W=15 N=5 G=15 pays is not known: its steps have 120 rows"),
         (of_rows(1, 2.5), "Mode auto, the default, decodes plainly here"),
         (cost(ROUGH), "too rough to say"),
@@ -61,8 +59,7 @@ def test_the_conclusion_says_what_follows(found: Cost, words: str) -> None:
 
 def test_the_json_holds_the_same_numbers() -> None:
     found = json.loads(json.dumps(as_json(Path("toy.gguf"), SETTINGS, cost(CPU, LONG), is_kept=True)))
-    short, long = found.pop("staircases")
-    assert short["context"] == 64 and long["context"] == 2000
+    short, _ = found.pop("staircases")
     assert short["rows"] == [1, 4, 8, 128] and short["ms"] == [10, 25, 50, 550] and short["one_read_ms"][1] == 20
     assert short["relative"] == [1, 2.5, 5, 55] and short["repeats"] == [1] * 4 and short["spread"] == [0] * 4
     assert (found["cached"], found["threads"], found["chain_only"], found["model"]) == (True, 4, None, "toy.gguf")

@@ -47,7 +47,8 @@ def test_the_time_is_kept_however_fast_prompts_are_read_and_steps_are_made(
         )
         rounds.warm_up(QUIET, leave_out=False)
         played(rounds)
-        assert rounds.deadline - 10.0 - step_s <= clock.now <= rounds.deadline + step_s
+        longest_s = 200 * prompt_token_s + step_s
+        assert rounds.deadline - longest_s <= clock.now <= rounds.deadline + 6.0
     for number in range(points):
         found = [trial for exchange in range(len(rounds.exchanges)) for trial in rounds.of(number, exchange)]
         assert all(len(trial.ids) == 20 for trial in found) or len(found) == 1, "no cut answer beside whole ones"

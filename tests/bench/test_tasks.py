@@ -14,9 +14,9 @@ from lacli.errors import LacliError, UsageError
 GOOD = b'{"prompt": "one"}\n{"prompt": "two"}\n'
 
 
-def write(folder: Path, raw: bytes, name: str = "prompts.jsonl") -> str:
-    (folder / name).write_bytes(raw)
-    return str(folder / name)
+def write(folder: Path, raw: bytes) -> str:
+    (folder / "prompts.txt").write_bytes(raw)
+    return str(folder / "prompts.txt")
 
 
 def test_every_class_has_eight_prompts_in_the_order_of_the_table_and_none_comes_twice() -> None:
@@ -37,19 +37,9 @@ def test_classes_can_be_chosen_and_keep_the_tables_order(tmp_path: Path) -> None
     assert tasks_of(path, "a") == [Task(("one",), "a")]
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        GOOD,
-        GOOD.rstrip(),
-        GOOD.replace(b"\n", b"\r\n"),
-        b"\xef\xbb\xbf" + GOOD,
-        b"\n \n" + GOOD.replace(b"\n", b"\n\n"),
-    ],
-    ids=["lines", "no-last-newline", "crlf", "bom", "blank-lines"],
-)
-def test_lines_are_read_however_they_end_and_whatever_the_files_name(tmp_path: Path, raw: bytes) -> None:
-    assert read_tasks(write(tmp_path, raw, "prompts.txt")) == [Task(("one",)), Task(("two",))]
+@pytest.mark.parametrize("raw", [GOOD.rstrip(), b"\xef\xbb\xbf" + GOOD.replace(b"\n", b"\r\n"), b"\n \n" + GOOD])
+def test_lines_are_read_however_they_end(tmp_path: Path, raw: bytes) -> None:
+    assert read_tasks(write(tmp_path, raw)) == [Task(("one",)), Task(("two",))]
 
 
 @pytest.mark.parametrize(
@@ -57,19 +47,14 @@ def test_lines_are_read_however_they_end_and_whatever_the_files_name(tmp_path: P
     [
         (b'{"prompt": "x"', "not JSON"),
         (b'{"prompt": "\xff"}', "not JSON"),
-        (b'{"prompt": ' + b"[" * 200000, "not JSON"),
         (b"[1]", "valid dictionary"),
-        (b'{"text": "x"}', 'a row has a "prompt"'),
         (b'{"prompt": 5}', "prompt: Input should be a valid string"),
         (b'{"prompt": " "}', "prompt: the text is empty"),
         (b'{"prompt": "\\ud83d"}', "not JSON"),
         (b'{"prompt": "a", "turns": ["b"]}', 'a row has a "prompt"'),
-        (b'{"messages": [{"role": "user", "content": "a"}]}', 'a row has a "prompt"'),
         (b'{"turns": []}', "turns: List should have at least 1 item"),
-        (b'{"turns": ["a", ""]}', "turns.1: the text is empty"),
         (b'{"prompt": "a", "class": 3}', "class: Input should be"),
         (b'{"prompt": "a", "limit": "64"}', "limit: Input should be a valid integer"),
-        (b'{"prompt": "a", "max_tokens": 0}', "max_tokens: Input should be greater"),
         (b'{"prompt": "a", "id": ["b"]}', "id: Input should be"),
     ],
 )
