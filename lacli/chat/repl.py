@@ -27,7 +27,6 @@ from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
 
-SEPARATOR = " · "
 SHOWN_CHARACTERS = 300
 """Of a loaded chat's last question and of its answer."""
 
@@ -166,9 +165,12 @@ class Repl:
     def status(self, width: int) -> str:
         """The line of numbers for a terminal of `width` columns."""
         chat = self.chat
-        last = chat.turns[-1] if chat.turns and chat.conversation.messages else None
-        speed, gain = (last.statistics.tokens_per_second, last.tokens_per_step) if last else (None, None)
-        return status_line(speed, gain, chat.used, chat.cells, chat.settings.decode_settings.mode, width)
+        used, cells = chat.used, chat.cells
+        parts = [f"context {used:,} of {cells:,} ({100 * used // cells}%)", chat.settings.decode_settings.mode]
+        if chat.turns and chat.conversation.messages:
+            last = chat.turns[-1]
+            parts += [f"{last.statistics.tokens_per_second:,.1f} tokens/s", f"{last.tokens_per_step:.1f} tokens/step"]
+        return " · ".join(parts)[:width]
 
     def show_last(self) -> None:
         """Show the beginning of the last question and of its answer."""
@@ -176,7 +178,7 @@ class Repl:
         for message in conversation.messages[-1 if conversation.is_open else -2 :]:
             whole = f"> {message.content}" if message.role == "user" else answer_of(message.content).strip()
             shown = whole[:SHOWN_CHARACTERS]
-            self.screen.report(shown if shown == whole else f"{shown} ...", "dim")
+            self.screen.say(shown if shown == whole else f"{shown} ...", "dim")
 
     def _next(self, lines: Lines) -> bool:
         """Read a line and do what it says; True if the chat ends with it."""
@@ -252,19 +254,3 @@ class Repl:
                 self.screen.say(self.commands.report)
         if self.interactive:
             self.screen.gap()
-
-
-def status_line(tokens_per_second: float | None, S: float | None, used: int, cells: int, mode: str, width: int) -> str:
-    """One line of at most `width` columns; if they are few, its first parts are left out.
-
-    tokens_per_second and S (tokens a step) are the last answer's, None before the first one. used and cells: tokens.
-    """
-    parts = [
-        mode,
-        *([] if tokens_per_second is None else [f"{tokens_per_second:,.1f} tokens/s"]),
-        *([] if S is None else [f"{S:.1f} tokens/step"]),
-        f"context {used:,} of {cells:,} ({100 * used // cells}%)",
-    ]
-    while len(line := SEPARATOR.join(parts)) > width:
-        parts.pop(0)
-    return line

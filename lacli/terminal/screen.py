@@ -13,7 +13,9 @@ from textwrap import fill
 from time import perf_counter
 from typing import TextIO
 
+from rich.color import ColorSystem
 from rich.console import Console
+from rich.style import Style
 from rich.text import Text
 
 from lacli.errors import LacliError, OutputError, reason_of
@@ -24,16 +26,16 @@ from lacli.text.format import printable
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
-ORIGIN_COLORS: dict[Origin, int] = {
-    Origin.SUFFIX: 2,
-    Origin.RECYCLING: 5,
-    Origin.POOL: 6,
-    Origin.WINDOW: 3,
-    Origin.CHAIN: 12,
+ORIGIN_COLORS: dict[Origin, str] = {
+    Origin.SUFFIX: "green",
+    Origin.RECYCLING: "magenta",
+    Origin.POOL: "cyan",
+    Origin.WINDOW: "yellow",
+    Origin.CHAIN: "bright_blue",
 }
-"""Green, magenta, cyan, yellow, red and bright blue; the model's own tokens have none.
+"""rich's names for the colours of drafted tokens; the model's own have none.
 
-Terminals choose 1 to 6 to be read on their own background, but blue is too dark on a black one.
+Terminals choose the first six to be read on their own background, but blue is too dark on a black one.
 """
 
 LONG_PROMPT = 128
@@ -41,22 +43,7 @@ LONG_PROMPT = 128
 
 ERASE = "\r\x1b[K"
 
-Say = Callable[[str], None]
-
-REASONING_CODE = "2"
-"""The terminal's code for reasoning before an answer: dim."""
-
-RESET = "\x1b[0m"
-
 TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
-
-
-def color_code(origin: Origin) -> str:
-    """The terminal's code for tokens drafted by `origin`; empty for the model's own."""
-    number = ORIGIN_COLORS.get(origin)
-    if number is None:
-        return ""
-    return str(30 + number if number < 8 else 82 + number)
 
 
 class Screen:
@@ -78,28 +65,22 @@ class Screen:
         self._colored = console(sys.stdout, color).color_system is not None
         self._last = "\n"
 
-    @property
-    def width(self) -> int:
-        """Columns of the terminal that stderr is, or 80."""
-        return self._errors.width
-
     def write(self, pieces: Iterable[Piece]) -> None:
         """Print answer text at once. Raises OutputError if stdout cannot take it, BrokenPipeError without a reader."""
         for piece in pieces:
             if self._on_terminal:
                 piece = replace(piece, text=printable(piece.text, lines=True))
             if piece.text:
-                style = self._style(piece)
                 # In one write: whatever ends the program between two tokens, no colour stays on.
-                self._put(f"\x1b[{style}m{piece.text}{RESET}" if style else piece.text)
+                self._put(self._style(piece).render(piece.text, color_system=ColorSystem.STANDARD))
                 self._last = piece.text[-1]
 
-    def _style(self, piece: Piece) -> str:
-        """The terminal's codes for a piece, "" for none."""
+    def _style(self, piece: Piece) -> Style:
+        """How a piece is printed; reasoning is dim."""
         if not self._colored:
-            return ""
-        codes = (REASONING_CODE if piece.reasoning else "", color_code(piece.origin) if self.show_accepted else "")
-        return ";".join(filter(None, codes))
+            return Style.null()
+        color = ORIGIN_COLORS.get(piece.origin) if self.show_accepted else None
+        return Style(color=color, dim=piece.reasoning or None)
 
     def end_line(self) -> None:
         """Print a line break unless the answer has ended with one."""
@@ -114,10 +95,7 @@ class Screen:
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
         """Print sentences on stderr; if quiet only the `warnings`: the answer is not what was asked for."""
         for sentence in sentences:
-            if sentence in warnings:
-                self.warn(sentence)
-            else:
-                self.note(sentence)
+            (self.warn if sentence in warnings else self.note)(sentence)
 
     def warn(self, sentence: str) -> None:
         """Print a sentence on stderr, quiet or not."""
@@ -126,7 +104,7 @@ class Screen:
     def note(self, sentence: str) -> None:
         """Print a sentence on stderr, unless quiet."""
         if not self.quiet:
-            self.report(self._fitted(f"lacli: {sentence}"), "dim")
+            self.say(f"lacli: {sentence}", "dim")
 
     @contextmanager
     def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
@@ -144,20 +122,26 @@ class Screen:
             yield lambda: bar.advance(task)
 
     @contextmanager
-    def waiting(self, *, shown: bool = True) -> Iterator[Say]:
+    def waiting(self, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
         """Show a line on stderr about what is done inside, if it is a terminal, unless quiet.
 
-        Yields the function that sets its words.
+        Yields the function that sets its words, which does nothing afterwards.
         """
-        if not (shown and self._errors.is_interactive and is_terminal(sys.stderr) and not self.quiet):
-            yield lambda words: None
-            return
-        line = WaitingLine(sys.stderr, lambda: self.width)
-        with undone(line.erase):
+        file, over = sys.stderr, not (shown and self._errors.is_interactive and is_terminal(sys.stderr))
+
+        def say(words: str) -> None:
+            if not (over or self.quiet):
+                with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
+                    # In the last column some terminals begin a new line.
+                    file.write(ERASE + words[: self._errors.width - 1])
+                    file.flush()
+
+        with undone(lambda: say("")):
             try:
-                yield line.say
+                yield say
             finally:
-                line.erase()
+                say("")
+                over = True
 
     @contextmanager
     def reading(self, tokens: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
@@ -167,10 +151,10 @@ class Screen:
 
             def read(done: int) -> None:
                 seconds = perf_counter() - begin
-                speed = f", {done / seconds:,.0f} tokens/s" if seconds else ""
+                speed = f", {done / seconds:,.0f} tokens/s" if done and seconds else ""
                 say(f"reading the prompt: {done:,}/{tokens:,} tokens{speed}")
 
-            say(f"reading the prompt: 0/{tokens:,} tokens")
+            read(0)
             yield read
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
@@ -180,16 +164,14 @@ class Screen:
         text = Text("lacli: accepted in parallel: ", style="dim")
         for place, origin in enumerate(sorted(accepted, key=accepted.__getitem__, reverse=True)):
             text.append(", " if place else "")
-            text.append(f"{accepted[origin]} {origin.value}", f"not dim color({ORIGIN_COLORS[origin]})")
+            text.append(f"{accepted[origin]} {origin.value}", f"not dim {ORIGIN_COLORS[origin]}")
         self._errors.print(text, soft_wrap=True)
 
-    def report(self, text: str, style: str | None = None) -> None:
-        """Print lines on stderr, quiet or not."""
-        self._errors.print(printable(text, lines=True), style=style, markup=False, highlight=False, soft_wrap=True)
-
-    def say(self, text: str) -> None:
-        """Print the chat's own words (help, settings, results) on stderr, quiet or not, wrapped between words."""
-        self.report(self._fitted(printable(text, lines=True).expandtabs()))
+    def say(self, text: str, style: str | None = None) -> None:
+        """Print lines on stderr, quiet or not; on a terminal they are wrapped between words."""
+        text = printable(text, lines=True).expandtabs()
+        text = wrapped(text, self._errors.width) if self._errors.is_terminal else text
+        self._errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def gap(self) -> None:
         """Print an empty line on a terminal, between an answer and what comes next."""
@@ -198,11 +180,7 @@ class Screen:
 
     def error(self, error: LacliError) -> None:
         """Print one line: what happened and what to do; its names and reasons may come from a damaged file."""
-        self.report(self._fitted(f"lacli: {printable(str(error))}"), "red")
-
-    def _fitted(self, text: str) -> str:
-        """`text` wrapped for the terminal, if stderr is one."""
-        return wrapped(text, self.width) if self._errors.is_terminal else text
+        self.say(f"lacli: {printable(str(error))}", "red")
 
     def _put(self, text: str) -> None:
         if self._out is None:
@@ -214,29 +192,8 @@ class Screen:
             raise
         except (OSError, ValueError) as error:
             abandon_stdout()
-            raise OutputError(
-                f"cannot write to standard output: {reason_of(error)}", "check where stdout goes"
-            ) from error
-
-
-class WaitingLine:
-    """A line of at most `width()` columns on the terminal `file`, until it is erased for good."""
-
-    def __init__(self, file: TextIO, width: Callable[[], int]) -> None:
-        self._file, self._width = file, width
-        self._over = False
-
-    def say(self, words: str) -> None:
-        """Let the line have these words."""
-        if not self._over:
-            with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
-                # In the last column some terminals begin a new line.
-                self._file.write(ERASE + words[: self._width() - 1])
-                self._file.flush()
-
-    def erase(self) -> None:
-        self.say("")
-        self._over = True
+            what = f"cannot write to standard output: {reason_of(error)}"
+            raise OutputError(what, "check where stdout goes") from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from lacli.chat.commands import Commands
 from lacli.chat.conversation import Chat, Conversation, Message
-from lacli.chat.repl import ChatPlan, Repl, status_line
+from lacli.chat.repl import ChatPlan, Repl
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import (
     Interrupted,
@@ -158,15 +158,6 @@ def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkey
     assert streams.words == "lacli: stopped\n" and streams.answers == "yes\n"
     with pytest.raises(Interrupted):
         say(FakeChat(), "/read file", "never", interactive=False)
-
-
-@pytest.mark.parametrize("numbers", [(212.3, 3.41, 1204, 8192, "lookahead"), (None, None, 5, 10, "plain")])
-def test_the_line_of_numbers_fits_every_width_and_less_width_never_shows_more(
-    numbers: tuple[float | None, float | None, int, int, str],
-) -> None:
-    lines = [status_line(*numbers, width) for width in range(90)]
-    assert all(len(line) <= width for width, line in enumerate(lines))
-    assert sorted(lines, key=len) == lines
 
 
 @pytest.mark.parametrize("interactive", [True, False])

@@ -140,8 +140,8 @@ def test_a_conversation_is_seen_as_it_was_typed_and_answered(chat: ChatTerminal,
     expected = answer("-p", QUESTION)
     assert chat.says(QUESTION) == shown(expected)
     chat.says("/set mode")
-    numbers = r"[\d.,]+ tokens/s · [\d.]+ tokens/step · context \d+ of 2,048 \(\d%\)"
-    assert re.search(rf"lookup · {numbers}", plain(chat.drawn))
+    numbers = r"context \d+ of 2,048 \(\d%\) · lookup · [\d.,]+ tokens/s · [\d.]+ tokens/step"
+    assert re.search(numbers, plain(chat.drawn))
     assert "took the last question back" in chat.says("/undo")
     assert chat.press(ENTER) == shown(expected)
     assert QUESTION in plain(chat.drawn)
@@ -160,7 +160,7 @@ def test_the_status_line_and_the_offers_stand_below_the_line(start_chat: Start) 
     screen = pyte.Screen(40, 24)
     stream = pyte.Stream(screen)
     stream.feed(chat.process.buffer)
-    wanted = ("> /re", "/regen", "answer the last", "/read", "lookup · context 0 of 2,048 (0%)")
+    wanted = ("> /re", "/regen", "answer the last", "/read", "context 0 of 2,048 (0%) · lookup")
     # What is drawn may come in any pieces.
     while not all(words in "\n".join(screen.display) for words in wanted):
         stream.feed(chat.process.read_nonblocking(1000, SECONDS))

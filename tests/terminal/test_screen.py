@@ -15,7 +15,7 @@ import pytest
 from lacli.errors import LacliError
 from lacli.settings import Switch
 from lacli.terminal import screen as screens
-from lacli.terminal.screen import Screen, WaitingLine, color_code, loading_model, wrapped
+from lacli.terminal.screen import ORIGIN_COLORS, Screen, loading_model, wrapped
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 from tests.fakes.clock import FakeClock
@@ -60,8 +60,8 @@ def test_reasoning_is_dim_and_guesses_are_coloured_and_each_token_is_out_before_
 
 
 def test_the_legend_names_the_colours_that_occurred_with_their_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    codes = [color_code(origin) for origin in Origin if origin not in (Origin.MODEL, Origin.PADDING)]
-    assert len(set(codes)) == len(codes) and all(codes)
+    drafted = {*Origin} - {Origin.MODEL, Origin.PADDING}
+    assert {*ORIGIN_COLORS} == drafted and len({*ORIGIN_COLORS.values()}) == len(drafted)
     Screen(color="on", show_accepted=True).legend({SUFFIX: 3, POOL: 12, Origin.RECYCLING: 1})
     shown = capsys.readouterr().err
     assert f"{CYAN}12 pool{RESET}" in shown and f"{GREEN}3 suffix{RESET}" in shown
@@ -94,7 +94,7 @@ def test_a_pipe_gets_an_answer_as_it_is(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(color="off")
-    for say in (screen.note, screen.say, screen.report):
+    for say in (screen.note, screen.say, screen.warn):
         say("a\x1b]0;b\x9b2J\x7fc")
         shown = capsys.readouterr().err.removeprefix("lacli: ").strip()
         assert shown == "a\N{SYMBOL FOR ESCAPE}]0;b\ufffd2J\N{SYMBOL FOR DELETE}c"
@@ -189,9 +189,7 @@ def test_no_line_is_drawn_where_it_is_not_wanted_or_cannot_be_erased(
     assert terminal.getvalue() == ""
 
 
-def test_a_terminal_that_has_gone_away_ends_no_work() -> None:
-    file = Terminal()
-    line = WaitingLine(file, lambda: 80)
-    file.close()
-    line.say("working")
-    line.erase()
+def test_a_terminal_that_has_gone_away_ends_no_work(terminal: Terminal) -> None:
+    with Screen().waiting() as say:
+        terminal.close()
+        say("working")
