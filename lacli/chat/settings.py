@@ -46,7 +46,7 @@ def unquoted(text: str) -> str:
 def shortened(text: str) -> str:
     """Return a text in one line of at most SHOWN_CHARACTERS."""
     line = " ".join(text.split())
-    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 3] + "..."
+    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 3]}..."
 
 
 def key_of(setting: Option) -> str:
@@ -90,10 +90,8 @@ def read(setting: Option, text: str) -> Value:
 def _read_several(setting: Option, text: str) -> Value:
     if text.lower() in NOTHING:
         return ()
-    if setting.repeated and setting.read:
-        return tuple(map(setting.read, text.replace(",", " ").split()))
     if setting.read:
-        return tuple(setting.read(text))
+        return tuple(map(setting.read, text.replace(",", " ").split())) if setting.repeated else setting.read(text)
     return tuple(filter(None, map(_unescaped, WORD.findall(text))))
 
 
@@ -109,16 +107,14 @@ def show(setting: Option, value: Value) -> str:
     """Return a value in one short line, as it can be typed again; a long text is cut."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, tuple):
-        plain = (each if setting.words else _shown(each) for each in value)
-        return " ".join(map(str, plain)) or "none"
     if isinstance(value, str):
         return value if setting.words else shortened(value) or "none"
-    return str(value).removesuffix(".0")
-
-
-def _shown(item: str | tuple[int, float]) -> str:
-    return json.dumps(item, ensure_ascii=False) if isinstance(item, str) else bias_words(*item)
+    if not isinstance(value, tuple):
+        return str(value).removesuffix(".0")
+    if setting.words:
+        return " ".join(map(str, value)) or "none"
+    shown = (json.dumps(each, ensure_ascii=False) if isinstance(each, str) else bias_words(*each) for each in value)
+    return " ".join(shown) or "none"
 
 
 _BY_KEY = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -77,19 +76,13 @@ class SavedChat:
     @property
     def lines(self) -> bytes:
         """The chat in a file's lines."""
-        head: dict[str, Any] = {
-            "event": SAVED,
-            "format": FORMAT,
-            "version": VERSION,
-            "model": self.model,
-            "template": self.template,
-            "system": self.conversation.system,
-            "seed": self.seed,
-            "context": self.context,
-            "settings": self.settings.json,
-        }
+        own = {name: getattr(self, name) for name in ("model", "template", "seed", "context")}
+        head = {"event": SAVED, "format": FORMAT, "version": VERSION, **own}
+        head |= {"system": self.conversation.system, "settings": self.settings.json}
         messages = ({"event": "message", **vars(message)} for message in self.conversation.messages)
-        return b"".join(map(_line, [head, *messages]))
+        lines = (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in (head, *messages))
+        # Of all texts only a model's path may hold bytes that are not UTF-8.
+        return "".join(lines).encode(errors="replace")
 
     def follow(self, line: Line) -> None:
         """Take in a line behind the first. Raises ValueError or UsageError if it does not fit."""
@@ -204,11 +197,6 @@ def read_chat(path: str | Path) -> SavedChat:
     chosen = [chat for chat in chats if chat.conversation.messages] or chats
     chosen[-1].damaged, chosen[-1].path = damaged, absolute(path)
     return chosen[-1]
-
-
-def _line(what: Mapping[str, Any]) -> bytes:
-    # Of all texts only a model's path may hold bytes that are not UTF-8.
-    return json.dumps(what, ensure_ascii=False, allow_nan=False).encode(errors="replace") + b"\n"
 
 
 def _begun(found: object, where: str) -> SavedChat:

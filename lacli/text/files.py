@@ -267,11 +267,9 @@ class Records:
         """Return all records by kind and key."""
         try:
             found = json.loads(read_file(self.path))
-        except (OSError, *UNREADABLE):
+            return {kind: records for kind, records in found.items() if isinstance(records, dict)}
+        except (OSError, AttributeError, *UNREADABLE):
             return {}
-        if not isinstance(found, dict):
-            return {}
-        return {kind: records for kind, records in found.items() if isinstance(records, dict)}
 
     def _write(self, kinds: dict[str, dict[str, Any]]) -> str:
         try:
