@@ -74,13 +74,9 @@ class Batch:
     def __len__(self) -> int:
         return self.rows
 
-    def set_tree(self, tree: Tree, past: int, again: Sequence[int] = (), first: int = 0) -> Batch:
-        """Write the rows of a step: node k of the tree is row k, at position `past` + its depth.
-
-        `again`: tokens before the input that the cache lacks; their rows come first. `first`: the sequence id that the
-        tree's sequence 0 stands for.
-        """
-        return self.set_parts([BatchPart(tree, past, again, first)])
+    def set_tree(self, tree: Tree, past: int) -> Batch:
+        """Write the rows of one sequence's step: node k of the tree is row k, at position `past` + its depth."""
+        return self.set_parts([BatchPart(tree, past)])
 
     def set_parts(self, parts: Sequence[BatchPart]) -> Batch:
         """Write the rows of a step that several texts share, one text after another."""
@@ -109,11 +105,6 @@ class Batch:
                 sequences += ids
                 outputs += tree.verified
         return self.set_rows(tokens, positions, sequences, outputs)
-
-    def set_tokens(self, tokens: Sequence[int], past: int, sequence: int = 0) -> Batch:
-        """Write the rows of a piece of prompt, in one sequence and with no logits wanted."""
-        rows = len(tokens)
-        return self.set_rows(tokens, range(past, past + rows), [(sequence,)] * rows, [False] * rows)
 
     def set_rows(
         self,
@@ -153,4 +144,4 @@ def from_tree(tree: Tree, past: int) -> Batch:
 
 def from_tokens(tokens: Sequence[int], past: int, sequence: int = 0) -> Batch:
     """Make a new batch of a prompt's rows."""
-    return Batch(len(tokens)).set_tokens(tokens, past, sequence)
+    return Batch(len(tokens)).set_parts([BatchPart(None, past, tokens, sequence)])

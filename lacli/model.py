@@ -27,7 +27,7 @@ from lacli.settings import DecodeSettings, ModeName
 from lacli.settings import decode_settings as new_decode_settings
 from lacli.terminal.screen import Screen, end_at_abort
 from lacli.text.files import Closing
-from lacli.verify import MostProbable, Recorder
+from lacli.verify import Recorder, most_probable
 
 Prompt = str | Messages | Sequence[int]
 """A question, or a conversation: its messages, each with `role` and `content`; or the tokens of a prompt."""
@@ -165,8 +165,9 @@ class Model(Closing):
             drawn, sampler = engine.own_verifier(sampling)
             stops = (*as_stops(options.get("stop", ())), *(() if raw else engine.prompts.turn_ends))
             controls = engine.prompts.control_tokens(stops)
-        behind = (sampler or MostProbable()) if options.get("drawn_logprobs") else None
-        recorder = Recorder(drawn, options["logprobs"], behind) if "logprobs" in options else None
+        drawn_from = sampler.preview if sampler else most_probable
+        of_draws = drawn_from if options.get("drawn_logprobs") else None
+        recorder = Recorder(drawn, options["logprobs"], of_draws) if "logprobs" in options else None
         text = AnswerText(
             engine,
             engine.prompts.piece,

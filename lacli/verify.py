@@ -126,18 +126,9 @@ class TokenLogprob(NamedTuple):
     best: tuple[tuple[int, float], ...]
 
 
-class Previewing(Protocol):
-    """A sampler that tells what it draws from."""
-
-    def preview(self, logits: Floats) -> Distribution:
-        """The distribution of the next draw, without a change of state."""
-
-
-class MostProbable:
-    """Tells of the most probable token, which is always the next one where nothing is drawn."""
-
-    def preview(self, logits: Floats) -> Distribution:
-        return Distribution(np.array([logits.argmax()]), np.ones(1))
+def most_probable(logits: Floats) -> Distribution:
+    """The distribution of a text whose next token is always the most probable one."""
+    return Distribution(np.array([logits.argmax()]), np.ones(1))
 
 
 class Recorder:
@@ -146,9 +137,11 @@ class Recorder:
     `found`: one entry a token, by the model's own logits before any sampler, or by the distribution that is drawn from.
     """
 
-    def __init__(self, verifier: Verifier | None, count: int, sampler: Previewing | None = None) -> None:
-        """`count`: most probable tokens to keep in each place. `sampler`: whose distribution counts, where it does."""
-        self._verifier, self._count, self._sampler = verifier, count, sampler
+    def __init__(
+        self, verifier: Verifier | None, count: int, drawn_from: Callable[[Floats], Distribution] | None = None
+    ) -> None:
+        """`count`: most probable tokens to keep in each place. `drawn_from`: gives the distribution if that counts."""
+        self._verifier, self._count, self._drawn_from = verifier, count, drawn_from
         self.found: list[TokenLogprob] = []
 
     def begin(self, text: Sequence[int]) -> None:
@@ -157,7 +150,7 @@ class Recorder:
             self._verifier.begin(text)
 
     def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
-        drawn = self._sampler.preview(logits) if self._sampler else None
+        drawn = self._drawn_from(logits) if self._drawn_from else None
         token = self._verifier.choose(logits, guesses) if self._verifier else int(logits.argmax())
         if drawn:
             scored = {int(each): log(p) for each, p in zip(drawn.tokens, drawn.probabilities, strict=True) if p > 0}
@@ -170,20 +163,3 @@ class Recorder:
         scores = tuple((each, float(logits[each]) - total) for each in best)
         self.found.append(TokenLogprob(token, float(logits[token]) - total, scores))
         return token
-
-
-class VerifySettings(Protocol):
-    """The part of the sampling settings that says how tokens are verified."""
-
-    @property
-    def verify(self) -> str:
-        """`match` or `rejection`."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the random numbers that rejection draws."""
-
-
-def verifier(sampler: Sampler, settings: VerifySettings) -> Verifier:
-    """Make the verifier that the settings ask for."""
-    return Rejection(sampler, settings.seed) if settings.verify == "rejection" else SampleAndMatch(sampler)

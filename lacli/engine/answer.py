@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
-from weakref import ReferenceType, ref
 
 from lacli.context import Reading, unseen
 from lacli.engine.engine import Engine, Progress, SequenceOptions
 from lacli.pool import PoolStatistics
 from lacli.stats import Finish, RunStatistics
-from lacli.text.files import Closing
 from lacli.text.format import counted
 from lacli.text.stream import Piece, TextStream
 from lacli.verify import TokenLogprob, Verifier
@@ -158,7 +156,7 @@ class AnswerText:
         return pieces
 
 
-class Generation(AnswerText, Closing):
+class Generation(AnswerText):
     """One answer on its way in the caller's thread: iterate it for text pieces, then read `answer()`.
 
     It can be iterated once: another iteration yields nothing and changes nothing. Leaving the iteration early is safe:
@@ -183,25 +181,13 @@ class Generation(AnswerText, Closing):
         The others: as `AnswerText` takes them.
         """
         super().__init__(engine, bytes_of, prompt, stops, controls=controls, seed=seed)
-        self._reading = reading
-        self._prompt = prompt
-        self._options = SequenceOptions(max_tokens, verifier)
-        # A strong reference would keep an iteration that was left open.
-        self._iteration: ReferenceType[Generator[Piece]] | None = None
+        self._prompt, self._options, self._reading = prompt, SequenceOptions(max_tokens, verifier), reading
+        self._iterated = False
 
     def __iter__(self) -> Iterator[Piece]:
-        if self._iteration is not None:
-            return iter(())
-        pieces = self._decode()
-        self._iteration = ref(pieces)
-        return pieces
-
-    def close(self) -> None:
-        """End it at the last step that was taken."""
-        if self._iteration and (pieces := self._iteration()):
-            pieces.close()
-
-    def _decode(self) -> Generator[Piece]:
+        if self._iterated:
+            return
+        self._iterated = True
         self.begin()
         with closing(self._engine.decode(self._prompt, self._options, self._reading)) as steps:
             for progress in steps:

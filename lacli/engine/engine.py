@@ -31,9 +31,6 @@ OLDEST_PART = 4
 Otherwise it is never read while shorter ones keep coming. Chosen: a server has four slots by default.
 """
 
-ROOM = 512
-"""Tokens for an answer in the context that is advised for a prompt."""
-
 
 @dataclass(frozen=True)
 class SequenceOptions:
@@ -155,12 +152,11 @@ class Engine:
             raise PromptError(what, f"{self.context_hint(len(prompt) + 1)}; a shorter prompt fits")
 
     def context_hint(self, tokens: int) -> str:
-        """What -c there is for a sequence of `tokens` and an answer, as far as the model was trained for it."""
+        """What -c there is for a sequence of `tokens`, as far as the model was trained for it."""
         longest = self.context.trained_context
         if tokens > longest:
             return f"the model was trained for {longest:,} at most"
-        whole = -(-(tokens + ROOM) // ROOM) * ROOM
-        return f"a larger context has room, -c {min(whole, longest)} for example"
+        return f"a larger context has room, -c {tokens} or more"
 
     def end(self, sequence: TokenSequence, finish: Finish = "interrupt") -> None:
         """End a sequence, whose slot is free for another at once; nothing happens to one that has ended.

@@ -39,7 +39,7 @@ from lacli.stats import RunStatistics
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import choose_template
-from lacli.verify import Verifier, verifier
+from lacli.verify import Rejection, SampleAndMatch, Verifier
 
 CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix",)
 """The sources of mode auto that draft chains; a model with a recurrent state takes nothing else back."""
@@ -269,16 +269,23 @@ class ModelEngine(Engine, Closing):
         chosen = self._restricted(chosen)
         if chosen.strict:
             check_draws(sampling)
-        sampling = self._own_sampling(sampling)
-        before = now, self.sampling, self.sampler
-        self.sampling, self.sampler = sampling, self._new_sampler(sampling)
+        before, self.sampling = (self.sampling, self.sampler), self._own_sampling(sampling)
+        self.sampler = self._new_sampler(self.sampling)
         suits = self.context.suits(chosen, raw_logits=self.sampler is not None)
-        if suits:
-            self.reconfigure(chosen)
-        else:
-            self._change_context(chosen, before)
-        if before[-1]:
-            before[-1].close()
+        try:
+            if suits:
+                self.reconfigure(chosen)
+            else:
+                self._change_context(chosen)
+        except LacliError:
+            self._close_sampler()
+            self.sampling, self.sampler = before
+            # If even what was does not fit any more, every answer says so until a context can be made.
+            with suppress(LacliError):
+                self._change_context(now)
+            raise
+        if before[1]:
+            before[1].close()
         return not suits
 
     def close(self) -> None:
@@ -306,7 +313,7 @@ class ModelEngine(Engine, Closing):
 
     def verifier(self) -> Verifier | None:
         """What draws the tokens of the next sequence as `sampling` says; None takes the most probable ones."""
-        return verifier(self.sampler, self.sampling) if self.sampler else None
+        return _verifier_of(self.sampler, self.sampling)
 
     def own_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
         """What draws the tokens of one sequence among others as `sampling` says, and its sampler, to be closed.
@@ -315,7 +322,7 @@ class ModelEngine(Engine, Closing):
         that cannot be.
         """
         sampler = self._new_sampler(sampling)
-        return (verifier(sampler, sampling) if sampler else None), sampler
+        return _verifier_of(sampler, sampling), sampler
 
     def _prompt_writer(self, wanted: str | None, variables: Mapping[str, object]) -> PromptWriter:
         """Choose the template. `wanted`: as --chat-template takes it; None to continue prompts as they are."""
@@ -361,20 +368,13 @@ class ModelEngine(Engine, Closing):
             size = Capacity.for_texts(settings, self.slots, self.model_settings.batch)
         return self.weights.open(size, backend_greedy=False if raw else None)
 
-    def _change_context(
-        self, settings: DecodeSettings, before: tuple[DecodeSettings, SamplingSettings, LlamaSampler | None]
-    ) -> None:
-        """Close the context before another is made, since both may not fit into memory; what was comes back.
-
-        Where even that does not fit any more, the closed one stays and every answer says so until one can be made.
-        """
+    def _change_context(self, settings: DecodeSettings) -> None:
+        """Close the context before another is made: both may not fit into memory."""
         self.context.close()
-        try:
-            context = self._open_context(settings)
-        except LacliError:
-            self._close_sampler()
-            settings, self.sampling, self.sampler = before
-            with suppress(LacliError):
-                self.use(self._open_context(settings), settings, AutoModes(self._cost))
-            raise
-        self.use(context, settings, AutoModes(self._cost))
+        self.use(self._open_context(settings), settings, AutoModes(self._cost))
+
+
+def _verifier_of(sampler: LlamaSampler | None, sampling: SamplingSettings) -> Verifier | None:
+    if not sampler:
+        return None
+    return Rejection(sampler, sampling.seed) if sampling.verify == "rejection" else SampleAndMatch(sampler)

@@ -260,7 +260,7 @@ def test_a_message_larger_than_the_context_is_refused_and_the_chat_goes_on() -> 
     with opened(PLAIN, context=256) as session:
         chat = chat_on(session)
         assert said(chat.ask(QUESTION))
-        with pytest.raises(PromptError, match=r"the message needs \d+ tokens and the context has 256 .*-c 1024"):
+        with pytest.raises(PromptError, match=r"the message needs \d+ tokens and the context has 256 .*-c \d+ or more"):
             said(chat.ask("word " * 400))
         assert chat.conversation.questions == 1 and chat.conversation.dropped == 0
         assert said(chat.ask(NEXT))

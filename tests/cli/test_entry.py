@@ -92,16 +92,6 @@ def test_what_cannot_be_written_is_one_line_on_stderr_and_exit_code_1(arguments:
     assert (done.code, done.err) == (1, "lacli: cannot write: No space left on device (check where stdout goes)\n")
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
-def test_a_stderr_that_takes_nothing_changes_neither_the_answer_nor_the_exit_code() -> None:
-    for arguments in (["run", "-p", "hi", "-n", "3", "--stats"], ["show", "nosuch"]):
-        heard = run(*arguments)
-        assert heard.err
-        with FULL.open("wb") as full, start(*arguments, stderr=full) as process:
-            out, _ = process.communicate()
-        assert (process.returncode, out.decode()) == (heard.code, heard.out)
-
-
 @pytest.mark.parametrize("arguments", ["run -h", "list"])
 def test_a_reader_that_goes_away_ends_a_command_as_the_signal_of_its_pipe_would(arguments: str) -> None:
     with start(*arguments.split()) as process:

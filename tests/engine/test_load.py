@@ -154,7 +154,7 @@ def opened(path: Path) -> Iterator[ModelEngine]:
         yield engine
 
 
-def test_an_answer_that_is_left_closed_or_dropped_makes_room(opened: ModelEngine) -> None:
+def test_an_answer_that_is_left_or_dropped_makes_room(opened: ModelEngine) -> None:
     whole = generate(opened, "the thing", max_tokens=20).text
     for _ in opened.generate([6, 7]):
         break
@@ -162,11 +162,6 @@ def test_an_answer_that_is_left_closed_or_dropped_makes_room(opened: ModelEngine
     pieces = iter(opened.generate([6, 7]))
     next(pieces)
     del pieces
-    assert generate(opened, "the thing", max_tokens=20).text == whole
-    with opened.generate([6, 7]) as left:
-        pieces = iter(left)
-        next(pieces)
-    assert list(pieces) == [] and left.answer().finish_reason == "interrupt"
     assert generate(opened, "the thing", max_tokens=20).text == whole
 
 
