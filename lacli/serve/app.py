@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -24,11 +25,9 @@ from lacli.model import Model
 from lacli.serve.answers import Choice
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
 from lacli.serve.replies import ChatReply, PlainReply, Reply, TextReply
-from lacli.serve.run import Access, middleware
 from lacli.serve.status import ServeSettings, Status
 from lacli.serve.tools import CallRules, format_of
 from lacli.text.checked import checked
-from lacli.text.json_schema import grammar_of
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK
 
@@ -55,8 +54,8 @@ class Server:
         self._status = Status(model, settings)
         self._preparing = asyncio.Lock()
 
-    def app(self, access: Access) -> Starlette:
-        """Return the application for an ASGI server. `access`: who may ask."""
+    def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
+        """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
         chat = partial(self._answer, ChatRequest, self._chat)
         complete = partial(self._answer, CompletionRequest, partial(self._complete, TextReply))
         plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
@@ -64,9 +63,7 @@ class Server:
         posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
         posts |= {"/completion": plain, "/completions": plain, "/apply-template": self._apply_template}
         routes = [*(Route(path, call, methods=["POST"]) for path, call in posts.items()), *self._status.routes()]
-        return Starlette(
-            routes=routes, middleware=middleware(access), exception_handlers=HANDLERS, max_body_size=8 * 2**20
-        )
+        return Starlette(routes=routes, middleware=layers, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
 
     async def _apply_template(self, request: Request) -> Response:
         asked = checked(ChatRequest, await body_of(request))
@@ -94,16 +91,18 @@ class Server:
             rules = CallRules(
                 format_of(prompts.template), asked.offered, asked.parallel_tool_calls, asked.has_to_call, schema
             )
-        sampling = _with_grammar(sampling, rules, rendered)
+            if rules.forced or rules.schema:
+                grammar, ignored = rules.grammar(rendered)
+                sampling = replace(sampling, grammar=grammar, json_schema="")
+                _log_each(ignored)
         logprobs = asked.top_logprobs if asked.logprobs else None
         tokens, options = prompts.tokenize(rendered), AnswerOptions(logprobs=logprobs)
         return self._reply(ChatReply, asked, sampling, [tokens], options, rules)
 
     def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
-        sampling, prompts = _with_grammar(self._sampling(asked)), [*map(self._tokens, asked.prompts)]
         logprobs = asked.n_probs or None if asked.logprobs is None else asked.logprobs
         options = AnswerOptions(raw=True, logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
-        return self._reply(shape, asked, sampling, prompts, options)
+        return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
         """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""
@@ -134,6 +133,7 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(self._model, self._status, tokens, len(choices), options, rules))
+        _log_each(choices[0].stream.partial_answer().warnings)
         return shape(asked, choices, self._model, self._settings.name, sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:
@@ -171,20 +171,10 @@ class Server:
         return tokens
 
 
-def _with_grammar(sampling: SamplingSettings, rules: CallRules | None = None, prompt: str = "") -> SamplingSettings:
-    """Return `sampling` with a grammar for its schema; the log names what of that is not enforced.
-
-    `rules`: functions that an answer to `prompt` may or has to call.
-    """
-    if rules and (rules.forced or rules.schema):
-        grammar, ignored = rules.grammar(prompt)
-    elif sampling.json_schema:
-        grammar, ignored = grammar_of(sampling.json_schema)
-    else:
-        return sampling
+def _log_each(ignored: Sequence[str]) -> None:
+    """Name what of a schema is not enforced."""
     for sentence in ignored:
         log.warning(sentence)
-    return replace(sampling, grammar=grammar, json_schema="")
 
 
 async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:

@@ -184,8 +184,6 @@ class AnswerRequest(Sampled):
 
 
 class Part(BaseModel):
-    """A part of a message; only texts are offered."""
-
     type: Literal["text"]
     text: str
 
@@ -202,8 +200,6 @@ class Function(WithoutNull):
 
 
 class Tool(BaseModel):
-    """A tool that an answer may or has to call; only functions are offered."""
-
     model_config = ConfigDict(extra="allow")
 
     type: Literal["function"]
@@ -230,16 +226,12 @@ class CalledFunction(BaseModel):
 
 
 class ToolCall(BaseModel):
-    """A call of an earlier answer."""
-
     id: Annotated[str, AfterValidator(short_id)] = Field("", validate_default=True)
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
 class Message(BaseModel):
-    """A message of a conversation."""
-
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: str | None = None
@@ -315,25 +307,20 @@ class ChatRequest(AnswerRequest):
         return self.tool_choice == "required" or isinstance(self.tool_choice, Tool)
 
 
-PromptObject = dict[Literal["prompt_string"], str]
-"""A prompt as llama.cpp's server takes it beside media, which are not offered."""
+Prompt = str | dict[Literal["prompt_string"], str] | list[int | str]
+"""A text, an object of llama.cpp's with one, or parts that are texts or token ids."""
 
-Prompt = str | PromptObject | list[int | str]
-"""A text, or parts that are texts or token ids."""
+
+def as_prompts(given: object) -> object:
+    """Put a single prompt in a list. A list with a token id in it is one prompt, and so is an empty one."""
+    is_several = isinstance(given, list) and given and not any(isinstance(each, int) for each in given)
+    return given if is_several else [given]
 
 
 class CompletionRequest(AnswerRequest):
     """POST /v1/completions, and llama.cpp's /completion."""
 
-    prompt: str | PromptObject | list[int] | list[str | PromptObject | list[int | str]] | list[int | str]
+    prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
     logprobs: int | None = Field(None, ge=0, le=20)
     n_probs: int = Field(0, ge=0, le=100)
     post_sampling_probs: bool = False
-
-    @property
-    def prompts(self) -> Sequence[Prompt]:
-        """The prompts. A list with a token id in it is one prompt, and so is an empty one."""
-        given = self.prompt
-        if isinstance(given, list) and given and not any(isinstance(each, int) for each in given):
-            return given  # type: ignore[return-value]
-        return [given]  # type: ignore[list-item]

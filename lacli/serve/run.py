@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -44,24 +44,13 @@ PUBLIC = r"/(health|page/.*)?"
 THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
 
-@dataclass(frozen=True)
-class Access:
-    """Who may ask. `keys`: any of them opens; () asks for none. `hosts`: names in Host headers, () for any.
-
-    `origins`: pages whose scripts may ask; `localhost` for this machine's, `*` for all.
-    """
-
-    keys: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-
-
 def access_for(
     hosts: Sequence[str], keys: Sequence[str] = (), origins: Sequence[str] = (), *, no_auth: bool = False
-) -> Access:
-    """Return who may ask at addresses, by the names of this machine alone if they are its own.
+) -> list[Middleware]:
+    """Return the layers that say who may ask: with one of `keys`, or by a name of this machine if `hosts` are its own.
 
-    Raises UsageError for an address that others reach without a key.
+    `origins`: pages whose scripts may ask; `localhost` for this machine's, `*` for all. Raises UsageError for an
+    address that others reach without a key.
     """
     local = all(host.startswith(UNIX) or is_loopback(host) for host in hosts)
     if not (local or keys or no_auth):
@@ -69,8 +58,14 @@ def access_for(
             f"{', '.join(hosts)} can be reached by others, and no key is asked for",
             "--api-key KEY asks for one; --no-auth lets everybody in",
         )
-    names = ("localhost", "127.0.0.1", "[::1]", *(f"[{host}]" if ":" in host else host for host in hosts))
-    return Access(tuple(keys), names if local else (), tuple(origins))
+    layers = []
+    if origins:
+        cors = partial(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
+        layers.append(Middleware(cors, allow_origin_regex=THIS_MACHINE if "localhost" in origins else None))
+    if local:
+        names = ["localhost", "127.0.0.1", "[::1]", *(f"[{host}]" if ":" in host else host for host in hosts)]
+        layers.append(Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False))
+    return [*layers, Middleware(Keys, keys=keys)] if keys else layers
 
 
 def is_loopback(host: str) -> bool:
@@ -91,22 +86,6 @@ def read_keys(path: str) -> list[str]:
     if not keys:
         raise LacliError(f"{path} has no key", "give a file with a key a line")
     return keys
-
-
-def middleware(access: Access) -> list[Middleware]:
-    """Return the layers around the routes, the outermost first."""
-    layers = [
-        Middleware(
-            CORSMiddleware,
-            allow_origins=access.origins,
-            allow_origin_regex=THIS_MACHINE if "localhost" in access.origins else None,
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-        )
-    ]
-    if access.hosts:
-        layers.append(Middleware(TrustedHostMiddleware, allowed_hosts=access.hosts, www_redirect=False))
-    return [*layers, Middleware(Keys, keys=access.keys)] if access.keys else layers
 
 
 class Keys:

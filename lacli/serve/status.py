@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,6 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model
 from lacli.serve.protocol import body_of
 from lacli.stats import RunStatistics
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
     "prompt_tokens_total": ("Tokens of prompts that were decoded.", lambda run: run.prompt_tokens - run.reused_tokens),

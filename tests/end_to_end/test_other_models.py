@@ -15,7 +15,6 @@ from lacli.check.compare import Comparison
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import Access
 from tests.loading import load, other_model
 from tests.serve.conftest import serving
 
@@ -38,7 +37,7 @@ ASKED = {
 def test_a_coder_calls_a_function_and_answers_with_its_result(name: str) -> None:
     with lacli.load(other_model(name), parallel=1, context=2048) as model:
         settings = ServeSettings(name, SamplingSettings(), max_tokens=200)
-        with serving(Server(model, settings).app(Access())) as address:
+        with serving(Server(model, settings).app()) as address:
             client = OpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0)
             for question, (function, arguments) in ASKED.items():
                 messages: list[Any] = [{"role": "user", "content": question}]

@@ -15,7 +15,7 @@ import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import Access, Listener, open_sockets
+from lacli.serve.run import Listener, open_sockets
 from tests.loading import STDLIB_7M
 
 NAME = "demo"
@@ -47,7 +47,7 @@ def model() -> Iterator[lacli.Model]:
 @pytest.fixture(scope="session")
 def address(model: lacli.Model) -> Iterator[str]:
     settings = ServeSettings(NAME, SamplingSettings(), max_tokens=200)
-    with serving(Server(model, settings).app(Access())) as address:
+    with serving(Server(model, settings).app()) as address:
         yield address
 
 

@@ -17,7 +17,6 @@ from openai import APIStatusError, OpenAI
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import Access
 from tests.loading import STDLIB_7M
 from tests.serve.conftest import NAME, serving
 
@@ -160,7 +159,7 @@ def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_
     settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8)
     with (
         lacli.load(STDLIB_7M, threads=1, strict=True) as model,
-        serving(Server(model, settings).app(Access())) as address,
+        serving(Server(model, settings).app()) as address,
         OpenAI(base_url=f"{address}/v1", api_key="none") as client,
     ):
 

@@ -14,7 +14,7 @@ import pytest
 import lacli
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import Access
+from lacli.serve.run import access_for
 from tests.serve.conftest import serving
 from tests.serve.test_app import QUESTION, post
 
@@ -48,7 +48,8 @@ def closed(model: lacli.Model) -> Iterator[str]:
     settings = ServeSettings(
         "b", SamplingSettings(), aliases=("a", "b"), tags=("small",), slots=False, metrics=False, page=False
     )
-    with serving(Server(model, settings).app(Access(("key",), (), ("https://a.example", "localhost")))) as address:
+    access = access_for(["0.0.0.0"], ["key"], ["https://a.example", "localhost"])
+    with serving(Server(model, settings).app(access)) as address:
         yield address
 
 

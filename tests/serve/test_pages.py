@@ -15,7 +15,7 @@ from openai import OpenAI
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import Access
+from lacli.serve.run import access_for
 from lacli.serve.status import PAGE, POLICY
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION
@@ -33,7 +33,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m [a](ja
 @pytest.fixture(scope="module")
 def locked(model: lacli.Model) -> Iterator[str]:
     """The address of a server that asks for a key."""
-    with serving(Server(model, ServeSettings(NAME, SamplingSettings())).app(Access((KEY,)))) as address:
+    with serving(Server(model, ServeSettings(NAME, SamplingSettings())).app(access_for(["0.0.0.0"], [KEY]))) as address:
         yield address
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
 import lacli
@@ -19,7 +20,7 @@ from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import run
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import Access, access_for, open_sockets, read_keys
+from lacli.serve.run import access_for, open_sockets, read_keys
 from tests.serve.conftest import NAME, serving
 
 
@@ -33,7 +34,7 @@ def test_a_connection_without_a_request_is_closed(address: str, monkeypatch: pyt
         assert client.recv(1) == b""
 
 
-def app_for(model: lacli.Model, access: Access) -> Any:
+def app_for(model: lacli.Model, access: list[Middleware]) -> Any:
     return Server(model, ServeSettings(NAME, SamplingSettings())).app(access)
 
 
@@ -43,7 +44,7 @@ def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, 
         open_sockets([host], int(address.rpartition(":")[2]))
 
 
-def status(model: lacli.Model, access: Access, headers: Mapping[str, str], path: str = "/v1/models") -> int:
+def status(model: lacli.Model, access: list[Middleware], headers: Mapping[str, str], path: str = "/v1/models") -> int:
     client = TestClient(app_for(model, access), base_url="http://localhost", raise_server_exceptions=False)
     return client.get(path, headers=dict(headers)).status_code
 
@@ -74,7 +75,7 @@ def test_a_loopback_address_is_asked_by_its_names(model: lacli.Model, host: str,
 def test_each_key_opens_and_without_one_only_health_is_told(
     model: lacli.Model, headers: Mapping[str, str], expected: int
 ) -> None:
-    access = Access(("one", "two"))
+    access = access_for(["0.0.0.0"], ["one", "two"])
     assert status(model, access, headers) == expected
     assert status(model, access, headers, "/health") == 200
 
@@ -83,7 +84,7 @@ def test_each_key_opens_and_without_one_only_health_is_told(
 def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
     with pytest.raises(UsageError, match="--no-auth lets everybody in"):
         access_for(["127.0.0.1", host])
-    assert access_for([host], no_auth=True) == Access()
+    assert access_for([host], no_auth=True) == []
 
 
 def test_keys_come_from_a_file(tmp_path: Path) -> None:
@@ -106,9 +107,9 @@ def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, tmp_path: 
     subprocess.run(made, check=True, capture_output=True)
     trusting = ssl.create_default_context(cafile=str(cert))
     with (
-        serving(app_for(model, Access()), ssl_certfile=str(cert), ssl_keyfile=str(key)) as address,
+        serving(app_for(model, []), ssl_certfile=str(cert), ssl_keyfile=str(key)) as address,
         urlopen(f"{address}/health", context=trusting) as reply,
     ):
         assert reply.status == 200
     with pytest.raises(LacliError, match="cannot serve"):
-        run.serve(run.Listener(app_for(model, Access()), ssl_certfile=str(key), ssl_keyfile=str(cert)), [])
+        run.serve(run.Listener(app_for(model, []), ssl_certfile=str(key), ssl_keyfile=str(cert)), [])

@@ -16,7 +16,6 @@ from benchmarks.soak import KINDS, Soak, questions
 from lacli.engine.engine import Engine, Progress
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import Access
 from tests.loading import STDLIB_7M
 from tests.serve.conftest import serving
 from tests.serve.test_app import get, post
@@ -31,7 +30,7 @@ def port() -> Iterator[int]:
     """The port of a server with one place, whose answers are the same in any company."""
     with lacli.load(STDLIB_7M, threads=1, strict=True) as model:
         settings = ServeSettings("demo", SamplingSettings())
-        with serving(Server(model, settings).app(Access())) as address:
+        with serving(Server(model, settings).app()) as address:
             yield int(address.rpartition(":")[2])
 
 
@@ -108,7 +107,7 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatc
 
     one_step = Engine.step
     settings = ServeSettings("demo", SamplingSettings())
-    with lacli.load(STDLIB_7M, threads=1) as model, serving(Server(model, settings).app(Access())) as address:
+    with lacli.load(STDLIB_7M, threads=1) as model, serving(Server(model, settings).app()) as address:
         assert get(f"{address}/health") == {"status": "ok"}
         monkeypatch.setattr(Engine, "step", step)
         last = rest(opened(int(address.rpartition(":")[2]), LONG))[-1]

@@ -17,7 +17,6 @@ from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import ChatRequest
-from lacli.serve.run import Access
 from lacli.serve.tools import (
     HERMES,
     LLAMA3,
@@ -276,7 +275,7 @@ def qwen() -> Iterator[str]:
     """The address of a server with Qwen's template."""
     with lacli.load(STDLIB_7M, threads=1, parallel=2, template="qwen") as model:
         settings = ServeSettings(NAME, SamplingSettings(), max_tokens=300)
-        with serving(Server(model, settings).app(Access())) as address:
+        with serving(Server(model, settings).app()) as address:
             yield address
 
 
