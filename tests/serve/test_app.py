@@ -23,6 +23,8 @@ from tests.serve.conftest import NAME, serving
 QUESTION: Any = [{"role": "user", "content": "Write a function that adds two numbers."}]
 """The client's own types of messages are narrower than what it takes."""
 
+BEGUN = [*QUESTION, {"role": "assistant", "content": "def add(a"}]
+
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
     """The JSON that a request is answered with, or its error's."""
@@ -95,6 +97,13 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
         ({"messages": QUESTION, "stop": ["a"] * 99}, "stop: List should have at most 64"),
         ({"messages": QUESTION, "grammar": "root ::= ("}, "grammar"),
         ({"messages": QUESTION, "logit_bias": {"99999999": 1}}, "99999999"),
+        ({"messages": [*BEGUN, BEGUN[-1]]}, "two answers"),
+        ({"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"messages": QUESTION, "continue_final_message": True}, "assistant's last message"),
+        ({"messages": BEGUN[1:]}, "behind another message"),
+        ({"messages": QUESTION, "add_generation_prompt": False}, "add_generation_prompt"),
+        ({"messages": QUESTION, "top_logprobs": 2}, "it needs logprobs"),
+        ({"messages": QUESTION, "mode": "jacobi"}, "jacobi"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(address: str, body: Mapping[str, Any], words: str) -> None:

@@ -16,13 +16,11 @@ from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import access_for
 from tests.serve.conftest import serving
-from tests.serve.test_app import QUESTION, post
+from tests.serve.test_app import BEGUN, QUESTION, post
 
 LONG = [{"role": "user", "content": "Write a function that adds numbers. " * 12}]
 
 SENTENCE = "It is True if the sun"
-
-BEGUN = [*QUESTION, {"role": "assistant", "content": "def add(a"}]
 
 
 def events(url: str, body: Mapping[str, Any]) -> list[Any]:
@@ -100,23 +98,6 @@ def test_an_answer_that_is_begun_goes_on(address: str, more: Mapping[str, Any]) 
     assert "def add(a" in another and not another.endswith("def add(a")
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"messages": [*BEGUN, BEGUN[-1]]}, "two answers"),
-        ({"messages": BEGUN, "continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
-        ({"messages": QUESTION, "continue_final_message": True}, "assistant's last message"),
-        ({"messages": BEGUN[1:]}, "behind another message"),
-        ({"messages": QUESTION, "add_generation_prompt": False}, "add_generation_prompt"),
-        ({"messages": QUESTION, "top_logprobs": 2}, "it needs logprobs"),
-        ({"messages": QUESTION, "mode": "jacobi"}, "jacobi"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(address: str, body: Mapping[str, Any], words: str) -> None:
-    error = post(f"{address}/v1/chat/completions", body)["error"]
-    assert error["code"] == 400 and words in error["message"]
-
-
 def test_a_body_tells_how_it_came_about_where_that_is_asked_for(address: str) -> None:
     body = {"messages": QUESTION, "max_tokens": 3, "seed": 7 + 2 * (MOST_SEED + 1)}
     assert "__verbose" not in post(f"{address}/v1/chat/completions", body)
@@ -139,14 +120,9 @@ def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:
     assert picture["error"]["code"] == 400
 
 
-def test_switches_turn_endpoints_off(closed: str) -> None:
-    key = {"Authorization": "Bearer key"}
-    assert [asked(closed, "GET", path, **key)[0] for path in ("/slots", "/metrics", "/", "/health")] == [
-        501,
-        501,
-        404,
-        200,
-    ]
+@pytest.mark.parametrize(("path", "status"), [("/slots", 501), ("/metrics", 501), ("/", 404), ("/health", 200)])
+def test_switches_turn_endpoints_off(closed: str, path: str, status: int) -> None:
+    assert asked(closed, "GET", path, Authorization="Bearer key")[0] == status
 
 
 @pytest.mark.parametrize(
@@ -168,12 +144,6 @@ def test_a_field_is_taken_refused_or_named_in_the_log_once(address: str, caplog:
     assert [record.message for record in caplog.records] == [
         "a field that nobody knows is ignored: max_tokenz\N{SYMBOL FOR LINE FEED}"
     ]
-    for refused in (
-        {"suffix": "b"},
-        {"functions": [{"name": "f"}]},
-        {"echo": True},
-        {"min_tokens": 30},
-        {"guided_json": {"a": 1}},
-    ):
+    for refused in ({"suffix": "b"}, {"functions": [{"name": "f"}]}, {"min_tokens": 30}):
         error = post(url, {**body, **refused})["error"]
         assert error["code"] == 400 and f"{[*refused][0]} is not offered" in error["message"]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import socket
-import ssl
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from shutil import which
-from typing import Any
-from urllib.request import urlopen
 
 import pytest
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
@@ -21,7 +17,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import run
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import access_for, open_sockets, read_keys
-from tests.serve.conftest import NAME, serving
+from tests.serve.conftest import NAME
 
 
 def connected(address: str) -> socket.socket:
@@ -34,18 +30,15 @@ def test_a_connection_without_a_request_is_closed(address: str, monkeypatch: pyt
         assert client.recv(1) == b""
 
 
-def app_for(model: lacli.Model, access: list[Middleware]) -> Any:
-    return Server(model, ServeSettings(NAME, SamplingSettings())).app(access)
-
-
-@pytest.mark.parametrize(("host", "hint"), [("nowhere.invalid", "all its addresses"), ("127.0.0.1", "--port 0")])
-def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, host: str, hint: str) -> None:
-    with pytest.raises(LacliError, match=hint):
+@pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1"])
+def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, host: str) -> None:
+    with pytest.raises(LacliError, match=f"{host} .*--port 0"):
         open_sockets([host], int(address.rpartition(":")[2]))
 
 
 def status(model: lacli.Model, access: list[Middleware], headers: Mapping[str, str], path: str = "/v1/models") -> int:
-    client = TestClient(app_for(model, access), base_url="http://localhost", raise_server_exceptions=False)
+    app = Server(model, ServeSettings(NAME, SamplingSettings())).app(access)
+    client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
     return client.get(path, headers=dict(headers)).status_code
 
 
@@ -97,19 +90,8 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
             read_keys(str(file))
 
 
-def test_with_a_certificate_a_server_speaks_https(model: lacli.Model, tmp_path: Path) -> None:
-    if not (openssl := which("openssl")):
-        pytest.skip("openssl makes the certificate")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
-    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
-    made = [openssl, "req", "-x509", *curve, *name, "-out", str(cert), "-keyout", str(key)]
-    subprocess.run(made, check=True, capture_output=True)
-    trusting = ssl.create_default_context(cafile=str(cert))
-    with (
-        serving(app_for(model, []), ssl_certfile=str(cert), ssl_keyfile=str(key)) as address,
-        urlopen(f"{address}/health", context=trusting) as reply,
-    ):
-        assert reply.status == 200
+def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("none")
+    pem = str(tmp_path / "key.pem")
     with pytest.raises(LacliError, match="cannot serve"):
-        run.serve(run.Listener(app_for(model, []), ssl_certfile=str(key), ssl_keyfile=str(cert)), [])
+        run.serve(run.Listener(Starlette(), ssl_certfile=pem, ssl_keyfile=pem), [])

@@ -51,24 +51,6 @@ HISTORY: Any = [
     {"role": "tool", "content": "no", "tool_call_id": "call_1"},
 ]
 
-WRITTEN = {
-    "qwen": (
-        "<|im_start|>user\nRain in Bonn?<|im_end|>\n<|im_start|>assistant\n"
-        '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_call><|im_end|>\n'
-        "<|im_start|>user\n<tool_response>\nno\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-    ),
-    "llama3": (
-        'Rain in Bonn?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n{"name": "weather", "parameters":'
-        ' {"city": "Bonn"}}<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"no"<|eot_id|>'
-        "<|start_header_id|>assistant<|end_header_id|>\n\n"
-    ),
-    "mistral": (
-        '[INST]Rain in Bonn?[/INST][TOOL_CALLS][{"name": "weather", "arguments": {"city": "Bonn"}, "id": "74196fe72"}]'
-        "</s>[TOOL_RESULTS]74196fe72[TOOL_CONTENT]no[/TOOL_RESULTS]"
-    ),
-}
-"""The end of HISTORY as published templates write it; Mistral's ids have nine letters and digits."""
-
 ARGUMENTS = {"city": 'Bonn {"</tool_call> ```'}
 """What is called with, with marks of other things inside of a text."""
 
@@ -168,16 +150,12 @@ def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat | No
             format_of(template)
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_functions_calls_and_results_are_written_as_the_format_says(name: str) -> None:
-    messages = written(HISTORY)
-    source = bundled(name)
+@pytest.mark.parametrize("name", ["qwen", "llama3", "mistral"])
+def test_functions_calls_and_results_are_written_as_the_template_says(name: str) -> None:
+    messages, source = written(HISTORY), bundled(name)
     prompt = compiled(source).render(messages, [WEATHER, CLOCK])
     assert prompt == by_transformers(source, messages, [WEATHER, CLOCK])
-    assert prompt.endswith(WRITTEN[name])
-    assert json.dumps(CLOCK) in prompt or json.dumps(CLOCK, indent=4) in prompt
-    # Where nothing may be called any more, what was called stays.
-    assert compiled(source).render(messages).endswith(WRITTEN[name])
+    assert prompt.count("Bonn") > 1 and (json.dumps(CLOCK) in prompt or json.dumps(CLOCK, indent=4) in prompt)
 
 
 @pytest.mark.parametrize("text", WRITTEN_CALLS.values(), ids=WRITTEN_CALLS)
@@ -284,31 +262,21 @@ def caller(qwen: str) -> OpenAI:
     return OpenAI(api_key="none", base_url=f"{qwen}/v1", max_retries=0)
 
 
-def test_a_named_function_is_called(caller: OpenAI) -> None:
-    named: Any = {"type": "function", "function": {"name": "weather"}}
-    choice = caller.chat.completions.create(
-        model="any", messages=QUESTION, tools=[CLOCK, WEATHER], tool_choice=named
-    ).choices[0]
-    assert choice.finish_reason == "tool_calls" and choice.message.content is None
-    assert choice.message.tool_calls
-    (call,) = choice.message.tool_calls
-    assert call.type == "function" and call.function.name == "weather" and call.id
-    assert json.loads(call.function.arguments)["city"] in ("Bonn", "Rome")
-
-
-def test_a_required_call_comes_in_a_stream_without_its_markup(caller: OpenAI) -> None:
-    asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK, WEATHER], "tool_choice": "required"}
-    asked["parallel_tool_calls"] = False
-    whole = caller.chat.completions.create(**asked).choices[0].message.tool_calls
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_required_call_comes_whole_and_in_a_stream_without_its_markup(caller: OpenAI, choice: Any) -> None:
+    asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK, WEATHER], "tool_choice": choice}
+    whole = caller.chat.completions.create(**asked).choices[0]
+    assert whole.finish_reason == "tool_calls" and whole.message.content is None and whole.message.tool_calls
+    (call,) = whole.message.tool_calls
+    assert call.type == "function" and call.id and call.function.name in ("weather", "clock")
+    if call.function.name == "weather":
+        assert json.loads(call.function.arguments)["city"] in ("Bonn", "Rome")
+    assert choice == "required" or call.function.name == "weather"
     events = [event.choices[0] for event in caller.chat.completions.create(**asked, stream=True)]
-    parts = [part for event in events for part in event.delta.tool_calls or ()]
-    assert not any(event.delta.content for event in events)
-    assert events[-1].finish_reason == "tool_calls" and whole
-    assert {part.index for part in parts} == {0} and parts[0].id and parts[0].type == "function"
-    assert parts[0].function and parts[0].function.name == whole[0].function.name
-    assert not any(part.id or (part.function and part.function.name) for part in parts[1:])
-    arguments = [part.function.arguments or "" for part in parts if part.function]
-    assert "".join(arguments) == whole[0].function.arguments
+    (part,) = [part for event in events for part in event.delta.tool_calls or ()]
+    assert not any(event.delta.content for event in events) and events[-1].finish_reason == "tool_calls"
+    assert part.index == 0 and part.id and part.function
+    assert (part.function.name, part.function.arguments) == (call.function.name, call.function.arguments)
 
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
@@ -358,28 +326,18 @@ def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
     asked = {"messages": HISTORY, "tools": [{"type": "function", "function": {"name": "clock", "description": None}}]}
     assert json.dumps(CLOCK) in post(f"{qwen}/apply-template", asked)["prompt"]
     without = post(f"{qwen}/apply-template", {**asked, "tool_choice": "none"})["prompt"]
-    assert "clock" not in without and without.endswith(WRITTEN["qwen"])
+    assert "clock" not in without and '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}' in without
 
 
-@pytest.fixture(scope="module")
-def control(model: lacli.Model) -> tuple[int, str]:
-    """A control token that no template writes, and its name."""
-    prompts = model.engine.prompts
-    names = {token: prompts.text([token], special=True) for token in model.engine.model.ends()}
-    return next((token, name) for token, name in names.items() if name not in bundled("qwen"))
-
-
-def test_control_tokens_in_calls_results_and_functions_are_plain_text(control: tuple[int, str]) -> None:
-    token, name = control
+def test_control_tokens_in_calls_results_and_functions_are_plain_text() -> None:
     with lacli.load(STDLIB_7M, threads=1, template="qwen") as model:
         prompts = model.engine.prompts
+        names = {token: prompts.text([token], special=True) for token in model.engine.model.ends()}
+        token, name = next((token, name) for token, name in names.items() if name not in bundled("qwen"))
         tool = {"type": "function", "function": {"name": "f", "description": name}}
         call = {"function": {"name": "f", "arguments": json.dumps({name: name})}}
-        messages = [
-            HISTORY[0],
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "content": name, "tool_call_id": "a"},
-        ]
+        result = {"role": "tool", "content": name, "tool_call_id": "a"}
+        messages = [HISTORY[0], {"role": "assistant", "tool_calls": [call]}, result]
         tokens = prompts.tokenize(prompts.render(written(messages), [tool]))
         assert token not in tokens and model.engine.text(tokens).count(name) == 4
 
