@@ -120,7 +120,8 @@ def in_lists(theirs: Results, ours: Results) -> dict[str, str]:
             cases[LEFT_OUT][f"{function} ({NOT_OFFERED[function]})"] += 1
         else:
             cases[OURS][test] += 1
-    return {name: _written(functions) for name, functions in cases.items()}
+    count = f"{sum(cases[FAILS_TOO].values())} tests."
+    return {name: count if name == FAILS_TOO else _written(functions) for name, functions in cases.items()}
 
 
 def _written(cases: Counter[str]) -> str:
