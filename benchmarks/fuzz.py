@@ -29,9 +29,8 @@ from pathlib import Path
 from random import Random
 from typing import get_args
 
-from lacli.auto.measure import MeasurePlan
-from lacli.auto.model_cost import KIND, cost_key
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.model_cost import KIND, machine_key
+from lacli.auto.step_cost import Cost, StepCost
 from lacli.cli.main import commands
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import NAME, Records
@@ -172,9 +171,8 @@ def furnished(folder: Path) -> None:
     snapshot = folder / "hub" / "models--a--b" / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
     (snapshot / "x-Q8_0.gguf").symlink_to(STDLIB_7M)
-    # Measured, it would not be kept on a busy machine.
-    cost = Cost((StepCost(64, (Point(1, 1e-3, 1e-3), Point(8, 2e-3, 2e-3))),))
-    key = cost_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
+    cost = Cost((StepCost(64, {1: 1e-3, 8: 2e-3}),))
+    key = machine_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0))
     Records(folder / "cache" / "lacli" / NAME).save(KIND, key, asdict(cost))
     talk = Run(("chat", "--commands", "--log", "log.jsonl", *FEW), b"hi\n/set temp 0.5\n/save saved.json\n")
     if said := problem(talk, folder):

@@ -16,8 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from lacli.auto.measure import ROWS
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.step_cost import ROWS, Cost, StepCost
 from lacli.batch import Batch, Ints
 from lacli.check.replay import Recorder
 from lacli.context import Context, Floats, Successors
@@ -63,10 +62,7 @@ class Stairs:
 
     def cost(self, plain_s: float = PLAIN_S, sizes: Sequence[int] = ROWS) -> Cost:
         """The same as if it had been measured."""
-        timed = ((rows, plain_s * self(rows)) for rows in sizes)
-        changed = plain_s * self.change
-        points = (Point(rows, seconds, seconds, changed=seconds + changed) for rows, seconds in timed)
-        return Cost((StepCost(64, tuple(points)),))
+        return Cost((StepCost(64, {rows: plain_s * self(rows) for rows in sizes}),), plain_s * self.change)
 
 
 @contextmanager

@@ -55,13 +55,6 @@ def llama_cpp_decodes() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def other_work_is_no_trouble() -> Iterator[None]:
-    """A cost that is measured while other tests run is kept all the same."""
-    with patch("lacli.auto.step_cost.MIN_CORE_SHARE", 0.0):
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
 def signals_are_heard() -> None:
     """A shell's background job ignores Ctrl-C and others, and so would whatever it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

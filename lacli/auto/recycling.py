@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple, TypeVar
 
-from lacli.auto.draft import Guess, Source
-from lacli.auto.hit_rates import HitRates
+from lacli.auto.draft import Guess, HitRates, Source
 from lacli.context import Successors
 from lacli.tree import Origin
 

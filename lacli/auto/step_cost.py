@@ -1,198 +1,283 @@
-"""What a step of b rows costs, t(b), as measured: by size and context of one model on one machine."""
+"""What a step of b rows costs, t(b): as measured once, and as corrected by the steps themselves."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from statistics import median
+from statistics import median, median_low
 
-from lacli.settings import DecodeSettings
-from lacli.stats import MIN_CORE_SHARE
+import numpy as np
 
-NEARLY_FREE = 1.1
-"""Cost in plain steps up to which a step is called nearly free."""
+ROWS = (*range(1, 21), 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+"""Sizes of steps. All up to 20: where kernels take rows by four, 13 cost more than 16 (0.5B Q4_0, AVX-512)."""
 
-REACH = 2
-"""Multiple of the largest measured size up to which a cost is extrapolated."""
+CONTEXTS = (64, 2048)
+"""Tokens before the steps: a short and a long sequence."""
 
-ROUGH = 0.25
-"""Median spread of the times from which the machine was too busy to measure."""
+UNKNOWN_ROW = 0.35
+"""Plain steps assumed for a further row where nothing was measured; the first steps correct it."""
+
+FIRST_ROWS = 3
+"""Rows of the first steps where nothing was measured: a rejected draft costs a plain step or two."""
+
+LEAST_MEASURED = 8
+"""Rows that the largest measured step must have, else the cost is learned as if nothing were measured.
+
+Kernels that take rows by four let two rows cost 1.92 plain steps and four 1.76 (3B Q4_0, an EPYC core): by the first
+two alone no draft would ever pay.
+"""
+
+MEASURED_WEIGHT = 4
+"""Steps that an earlier measurement of a size counts as."""
+
+RECENT = 9
+"""Latest steps of a size whose median is its time."""
+
+MEMORY = 512
+"""Steps after which the time of a size is forgotten: one that looked too dear would never be tried again."""
+
+PATIENCE = 48
+"""Steps with drafts after which a step without is timed again."""
+
+CHANGE_S, MAX_CHANGE, LEAST_CHANGE = 2e-4, 2.0, 0.02
+"""Seconds that a change of rows is taken to cost at first (0.2 ms on a 7M model), and the most and least plain steps
+that are planned with: 1.2 on an H200 (0.5B), 0.02 and less on CPUs."""
+
+MIN_COST = 1e-3
+"""Plain steps that a further row costs at least, so that later times can still change its share."""
+
+JUMP, FIRST_JUMP = 1.5, 2.0
+"""Slow-down beyond which something else has held a step up, and the same of the first step of a size."""
+
+NOTICEABLE = 0.05
+"""Relative change of a size's time from which the others follow it."""
+
+CONTEXT_STEP = 256
+"""Tokens of growth after which the measured cost is looked up again."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """The time of a step of `rows` rows: medians of `repeats` steps.
+class MeasurePlan:
+    """The contexts (tokens) and step sizes (rows, from a single one on) to measure in about `seconds` seconds."""
 
-    `every`: seconds when all rows' logits are read. `first`: seconds when only the first row's are. `spread`: distance
-    of the quartiles of `every` as a part of it. `changed`: seconds of the same step as `every` behind one of another
-    number of rows, 0 where that was not measured.
-    """
+    contexts: tuple[int, ...] = CONTEXTS
+    rows: tuple[int, ...] = ROWS
+    seconds: float = 20.0
 
-    rows: int
-    every: float
-    first: float
-    spread: float = 0.0
-    repeats: int = 1
-    changed: float = 0.0
+    def covers(self, other: MeasurePlan) -> bool:
+        """Return whether all that the other plan asks for is measured by this one too."""
+        has_all = {*self.contexts} >= {*other.contexts} and {*self.rows} >= {*other.rows}
+        return has_all and self.seconds >= other.seconds
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """t(b) behind `context` tokens, as points with ascending rows, the first one of a single row."""
+    """t(b) behind `context` tokens. `measured`: seconds by rows, ascending from a single row."""
 
     context: int
-    points: tuple[Point, ...]
-
-    def __post_init__(self) -> None:
-        assert self.points and self.points[0].rows == 1, "everything is relative to a single row"
-        assert all(below.rows < above.rows for below, above in pairwise(self.points))
+    measured: Mapping[int, float]
 
     @property
     def max_rows(self) -> int:
         """Rows of the largest measured step."""
-        return self.points[-1].rows
+        return max(self.measured)
 
-    @property
-    def single(self) -> float:
-        """Seconds of a plain step, t(1)."""
-        return self.points[0].every
+    def seconds(self, rows: int) -> float:
+        """Return the seconds of a step of `rows` rows whose logits are all read.
 
-    def seconds(self, rows: int, outputs: int | None = None) -> float:
-        """Return the seconds of a step of `rows` rows whose first `outputs` have their logits read (None: all).
-
-        Interpolates linearly, and extrapolates by the slope of the larger half of the sizes.
+        Interpolates linearly, and extrapolates by the slope of the larger half of the sizes: the last two sizes differ
+        by little but noise.
         """
-        assert rows >= 1 and (outputs is None or 1 <= outputs <= rows)
-        every = self._interpolated(rows, lambda point: point.every)
-        if outputs is None or outputs == rows:
-            return every
-        first = self._interpolated(rows, lambda point: point.first)
-        return first + (every - first) * (outputs - 1) / (rows - 1)
+        sizes, seconds = [*self.measured], [*self.measured.values()]
+        half = [size for size in sizes if 2 * size <= sizes[-1]]
+        if rows <= sizes[-1] or not half:
+            return float(np.interp(rows, sizes, seconds))
+        slope = (seconds[-1] - self.measured[half[-1]]) / (sizes[-1] - half[-1])
+        return seconds[-1] + max(slope, 0.0) * (rows - sizes[-1])
 
-    def relative(self, rows: int, outputs: int | None = None) -> float:
+    def relative(self, rows: int) -> float:
         """Return the cost of a step in plain steps, t(rows) / t(1)."""
-        return self.seconds(rows, outputs) / self.single
-
-    def break_even(self, settings: DecodeSettings) -> float | None:
-        """Return the tokens a step at which full steps of `settings` are as fast as plain decoding.
-
-        None if these steps are larger than any whose cost is known.
-        """
-        return self.known(settings.max_rows, settings.max_outputs)
-
-    def known(self, rows: int, outputs: int) -> float | None:
-        """Return what a step costs in plain steps if the logits of at most `outputs` rows are read.
-
-        None if it is more than REACH times as large as any measured one.
-        """
-        known = rows <= (REACH * self.max_rows if self.max_rows > 1 else 1)
-        return self.relative(rows, min(outputs, rows)) if known else None
-
-    @property
-    def row(self) -> float:
-        """Mean cost of a further row in plain steps, up to the largest measured step."""
-        return (self.relative(self.max_rows) - 1) / (self.max_rows - 1) if self.max_rows > 1 else 0.0
-
-    @property
-    def nearly_free_rows(self) -> int:
-        """Rows of the largest measured step that costs hardly more than a plain one."""
-        return max(point.rows for point in self.points if point.every <= NEARLY_FREE * self.single)
-
-    def _interpolated(self, rows: int, seconds: Callable[[Point], float]) -> float:
-        above = bisect_left(self.points, rows, key=lambda point: point.rows)
-        if above == len(self.points):
-            end, slope = self.points[-1], self._last_slope(seconds)
-        else:
-            end = self.points[above]
-            slope = _slope(self.points[above - 1], end, seconds) if end.rows > rows else 0.0
-        return seconds(end) + slope * (rows - end.rows)
-
-    def _last_slope(self, seconds: Callable[[Point], float]) -> float:
-        """Return the seconds a row over the larger half: the last two sizes differ by little but noise."""
-        end = self.points[-1]
-        lower = [point for point in self.points if 2 * point.rows <= end.rows]
-        return max(_slope(lower[-1], end, seconds), 0.0) if lower else 0.0
-
-
-def _slope(start: Point, end: Point, seconds: Callable[[Point], float]) -> float:
-    return (seconds(end) - seconds(start)) / (end.rows - start.rows)
+        return self.seconds(rows) / self.measured[1]
 
 
 @dataclass(frozen=True)
 class Cost:
     """The step costs of one model on one machine, by ascending context, and how they were measured.
 
-    `description`: the model in llama.cpp's words. `devices`: what computed. `chain_only`: why the model takes no trees,
-    and without staircases only single rows. `notes`: what was left out. `measured_at`: seconds since 1970. `budget`:
-    seconds that the measurement was given. `stopped`: Ctrl-C ended it early, so it is not kept. `core_share`: part of
-    the time in which the threads had a core, 1 where a GPU computes.
+    `change_s`: seconds that a step costs more behind one of another number of rows, None if that was not measured.
+    `plan`: what was asked for. `description`: the model in llama.cpp's words. `devices`: what computes. `chain_only`:
+    why the model takes no trees; then nothing is measured. `measured_at`: seconds since 1970.
     """
 
-    staircases: tuple[StepCost, ...]
+    by_context: tuple[StepCost, ...]
+    change_s: float | None = None
+    plan: MeasurePlan = MeasurePlan()
     description: str = ""
     devices: str = ""
     chain_only: str = ""
-    notes: tuple[str, ...] = ()
     measured_at: float = 0.0
-    budget: float = 0.0
-    stopped: bool = False
-    core_share: float = 1.0
-
-    @property
-    def rough(self) -> bool:
-        """True if the threads waited for cores, or at least half of the times vary too much to say anything."""
-        if self.core_share < MIN_CORE_SHARE:
-            return True
-        spreads = [point.spread for step_cost in self.staircases for point in step_cost.points]
-        return bool(spreads) and median(spreads) >= ROUGH
-
-    @property
-    def change_s(self) -> float | None:
-        """Seconds that a step costs more behind one of another number of rows, 0 within the noise; None if unknown."""
-        points = [point for step_cost in self.staircases for point in step_cost.points if point.changed]
-        if not points:
-            return None
-        change = median(point.changed - point.every for point in points)
-        return change if change > median(point.spread * point.every for point in points) else 0.0
 
     def at(self, context: int) -> StepCost:
         """Return the step cost behind `context` tokens: linear between two measured contexts, else the nearest."""
-        assert self.staircases, "ask whether there are any first"
-        place = bisect_left(self.staircases, context, key=lambda step_cost: step_cost.context)
-        if place == len(self.staircases):
-            return self.staircases[-1]
-        above = self.staircases[place]
-        if place == 0 or above.context == context:
-            return above
-        below = self.staircases[place - 1]
-        return _between(below, above, (context - below.context) / (above.context - below.context))
+        place = bisect_left(self.by_context, context, key=lambda each: each.context)
+        if place in (0, len(self.by_context)):
+            return self.by_context[min(place, len(self.by_context) - 1)]
+        below, above = self.by_context[place - 1 : place + 1]
+        share = (context - below.context) / (above.context - below.context)
+        both = {size: (below.measured[size], above.measured[size]) for size in below.measured if size in above.measured}
+        return StepCost(context, {size: near + share * (far - near) for size, (near, far) in both.items()})
 
     def among(self, replicas: int) -> Cost:
-        """Return the cost when `replicas` copies of the model on equal devices share the rows below the input."""
+        """Return the cost if `replicas` copies of the model on equal devices share the rows below the input."""
         shared = [
-            replace(each, points=tuple(replace(point, rows=1 + replicas * (point.rows - 1)) for point in each.points))
-            for each in self.staircases
+            replace(each, measured={1 + replicas * (rows - 1): seconds for rows, seconds in each.measured.items()})
+            for each in self.by_context
         ]
-        return replace(self, staircases=tuple(shared))
+        return replace(self, by_context=tuple(shared))
 
 
-def _between(below: StepCost, above: StepCost, share: float) -> StepCost:
-    """Return the step cost at `share` of the way from one to the other, at the sizes that both have."""
-    points = {point.rows: point for point in below.points}
-    pairs = [(points[point.rows], point) for point in above.points if point.rows in points]
-    return StepCost(
-        round(below.context + share * (above.context - below.context)),
-        tuple(
-            Point(
-                rows=near.rows,
-                every=near.every + share * (far.every - near.every),
-                first=near.first + share * (far.first - near.first),
-                spread=max(near.spread, far.spread),
-                repeats=min(near.repeats, far.repeats),
-                changed=near.changed + share * (far.changed - near.changed),
+class StepCostModel:
+    """Costs of steps in steps of one row, whose seconds are `single_s`.
+
+    relative[b]: cost of a step of b rows, up to `max_rows`. slopes[b]: least cost of a further row from there on, on
+    average up to any larger size. `change`: what a step costs more behind one of another number of rows, since
+    llama.cpp builds its graph anew then (llm_graph_result's `can_reuse`). `max_trial_rows`: of the largest step to be
+    tried, twice those of the largest one whose cost is known. `last`: rows of the last step.
+    """
+
+    relative: list[float]
+    slopes: list[float]
+    change: float
+    max_trial_rows: int
+
+    def __init__(self, max_rows: int, cost: Cost | None = None) -> None:
+        self._max_rows = max_rows
+        self._measured = cost if cost and cost.by_context and cost.at(0).max_rows >= LEAST_MEASURED else None
+        self._seen: dict[int, deque[float]] = {}
+        # By rows: the number of the step that last had so many.
+        self._seen_at: dict[int, int] = {}
+        self._step = self._since_plain = 0
+        self.last = 1
+        known_change = cost.change_s if cost and self._measured else None
+        self._changes = deque([CHANGE_S if known_change is None else known_change], maxlen=8)
+        self.single_s = 0.0
+        self._context = 0
+        self._expect()
+
+    def set_context(self, tokens: int) -> None:
+        """Look up the measured cost behind `tokens` tokens."""
+        if abs(tokens - self._context) >= CONTEXT_STEP:
+            self._context = tokens
+            self._expect()
+
+    @property
+    def needs_plain_step(self) -> bool:
+        """Whether a step without drafts has to be timed before others are compared with it."""
+        return self._since_plain >= PATIENCE or not self.single_s
+
+    def record(self, rows: int, seconds: float, *, is_plain: bool) -> float:
+        """Record the time of a step and return its cost in steps of one row; `is_plain`: it had no drafts."""
+        is_change, self.last = rows != self.last, rows
+        self._since_plain = 0 if is_plain else self._since_plain + 1
+        self._step += 1
+        if rows > self._max_rows:
+            return 1.0
+        self._seen_at[rows] = self._step
+        seen = self._seen.get(rows) or deque[float](maxlen=RECENT)
+        if is_plain and is_change and seen:
+            self._record_return(rows, seconds)
+            return self.relative[rows]
+        expected = self.relative[rows] * self.single_s
+        change = self.change * self.single_s if is_change else 0.0
+        own, before = max(seconds - change, 0.0), median_low(seen or [0.0])
+        seen.append(own if seen or not expected else min(own, FIRST_JUMP * expected))
+        # Ctrl-C may come at any line: no size without a time is left.
+        self._seen[rows] = seen
+        booked = min(own, JUMP * expected) if before else own
+        if len(seen) <= MEASURED_WEIGHT or abs(median_low(seen) - before) > NOTICEABLE * before:
+            self._follow()
+        return (booked + change) / self.single_s if self.single_s else 1.0
+
+    def _record_return(self, rows: int, seconds: float) -> None:
+        """Record a plain step behind one of other rows: what the change costs, or that plain steps have changed."""
+        before = median_low(self._seen[rows])
+        if seconds * JUMP < before or seconds > (JUMP + self.change) * before:
+            self._seen[rows] = deque([seconds], maxlen=RECENT)
+            self._follow()
+            return
+        self._changes.append(max(seconds - before, 0.0))
+        self._price_change()
+
+    def next_step(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
+        """Return costs and slopes by drafted and input rows, in steps of `least` rows.
+
+        `beside`: further rows, which are decoded anyway. Without them a step of other rows than the last one costs a
+        change more, and leaving plain steps the way back too.
+        """
+        base, costs, slopes = self.relative[least + beside], self.relative, self.slopes
+        if base != 1:
+            costs, slopes = (
+                [max(cost, base) / base for cost in costs[beside:]],
+                [slope / base for slope in slopes[beside:]],
             )
-            for near, far in pairs
-        ),
-    )
+        last, change = self.last, self.change / base
+        if change < LEAST_CHANGE or beside:
+            return costs, slopes
+        more = change if last != least else 2 * change
+        costs = [cost + more if rows > least and rows != last else cost for rows, cost in enumerate(costs)]
+        if least < last < len(costs):
+            up = [(costs[last] - costs[rows]) / (last - rows) for rows in range(last)]
+            slopes = [*map(min, slopes, up), *slopes[last:]]
+        return costs, slopes
+
+    def _expect(self) -> None:
+        """Set what each size is expected to cost before its first step here."""
+        rows = np.arange(self._max_rows + 1)
+        self._known_rows = 1
+        if self._measured:
+            known = self._measured.at(self._context)
+            self._known_rows = known.max_rows
+            cost = np.array([1.0, *(known.relative(size) for size in range(1, self._max_rows + 1))])
+            self._expected = np.maximum(cost, 1 + (rows - 1) * MIN_COST)
+        else:
+            self._expected = 1 + (rows - 1) * UNKNOWN_ROW
+        self._follow()
+
+    def _follow(self) -> None:
+        """Let sizes without times of their own follow the nearest one that has some."""
+        for rows in [rows for rows, step in self._seen_at.items() if self._step - step > MEMORY]:
+            del self._seen_at[rows]
+            self._seen.pop(rows, None)
+        cost = self._expected.copy()
+        if self._seen:
+            least = min(self._seen)
+            self.single_s = median_low(self._seen[least]) / (1.0 if least == 1 else float(self._expected[least]))
+            prior = MEASURED_WEIGHT if self._measured else 0
+            shares = {1: 1.0}
+            for rows, seen in self._seen.items():
+                if rows > 1:
+                    share = max((median_low(seen) / self.single_s - 1) / (self._expected[rows] - 1), MIN_COST)
+                    shares[rows] = float((prior + share * len(seen)) / (prior + len(seen)))
+            sizes = np.arange(2, self._max_rows + 1)
+            del shares[1]
+            if shares:
+                distance = np.abs(np.log(sizes)[:, None] - np.log(list(shares)))
+                nearest = np.array(list(shares.values()))[distance.argmin(axis=1)]
+                factor = nearest ** np.exp(-distance.min(axis=1))
+                if not self._measured:
+                    # Large steps are tried where small ones cost less than expected.
+                    factor = np.minimum(factor, nearest)
+                cost[2:] = 1 + (cost[2:] - 1) * factor
+        self._price_change()
+        self.max_trial_rows = max(2 * max(self._known_rows, *self._seen, 1), FIRST_ROWS)
+        self.relative = cost.tolist()
+        sizes = np.arange(len(cost))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slopes = (cost - cost[:, None]) / (sizes - sizes[:, None])
+        slopes[sizes[:, None] >= sizes] = np.inf
+        self.slopes = slopes.min(axis=1).tolist()
+
+    def _price_change(self) -> None:
+        self.change = min(median(self._changes) / self.single_s, MAX_CHANGE) if self.single_s else 0.0

@@ -1,7 +1,8 @@
-"""The suffix source: what followed the longest earlier match of a sequence's end, the most recent first.
+"""The two sources that draft from the sequence itself.
 
-Occurrences of the same two tokens are chained as in LZ77 compressors. A match that goes on is followed; where it
-breaks, the latest links of the chain are compared. Both take constant time at any length.
+The suffix source drafts what followed the longest earlier match of the sequence's end, the most recent first. Matches
+are found by chains of equal token pairs, as in LZ77 compressors, in constant time at any length. The rewriting source
+goes on with a copy behind a change: a long match that breaks is looked for again near the place where it broke.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
-from lacli.auto.draft import Guess, Source
-from lacli.auto.hit_rates import HitRates
+from lacli.auto.draft import Guess, HitRates, Source
 from lacli.tree import Origin
 
 KIND_OF_LENGTH = (0, 0, 1, 2, 3, 4, 4, 5, 5, *[6] * 4, *[7] * 4, *[8] * 8, *[9] * 15, 10)
@@ -24,6 +24,24 @@ beginning with these instead gained nothing on any law (benchmarks.replay).
 """
 
 OTHER = len(EXPECTED) - 1
+
+SUBSTITUTED, RESUMED, AGREED = range(3)
+"""Kinds of guesses behind a change: what follows the copied token that another one has replaced; what follows one token
+that agrees again; from AGREED on, what follows 2-5, 6-13, 14-29, and 30 and more tokens that agree."""
+
+KIND_OF_RUN = (SUBSTITUTED, RESUMED, *[AGREED] * 4, *[AGREED + 1] * 8, *[AGREED + 2] * 16, AGREED + 3)
+
+EXPECTED_BEHIND_CHANGE = (0.19, 0.46, 0.86, 0.87, 0.98, 0.99)
+"""Rate of each of these kinds. Source: answers of Qwen2.5-Coder 0.5B and 1.5B (python -m benchmarks.hit_rates)."""
+
+MIN_COPY = 8
+"""Tokens of a match from which it is taken for a copy that may go on behind a change. Source: docs/auto.md."""
+
+NEAR = 6
+"""Tokens behind the place where a copy was left among which it is looked for again."""
+
+MAX_CHANGE = 8
+"""Tokens that a sequence may have in the place of others; a copy left for longer is given up."""
 
 PROBES = 8
 """Earlier occurrences compared when a match breaks. Source: docs/auto.md."""
@@ -154,3 +172,104 @@ class SuffixSource(Source):
                 seen.add(tokens[end])
                 yield end
             end = self._earlier[end - 1]
+
+
+class RewritingSource(Source):
+    """Drafts how a copy goes on behind a change; silent until a copy has changed something.
+
+    `suffix`: tells of long matches; it takes in tokens first. `hits`: rates by kind.
+
+    >>> suffix = SuffixSource()
+    >>> source = RewritingSource(suffix)
+    >>> tokens = [1, 2, 3, 4, 5, 6, 7, 8, 50, 9, 10, 11, 1, 2, 3, 4, 5, 6, 7, 8]
+    >>> for each in (suffix, source):
+    ...     each.begin(tokens)
+    >>> tokens += [60, 9]
+    >>> for each in (suffix, source):
+    ...     each.extend(tokens)
+    >>> guess = source.first(tokens)[0]
+    >>> guess.token, source.after(guess)[0].token
+    (10, 11)
+    """
+
+    origin = Origin.SUFFIX
+
+    def __init__(self, suffix: SuffixSource) -> None:
+        self.hits = HitRates(EXPECTED_BEHIND_CHANGE)
+        self._suffix = suffix
+        self._tokens: Sequence[int] = ()
+        self._known = 0
+        self._is_copy = self._has_changed = False
+        # Where the copied tokens go on, and how many agreed before.
+        self._place = self._run = 0
+        # Where a copy was left, among the copied tokens and in the sequence.
+        self._left: tuple[int, int] | None = None
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._tokens, self._known = tokens, len(tokens)
+        self._watch()
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._tokens = tokens
+        for known in range(self._known, len(tokens)):
+            if self._is_copy:
+                for place, run in self._next():
+                    self.hits.record(_kind_of_run(run), tokens[place] == tokens[known])
+                self._take(tokens[known])
+            self._known = known + 1
+            if self._left or not self._is_copy:
+                self._watch()
+
+    def first(self, tokens: Sequence[int]) -> list[Guess]:
+        return [self._guess(place, run) for place, run in self._next()]
+
+    def after(self, guess: Guess) -> list[Guess]:
+        is_known = guess.place < self._known and not self._suffix.is_end(self._tokens[guess.place])
+        return [self._guess(guess.place, guess.length)] if is_known else []
+
+    def _guess(self, place: int, run: int) -> Guess:
+        return Guess(self._tokens[place], self.hits.rates[_kind_of_run(run)], place + 1, run + 1)
+
+    def _next(self) -> list[tuple[int, int]]:
+        """Return where the copied tokens go on and how many agreed before; nothing without a changed copy."""
+        place, run = self._place, self._run
+        if self._left and not run:
+            left, since = self._left
+            if since + 1 < self._known:
+                return []
+            place = left + 1
+        is_ready = self._is_copy and self._has_changed and place < self._known
+        return [(place, run)] if is_ready and not self._suffix.is_end(self._tokens[place]) else []
+
+    def _watch(self) -> None:
+        """Take a long match for a copy."""
+        place, length = self._suffix.matches[self._known]
+        if length >= MIN_COPY:
+            self._is_copy, self._left = True, None
+            self._place, self._run = place, length
+
+    def _take(self, token: int) -> None:
+        """Follow the copy by the sequence's next token."""
+        place, agrees = self._place, self._place < self._known and token == self._tokens[self._place]
+        if not self._left and agrees:
+            self._place, self._run = place + 1, self._run + 1
+        elif self._left and self._run and agrees:
+            self._left, self._place, self._run = None, place + 1, 2
+        else:
+            if not self._left:
+                self._has_changed, self._left = True, (place, self._known)
+            self._find(token, *self._left)
+
+    def _find(self, token: int, place: int, since: int) -> None:
+        """Look for `token` near the place where the copy was left."""
+        if self._known - since > MAX_CHANGE:
+            self._is_copy, self._left = False, None
+            return
+        near = self._tokens[place : min(place + NEAR + 1, self._known)]
+        self._run = int(token in near)
+        if self._run:
+            self._place = place + near.index(token) + 1
+
+
+def _kind_of_run(run: int) -> int:
+    return KIND_OF_RUN[min(run, len(KIND_OF_RUN) - 1)]

@@ -17,8 +17,14 @@ from lacli.text.format import age_in_words, columns
 SIZES = (2, 4, 8, 16, 32)
 """Rows of the steps whose least tokens are named."""
 
+NEARLY_FREE = 1.1
+"""Cost in plain steps up to which a step is called nearly free."""
 
-def as_json(path: Path, settings: ModelSettings, cost: Cost, *, is_kept: bool) -> dict[str, Any]:
+REACH = 2
+"""Multiple of the largest measured step up to which a cost is extrapolated."""
+
+
+def as_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool) -> dict[str, Any]:
     """Return what was measured as one object, described in docs/benchmarks.md."""
     return {
         "model": str(path),
@@ -26,23 +32,19 @@ def as_json(path: Path, settings: ModelSettings, cost: Cost, *, is_kept: bool) -
         "devices": cost.devices,
         **settings.by_name,
         "measured_at": datetime.fromtimestamp(cost.measured_at, UTC).isoformat(timespec="seconds"),
-        "seconds": cost.budget,
-        "cached": is_kept,
+        "seconds": cost.plan.seconds,
+        "cached": is_saved,
         "change_ms": None if cost.change_s is None else round(cost.change_s * 1e3, 4),
         "chain_only": cost.chain_only or None,
-        "notes": list(cost.notes),
         "summary": " ".join(words for _, words in findings(cost)),
         "staircases": [
             {
                 "context": each.context,
-                "rows": [point.rows for point in each.points],
-                "ms": [round(point.every * 1e3, 4) for point in each.points],
-                "one_read_ms": [round(point.first * 1e3, 4) for point in each.points],
-                "relative": [round(each.relative(point.rows), 4) for point in each.points],
-                "spread": [round(point.spread, 4) for point in each.points],
-                "repeats": [point.repeats for point in each.points],
+                "rows": [*each.measured],
+                "ms": [round(seconds * 1e3, 4) for seconds in each.measured.values()],
+                "relative": [round(each.relative(rows), 4) for rows in each.measured],
             }
-            for each in cost.staircases
+            for each in cost.by_context
         ],
     }
 
@@ -58,42 +60,34 @@ def as_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *, w
         ("machine", f"{cost.devices}, {settings.thread_words}"),
         ("context", settings.flags),
         ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),
-        *(("note", note) for note in cost.notes),
     ]
     titled = [
         wrapped("\n".join(f"{name:9} {text}" for name, text in lines), width or PAGE)
         for lines in (heading, findings(cost))
     ]
-    return "\n\n".join([titled[0], *map(_table, cost.staircases), titled[1]])
+    return "\n\n".join([titled[0], *map(_table, cost.by_context), titled[1]])
 
 
 def findings(cost: Cost) -> list[tuple[str, str]]:
     """Return subjects with what follows from a cost: of rows, of lookahead and of mode auto."""
-    if not cost.staircases:
-        return [("rows", f"There is nothing to choose: {cost.chain_only}.")]
-    wide = next((each for each in cost.staircases if each.max_rows > 1), None)
-    if not wide:
+    if not cost.by_context:
+        return [("rows", f"Not measured: {cost.chain_only}. Mode auto learns what rows cost from its own steps.")]
+    wide = cost.by_context[0]
+    if wide.max_rows == 1:
         return [("rows", "Only steps of a single row were measured, which says nothing about larger ones.")]
-    if cost.rough:
-        return [("rough", "The times are too rough to say what follows: measure again on a calm machine, or -t 1.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
-    if (free := wide.nearly_free_rows) > 1:
+    if (free := max(rows for rows in wide.measured if wide.relative(rows) <= NEARLY_FREE)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"
-    chain = "Lookahead is not for this model, which can go back along a chain of guesses only."
-    return [
-        ("rows", costs),
-        ("lookahead", chain if cost.chain_only else _on_lookahead(wide)),
-        ("auto", _on_auto(wide)),
-    ]
+    return [("rows", costs), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
 
 
 def _on_lookahead(step_cost: StepCost) -> str:
     """Say how many tokens a step lookahead's default needs."""
     settings = DecodeSettings(mode="lookahead")
     name = f"W={settings.window} N={settings.ngram} G={settings.guesses}"
-    needed = step_cost.break_even(settings)
-    if needed is None:
+    if settings.max_rows > REACH * step_cost.max_rows:
         return f"Whether {name} pays is not known: its steps have {settings.max_rows} rows."
+    needed = step_cost.relative(settings.max_rows)
     return f"{name} needs {needed:.1f} tokens a step to break even; it can bring {settings.max_step_tokens} at most."
 
 
@@ -108,11 +102,11 @@ def _on_auto(step_cost: StepCost) -> str:
 
 def _table(step_cost: StepCost) -> str:
     """Return a line a size: its time, and what its rows beyond those of the line before cost."""
-    points = step_cost.points
-    further = ["", *(f"{(b.every - a.every) / (b.rows - a.rows) * 1e3:.3g}" for a, b in pairwise(points))]
+    points = step_cost.measured.items()
+    further = ["", *(f"{(far - near) / (more - few) * 1e3:.3g}" for (few, near), (more, far) in pairwise(points))]
     rows = [
-        (str(point.rows), f"{point.every * 1e3:.4g}", f"{step_cost.relative(point.rows):.2f}", row)
-        for point, row in zip(points, further, strict=True)
+        (str(size), f"{seconds * 1e3:.4g}", f"{step_cost.relative(size):.2f}", row)
+        for (size, seconds), row in zip(points, further, strict=True)
     ]
     shown = columns(("rows", "ms", "plain steps", "ms a row"), rows, range(4))
     return "\n".join([f"behind {step_cost.context} tokens", *shown])

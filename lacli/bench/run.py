@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
 
-from lacli.auto.measure import MeasurePlan
+from lacli.auto.step_cost import MeasurePlan
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
 from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, timed

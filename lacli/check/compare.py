@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from lacli.auto.fixed_clock import fixed_clock_modes
+from lacli.auto.mode import FIXED_CLOCK
 from lacli.check.judge import PLAIN, Difference, Verdict, largest_difference, parting, plain_logits, within
 from lacli.check.replay import Mismatch, Recorder, replay
 from lacli.context import Context, Floats, Sampler
@@ -91,7 +91,7 @@ class Comparison(Closing):
         sampler: Sampler | None = None,
         *,
         repeats: bool = True,
-        make_mode: MakeMode = fixed_clock_modes,
+        make_mode: MakeMode = FIXED_CLOCK,
     ) -> None:
         self._make_mode = make_mode
         self._open_context = open_context

@@ -52,8 +52,8 @@ def cost(
     """
     from json import dumps
 
-    from lacli.auto.measure import ROWS, MeasurePlan
-    from lacli.auto.model_cost import cost_key, cost_of, measure_cost
+    from lacli.auto.model_cost import cost_of, measure_cost
+    from lacli.auto.step_cost import ROWS, MeasurePlan
     from lacli.bench.cost_report import as_json, as_lines
     from lacli.ik.choice import open_model, with_engine
     from lacli.llamacpp.probe import proven
@@ -80,17 +80,14 @@ def cost(
             try:
                 return measure_cost(opened, settings, plan, screen.note, opening=ctrl_c_ends_at_once())
             except KeyboardInterrupt:
-                raise Interrupted("stopped before anything was measured") from None
+                raise Interrupted("stopped before the steps were measured") from None
 
-    key = cost_key(path, settings, plan)
-    found, is_kept = cost_of(key, plan, state_file(), measured, fresh=fresh, progress=screen.note)
+    found, is_saved = cost_of(path, settings, plan, state_file(), measured, fresh=fresh, progress=screen.note)
     if json:
-        screen.line(dumps(as_json(path, settings, found, is_kept=is_kept), ensure_ascii=False))
+        screen.line(dumps(as_json(path, settings, found, is_saved=is_saved), ensure_ascii=False))
     else:
-        age = time() - found.measured_at if is_kept else None
+        age = time() - found.measured_at if is_saved else None
         screen.line(as_lines(settings, found, age, width=columns()))
-    if found.stopped:
-        raise Interrupted("")
 
 
 def _sizes(text: str, flag: str, most: int) -> tuple[int, ...]:

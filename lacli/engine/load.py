@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from lacli.auto.measure import MeasurePlan
 from lacli.auto.mode import AutoModes
-from lacli.auto.model_cost import cost_beside, is_put_off, known_cost, put_off
-from lacli.auto.step_cost import Cost
+from lacli.auto.model_cost import cost_of, measure_cost, saved_cost
+from lacli.auto.step_cost import Cost, MeasurePlan
 from lacli.context import Context, Reading, unseen
 from lacli.engine.answer import Generation, as_stops
 from lacli.engine.engine import Engine
@@ -138,7 +137,6 @@ class ModelEngine(Engine, Closing):
         self._reading, self._cost = reading, cost
         self._has_worker = slots is not None
         self.slots = slots or 1
-        self._state: Path | None = None
         self._schema: tuple[str, str, list[str]] = ("", "", [])
         self.prompts = self._prompt_writer(template, template_variables)
         settings = self._restricted(decode_settings)
@@ -228,14 +226,13 @@ class ModelEngine(Engine, Closing):
 
     def use_known(self, state: Path) -> None:
         """Let mode auto begin with the step costs that the file `state` has."""
-        self._state = state
-        if cost := known_cost(state, self.model.path, self.model_settings):
+        if cost := saved_cost(state, self.model.path, self.model_settings):
             self.use_cost(cost)
 
     @property
     def wants_cost(self) -> bool:
-        """True if mode auto can be told what steps cost here and has not been; not right after a try that failed."""
-        return not self._cost and not (self._state and is_put_off(self._state, self.model.path, self.model_settings))
+        """True if mode auto can be told what steps cost here and has not been."""
+        return not self._cost
 
     def learn_cost(
         self,
@@ -243,20 +240,18 @@ class ModelEngine(Engine, Closing):
         state: Path,
         progress: Callable[[str], None],
         opening: AbstractContextManager[None] | None = None,
-    ) -> Cost:
+    ) -> None:
         """Tell mode auto what steps cost here, as the file `state` has it or measured now.
 
-        `progress`, `opening`: as `measure_cost` takes them. Raises KeyboardInterrupt after Ctrl-C.
+        `progress`, `opening`: as `measure_cost` takes them.
         """
-        cost = cost_beside(self.model, self.model_settings, plan, state, progress, opening)
-        if cost.stopped:
-            raise KeyboardInterrupt
-        # Times of a busy machine mislead more than none: mode auto learns them then.
-        if cost.rough and self._state:
-            put_off(self._state, self.model.path, self.model_settings)
-        elif cost.staircases and not cost.rough:
+
+        def measured() -> Cost:
+            return measure_cost(self.model, self.model_settings, plan, progress, opening)
+
+        cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
+        if cost.by_context:
             self.use_cost(cost)
-        return cost
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.cost_model import StepCostModel
 from lacli.auto.draft import MIN_PROBABILITY, Draft, Guess, Limits, Source, best_step
+from lacli.auto.step_cost import StepCostModel
 from lacli.tree import Origin, Tree
 
 Words = Mapping[tuple[int, ...], Sequence[tuple[int, float]]]

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.auto import recycling
-from lacli.auto.cost_model import FIRST_ROWS
 from lacli.auto.mode import AutoModes
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.step_cost import FIRST_ROWS, Cost, StepCost
 from lacli.batch import Batch
 from lacli.context import Successors
 from lacli.settings import SOURCES, DecodeSettings, SourceName
@@ -49,7 +48,7 @@ class Stairs:
 
     @property
     def measured(self) -> Cost:
-        return Cost((StepCost(0, tuple(Point(rows, cost * PLAIN_S, cost * PLAIN_S) for rows, cost in self.costs)),))
+        return Cost((StepCost(0, {rows: cost * PLAIN_S for rows, cost in self.costs}),))
 
     def seconds(self, rows: int) -> float:
         return self.measured.at(0).seconds(rows)

@@ -1,4 +1,4 @@
-"""The rewriting source: where a copy goes on behind a change, which changes are made again, and what is learned."""
+"""The rewriting source: where a copy goes on behind a change, and what is learned."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.auto.rewriting import (
+from lacli.auto.suffix import (
     AGREED,
-    CHANGED,
-    EXPECTED,
     KIND_OF_RUN,
     MAX_CHANGE,
     MIN_COPY,
-    REPEATED,
     RESUMED,
     SUBSTITUTED,
     RewritingSource,
+    SuffixSource,
 )
-from lacli.auto.suffix import SuffixSource
+from lacli.auto.suffix import EXPECTED_BEHIND_CHANGE as EXPECTED
 from tests.fakes.scripted_context import RecordedHits
 
 END = 1000
@@ -102,54 +100,12 @@ def test_nothing_is_guessed_where_no_changed_copy_is_in_sight(tokens: list[int])
     assert pair.source.first(pair.text) == []
 
 
-RENAMES = {
-    "a token for a token": ([9], [8]),
-    "two for one": ([9], [8, 7]),
-    "one for two": ([9, 10], [8]),
-    "three for two": ([9, 10], [8, 7, 6]),
-    "one more": ([9], [8, 9]),
-}
-
-
-@pytest.mark.parametrize(("old", "new"), RENAMES.values(), ids=RENAMES)
-def test_a_change_made_once_is_made_again_in_the_draft(old: list[int], new: list[int]) -> None:
-    pair = Pair([*BEGIN, *old, 201, 202, 203, *old, 204, *old, 205, 206, 0])
-    pair.extend([*BEGIN, *new, 201, 202])
-    assert pair.tokens(20) == [203, *new, 204, *new, 205, 206, 0, *BEGIN, *new, 201, 202][:20]
-
-
 def test_a_draft_stops_where_an_answer_ended() -> None:
     pair = Pair([*BEGIN, 9, 201, 202, 203, END, 204, 205])
     pair.extend([*BEGIN, 8, 201, 202])
     assert pair.tokens(9) == [203]
     pair.extend([203])
     assert pair.tokens(9) == []
-
-
-def test_a_change_is_not_made_where_only_its_first_token_stands_and_the_latest_one_counts() -> None:
-    pair = Pair([*BEGIN, 9, 10, 201, 202, 9, 203, 9, 10, 204, 205, 9, 10, 206, 0])
-    pair.extend([*BEGIN, 8, 201, 202])
-    assert pair.tokens(5) == [9, 203, 8, 204, 205]
-    pair.extend([9, 203, 7, 204, 205])
-    assert pair.tokens(2) == [7, 206]
-
-
-def test_a_change_that_was_made_again_is_surer_and_one_that_was_not_is_forgotten() -> None:
-    pair = Pair([*BEGIN, 9, 201, 202, 9, 203, 9, 204, 9, 205])
-    pair.extend([*BEGIN, 8, 201, 202])
-    assert pair.kind == CHANGED
-    pair.extend([8, 203])
-    assert pair.kind == REPEATED and pair.tokens(4) == [8, 204, 8, 205]
-    pair.extend([9])
-    assert pair.tokens(3) == [204, 9, 205]
-
-
-def test_changes_are_remembered_in_the_next_copy_of_an_answer() -> None:
-    passages = [[*range(begin, begin + MIN_COPY), 9, *range(begin + 20, begin + 30)] for begin in (100, 200)]
-    pair = Pair([*passages[0], 1, *passages[1], 2])
-    pair.extend([*passages[0][:MIN_COPY], 8, 120, 121, *range(MAX_CHANGE + 2)])
-    pair.extend(passages[1][:MIN_COPY])
-    assert pair.tokens(3) == [8, 220, 221]
 
 
 few_tokens = st.integers(0, 9)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.auto.budget import INITIAL_BALANCE, SHARE
-from lacli.auto.mode import MAX_DELAY, Auto, AutoModes
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.mode import INITIAL_BALANCE, MAX_DELAY, SHARE, Auto, AutoModes
+from lacli.auto.step_cost import Cost, StepCost
 from lacli.context import Successors
 from lacli.modes import Growing, Outcome
 from lacli.pool import NgramPool
@@ -26,7 +25,7 @@ def seconds(rows: int) -> float:
 
 def modes_of(*prompts: list[int], settings: DecodeSettings = AUTO) -> list[Auto]:
     """The modes of sequences of one model, with what steps cost measured."""
-    points = tuple(Point(rows, seconds(rows), seconds(rows)) for rows in (1, 8, 64))
+    points = {rows: seconds(rows) for rows in (1, 8, 64)}
     engine, make = FakeContext(64, 64, 64, 50), AutoModes(Cost((StepCost(0, points),)))
     modes: list[Auto] = []
     for prompt in prompts:

@@ -1,94 +1,164 @@
-"""What is read off measured step costs, by hand: between and beyond the sizes, break-even, ceiling, contexts."""
+"""What steps cost: as measured, between and beyond the sizes, and as corrected by the steps themselves."""
 
 from __future__ import annotations
 
 import pytest
 
-from lacli.auto.measure import MeasurePlan
-from lacli.auto.model_cost import measure_cost
-from lacli.auto.step_cost import Cost, Point, StepCost
-from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
-from tests.loading import STDLIB_7M
+from lacli.auto.step_cost import (
+    FIRST_ROWS,
+    MEMORY,
+    PATIENCE,
+    UNKNOWN_ROW,
+    Cost,
+    MeasurePlan,
+    StepCost,
+    StepCostModel,
+)
 
-STAIRS = StepCost(64, (Point(1, 2.0, 2.0), Point(4, 3.2, 2.6), Point(8, 6.0, 4.0), Point(16, 10.0, 6.4)))
-FREE = StepCost(64, (Point(1, 1.0, 1.0), Point(64, 1.05, 1.02), Point(128, 1.4, 1.3)))
-SINGLE = StepCost(1, (Point(1, 2.0, 2.0),))
+STAIRS = StepCost(64, {1: 2.0, 4: 3.2, 8: 6.0, 16: 10.0})
 
 
 @pytest.mark.parametrize(
-    ("rows", "outputs", "seconds"),
-    [
-        *((point.rows, None, point.every) for point in STAIRS.points),
-        *((point.rows, 1, point.first) for point in STAIRS.points),
-        # Straight lines between the sizes, and between one choice that is read and all.
-        (2, None, 2.4),
-        (6, None, 4.6),
-        (12, 1, 5.2),
-        (8, 7, 4.0 + 2.0 * 6 / 7),
-        (4, 2, 2.6 + 0.6 / 3),
-        # Beyond them the slope from 8 to 16 rows: half a second a row.
-        (20, None, 12.0),
-        (20, 1, 7.6),
-    ],
+    # The measured sizes, straight lines between them, and beyond them the slope from 8 to 16 rows.
+    ("rows", "seconds"),
+    [*STAIRS.measured.items(), (2, 2.4), (6, 4.6), (12, 8.0), (20, 12.0)],
 )
-def test_a_step_takes_what_was_measured_or_what_lies_between(rows: int, outputs: int | None, seconds: float) -> None:
-    assert STAIRS.seconds(rows, outputs) == pytest.approx(seconds)
-    assert STAIRS.relative(rows, outputs) == pytest.approx(seconds / 2)
+def test_a_step_takes_what_was_measured_or_what_lies_between(rows: int, seconds: float) -> None:
+    assert STAIRS.seconds(rows) == pytest.approx(seconds)
+    assert STAIRS.relative(rows) == pytest.approx(seconds / 2)
 
 
 def test_noise_at_the_end_makes_larger_steps_neither_much_dearer_nor_cheaper() -> None:
-    close = StepCost(1, (Point(1, 1.0, 1.0), Point(8, 2.0, 2.0), Point(15, 9.0, 9.0), Point(16, 4.0, 4.0)))
-    assert close.seconds(20) == pytest.approx(5.0)
-    assert SINGLE.seconds(50) == 2.0
-    assert StepCost(1, (Point(1, 2.0, 2.0), Point(8, 1.9, 1.9))).seconds(100) == pytest.approx(1.9)
-
-
-def test_break_even_is_the_cost_of_the_largest_step_where_it_is_known() -> None:
-    # The input, a window of 2 x 2 - 1 rows and 2 x 2 of candidates; the choices of 1 + 2 + 4 are read.
-    small = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
-    assert STAIRS.break_even(small) == pytest.approx((4.0 + 2.0 * 6 / 7) / 2.0)
-    assert STAIRS.break_even(DecodeSettings(mode="plain")) == SINGLE.break_even(DecodeSettings(mode="plain")) == 1.0
-    for draft, needed in ((7, 3.0), (31, 9.0), (32, None)):
-        found = STAIRS.break_even(DecodeSettings(mode="lookup", lookup_draft=draft))
-        assert found == (needed and pytest.approx(needed))
-    assert SINGLE.break_even(DecodeSettings(mode="lookup", lookup_draft=1)) is None
-
-
-def test_rows_are_nearly_free_up_to_a_size_and_have_a_mean_cost() -> None:
-    assert (FREE.nearly_free_rows, STAIRS.nearly_free_rows) == (64, 1)
-    assert STAIRS.row == pytest.approx(4.0 / 15) and SINGLE.row == 0.0
+    assert StepCost(1, {1: 1.0, 8: 2.0, 15: 9.0, 16: 4.0}).seconds(20) == pytest.approx(5.0)
+    assert StepCost(1, {1: 2.0}).seconds(50) == 2.0
+    assert StepCost(1, {1: 2.0, 8: 1.9}).seconds(100) == pytest.approx(1.9)
 
 
 def test_a_context_between_two_measured_ones_is_interpolated_at_the_sizes_that_both_have() -> None:
-    long = StepCost(1064, (Point(1, 4.0, 4.0, 0.1, 3), Point(8, 9.0, 8.0, 0.2, 5), Point(99, 90.0, 80.0)))
+    long = StepCost(1064, {1: 4.0, 8: 9.0, 99: 90.0})
     cost = Cost((STAIRS, long))
-    assert cost.at(0) is cost.at(64) is STAIRS and cost.at(1064) is cost.at(9999) is long
-    assert cost.at(314) == StepCost(314, (Point(1, 2.5, 2.5, 0.1, 1), Point(8, 6.75, 5.0, 0.2, 1)))
+    assert cost.at(0) is cost.at(64) is STAIRS and cost.at(9999) is long
+    assert cost.at(314) == StepCost(314, {1: 2.5, 8: 6.75}) and cost.at(1064).measured == {1: 4.0, 8: 9.0}
 
 
 def test_copies_share_the_rows_below_the_input() -> None:
-    (shared,) = Cost((STAIRS,)).among(3).staircases
-    assert [point.rows for point in shared.points] == [1, 10, 22, 46]
-    assert [point.every for point in shared.points] == [point.every for point in STAIRS.points]
+    (shared,) = Cost((STAIRS,)).among(3).by_context
+    assert shared.measured == {1: 2.0, 10: 3.2, 22: 6.0, 46: 10.0}
 
 
-def test_a_cost_is_rough_when_half_of_its_times_vary_much() -> None:
-    steady, varying = Point(1, 1.0, 1.0, 0.05), Point(2, 1.0, 1.0, 0.6)
-    assert not Cost((StepCost(1, (steady,)),)).rough
-    assert Cost((StepCost(1, (steady, varying)), StepCost(2, (Point(1, 1.0, 1.0, 0.5),)))).rough
-    assert not Cost(()).rough
+def test_a_plan_covers_another_one_if_all_of_it_is_measured_as_long() -> None:
+    plan = MeasurePlan((64, 99), (1, 2, 4), 20)
+    assert plan.covers(plan) and plan.covers(MeasurePlan((64,), (1, 4), 5))
+    more = MeasurePlan((8,), (1,), 5), MeasurePlan((64,), (3,), 5), MeasurePlan((64,), (1,), 21)
+    assert not any(map(plan.covers, more))
 
 
-def test_a_cost_is_rough_when_its_threads_waited_for_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.auto.step_cost.MIN_CORE_SHARE", 0.8)
-    steady = (StepCost(1, (Point(1, 1.0, 1.0, 0.05),)),)
-    assert [Cost(steady, core_share=share).rough for share in (0.5, 0.9)] == [True, False]
+PLAIN_S = 0.01
 
 
-def test_a_measured_cost_says_which_part_of_the_time_its_threads_had_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lacli.auto.model_cost.process_time", lambda: 0.0)
-    settings = ModelSettings(threads=1, gpu_layers=0)
-    with LlamaModel(STDLIB_7M, settings) as model:
-        assert measure_cost(model, settings, MeasurePlan(contexts=(8,), rows=(1, 2), seconds=0.0)).core_share == 0
+def measured(row: float, change: float = 0.0) -> Cost:
+    """A machine whose further rows cost `row` plain steps, and a change of rows `change`."""
+    seconds = {rows: PLAIN_S * (1 + row * (rows - 1)) for rows in (1, 2, 4, 8, 16)}
+    return Cost((StepCost(0, seconds),), PLAIN_S * change)
+
+
+def taught(model: StepCostModel, rows: int, cost: float, times: int = 1, plain_s: float = PLAIN_S) -> None:
+    for _ in range(times):
+        model.record(rows, cost * plain_s, is_plain=rows == 1)
+
+
+def test_a_measured_cost_counts_until_the_steps_say_otherwise() -> None:
+    model = StepCostModel(16, measured(0.1))
+    assert model.relative[8] == pytest.approx(1.7) and model.slopes[1] == pytest.approx(0.1)
+    taught(model, 1, 1.0, 3)
+    taught(model, 8, 3.0)
+    assert 1.7 < model.relative[8] < 3.0
+    taught(model, 8, 3.0, 60)
+    assert model.relative[8] == pytest.approx(3.0, rel=0.3) and model.relative[16] > 2.6
+
+
+def test_where_nothing_is_known_the_first_steps_are_small_and_others_follow_the_nearest() -> None:
+    model = StepCostModel(64)
+    assert model.max_trial_rows == FIRST_ROWS and model.relative[3] == 1 + 2 * UNKNOWN_ROW
+    taught(model, 1, 1.0, 2)
+    taught(model, 3, 1.1)
+    assert model.max_trial_rows == 6
+    assert model.relative[3] == pytest.approx(1.08, abs=0.03) and model.relative[12] < 1.7
+
+
+def test_a_cost_of_few_rows_is_learned_as_if_nothing_were_measured() -> None:
+    few = Cost((StepCost(0, {1: PLAIN_S, 2: 1.9 * PLAIN_S}),))
+    assert StepCostModel(16, few).relative[2] == 1 + UNKNOWN_ROW
+
+
+@pytest.mark.parametrize("slow", [1, 3, 5])
+def test_one_slow_step_changes_nothing(slow: int) -> None:
+    model = StepCostModel(16, measured(0.1))
+    for step in range(8):
+        taught(model, 1, 1.0 if step != slow else 9.0)
+    taught(model, 4, 1.3, 4)
+    taught(model, 4, 13.0)
+    assert model.single_s == PLAIN_S and model.relative[4] == pytest.approx(1.3)
+
+
+def test_a_slow_step_is_booked_as_far_as_its_size_is_unknown() -> None:
+    model = StepCostModel(16, measured(0.1))
+    taught(model, 1, 1.0, 3)
+    assert model.record(4, 13 * PLAIN_S, is_plain=False) == pytest.approx(13.0, abs=0.1)
+    taught(model, 4, 1.3, 8)
+    assert model.record(4, 13 * PLAIN_S, is_plain=False) < 2.5
+
+
+def test_a_machine_that_became_quicker_is_noticed_by_the_next_plain_step() -> None:
+    model = StepCostModel(16, measured(0.1))
+    taught(model, 1, 3.0, 4)
+    taught(model, 4, 1.3, 2)
+    taught(model, 1, 1.0)
+    assert model.single_s == PLAIN_S
+
+
+def test_a_plain_step_is_due_at_first_and_after_many_with_drafts() -> None:
+    model = StepCostModel(16, measured(0.1))
+    assert model.needs_plain_step
+    taught(model, 1, 1.0)
+    assert not model.needs_plain_step
+    taught(model, 4, 1.3, PATIENCE)
+    assert model.needs_plain_step
+
+
+def test_a_change_of_rows_is_added_unless_the_step_has_as_many_as_the_one_before() -> None:
+    model = StepCostModel(16, measured(0.1, change=0.5))
+    taught(model, 1, 1.0, 2)
+    assert model.change == pytest.approx(0.5)
+    assert model.next_step(1)[0][1] == 1.0 and model.next_step(1)[0][8] == pytest.approx(1.7 + 2 * 0.5)
+    assert model.record(8, (1.7 + 0.5) * PLAIN_S, is_plain=False) == pytest.approx(2.2)
+    costs, slopes = model.next_step(1)
+    assert costs[8] == pytest.approx(1.7, abs=0.01) and costs[9] == pytest.approx(1.8 + 0.5, abs=0.01)
+    assert slopes[7] == pytest.approx((costs[8] - costs[7]) / 1)
+
+
+def test_what_a_change_costs_is_learned_from_plain_steps_behind_others() -> None:
+    model = StepCostModel(16)
+    taught(model, 1, 1.0, 2)
+    for _ in range(8):
+        taught(model, 4, 1.3 + 0.4)
+        taught(model, 1, 1.4)
+    assert model.change == pytest.approx(0.4) and model.relative[4] == pytest.approx(1.3, abs=0.1)
+
+
+def test_a_size_that_looked_too_dear_is_forgotten_after_a_while() -> None:
+    model = StepCostModel(16, measured(0.1))
+    taught(model, 1, 1.0, 3)
+    taught(model, 8, 6.0, 9)
+    assert model.relative[8] > 3
+    taught(model, 1, 1.0, MEMORY + 1)
+    taught(model, 1, 1.3, 9)
+    assert model.relative[8] == pytest.approx(1.7)
+
+
+def test_several_sequences_are_compared_by_their_own_plain_steps() -> None:
+    model = StepCostModel(16, measured(0.1))
+    for _ in range(3):
+        model.record(4, 1.3 * PLAIN_S, is_plain=True)
+    assert model.single_s == pytest.approx(PLAIN_S)
+    assert model.next_step(4)[0][8] == pytest.approx(1.7 / 1.3)

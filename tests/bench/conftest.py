@@ -7,9 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from lacli.auto.measure import MeasurePlan
-from lacli.auto.model_cost import KIND, cost_key
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.model_cost import KIND, machine_key
+from lacli.auto.step_cost import Cost, MeasurePlan, StepCost
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import NAME, Records
 from tests.fakes.clock import FakeClock
@@ -27,9 +26,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What steps of the 7M model cost is known, so that nothing has to be measured for mode auto."""
     cache = tmp_path_factory.mktemp("cache")
-    points = tuple(Point(rows, rows**0.6, rows**0.6) for rows in (1, 2, 4, 8, 16, 32))
-    key = cost_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0), MeasurePlan())
-    cost = Cost((StepCost(64, points),), measured_at=1e9, budget=1e3)
+    seconds = {rows: rows**0.6 for rows in (1, 2, 4, 8, 16, 32)}
+    key = machine_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0))
+    cost = Cost((StepCost(64, seconds),), plan=MeasurePlan(seconds=1e3), measured_at=1e9)
     Records(cache / "lacli" / NAME).save(KIND, key, asdict(cost))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(cache))

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from lacli.auto.measure import measure
-from lacli.auto.model_cost import known_cost
+from lacli.auto.model_cost import saved_cost
 from lacli.auto.step_cost import Cost
-from lacli.llamacpp.context import MAX_ROLLBACK
 from lacli.text.files import NAME, Records
 from tests.fakes.tiny_models import write_lfm2
 from tests.program import Done, call
@@ -77,10 +76,10 @@ def test_a_session_begins_with_what_was_measured(
     told: list[Cost | None] = []
 
     def telling(*given: Any) -> Cost | None:
-        told.append(known_cost(*given))
+        told.append(saved_cost(*given))
         return told[-1]
 
-    monkeypatch.setattr("lacli.engine.load.known_cost", telling)
+    monkeypatch.setattr("lacli.engine.load.saved_cost", telling)
     measured(cache, *FEW)
     for mode in ("auto", "plain"):
         assert call(*command, "-n", "1", "--mode", mode, env=cache).code == 0
@@ -95,45 +94,30 @@ def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     assert "cannot save it in" in finished.err and "behind 64 tokens" in finished.out
 
 
-def test_a_hybrid_models_chains_are_measured_as_far_as_they_go_back(cache: dict[str, str], tmp_path: Path) -> None:
+def test_of_a_hybrid_model_nothing_is_measured_and_why_is_said(cache: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "lfm2.gguf"
     write_lfm2(path)
     found = measured(cache, str(path), *FEW)
-    assert "hybrid" in found["chain_only"] and sizes_of(found) == [(16, [1, 2, 4]), (64, [1, 2, 4])]
-    ((far, rows),) = sizes_of(measured(cache, str(path), "--rows", "1,3,64", "--contexts", "9999", "--seconds", "0.2"))
-    assert rows == [1, 3, 1 + MAX_ROLLBACK] and 64 < far < 512
-    assert sizes_of(measured(cache, str(path), *FEW, "-b", "3")) == [(16, [1, 2]), (64, [1, 2])]
+    assert "hybrid" in found["chain_only"] and found["staircases"] == [] and not kept(cache)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sizes", "notes"),
+    ("arguments", "sizes", "note"),
     [
         (
             ("-c", "256", "-b", "3", "--rows", "1,2,4", "--contexts", "64,9999"),
             [(64, [1, 2]), (254, [1, 2])],
-            [
-                "steps of 4 rows were left out: a batch takes 3 (-b)",
-                "the longest context measured has 254 tokens: a step of 2 rows behind them fills -c 256",
-            ],
+            "-b and -c leave room for steps of 2 rows behind 254 tokens at most",
         ),
-        (("-b", "1", "--contexts", "16"), [(16, [1])], ["steps of 2 to 128 rows were left out: a batch takes 1 (-b)"]),
-        (
-            ("--rows", "4096", "-c", "512", "--contexts", "4"),
-            [(4, [1])],
-            ["steps of 4096 rows were left out: a context of 512 cells (-c) has room for 508"],
-        ),
-        (
-            ("--rows", "8-16*2,1-7+3,4", "--contexts", "16-32+16"),
-            [(16, [1, 4, 7, 8, 16]), (32, [1, 4, 7, 8, 16])],
-            [],
-        ),
+        (("--rows", "4096", "-c", "512", "--contexts", "4"), [(4, [1])], "leave room for steps of 1 rows"),
+        (("--rows", "8-16*2,1-7+3,4", "--contexts", "16-32+16"), [(each, [1, 4, 7, 8, 16]) for each in (16, 32)], ""),
     ],
 )
-def test_sizes_and_contexts_are_ranges_and_those_without_room_are_named(
-    cache: dict[str, str], arguments: tuple[str, ...], sizes: list[tuple[int, list[int]]], notes: list[str]
+def test_sizes_and_contexts_are_ranges_and_those_without_room_are_left_out(
+    cache: dict[str, str], arguments: tuple[str, ...], sizes: list[tuple[int, list[int]]], note: str
 ) -> None:
-    found = measured(cache, *arguments, "--seconds", "1")
-    assert sizes_of(found) == sizes and found["notes"] == notes
+    found = done(cache, "--json", *arguments, "--seconds", "1")
+    assert sizes_of(json.loads(found.out)) == sizes and note in found.err and ("leave room" in found.err) is bool(note)
 
 
 @pytest.mark.parametrize(
@@ -158,10 +142,7 @@ def test_what_makes_no_sense_is_refused_in_a_line(
     assert words in finished.err
 
 
-def test_ctrl_c_later_shows_what_was_measured_and_keeps_nothing(
-    cache: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the second round of the second context."""
+def test_ctrl_c_ends_it_and_saves_nothing(cache: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = count()
 
     def clock() -> float:
@@ -171,5 +152,5 @@ def test_ctrl_c_later_shows_what_was_measured_and_keeps_nothing(
 
     monkeypatch.setattr("lacli.auto.model_cost.measure", partial(measure, clock=clock))
     finished = call("cost", *FEW, env=cache)
-    assert finished.code == 130 and "behind 16 tokens" in finished.out
-    assert "stopped before everything was measured" in finished.out and not kept(cache)
+    assert (finished.code, finished.out) == (130, "") and not kept(cache)
+    assert finished.err.endswith("stopped before the steps were measured\n")

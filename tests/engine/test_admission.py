@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import raises
 
-from lacli.auto import fixed_clock
-from lacli.auto.fixed_clock import fixed_clock_modes
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.mode import FIXED_CLOCK, AutoModes
+from lacli.auto.step_cost import Cost, StepCost
 from lacli.batch import Batch
 from lacli.context import Floats
 from lacli.engine.admission import MOST_IDLE, slot_of
@@ -136,7 +135,7 @@ def test_every_sequence_gets_what_it_gets_alone(
 ) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
     engine = engine_of(chosen, cells, ends, rows)
-    schedule = Engine(engine, chosen, PLACES, make_mode=fixed_clock_modes)
+    schedule = Engine(engine, chosen, PLACES, make_mode=FIXED_CLOCK)
     attend(schedule, [*coming])
     for visit in coming:
         expected = alone(visit, cells, ends)
@@ -161,10 +160,10 @@ def test_a_row_that_fills_a_step_up_changes_no_sequence(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
 ) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "mode": "auto", "auto_rows": max(chosen.auto_rows, 4)})
-    points = tuple(Point(size, fours(size), fours(size)) for size in range(1, 65))
+    by_fours = AutoModes(Cost((StepCost(0, {size: fours(size) for size in range(1, 65)}),)), is_fixed=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fixed_clock, "step_seconds", fours)
-        patch.setattr(fixed_clock, "COST", Cost((StepCost(0, points),)))
+        patch.setattr(f"{__name__}.FIXED_CLOCK", by_fours)
+        patch.setattr("tests.fakes.decoding.FIXED_CLOCK", by_fours)
         test_every_sequence_gets_what_it_gets_alone.hypothesis.inner_test(chosen, coming, ends, cells, rows)  # type: ignore[attr-defined]
 
 
@@ -365,7 +364,7 @@ class Stuck:
 def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int) -> None:
     chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
     engine = engine_of(chosen, 200)
-    schedule = Engine(engine, chosen, PLACES, make_mode=fixed_clock_modes)
+    schedule = Engine(engine, chosen, PLACES, make_mode=FIXED_CLOCK)
     stuck, other = add(schedule, [1, 2], 20, verifier=Stuck(tokens)), Visit([3, 4], 20, 0, None)
     other.sequence = add(schedule, other.prompt, other.limit)
     errors: list[Exception] = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.step_cost import Cost, Point, StepCost
+from lacli.auto.step_cost import Cost, StepCost
 from lacli.engine.answer import Answer, Generation
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
@@ -109,7 +109,7 @@ def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
 @pytest.mark.parametrize("mode", ["lookup", "auto", "plain"])
 def test_an_answer_is_compared_with_plain_decoding_where_costs_were_measured(mode: ModeName, tmp_path: Path) -> None:
     tiny_models.write_llama(path := tmp_path / "tiny.gguf")
-    cost = Cost((StepCost(64, (Point(1, 1.0, 1.0), Point(8, 2.4, 2.4))),))
+    cost = Cost((StepCost(64, {1: 1.0, 8: 2.4}),))
     chosen = DecodeSettings(mode=mode)
     run = RunStatistics(steps=4, tokens=6, batches=Counter({1: 3, 2: 1}))
     with load(path, model_settings=ModelSettings(context=256, threads=1), decode_settings=chosen) as engine:

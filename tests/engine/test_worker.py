@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from lacli.auto.fixed_clock import fixed_clock_modes
+from lacli.auto.mode import FIXED_CLOCK
 from lacli.batch import Batch
 from lacli.context import Floats
 from lacli.engine.answer import AnswerText
@@ -125,7 +125,7 @@ def test_many_threads_at_once_each_get_what_they_get_alone(settings: DecodeSetti
     engine = SharedContext(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
     prompts = [[one, two, one] for one in range(6) for two in range(4)]
     with (
-        Worker(Engine(engine, settings, 3, make_mode=fixed_clock_modes)) as loop,
+        Worker(Engine(engine, settings, 3, make_mode=FIXED_CLOCK)) as loop,
         ThreadPoolExecutor(8) as threads,
     ):
         sequences = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]

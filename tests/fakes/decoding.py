@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from lacli.auto.fixed_clock import fixed_clock_modes
-from lacli.auto.mode import AutoModes
+from lacli.auto.mode import FIXED_CLOCK, AutoModes
 from lacli.check.compare import Comparison, Run
 from lacli.check.judge import PLAIN as PLAIN
 from lacli.check.judge import Difference
@@ -67,7 +66,7 @@ class Decoding:
 
 def fixed_clock_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
     """Takes the same steps each time; rows cost next to nothing, so mode auto drafts all it can."""
-    return Decoding(context, settings, verifier, make_mode=fixed_clock_modes)
+    return Decoding(context, settings, verifier, make_mode=FIXED_CLOCK)
 
 
 def auto_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lacli.auto.hit_rates import HitRates
+from lacli.auto.draft import HitRates
 from lacli.batch import Batch, Ints
 from lacli.context import Floats, Successors
 from tests.fakes.clock import FakeClock

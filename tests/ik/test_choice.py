@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lacli.auto.measure import measure
-from lacli.auto.model_cost import known_cost
+from lacli.auto.model_cost import saved_cost
 from lacli.errors import UsageError
 from lacli.ik import choice
 from lacli.ik.choice import with_engine
@@ -87,8 +87,8 @@ def test_what_lacli_cost_measures_is_known_to_a_run_with_the_engine_that_auto_ta
     assert done.code == 0, done.err
     settings = replace(AUTO, threads=1, gpu_layers=0)
     state = tmp_path / "lacli" / NAME
-    assert known_cost(state, STDLIB_7M, with_engine(STDLIB_7M, settings))
-    assert not known_cost(state, STDLIB_7M, replace(settings, engine="llama"))
+    assert saved_cost(state, STDLIB_7M, with_engine(STDLIB_7M, settings))
+    assert not saved_cost(state, STDLIB_7M, replace(settings, engine="llama"))
 
 
 def test_check_opens_its_contexts_with_the_engine_of_the_model() -> None:
