@@ -33,7 +33,7 @@ from lacli.check.replay import Recorder
 from lacli.context import Context, Floats
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.gguf import weight_types
+from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings, strict_settings
 from lacli.settings import DecodeSettings
@@ -95,7 +95,7 @@ def work(arguments: argparse.Namespace) -> None:
     model_settings = ModelSettings(context=1024, gpu_layers=0, threads=arguments.threads)
     plain, modes = PLAIN, {name: MODES[name] for name in arguments.modes}
     if arguments.strict:
-        types = weight_types(arguments.model)
+        types = architecture_and_types(arguments.model)[1]
         loose = model_settings
         model_settings, plain = strict_settings(loose, PLAIN, types, on_gpu=False)
         modes = {name: strict_settings(loose, mode, types, on_gpu=False)[1] for name, mode in modes.items()}

@@ -19,7 +19,7 @@ from lacli.engine.replicas import OpenContext, Weights
 from lacli.errors import LacliError, UsageError
 from lacli.ik.choice import with_engine
 from lacli.llamacpp.context import max_rollback
-from lacli.llamacpp.gguf import weight_types
+from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.sampler import LlamaSampler
@@ -82,7 +82,7 @@ def open_engine(
             raise UsageError(what, "--parallel 1")
         check_draws(sampling)
         model_settings, decode_settings = strict_settings(
-            model_settings, decode_settings, weight_types(path), on_gpu=offloads(model_settings)
+            model_settings, decode_settings, architecture_and_types(path)[1], on_gpu=offloads(model_settings)
         )
         types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
         notes.append(f"--strict decodes with -fa on {types}")

@@ -1,4 +1,4 @@
-"""GGUF files without their model: names of split parts, the header's facts, the tensors and their types."""
+"""GGUF files without their model: names of split parts, the header's facts, and the types of the weights."""
 
 from __future__ import annotations
 
@@ -21,18 +21,6 @@ NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 TEXT, ARRAY = 8, 9
 """gguf_type's string and array."""
 
-MOST_KEPT = 1024
-"""Numbers of an array that are kept, one a layer; of longer arrays and of texts only the length is."""
-
-MAGIC, LENGTH, MOST_TENSORS = b"GGUF", struct.Struct("<Q"), 1 << 20
-
-TYPES: tuple[tuple[str, list[Any], Any], ...] = (
-    ("ggml_type_name", [ctypes.c_int], ctypes.c_char_p),
-    ("ggml_blck_size", [ctypes.c_int], ctypes.c_int64),
-    ("ggml_type_size", [ctypes.c_int], ctypes.c_size_t),
-)
-"""The library's functions about types of tensors, for `library.declared`."""
-
 BROKEN = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
 """What reading a damaged header can raise."""
 
@@ -45,17 +33,35 @@ FILE_TYPE = re.compile(r"LLAMA_FTYPE_(?:MOSTLY|ALL)_(.*)")
 VECTORS = ("norm", ".bias", "rope_", "position_embd", "token_types", "ssm_", "time_mix")
 """Parts of the names of tensors that no batch is multiplied with as a matrix; they are F32 in every file."""
 
-DAMAGED = "the file may be damaged: fetch it again"
-
 
 class Tensor(NamedTuple):
-    """One tensor: its name, ggml's name of its type (q4_K), its number of elements, their bytes, and where they end."""
+    """One tensor: its name, ggml's name of its type (q4_K), and its number of elements."""
 
     name: str
     type: str
     elements: int
-    size: int
-    end: int
+
+
+class GgufFile(NamedTuple):
+    """One file: its keys, with KEY.length for an array of texts; its tensors; the bytes of both."""
+
+    keys: Mapping[str, Any]
+    tensors: list[Tensor]
+    header_size: int
+
+    def text(self, key: str) -> str:
+        """Return the text of a key, "" without one or for a value of another kind."""
+        value = self.keys.get(key)
+        return value if isinstance(value, str) else ""
+
+    def number(self, key: str, missing: int = 0) -> int:
+        """Return the whole number of a key, or the largest of its array; `missing` without one."""
+        return max(self.numbers(key), default=missing)
+
+    def numbers(self, key: str) -> tuple[int, ...]:
+        """Return the whole numbers of a key: one, or those of an array."""
+        value = self.keys.get(key, ())
+        return tuple(int(each) for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, int))
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,8 @@ class Header:
     """A model's facts from all parts of its file; 0, "" or () where the file does not say.
 
     `parameters`: elements of all tensors. `file_type`: Q4_K_M for example; without one, the type of most parameters.
-    `weights`: bytes of the tensors. `size`: bytes of the files. `context`: tokens. `heads`, `kv_heads`: one number, or
-    one a layer. `cell_values`: numbers in one cell of the KV cache, of all layers.
+    `weights`: bytes behind the headers. `size`: bytes of the files. `context`: tokens. `heads`, `kv_heads`: one number,
+    or one a layer. `cell_values`: numbers in one cell of the KV cache, of all layers.
     """
 
     architecture: str
@@ -98,22 +104,18 @@ def parts(path: Path) -> list[Path]:
     return [path.with_name(name) for name in all_parts(path.name)]
 
 
-def weight_types(path: Path) -> frozenset[str]:
-    """Return ggml's names of the types of a model's matrices (q4_K). Raises ModelLoadError."""
-    return architecture_and_types(path)[1]
-
-
 def architecture_and_types(path: Path) -> tuple[str, frozenset[str]]:
-    """Return the architecture and the `weight_types` of a model, given any part of a split one."""
-    files = [read_file(part) for part in parts(path)]
+    """Return a model's architecture and ggml's names of the types of its matrices (q4_K). Raises ModelLoadError."""
+    files = [_read_file(part) for part in parts(path)]
     types = {each.type for file in files for each in file.tensors if not any(vector in each.name for vector in VECTORS)}
     return files[0].text("general.architecture"), frozenset(types)
 
 
 def read_header(path: Path) -> Header:
     """Read the header of a model, given any part of a split one. Raises ModelLoadError when it cannot be read."""
-    files = [read_file(part) for part in parts(path)]
-    first, tensors = files[0], [tensor for file in files for tensor in file.tensors]
+    files = [_read_file(part) for part in parts(path)]
+    first, size = files[0], sum(part.stat().st_size for part in parts(path))
+    tensors = [tensor for file in files for tensor in file.tensors]
     architecture = first.text("general.architecture")
     layers, embedding = first.number(f"{architecture}.block_count"), first.number(f"{architecture}.embedding_length")
     heads = first.numbers(f"{architecture}.attention.head_count")
@@ -125,8 +127,8 @@ def read_header(path: Path) -> Header:
         name=first.text("general.name"),
         parameters=sum(tensor.elements for tensor in tensors),
         file_type=_file_type(first.number("general.file_type", -1), tensors),
-        weights=sum(tensor.size for tensor in tensors),
-        size=sum(part.stat().st_size for part in parts(path)),
+        weights=size - sum(file.header_size for file in files),
+        size=size,
         context=first.number(f"{architecture}.context_length"),
         layers=layers,
         embedding=embedding,
@@ -135,7 +137,7 @@ def read_header(path: Path) -> Header:
         cell_values=sum(kv_heads) * (1 if kv_heads[1:] else layers) * sum(widths),
         experts=first.number(f"{architecture}.expert_count"),
         experts_used=first.number(f"{architecture}.expert_used_count"),
-        vocabulary=first.lengths.get("tokenizer.ggml.tokens", 0),
+        vocabulary=first.number("tokenizer.ggml.tokens.length"),
         template=first.text("tokenizer.chat_template"),
     )
 
@@ -153,54 +155,23 @@ def _file_type(number: int, tensors: list[Tensor]) -> str:
     return max(count, key=lambda name: count[name]).upper() if count else ""
 
 
-@dataclass(frozen=True)
-class GgufFile:
-    """The keys and the tensors of one file, not their values. A key with a value of another kind counts as absent.
-
-    `lengths`: of the arrays, by their keys.
-    """
-
-    keys: Mapping[str, Any]
-    lengths: Mapping[str, int]
-    tensors: list[Tensor]
-
-    def text(self, key: str) -> str:
-        """Return the text of a key, "" without one."""
-        value = self.keys.get(key)
-        return value if isinstance(value, str) else ""
-
-    def number(self, key: str, missing: int = 0) -> int:
-        """Return the whole number of a key, or the largest of its array; `missing` without one."""
-        return max(self.numbers(key), default=missing)
-
-    def numbers(self, key: str) -> tuple[int, ...]:
-        """Return the whole numbers of a key: one, or those of an array."""
-        value = self.keys.get(key, ())
-        return tuple(int(each) for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, int))
-
-
-def read_file(path: Path) -> GgufFile:
-    """Read one file. Raises ModelLoadError when it cannot be read, or ends before its tensors do."""
-    if path.exists() and not path.is_file():
-        # A pipe would be waited for.
-        raise ModelLoadError(f"cannot read {path.name}: it is no ordinary file", DAMAGED)
+def _read_file(path: Path) -> GgufFile:
+    """Read one file. Raises ModelLoadError when it cannot be read."""
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            found = _parsed(data)
+            return _parsed(data)
     except OSError as error:
-        raise ModelLoadError(f"cannot read {path.name}: {reason_of(error)}", DAMAGED) from error
+        raise ModelLoadError(f"cannot read {path.name}: {reason_of(error)}") from error
     except BROKEN as error:
-        raise ModelLoadError(f"cannot read {path.name}: it is no whole GGUF file", DAMAGED) from error
-    there, whole = path.stat().st_size, max((tensor.end for tensor in found.tensors), default=0)
-    if there < whole:
-        raise ModelLoadError(f"{path.name} has {there:,} of its {whole:,} bytes", DAMAGED)
-    return found
+        hint = "the file may be damaged: fetch it again"
+        raise ModelLoadError(f"cannot read {path.name}: it is no whole GGUF file", hint) from error
 
 
 def _parsed(data: mmap) -> GgufFile:
     """Read a file's header. Raises one of BROKEN where it makes no sense."""
-    at = len(MAGIC)
-    keys, lengths = dict[str, Any](), dict[str, int]()
+    from lacli.llamacpp.library import declared, lib
+
+    at, keys = 0, dict[str, Any]()
 
     def read(form: str) -> tuple[Any, ...]:
         nonlocal at
@@ -211,35 +182,26 @@ def _parsed(data: mmap) -> GgufFile:
         (length,) = read("Q")
         return str(read(f"{length}s")[0], "utf-8", "replace")
 
-    version, tensors, pairs = read("IQQ")
-    if data[: len(MAGIC)] != MAGIC or version not in (2, 3) or tensors > MOST_TENSORS:
+    magic, version, tensors, pairs = read("4sIQQ")
+    if magic != b"GGUF" or version not in (2, 3):
         raise ValueError
     for _ in range(pairs):
         key, (kind,) = text(), read("I")
-        if kind != ARRAY:
-            keys[key] = text() if kind == TEXT else read(NUMBERS[kind])[0]
-            continue
-        kind, lengths[key] = read("IQ")
         if kind == TEXT:
-            for _ in range(lengths[key]):
-                at += 8 + LENGTH.unpack_from(data, at)[0]
-        elif lengths[key] <= MOST_KEPT:
-            keys[key] = read(f"{lengths[key]}{NUMBERS[kind]}")
+            keys[key] = text()
+        elif kind != ARRAY:
+            keys[key] = read(NUMBERS[kind])[0]
         else:
-            at += lengths[key] * struct.calcsize(NUMBERS[kind])
+            kind, length = read("IQ")
+            if kind != TEXT:
+                keys[key] = read(f"{length}{NUMBERS[kind]}")
+                continue
+            keys[f"{key}.length"] = length
+            for _ in range(length):
+                at += 8 + struct.unpack_from("<Q", data, at)[0]
     infos = [(text(), read(f"{read('I')[0]}Q"), *read("IQ")) for _ in range(tensors)]
-    alignment = int(keys.get("general.alignment", 32))
-    start = -(-at // alignment) * alignment
-    return GgufFile(keys, lengths, [_tensor(start, *info) for info in infos])
-
-
-def _tensor(start: int, name: str, sizes: tuple[int, ...], kind: int, offset: int) -> Tensor:
-    """Describe a tensor of a ggml_type whose values begin `offset` bytes behind `start`."""
-    from lacli.llamacpp.library import declared, lib
-
-    if kind >= lib.GGML_TYPE_COUNT:
+    if any(kind >= lib.GGML_TYPE_COUNT for *_, kind, _ in infos):
         raise ValueError
-    ggml, elements = declared(*TYPES), prod(sizes)
-    # A removed type has blocks of size 0.
-    size = elements // max(ggml.ggml_blck_size(kind), 1) * ggml.ggml_type_size(kind)
-    return Tensor(name, ggml.ggml_type_name(kind).decode(), elements, size, start + offset + size)
+    ggml = declared(("ggml_type_name", [ctypes.c_int], ctypes.c_char_p))
+    found = [Tensor(name, ggml.ggml_type_name(kind).decode(), prod(sizes)) for name, sizes, kind, _ in infos]
+    return GgufFile(keys, found, at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llamacpp.devices import CPU, named, offloading
-from lacli.llamacpp.gguf import read_file
 from lacli.llamacpp.library import (
     FUNCTIONS,
     apply_placement,
@@ -40,33 +39,12 @@ LARGEST_DEFAULT_CONTEXT = 8192
 """Most tokens of a context without -c: 1 GiB of F16 cache at 32 layers with 8 key-value heads of width 128."""
 
 DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
-
-ENDS_EARLY = "not within the file bounds"
-"""What llama.cpp says of a file that ends before its tensors do."""
-
-NOT_LOADED = {
-    "unknown model architecture": "a newer llama-cpp-python may know it",
-    "split": "-sm layer splits every model between all devices",
-    "alloc": "a smaller model, fewer layers on a GPU (-ngl) or more devices (-dev) may fit",
-}
-"""Hints by a part of llama.cpp's reason why it cannot load a model."""
+TOO_LARGE = "a smaller model, fewer layers on a GPU (-ngl) or more devices (-dev) may fit"
 
 
 def offloads(settings: ModelSettings) -> bool:
     """Return whether a model with these settings computes on a GPU, of this machine or of another."""
     return settings.gpu_layers != 0 and bool(offloading(settings, devices(memory=False)))
-
-
-def _lacks_bytes(texts: Iterable[bytes]) -> bool:
-    """Return whether a sentencepiece vocabulary has no token for some byte, for which llama.cpp would throw."""
-    byte_of = {name: byte for byte in range(256) for name in (b"<0x%02X>" % byte, bytes([byte]))}
-    missing = set(range(256))
-    for text in texts:
-        missing.discard(byte_of.get(text, -1))
-        # Published vocabularies begin with their bytes.
-        if not missing:
-            return False
-    return True
 
 
 class LlamaModel(Closing):
@@ -100,7 +78,6 @@ class LlamaModel(Closing):
         switch_tiles(settings.tiled)
         self.path, self.settings = path, settings
         self.offloaded = offloads(settings)
-        self._formatters: dict[str, Callable[..., str]] = {}
         with late_ctrl_c() as is_stopped:
             parameters.progress_callback = progress_callback(lib, loading, is_stopped)
             handle = lib.llama_model_load_from_file(os.fsencode(path), parameters)
@@ -109,12 +86,8 @@ class LlamaModel(Closing):
         del pointed_to
         if not handle:
             reason = self._log.last_error().removeprefix("error loading model: ")
-            if ENDS_EARLY in reason:
-                # It says how much of the file is missing.
-                read_file(path)
-            hint = next((hint for word, hint in NOT_LOADED.items() if word in reason.lower()), DAMAGED)
-            raise ModelLoadError(f"cannot load {path.name}: {reason}", hint)
-        self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
+            raise ModelLoadError(f"cannot load {path.name}: {reason}", TOO_LARGE if "alloc" in reason else DAMAGED)
+        self._handle = handle
         self._free = free_with(self, lib.llama_model_free, handle)
         self._refuse()
 
@@ -132,8 +105,7 @@ class LlamaModel(Closing):
     @property
     def vocabulary_handle(self) -> Any:
         """The llama_vocab, a part of the model."""
-        self.check_open()
-        return self._vocabulary_handle
+        return lib.llama_model_get_vocab(self.handle)
 
     @property
     def description(self) -> str:
@@ -245,7 +217,7 @@ class LlamaModel(Closing):
         tokenize = ctypes.cast(declared().llama_tokenize, ctypes.c_void_p).value
         make: Any = LLTokenizer  # its types leave the function out
         made: LLTokenizer = make.from_llamacpp(
-            tokens=tokens, vocab_ptr=self.vocabulary_handle, tokenize_fptr=tokenize, eos_token=self.ends()
+            tokens=tokens, vocab_ptr=self.vocabulary_handle, tokenize_fptr=tokenize, eos_token=self.ends
         )
         return made
 
@@ -273,13 +245,9 @@ class LlamaModel(Closing):
     def is_end(self, token: int) -> bool:
         return bool(lib.llama_vocab_is_eog(self.vocabulary_handle, token))
 
-    def ends(self) -> list[int]:
-        """Return all tokens that end an answer."""
-        return [*self._ends]
-
     @cached_property
-    def _ends(self) -> list[int]:
-        # A vocabulary of 152,000 tokens takes 44 ms.
+    def ends(self) -> list[int]:
+        """All tokens that end an answer; a vocabulary of 152,000 tokens takes 44 ms."""
         vocabulary = self.vocabulary_handle
         return [token for token in range(self.vocabulary) if lib.llama_vocab_is_eog(vocabulary, token)]
 
@@ -297,11 +265,8 @@ class LlamaModel(Closing):
         return template.decode("utf-8", "replace") if template else ""
 
     def compile_template(self, source: str) -> Callable[..., str]:
-        """Compile the Jinja template `source` to a function of `messages`, once. Raises PromptError if it is broken."""
-        # Compiling a template takes longer than rendering a prompt and reading its tokens.
-        if source not in self._formatters:
-            self._formatters[source] = compile_template(source, self.bos(), self.eos())
-        return self._formatters[source]
+        """Compile the Jinja template `source` to a function of `messages`. Raises PromptError if it is broken."""
+        return compile_template(source, self.bos(), self.eos())
 
     def has_token(self, text: str) -> bool:
         """Return whether this text is a token by itself."""
@@ -327,24 +292,11 @@ class LlamaModel(Closing):
 
     def _refuse(self) -> None:
         """Close and raise ModelLoadError if the model does not generate one token after another."""
-        hint = "lacli decodes causal text models only"
-        if lib.llama_model_has_encoder(self.handle):
-            what = f"{self.path.name} is an encoder (or encoder-decoder) model"
-        elif lib.llama_model_is_diffusion(self.handle):
-            what = f"{self.path.name} is a diffusion model"
-        elif fault := self._vocabulary_fault():
-            what, hint = f"cannot use {self.path.name}: {fault}", DAMAGED
+        if lib.llama_model_has_encoder(self._handle) or lib.llama_model_is_diffusion(self._handle):
+            what = "is an encoder, encoder-decoder or diffusion model"
+        elif lib.llama_vocab_type(self.vocabulary_handle) == lib.LLAMA_VOCAB_TYPE_NONE:
+            what = "has no vocabulary"
         else:
             return
         self.close()
-        raise ModelLoadError(what, hint)
-
-    def _vocabulary_fault(self) -> str:
-        """Return why `llama_tokenize` would end the process on some text; "" if it would not."""
-        kind = lib.llama_vocab_type(self._vocabulary_handle)
-        if kind == lib.LLAMA_VOCAB_TYPE_NONE:
-            return "it has no vocabulary"
-        texts = (lib.llama_vocab_get_text(self._vocabulary_handle, token) for token in range(self.vocabulary))
-        if kind == lib.LLAMA_VOCAB_TYPE_SPM and _lacks_bytes(texts):
-            return "its tokenizer is of the kind 'llama', and its vocabulary lacks tokens for some bytes"
-        return ""
+        raise ModelLoadError(f"{self.path.name} {what}", "lacli decodes causal text models only")

@@ -330,5 +330,5 @@ def _biases(model: LlamaModel, settings: SamplingSettings) -> list[tuple[int, fl
         if not 0 <= token < model.vocabulary:
             what = f"--logit-bias names token {token}, and the model has {model.vocabulary}"
             raise UsageError(what, f"token ids are from 0 to {model.vocabulary - 1}")
-    never = [*model.suppressed, *(model.ends() if settings.ignore_eos else ())]
+    never = [*model.suppressed, *(model.ends if settings.ignore_eos else ())]
     return [*settings.logit_bias, *((token, -inf) for token in never)]

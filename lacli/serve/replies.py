@@ -204,7 +204,7 @@ class PlainReply(Reply):
     def _settings(self) -> dict[str, Any]:
         """How the answers are decoded, in llama.cpp's words; null for a bias that forbids a token."""
         sampling, model = self.sampling, self.model.engine.model
-        ends = model.ends() if sampling.ignore_eos else ()
+        ends = model.ends if sampling.ignore_eos else ()
         biases = [*((token, float("-inf")) for token in ends), *sampling.logit_bias]
         told = [{"token": token, "bias": None if bias == float("-inf") else bias} for token, bias in biases]
         return {"n_predict": self.limit, "seed": sampling.seed, "temperature": sampling.temp, "logit_bias": told}

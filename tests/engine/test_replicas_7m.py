@@ -18,7 +18,7 @@ from lacli.engine.replicas import OpenContext, ReplicaContext, ReplicaPlan, plan
 from lacli.errors import UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import Device
-from lacli.llamacpp.gguf import weight_types
+from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -50,7 +50,7 @@ WARM = SamplingSettings(temp=0.8, seed=7, repeat_penalty=1.1)
 
 def strict(chosen: DecodeSettings) -> tuple[ModelSettings, DecodeSettings]:
     settings = ModelSettings(context=512, gpu_layers=0, threads=1)
-    return strict_settings(settings, chosen, weight_types(STDLIB_7M), on_gpu=False)
+    return strict_settings(settings, chosen, architecture_and_types(STDLIB_7M)[1], on_gpu=False)
 
 
 @pytest.fixture(scope="module")

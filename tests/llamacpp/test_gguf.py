@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.gguf import parts, read_file, read_header
+from lacli.llamacpp.gguf import parts, read_header
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from tests.fakes import tiny_models
@@ -36,7 +36,8 @@ def test_the_header_says_what_llama_cpp_finds_when_it_loads_the_model(
     header = read_header(path)
     with LlamaModel(path, CPU) as model:
         assert header.architecture == model.description.split()[0]
-        assert (header.parameters, header.weights) == (model.parameters, model.size)
+        assert header.parameters == model.parameters
+        assert 0 <= header.weights - model.size < 4096, "what fills up tensors to a multiple of 32 bytes"
         assert (header.context, header.vocabulary) == (model.context, model.vocabulary)
         assert header.template == model.chat_template
     assert (header.file_type, header.size) == ("F32", path.stat().st_size)
@@ -57,7 +58,6 @@ def test_keys_are_what_the_gguf_package_reads() -> None:
     width = header.embedding // header.heads[0]
     assert header.cell_values == 2 * width * header.kv_heads[0] * header.layers
     assert header.parameters == sum(int(tensor.n_elements) for tensor in reader.tensors)
-    assert header.weights == sum(int(tensor.n_bytes) for tensor in reader.tensors)
     assert header.file_type == gguf.LlamaFileType(int(str(value("general.file_type")))).name.removeprefix("MOSTLY_")
 
 
@@ -68,7 +68,7 @@ def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_pat
     assert [parts(file) for file in files] == [files, files]
     for file in files:
         header = read_header(file)
-        assert (header.parameters, header.weights) == (whole.parameters, whole.weights)
+        assert header.parameters == whole.parameters
         assert header.size == sum(each.stat().st_size for each in files)
         assert header.template == whole.template
 
@@ -107,13 +107,11 @@ def test_keys_of_another_kind_are_like_missing_ones(tmp_path: Path) -> None:
     assert (header.context, header.heads, header.name, header.template) == (0, (), "", "")
 
 
-@pytest.mark.parametrize("kept", [0, 10, 5_000, -1])
+@pytest.mark.parametrize("kept", [0, 10, 5_000])
 def test_a_file_that_is_cut_off_cannot_be_read(kept: int, tmp_path: Path) -> None:
     path = tmp_path / "cut.gguf"
     tiny_models.write_llama(path)
-    raw = path.read_bytes()
-    end = max(tensor.end for tensor in read_file(path).tensors)
-    path.write_bytes(raw[: end - 1] if kept < 0 else raw[:kept])
+    path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ModelLoadError, match="cut.gguf"):
         read_header(path)
 

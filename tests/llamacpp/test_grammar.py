@@ -19,7 +19,7 @@ def fits(model: LlamaModel, schema: Any, text: str) -> bool:
     """Whether a text can be an answer's whole."""
     grammar = open_grammar(model, grammar_of(json.dumps(schema))[0])
     assert grammar
-    for token in [*model.tokenize(text, add_special=False), model.ends()[0]]:
+    for token in [*model.tokenize(text, add_special=False), model.ends[0]]:
         if not grammar.allowed([token])[0]:
             return False
         grammar.accept(token)

@@ -199,7 +199,7 @@ def test_with_a_grammar_llama_cpp_draws_again_among_what_it_allows(
     ):
         sampler.begin(PROMPT)
         for row in np.random.default_rng(5).normal(0, 4, (40, model.vocabulary)).astype(np.float32):
-            row[model.ends()] = -20.0
+            row[model.ends] = -20.0
             token = sampled(own, context, row)
             if not allowed[token]:
                 again += 1
@@ -228,7 +228,7 @@ def test_the_distribution_with_a_grammar_is_that_of_the_draws(model: LlamaModel)
 
 def test_ignoring_the_end_forbids_every_end_token(model: LlamaModel) -> None:
     logits = np.zeros(model.vocabulary, np.float32)
-    logits[model.ends()] = 9.0
+    logits[model.ends] = 9.0
     assert model.is_end(drawn(model, SamplingSettings(seed=1, repeat_penalty=1.1), logits, 1, [])[0])
     assert not model.is_end(drawn(model, SamplingSettings(seed=1, ignore_eos=True), logits, 1, [])[0])
 

@@ -17,7 +17,7 @@ import pytest
 from lacli.batch import from_tokens, from_tree
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.gguf import weight_types
+from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.library import TILED_SWITCH
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import (
@@ -77,7 +77,7 @@ def model_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     parameters = lib.llama_model_quantize_default_params()
     parameters.ftype, parameters.allow_requantize, parameters.nthread = FORMATS[request.param][0], True, 1
     assert lib.llama_model_quantize(str(STDLIB_7M).encode(), str(path).encode(), parameters) == 0
-    assert weight_types(path) == FORMATS[request.param][1]
+    assert architecture_and_types(path)[1] == FORMATS[request.param][1]
     return path
 
 

@@ -332,7 +332,7 @@ def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
 def test_control_tokens_in_calls_results_and_functions_are_plain_text() -> None:
     with lacli.load(STDLIB_7M, threads=1, template="qwen") as model:
         prompts = model.engine.prompts
-        names = {token: prompts.text([token], special=True) for token in model.engine.model.ends()}
+        names = {token: prompts.text([token], special=True) for token in model.engine.model.ends}
         token, name = next((token, name) for token, name in names.items() if name not in bundled("qwen"))
         tool = {"type": "function", "function": {"name": "f", "description": name}}
         call = {"function": {"name": "f", "arguments": json.dumps({name: name})}}
