@@ -14,7 +14,7 @@ import pytest
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import ChatSettings
 from lacli.check.judge import PLAIN
-from lacli.engine.load import ModelEngine, open_engine
+from lacli.engine.load import open_engine
 from lacli.engine.replicas import ReplicaPlan
 from lacli.errors import (
     ModelLoadError,
@@ -182,28 +182,6 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat, monkeypatch:
     assert said(chat.ask(NEXT))
 
 
-BEGINS_THOUGHT = "{% if add_generation_prompt %}<think>\n{% endif %}"
-
-
-def use_also(session: ModelEngine, source: str) -> None:
-    """The session's template with something behind it."""
-    own = session.prompts.template
-    assert own
-    formatter = session.model.compile_template(own.source + source)
-    session.prompts.use(replace(own, source=own.source + source, formatter=formatter))
-
-
-def test_a_thought_that_the_prompt_opened_stays_decoded_where_the_template_keeps_it() -> None:
-    with opened() as session:
-        use_also(session, BEGINS_THOUGHT)
-        chat = chat_on(session, 10)
-        said(chat.ask(QUESTION))
-        kept = [*last_tokens(session)]
-        watched = Watched(session)
-        said(chat.ask("And then?"))
-        assert watched.prompt[: len(kept)] == kept
-
-
 @pytest.mark.parametrize("temp", [0.0, 0.8])
 def test_with_strict_turns_are_fresh_runs_to_the_last_bit(temp: float) -> None:
     sampling = SamplingSettings(temp=temp, seed=7)
@@ -254,16 +232,6 @@ def test_a_prompt_without_room_for_an_answer_drops_the_oldest_turns_and_the_chat
 
 def chat_dropped(note: str) -> str:
     return note.partition("the oldest ")[2].removesuffix(" any more")
-
-
-def test_a_message_larger_than_the_context_is_refused_and_the_chat_goes_on() -> None:
-    with opened(PLAIN, context=256) as session:
-        chat = chat_on(session)
-        assert said(chat.ask(QUESTION))
-        with pytest.raises(PromptError, match=r"the message needs \d+ tokens and the context has 256 .*-c \d+ or more"):
-            said(chat.ask("word " * 400))
-        assert chat.conversation.questions == 1 and chat.conversation.dropped == 0
-        assert said(chat.ask(NEXT))
 
 
 def test_a_full_context_ends_an_answer_with_a_sentence() -> None:

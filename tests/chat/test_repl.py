@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lacli.chat.commands import Commands
-from lacli.chat.conversation import Chat, Conversation, Message
+from lacli.chat.conversation import Conversation, Message
 from lacli.chat.repl import ChatPlan, Repl
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import (
@@ -51,20 +51,12 @@ class Streams:
     """What stdout and stderr have got so far."""
 
     capsys: pytest.CaptureFixture[str]
-    read: list[str] = field(default_factory=lambda: ["", ""])
+    answers: str = ""
+    words: str = ""
 
-    @property
-    def answers(self) -> str:
-        return self._read()[0]
-
-    @property
-    def words(self) -> str:
-        return self._read()[1]
-
-    def _read(self) -> list[str]:
+    def read(self) -> None:
         found = self.capsys.readouterr()
-        self.read = [self.read[0] + found.out, self.read[1] + found.err]
-        return self.read
+        self.answers, self.words = self.answers + found.out, self.words + found.err
 
 
 @pytest.fixture
@@ -72,22 +64,15 @@ def streams(capsys: pytest.CaptureFixture[str]) -> Streams:
     return Streams(capsys)
 
 
-def repl_of(
-    chat: Chat, screen: Screen, log: Log | None = None, *, interactive: bool = True,
-    plan: ChatPlan = ChatPlan(commands=True),  # noqa: B008
-) -> Repl:  # fmt: skip
-    log = log or Log(None)
-    return Repl(chat, Commands(chat, log), screen, log, plan, interactive=interactive)
-
-
-def say(
-    chat: FakeChat, *lines: Line, screen: Screen | None = None, interactive: bool = True, log: Path | None = None,
-    plan: ChatPlan = ChatPlan(commands=True),  # noqa: B008
-) -> Typed:  # fmt: skip
+def say(streams: Streams, chat: FakeChat, *lines: Line, interactive: bool = True, log: Path | None = None) -> Typed:
     """Give the loop these lines, and Ctrl-D."""
-    typed, screen = Typed([*lines]), screen or Screen()
-    with Log(str(log) if log else None) as opened:
-        repl_of(chat.as_chat, screen, opened, interactive=interactive, plan=plan).run(typed)
+    typed, screen = Typed([*lines]), Screen()
+    try:
+        with Log(str(log) if log else None) as opened:
+            commands = Commands(chat.as_chat, opened)
+            Repl(chat.as_chat, commands, screen, opened, ChatPlan(commands=True), interactive).run(typed)
+    finally:
+        streams.read()
     return typed
 
 
@@ -97,7 +82,7 @@ def contents(chat: FakeChat) -> list[str]:
 
 def test_questions_are_answered_on_stdout_and_words_are_not(streams: Streams) -> None:
     chat = FakeChat()
-    say(chat, "one", "/set mode", "two", " /help", "//x", "\n/y", interactive=False)
+    say(streams, chat, "one", "/set mode", "two", " /help", "//x", "\n/y", interactive=False)
     assert streams.answers == "yes\n" * 5
     assert streams.words.startswith("mode is auto (auto is the default)")
     assert contents(chat)[::2] == ["one", "two", "/help", "//x", "/y"]
@@ -115,36 +100,21 @@ ERRORS = {
 
 @pytest.mark.parametrize(("lines", "pieces"), ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("interactive", [True, False])
-def test_an_error_is_a_line_and_the_next_question_is_answered(
-    streams: Streams, lines: list[Line], pieces: list[str | BaseException], interactive: bool
+def test_an_error_is_a_line_and_the_loop_goes_on(
+    streams: Streams, lines: list[Line], pieces: list[str | type[BaseException] | BaseException], interactive: bool
 ) -> None:
-    chat = FakeChat(pieces=[*pieces])
-
-    def mended() -> Iterator[Line]:
-        yield from lines
-        chat.pieces = ["fine"]
-        yield "next"
-
-    waiting, typed = mended(), Typed([])
-
-    def read() -> str:
-        typed.lines = [next(waiting, EOFError)]
-        return Typed.read(typed)
-
-    typed.read = read  # type: ignore[method-assign]
-    repl_of(chat.as_chat, Screen(), interactive=interactive).run(typed)
+    say(streams, FakeChat(pieces=pieces), *lines, "/set mode", interactive=interactive)
     begun = "".join(piece for piece in pieces[:-1] if isinstance(piece, str))
-    assert streams.answers == (f"{begun}\n" if begun else "") + "fine\n"
-    assert streams.words.count("lacli: ") == 1
-    assert contents(chat)[-1] == "fine"
+    assert streams.answers == (f"{begun}\n" if begun else "")
+    assert re.match(r"lacli: [^\n]*\nmode is auto", streams.words)
 
 
 def test_ctrl_c_at_the_prompt_is_a_hint_and_twice_in_a_row_leaves(streams: Streams) -> None:
     ctrl_c, chat = KeyboardInterrupt, FakeChat()
-    say(chat, ctrl_c, "one", ctrl_c, "/show", ctrl_c, LacliError("bad line"))
+    say(streams, chat, ctrl_c, "one", ctrl_c, "/show", ctrl_c, LacliError("bad line"))
     assert streams.words.count("Ctrl-C again leaves, and so does Ctrl-D") == 3
     with pytest.raises(Interrupted):
-        say(chat, "one", ctrl_c, ctrl_c, "never")
+        say(streams, chat, "one", ctrl_c, ctrl_c, "never")
     assert chat.conversation.questions == 2
 
 
@@ -154,10 +124,10 @@ def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkey
         return name
 
     monkeypatch.setattr("lacli.chat.commands.read_text", pressed)
-    say(FakeChat(), "/read file", "one")
+    say(streams, FakeChat(), "/read file", "one")
     assert streams.words == "lacli: stopped\n" and streams.answers == "yes\n"
     with pytest.raises(Interrupted):
-        say(FakeChat(), "/read file", "never", interactive=False)
+        say(streams, FakeChat(), "/read file", "never", interactive=False)
 
 
 @pytest.mark.parametrize("interactive", [True, False])
@@ -167,7 +137,7 @@ def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
     talk = ("first", "one", "second?", "<think>so</think>\n" + "x" * 400)
     messages = [Message("assistant" if index % 2 else "user", text) for index, text in enumerate(talk)]
     write_chat(tmp_path / "chat", SavedChat("demo", conversation=Conversation("", messages)))
-    say(FakeChat(), f"/load {tmp_path / 'chat'}", interactive=interactive)
+    say(streams, FakeChat(), f"/load {tmp_path / 'chat'}", interactive=interactive)
     shown = "\n> second?\n" + "x" * 300 + " ...\n"
     assert (shown in streams.words) == interactive
     assert "first" not in streams.words and "so" not in streams.words.split()
@@ -235,7 +205,7 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
 def test_a_question_without_an_answer_is_offered_again(streams: Streams) -> None:
     for failure in (PromptError("too long", "shorter"), KeyboardInterrupt):
         chat = FakeChat(pieces=[failure])
-        assert say(chat, "one").offered == ["one"] and not contents(chat)
+        assert say(streams, chat, "one").offered == ["one"] and not contents(chat)
     assert streams.words == "lacli: too long (shorter)\nlacli: stopped before the answer began\n"
 
 
@@ -249,7 +219,7 @@ def test_ctrl_c_in_an_answer_keeps_what_came_in_the_log_too(
     streams: Streams, tmp_path: Path, pieces: list[str | type[BaseException]], note: str, kept: list[str]
 ) -> None:
     chat = FakeChat(pieces=[*pieces])
-    say(chat, "one", "/show", log=tmp_path / "log")
+    say(streams, chat, "one", "/show", log=tmp_path / "log")
     assert contents(chat) == kept == [message.content for message in read_chat(tmp_path / "log").conversation.messages]
     assert streams.words.startswith(note) and "auto, at most" in streams.words
 

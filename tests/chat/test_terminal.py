@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent
@@ -28,8 +26,8 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[PipeInput]:
         yield pipe
 
 
-def lines_of(history: Path | None = None) -> TerminalLines:
-    return TerminalLines(lambda width: "", history, "auto")
+def lines_of() -> TerminalLines:
+    return TerminalLines(lambda width: "", None, "auto")
 
 
 @pytest.fixture
@@ -107,12 +105,3 @@ def completed(text: str) -> list[str]:
 )
 def test_a_command_is_completed_by_its_kind_and_ordinary_text_never(text: str, lines: list[str]) -> None:
     assert completed(text) == lines
-
-
-def test_history_is_kept_for_the_next_chat_and_for_its_owner_alone(keys: PipeInput, tmp_path: Path) -> None:
-    history = tmp_path / "new" / "history"
-    for typed, read in (("first", "first"), (f"one{ALT_ENTER}two", "one\ntwo"), (UP, "one\ntwo"), (UP * 5, "first")):
-        lines = lines_of(history)
-        keys.send_text(typed + ENTER)
-        assert lines.read() == read
-    assert stat.S_IMODE(history.stat().st_mode) == 0o600

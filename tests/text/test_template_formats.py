@@ -1,14 +1,11 @@
-"""The formats of model families: llama.cpp's own formats and transformers' rendering as judges."""
+"""The formats of model families: transformers' rendering as the judge."""
 
 from __future__ import annotations
 
-import ctypes
-
-import llama_cpp
 import pytest
 
 from lacli.text.template import STOPS, as_messages
-from tests.fakes.template_texts import BOS, bundled, by_transformers, compiled, every_source
+from tests.fakes.template_texts import bundled, by_transformers, compiled, every_source
 
 CONVERSATION = as_messages("And 3+3?", "Be brief.", [("What is 2+2?", "4.")])
 
@@ -45,33 +42,6 @@ def test_a_template_renders_as_in_transformers(name: str) -> None:
     for messages in CONTENTS:
         given = folded(messages) if name in FOLDS else messages
         assert compiled(source).render(messages) == by_transformers(source, given)
-
-
-THEIRS = {
-    "mistral": "mistral-v7-tekken",
-    **{name: name for name in ("chatml", "gemma", "llama3")},
-}
-"""Bundled formats that llama.cpp has too, by their names here and there."""
-
-
-def by_llama_cpp(name: str) -> str:
-    """The conversation by one of the formats that are written in llama.cpp itself."""
-    given = [llama_cpp.llama_chat_message(each["role"].encode(), each["content"].encode()) for each in CONVERSATION]
-    room = ctypes.create_string_buffer(10_000)
-    array = (llama_cpp.llama_chat_message * len(given))(*given)
-    length = llama_cpp.llama_chat_apply_template(name.encode(), array, len(given), True, room, len(room))
-    assert length > 0
-    return room.raw[:length].decode()
-
-
-def bare(text: str) -> str:
-    """Without BOS and space, which releases of one family have otherwise."""
-    return "".join(text.replace(BOS, "").split())
-
-
-@pytest.mark.parametrize("name", THEIRS)
-def test_a_bundled_format_is_llama_cpps(name: str) -> None:
-    assert bare(compiled(bundled(name)).render(CONVERSATION)) == bare(by_llama_cpp(THEIRS[name]))
 
 
 @pytest.mark.parametrize("name", ["qwen", "qwen3*", "deepseek-r1*"])
