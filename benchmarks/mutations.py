@@ -91,11 +91,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("copy(other.first, self.first, 0, length)", "copy(other.first, self.first, 0, length - 1)"),
         ("gone = self._remove_from(end, [0, *others])", "gone = self._remove_from(end, [0])"),
         ("[self.first + each for each in used]", "[*used]"),
-        ("            else:\n                self._remove_from(0)\n", ""),
-        (
-            "            if self._owns_all:\n                self._context.clear()",
-            "            if True:\n                self._context.clear()",
-        ),
+        ("            self._remove_from(0)\n", ""),
     ),
     ("lacli/engine/step.py", LOOP): (
         ("count == remaining", "count + 1 == remaining"),

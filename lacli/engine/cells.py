@@ -98,10 +98,7 @@ class Cells:
         if not self._remove_from(self.past):
             self.past = 0
             self._shared = [0] * len(self._ids)
-            if self._owns_all:
-                self._context.clear()
-            else:
-                self._remove_from(0)
+            self._remove_from(0)
 
     def share_beginning(self, other: Cells, length: int) -> None:
         """Share the cells of the first `length` tokens of another slot; this one is empty."""
