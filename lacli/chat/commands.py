@@ -139,7 +139,7 @@ class Commands:
     def as_saved(self) -> SavedChat:
         """The chat as a file has it."""
         chat, context = self.chat, self.chat.engine.model_settings.context
-        return SavedChat(self.model, self.template, chat.conversation, chat.settings, chat.seed, context)
+        return SavedChat(self.model, self.template, chat.conversation, chat.settings, context)
 
     def differences(self, saved: SavedChat) -> list[str]:
         """Sentences about what a loaded chat had otherwise."""
@@ -199,7 +199,7 @@ class Commands:
     def _show(self, argument: str) -> Reply:
         chat, engine, sampling = self.chat, self.chat.engine, self.chat.settings.sampling
         # A schema can be long, and /set json-schema shows it.
-        drawn = describe_sampling(replace(sampling, json_schema="", seed=max(sampling.seed, chat.seed)))
+        drawn = describe_sampling(replace(sampling, json_schema="", seed=engine.sampling.seed))
         lines = {
             "model": f"{self.model}: {engine.model.description}".removeprefix(": "),
             "template": engine.prompts.template.name,
@@ -218,14 +218,8 @@ class Commands:
         text = read_text(name)
         if not text.strip():
             raise LacliError(f"{name} is empty", "there is nothing to put before a question")
-        engine, cells = self.chat.engine, self.chat.cells
-        tokens = len(engine.model.tokenize(text, add_special=False, special=False))
-        size = f"{name}: {counted(len(text), 'character')}, {counted(tokens, 'token')}"
-        if tokens >= cells:
-            hint = f"give a part of it; {engine.context_hint(tokens)}"
-            raise LacliError(f"{size} and the context has {cells:,}", hint)
         self.files.append(text)
-        return Reply(f"{size}; it goes before the next message")
+        return Reply(f"{name}: {counted(len(text), 'character')}; it goes before the next message")
 
     def _save(self, argument: str) -> Reply:
         if not (argument or self.file):
@@ -241,7 +235,7 @@ class Commands:
         saved, now = read_chat(name), self.chat.settings
         # Only reading may be stopped: half of a chat would be another one.
         with without_ctrl_c():
-            news = self.chat.change(saved.settings, saved.seed)
+            news = self.chat.change(saved.settings)
             self.log.begin()
             self.chat.resume(saved.conversation)
             self.file = name

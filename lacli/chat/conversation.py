@@ -11,9 +11,7 @@ from lacli.chat.settings import ChatSettings
 from lacli.engine.answer import Answer
 from lacli.engine.load import ModelEngine
 from lacli.errors import PromptError
-from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.report import context_full
-from lacli.settings import DecodeSettings
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.format import counted
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
@@ -100,23 +98,16 @@ class Chat:
     """
 
     def __init__(self, engine: ModelEngine, settings: ChatSettings, conversation: Conversation) -> None:
-        """If the user has set no seed, the session's is the one in use."""
         self.engine = engine
         self.turns: list[Answer] = []
         self.notes: list[str] = []
         self._wanted = settings
-        self._seed = engine.sampling.seed
         self.resume(conversation)
 
     @property
     def settings(self) -> ChatSettings:
         """The settings, with a mode that the model can run."""
         return replace(self._wanted, decode_settings=self.engine.settings)
-
-    @property
-    def seed(self) -> int:
-        """The seed in use if the user has set none; -1 if he has, or if nothing is drawn."""
-        return -1 if self.engine.sampling.greedy or self._wanted.sampling.seed >= 0 else self._seed
 
     @property
     def used(self) -> int:
@@ -143,8 +134,7 @@ class Chat:
         with self._unless_unanswered():
             self.conversation.take_back_answer()
             if self._wanted.sampling.seed < 0 and not self.engine.sampling.greedy:
-                self._seed = new_seed()
-                self._adapt(self.engine.settings, self._wanted.sampling)
+                self.change(self._wanted)  # with another seed
             yield from self._turn()
         if before == self.conversation.messages:
             self.notes.append("the answer came out the same; /set temp 0.8 and /set seed -1 give others")
@@ -165,18 +155,15 @@ class Chat:
         self.conversation = conversation
         self._count_used()
 
-    def change(self, settings: ChatSettings, seed: int = -1) -> str:
-        """Take new settings; what to know about them, empty for nothing. `seed`: the one in use if they set none.
+    def change(self, settings: ChatSettings) -> str:
+        """Take new settings; what to know about them, empty for nothing. If they have no seed, a new one is chosen.
 
         Raises UsageError for settings that cannot be, ModelLoadError for a context that does not fit into memory; then
         the old ones stay.
         """
         known = len(self.engine.notes)
-        if seed >= 0:
-            self._seed = seed
-        elif settings.sampling.seed < 0 <= self._wanted.sampling.seed:
-            self._seed = new_seed()
-        self._adapt(settings.decode_settings, settings.sampling)
+        with without_ctrl_c():  # half changed the engine could not go on
+            self.engine.adapt(settings.decode_settings, settings.sampling)
         self._wanted = settings
         return "; ".join(self.engine.notes[known:])
 
@@ -244,8 +231,3 @@ class Chat:
         self._used = 0
         with suppress(PromptError):  # the next turn says it
             self._used = len(self._prompt()[1]) if self.conversation.messages else 0
-
-    def _adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> None:
-        """Change the engine, with this chat's seed if the user has set none; half changed it could not go on."""
-        with without_ctrl_c():
-            self.engine.adapt(decode_settings, replace(sampling, seed=self._seed) if sampling.seed < 0 else sampling)

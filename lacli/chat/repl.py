@@ -16,7 +16,6 @@ from lacli.chat.settings import ChatSettings, given_beside
 from lacli.chat.transcript import Log, SavedChat
 from lacli.engine.load import open_engine
 from lacli.errors import Interrupted, LacliError, OutputError
-from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.report import as_lines
 from lacli.settings import Detail, Switch
@@ -69,12 +68,6 @@ class ChatPlan:
             settings=given_beside(saved.settings, self.settings, self.given),
         )
 
-    @property
-    def sampling(self) -> SamplingSettings:
-        """How the engine samples: with the saved chat's seed where the user has set none."""
-        sampling = self.settings.sampling
-        return replace(sampling, seed=self.saved.seed) if self.saved and sampling.seed < 0 else sampling
-
 
 def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Screen) -> int:
     """Talk with a model until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
@@ -87,7 +80,7 @@ def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Scre
                 path,
                 model_settings,
                 plan.settings.decode_settings,
-                plan.sampling,
+                plan.settings.sampling,
                 template=plan.template,
                 template_variables=plan.variables,
                 verbose=plan.verbose,

@@ -30,9 +30,6 @@ IN_FILES: dict[str, Option] = {
 SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
 """Those that /set changes, in the order in which they are shown."""
 
-EXCLUSIVE = {"grammar": "json_schema", "json_schema": "grammar"}
-"""Settings that replace each other."""
-
 WORD = re.compile(r'"(?:\\.|[^"\\])*"|\S+')
 SHOWN_CHARACTERS = 40
 
@@ -192,14 +189,7 @@ def _read_json(setting: Option, found: object) -> Value:
 
 def given_beside(saved: ChatSettings, typed: ChatSettings, given: frozenset[str]) -> ChatSettings:
     """Saved settings with the `given` fields as they were typed."""
-    changes: dict[str, Value] = {field: typed.values[field] for field in IN_FILES if field in given}
-    return saved.with_values(_with_exclusive(changes))
-
-
-def _with_exclusive(changes: dict[str, Value]) -> dict[str, Value]:
-    """Let a grammar replace a schema, and a schema a grammar."""
-    cleared = {EXCLUSIVE[name]: "" for name in EXCLUSIVE if changes.get(name)}
-    return {**cleared, **changes}
+    return saved.with_values({field: typed.values[field] for field in IN_FILES if field in given})
 
 
 def find_setting(typed: str) -> Option:
@@ -218,7 +208,7 @@ def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
     """
     setting = find_setting(key)
     found = setting.default if value.strip().lower() == "default" else read(setting, value)
-    new = now.with_values(_with_exclusive({setting.name: found}))
+    new = now.with_values({setting.name: found})
     return new, changes_in_words(now, new) or "nothing changed"
 
 

@@ -32,9 +32,7 @@ from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import abandon_stdout, console
 from lacli.text.files import check_text
 
-COLORED = Style.from_dict({"bottom-toolbar": "noreverse dim", "auto-suggestion": "fg:default dim"})
-PLAIN = Style.from_dict({"bottom-toolbar": "noreverse", "completion-menu.completion.current": "reverse"})
-"""Without colours: the chosen completion still has to be told from the others."""
+STYLE = Style.from_dict({"bottom-toolbar": "noreverse dim", "auto-suggestion": "fg:default dim"})
 
 
 class TerminalLines:
@@ -52,7 +50,7 @@ class TerminalLines:
             input=create_input(sys.stdin),
             output=_output(),
             color_depth=None if colored else ColorDepth.DEPTH_1_BIT,
-            style=COLORED if colored else PLAIN,
+            style=STYLE,
             history=kept_history(history),
             # Without colours a suggestion looks like typed text.
             auto_suggest=AutoSuggestFromHistory() if colored else None,

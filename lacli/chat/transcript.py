@@ -18,7 +18,6 @@ from pydantic_core import from_json
 from lacli.chat.conversation import Conversation
 from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.llamacpp.sampling import MOST_SEED
 from lacli.llamacpp.settings import MOST_CELLS
 from lacli.text.checked import checked
 from lacli.text.files import Closing, for_owner, lock, read_raw, replace_file
@@ -38,7 +37,6 @@ class Head(BaseModel):
     model: str = ""
     template: str = ""
     system: str = ""
-    seed: int = Field(-1, ge=-1, le=MOST_SEED)
     context: int = Field(0, ge=0, le=MOST_CELLS)
     settings: Any = {}
 
@@ -52,23 +50,21 @@ class Line(BaseModel):
     role: Literal["user", "assistant"] | None = None
     content: str | None = None
     settings: dict[str, Any] | None = None
-    seed: int | None = Field(None, ge=-1, le=MOST_SEED)
 
 
 @dataclass
 class SavedChat:
     """A conversation with what it takes to go on.
 
-    `model`: as the user typed it; `template`: empty for the model's own; `seed`: the one in use if the user has set
-    none. `context`: cells as -c gave them, 0 for the default. `damaged`: the numbers of lines that were left out.
-    `path`: the file that it was read from, as `absolute` gives it.
+    `model`: as the user typed it; `template`: empty for the model's own. `context`: cells as -c gave them, 0 for the
+    default. `damaged`: the numbers of lines that were left out. `path`: the file that it was read from, as `absolute`
+    gives it.
     """
 
     model: str = ""
     template: str = ""
     conversation: Conversation = field(default_factory=Conversation)
     settings: ChatSettings = ChatSettings()
-    seed: int = -1
     context: int = 0
     damaged: list[int] = field(default_factory=list)
     path: str = field(default="", compare=False)
@@ -76,7 +72,7 @@ class SavedChat:
     @property
     def lines(self) -> bytes:
         """The chat in a file's lines."""
-        own = {name: getattr(self, name) for name in ("model", "template", "seed", "context")}
+        own = {name: getattr(self, name) for name in ("model", "template", "context")}
         head = {"event": SAVED, "format": FORMAT, "version": VERSION, **own}
         head |= {"system": self.conversation.system, "settings": self.settings.json}
         messages = ({"event": "message", **vars(message)} for message in self.conversation.messages)
@@ -104,7 +100,6 @@ class SavedChat:
                 self.settings = settings_from_json(found)
             case Line(event="message" | "system" | "set"):
                 raise ValueError("the line does not follow from those before it")
-        self.seed = self.seed if line.seed is None else line.seed
 
 
 def absolute(path: str | Path) -> str:
@@ -208,7 +203,7 @@ def _begun(found: object, where: str) -> SavedChat:
         settings = settings_from_json(head.settings)
     except UsageError as error:
         raise LacliError(f"{where} begins no chat: {error.what}", error.hint or "/save writes one") from error
-    return SavedChat(head.model, head.template, Conversation(head.system), settings, head.seed, head.context)
+    return SavedChat(head.model, head.template, Conversation(head.system), settings, head.context)
 
 
 def _earlier(path: str | Path) -> bytes:

@@ -107,17 +107,14 @@ def test_a_file_goes_before_the_next_message(tmp_path: Path) -> None:
     chat = FakeChat()
     commands = commands_of(chat)
     said = run_in(commands, f"/read {tmp_path}/a.txt").text
-    assert "a.txt: 17 characters, 3 tokens; it goes before the next message" in said
+    assert "a.txt: 17 characters; it goes before the next message" in said
     assert "it goes before" in run_in(commands, f'/read "{tmp_path}/b.txt"').text
     assert commands.message("what is it?") == "three short words\n\nmore\n\nwhat is it?"
     assert commands.message("and now?") == "and now?"
 
 
-def test_a_file_that_does_not_fit_is_called_so_and_one_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "long.txt").write_text("word " * 95)
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    with pytest.raises(LacliError, match=r"95 tokens and the context has 90 \(give a part of it; -c 95 has room"):
-        run(FakeChat(cells=90), f"/read {tmp_path}/long.txt")
     for name, words in (("none", "cannot read"), ("empty", "is empty"), ("", "cannot read"), ("a\0b", "cannot read")):
         with pytest.raises(LacliError, match=words):
             run(FakeChat(), f"/read {tmp_path}/{name}")
@@ -140,7 +137,7 @@ def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     chat.settings = ChatSettings(DecodeSettings(window=7), SamplingSettings(temp=0.5), 9, ("x",))
     assert run(chat, f"/save {file}").text == f"saved 4 messages to {file}"
     saved = read_chat(file)
-    assert (saved.model, saved.seed, saved.settings.sampling.seed) == ("demo", 11, -1), "the seed in use is apart"
+    assert (saved.model, saved.settings) == ("demo", chat.settings)
     other = FakeChat(talked([("x", "y")], "other"))
     text = run(other, f"/load {file}").text
     changes = 'n: -1 -> 9, stop: none -> "x", W: 15 -> 7, temp: 0 -> 0.5'

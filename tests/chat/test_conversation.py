@@ -102,20 +102,6 @@ def test_another_answer_has_another_seed_unless_the_user_has_fixed_one() -> None
         assert len(others - {first}) > 1 and chat.notes == []
 
 
-def test_a_chat_that_goes_on_has_its_seed_and_takes_others_when_asked_again() -> None:
-    # Few tokens: the second session decodes the first answer as a prompt, which rounds differently.
-    sampling = SamplingSettings(temp=1.5)
-    with opened(PLAIN, sampling) as session:
-        chat = chat_on(session, 4, sampling)
-        said(chat.ask(QUESTION))
-        saved, seed = chat.conversation.messages.copy(), chat.seed
-        answer = said(chat.ask(NEXT))
-    with opened(PLAIN, replace(sampling, seed=seed)) as session:
-        again = Chat(session, ChatSettings(PLAIN, sampling, 4), Conversation("", saved))
-        assert said(again.ask(NEXT)) == answer
-        assert len({said(again.again()) for _ in range(4)} - {answer}) > 1
-
-
 def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
     with opened(PLAIN, context=256) as session:
         chat = chat_on(session)

@@ -181,9 +181,9 @@ def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Pat
 def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
     file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
     grammar.write_text('root ::= "a"')
-    chat("-sys", "Be nice.", "--chat-template", "chatml", "-j", "{}", "-c", "512", lines=[f"/save {file}"])
+    chat("-sys", "Be nice.", "--chat-template", "chatml", "-c", "512", lines=[f"/save {file}"])
     assert not chat("--load", str(file), lines=["/show"], env={"LACLI_MODEL": "no/such.gguf"}).code
-    asked = ["/system", "/show", "/set G", "/set grammar", "/set json-schema"]
+    asked = ["/system", "/show", "/set G", "/set grammar"]
     typed = ["-sys", "", "--preset", "creative", "--grammar-file", str(grammar)]
     env = {"LACLI_CHAT_TEMPLATE": "llama3", "LACLI_STRICT": "1", "LLAMA_ARG_CTX_SIZE": "256"}
     shown = chat("--load", str(file), *typed, lines=[*asked, f"/save {file}"], env=env).err
@@ -193,12 +193,9 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
         "of 512 tokens used",
         "G is 8 ",
         'grammar is root ::= "a"',
-        "schema is none",
     ):
         assert words in shown
     assert not read_chat(file).settings.decode_settings.strict and read_chat(file).context == 512
-    schema = chat("--load", str(file), "--json-schema-file", "/dev/stdin", lines=["{}"])
-    assert "both given" not in schema.err
     assert "of 768 tokens used" in chat("-c", "768", "--load", str(file), lines=["/show"]).err
 
 

@@ -82,15 +82,6 @@ def test_stop_texts_may_be_quoted_and_an_empty_one_clears_them(text: str, stops:
     assert after.stops == stops and settings_from_json(json.loads(json.dumps(after.json))) == after
 
 
-def test_a_grammar_and_a_schema_take_each_others_place() -> None:
-    after, _ = adjust(DEFAULT, "json-schema", "'{}'")
-    assert after.sampling.json_schema == "{}"
-    after, sentence = adjust(after, "grammar", "root ::= [a]")
-    assert (after.sampling.grammar, after.sampling.json_schema) == ("root ::= [a]", "")
-    assert "json-schema: {} -> none" in sentence
-    assert adjust(after, "grammar", "none")[0] == DEFAULT
-
-
 WRONG = [
     ("tmep", "1", "did you mean temp"),
     ("zzz", "1", "/set lists them"),

@@ -18,12 +18,7 @@ from lacli.stats import Finish, RunStatistics
 from lacli.text.stream import Piece
 from lacli.tree import Origin
 
-
-def _words(text: str, *, add_special: bool, special: bool) -> list[str]:
-    return text.split()
-
-
-MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", context=100, tokenize=_words)
+MODEL = SimpleNamespace(description="toy 1M F32", devices="CPU", context=100)
 
 
 @dataclass
@@ -59,10 +54,6 @@ class FakeChat(Chat):
         )
         return cast(ModelEngine, engine)
 
-    @property
-    def seed(self) -> int:
-        return 11 if self.settings.sampling.seed < 0 else -1
-
     def ask(self, question: str) -> Generator[Piece]:
         self.conversation.ask(question)
         return self._answer()
@@ -97,7 +88,7 @@ class FakeChat(Chat):
     def resume(self, conversation: Conversation) -> None:
         self.conversation = conversation
 
-    def change(self, settings: ChatSettings, seed: int = -1) -> str:
+    def change(self, settings: ChatSettings) -> str:
         self.settings = settings
         return ""
 
