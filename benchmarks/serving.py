@@ -160,7 +160,7 @@ def ask_here(model: lacli.Model, prompts: Sequence[Asked], clients: int) -> tupl
         times = [perf_counter()]
         stream = model.stream(prompt, max_tokens=limit, sampling=ENDLESS)
         times += [perf_counter() for _ in stream]
-        return len(stream.partial_answer().tokens), times
+        return len(stream.text.answer().tokens), times
 
     with ThreadPoolExecutor(clients) as askers:
         found = [*askers.map(ask, prompts)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from json import dumps
@@ -70,7 +69,7 @@ class Model(Closing):
         """
         if isinstance(prompt, str):
             return self.stream(prompt, **options).answer()
-        streams = self._each(Stream, prompt, options)
+        streams = self._each(prompt, options)
         try:
             for stream in streams:
                 stream.begin()
@@ -87,20 +86,9 @@ class Model(Closing):
         """Ask for an answer to a prompt or a conversation: iterate it for its text as it is accepted."""
         return self._asked(Stream, prompt, options)
 
-    @overload
-    async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer: ...  # type: ignore[overload-overlap]
-    @overload
-    async def agenerate(self, prompt: Sequence[str], **options: Unpack[AnswerOptions]) -> list[Answer]: ...
-    async def agenerate(self, prompt: str | Sequence[str], **options: Unpack[AnswerOptions]) -> Answer | list[Answer]:
-        """The same as `generate`, for a task among others."""
-        if isinstance(prompt, str):
-            return await self.astream(prompt, **options).answer()
-        streams = self._each(AsyncStream, prompt, options)
-        try:
-            return await asyncio.gather(*(stream.answer() for stream in streams))
-        finally:
-            for stream in streams:
-                stream.close()
+    async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
+        """Answer a prompt as a task among others; `asyncio.gather` answers several."""
+        return await self.astream(prompt, **options).answer()
 
     async def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
         """The same as `chat`, for a task among others."""
@@ -140,14 +128,14 @@ class Model(Closing):
         with self._asking, self._worker.reading:
             self.engine.close()
 
-    def _each(self, kind: type[AnyStream], prompts: Sequence[str], options: AnswerOptions) -> list[AnyStream]:
+    def _each(self, prompts: Sequence[str], options: AnswerOptions) -> list[Stream]:
         """Ask for an answer to each prompt; an error says which of them it is about."""
         if not isinstance(prompts, Sequence) or not all(isinstance(each, str) for each in prompts):
             raise UsageError(f"the prompt is {prompts!r:.60}", "give a text or a list of texts; chat takes messages")
-        streams: list[AnyStream] = []
+        streams: list[Stream] = []
         for number, prompt in enumerate(prompts, start=1):
             try:
-                streams.append(self._asked(kind, prompt, options))
+                streams.append(self._asked(Stream, prompt, options))
             except PromptError as error:
                 raise PromptError(f"prompt {number} of {len(prompts)}: {error.what}", error.hint) from error
         return streams

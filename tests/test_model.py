@@ -157,8 +157,6 @@ def test_tasks_share_a_model(model: Model) -> None:
 
     async def ask() -> None:
         assert await asyncio.gather(*map(read, QUESTIONS)) == expected
-        answers = await model.agenerate(QUESTIONS, max_tokens=TOKENS)
-        assert [answer.text for answer in answers] == expected
         assert (await model.agenerate(QUESTIONS[0], max_tokens=TOKENS)).text == expected[0]
         messages = [{"role": "user", "content": QUESTIONS[1]}]
         assert (await model.achat(messages, max_tokens=TOKENS)).text == expected[1]
@@ -191,29 +189,22 @@ def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> No
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize("kind", [Stream, AsyncStream])
-def test_an_error_in_a_list_ends_its_other_answers(
-    kind: type[Stream | AsyncStream], model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    streams: list[Stream | AsyncStream] = []
-    begin = kind.begin
+def test_an_error_in_a_list_ends_its_other_answers(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[Stream] = []
+    begin = Stream.begin
 
-    def noting(stream: Stream | AsyncStream) -> None:
+    def noting(stream: Stream) -> None:
         streams.append(stream)
         begin(stream)
 
-    def failing(stream: Stream | AsyncStream, arrival: Progress) -> list[Piece]:
+    def failing(stream: Stream, arrival: Progress) -> list[Piece]:
         raise SamplingError("nothing is left")
 
-    monkeypatch.setattr(kind, "begin", noting)
-    monkeypatch.setattr(kind, "_take", failing)
-    with pytest.raises(SamplingError, match="nothing is left"):
-        if kind is Stream:
-            model.generate(QUESTIONS, sampling=ENDLESS)
-        else:
-            asyncio.run(model.agenerate(QUESTIONS, sampling=ENDLESS))
-    monkeypatch.undo()
-    assert ends_of(model, streams) == {"interrupt"}
+    with monkeypatch.context() as patched, pytest.raises(SamplingError, match="nothing is left"):
+        patched.setattr(Stream, "begin", noting)
+        patched.setattr(Stream, "_take", failing)
+        model.generate(QUESTIONS, sampling=ENDLESS)
+    assert len({*streams}) == len(QUESTIONS) and ends_of(model, streams) == {"interrupt"}
 
 
 def test_a_chat_keeps_its_cache(model: Model) -> None:
@@ -291,7 +282,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
     ("ask", "kind", "words"),
     [
         (lambda model: model.generate(["a", " "]), PromptError, "prompt 2 of 2: the prompt is empty"),
-        (lambda model: asyncio.run(model.agenerate(["word " * 5000, "b"])), PromptError, "prompt 1 of 2"),
+        (lambda model: model.generate(["word " * 5000, "b"]), PromptError, "prompt 1 of 2"),
         (lambda model: model.generate("x " * 3000), PromptError, "tokens and the context 1,024"),
         (lambda model: model.generate(5), UsageError, "the prompt is 5"),
         (lambda model: model.generate(MESSAGES), UsageError, "chat takes messages"),

@@ -137,7 +137,6 @@ class ModelEngine(Engine, Closing):
         self._reading, self._cost = reading, cost
         self._has_worker = slots is not None
         self.slots = slots or 1
-        self._schema: tuple[str, str, list[str]] = ("", "", [])
         self.prompts = self._prompt_writer(template, template_variables)
         settings = self._restricted(decode_settings)
         self.sampling = self._own_sampling(sampling)
@@ -264,8 +263,9 @@ class ModelEngine(Engine, Closing):
         chosen = self._restricted(chosen)
         if chosen.strict:
             check_draws(sampling)
-        before, self.sampling = (self.sampling, self.sampler), self._own_sampling(sampling)
-        self.sampler = self._new_sampler(self.sampling)
+        own = self._own_sampling(sampling)
+        before = self.sampling, self.sampler
+        self.sampling, self.sampler = own, self._new_sampler(own)
         suits = self.context.suits(chosen, raw_logits=self.sampler is not None)
         try:
             if suits:
@@ -301,9 +301,7 @@ class ModelEngine(Engine, Closing):
             sampling = replace(sampling, seed=new_seed())
         if not sampling.json_schema:
             return sampling, []
-        if sampling.json_schema != self._schema[0]:
-            self._schema = sampling.json_schema, *grammar_of(sampling.json_schema)
-        _, grammar, warnings = self._schema
+        grammar, warnings = grammar_of(sampling.json_schema)
         return replace(sampling, grammar=grammar, json_schema=""), warnings
 
     def verifier(self) -> Verifier | None:
@@ -311,10 +309,9 @@ class ModelEngine(Engine, Closing):
         return _verifier_of(self.sampler, self.sampling)
 
     def own_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
-        """What draws the tokens of one sequence among others as `sampling` says, and its sampler, to be closed.
+        """What draws the tokens of one sequence among others and its sampler, to be closed; or None.
 
-        None for both where the most probable tokens are taken. `sampling`: completed. Raises UsageError for a grammar
-        that cannot be.
+        `sampling`: completed. Raises UsageError for a grammar that cannot be.
         """
         sampler = self._new_sampler(sampling)
         return _verifier_of(sampler, sampling), sampler

@@ -21,7 +21,6 @@ from lacli.llamacpp.sampler import LlamaSampler
 from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.text.stream import Piece
-from lacli.verify import TokenLogprob
 
 ENDED = Progress(None)
 """Of a sequence that its reader has ended."""
@@ -41,14 +40,15 @@ class PromptProgress(NamedTuple):
     @property
     def statistics(self) -> RunStatistics:
         """What that has cost, without an answer."""
-        return RunStatistics(prompt_tokens=max(self.read, 0), reused_tokens=self.reused, prompt_s=self.seconds)
+        return RunStatistics(max(self.read, 0), self.reused, self.seconds)
 
 
 class Request(Closing):
     """An answer asked of a worker from any thread.
 
-    `sequence`: what the engine decodes, None until there is a slot. `in_worker`: True from its beginning until the
-    worker has ended it. `watch`: told in the worker's thread how much of the prompt is read.
+    `text`: the answer as far as it was read. `sequence`: what the engine decodes, None until there is a slot.
+    `in_worker`: True from its beginning until the worker has ended it. `watch`: told in the worker's thread how much of
+    the prompt is read.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Request(Closing):
     ) -> None:
         """`sampler`: closed at the sequence's end. `owner`: lives as long as this. Raises PromptError as the engine."""
         worker.engine.check_prompt(prompt)
-        self._worker, self._text, self._owner = worker, text, owner
+        self._worker, self.text, self._owner = worker, text, owner
         self.prompt, self.options, self.sampler = prompt, options, sampler
         self.sequence: TokenSequence | None = None
         self.in_worker = self._begun = self._iterated = self._ended = False
@@ -80,34 +80,21 @@ class Request(Closing):
         raise NotImplementedError
 
     @property
-    def statistics(self) -> RunStatistics:
-        """What the answer has cost by now."""
-        return self._text.statistics
-
-    @property
     def cost(self) -> RunStatistics:
         """What the answer has cost by now; before its first step, what was read of the prompt."""
-        return self.statistics if self.statistics.steps else self._progress.statistics
+        return self.text.statistics if self.text.statistics.steps else self._progress.statistics
 
     @property
     def is_decoded(self) -> bool:
         """True while it has a slot."""
         return self.sequence is not None and self.in_worker
 
-    def partial_answer(self) -> Answer:
-        """The answer as far as it was read."""
-        return self._text.answer()
-
-    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """Log probabilities from the `first` token on whose text has come by now, at least in part."""
-        return self._text.logprobs_from(first)
-
     def begin(self) -> None:
         """Have it decoded from now on; otherwise that begins with the first piece that is asked for."""
         if not (self._begun or self._ended):
             self._begun = True
             self.open()
-            self._text.begin()
+            self.text.begin()
             self._worker.add(self)
 
     def close(self) -> None:
@@ -155,7 +142,7 @@ class Request(Closing):
             finally:
                 # The error holds this frame.
                 del progress
-        step, text = progress.step, self._text
+        step, text = progress.step, self.text
         with self._worker.reading:
             pieces = text.take(progress)
             if text.stopped:
@@ -192,7 +179,7 @@ class Stream(Request):
         if not self._iterated:
             for _ in self:
                 pass
-        return self.partial_answer()
+        return self.text.answer()
 
 
 class AsyncStream(Request):
@@ -247,7 +234,7 @@ class AsyncStream(Request):
         if not self._iterated:
             async for _ in self.steps():
                 pass
-        return self.partial_answer()
+        return self.text.answer()
 
 
 class Worker(Closing):

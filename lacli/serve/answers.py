@@ -82,7 +82,7 @@ class Choice:
         with self._status.counting(self.stream):
             async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
-                    logprobs = self.stream.logprobs_from(seen)
+                    logprobs = self.stream.text.logprobs_from(seen)
                     seen += len(logprobs)
                     delta = self._delta(splitter.feed(pieces) if splitter else pieces)
                     yield delta._replace(tokens=step.tokens if step else (), logprobs=logprobs)

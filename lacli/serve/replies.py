@@ -53,10 +53,10 @@ class Reply:
             yield self._event(entry)
         async for choice, delta in merged(self.choices, progress=asked.return_progress):
             if delta is None:
-                more = {"timings": timings(choice.stream.statistics), **self._verbose}
+                more = {"timings": timings(choice.stream.text.statistics), **self._verbose}
                 yield self._event(self._entry(choice, Delta(), ended=True), **more)
                 continue
-            run = delta.progress.statistics if delta.progress else choice.stream.statistics
+            run = delta.progress.statistics if delta.progress else choice.stream.text.statistics
             more = {"timings": timings(run)} if asked.timings_per_token else {}
             if delta.progress:
                 total, reused, read, seconds = delta.progress
@@ -99,7 +99,7 @@ class Reply:
         """Which answer it is and why it has ended, with the log probabilities of its tokens."""
         reason = None
         if ended:
-            reason = "length" if choice.stream.partial_answer().finish_reason == "length" else "stop"
+            reason = "length" if choice.stream.text.answer().finish_reason == "length" else "stop"
         logprobs = {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
         return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
 
@@ -122,7 +122,7 @@ class Reply:
 
     def _counts(self) -> dict[str, Any]:
         """The tokens of all answers, each prompt's once, and what the first answer took."""
-        runs = [choice.stream.statistics for choice in self.choices]
+        runs = [choice.stream.text.statistics for choice in self.choices]
         first = runs[:: self.asked.n]
         prompt, predicted = sum(run.prompt_tokens for run in first), sum(run.tokens for run in runs)
         usage = {"prompt_tokens": prompt, "completion_tokens": predicted, "total_tokens": prompt + predicted}
@@ -176,7 +176,7 @@ class PlainReply(Reply):
         return entry | more
 
     def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
-        run = choice.stream.statistics
+        run = choice.stream.text.statistics
         entry = {
             "index": choice.index,
             "content": delta.text,
@@ -189,7 +189,7 @@ class PlainReply(Reply):
             entry["completion_probabilities"] = [*map(self._logprob, delta.logprobs)]
         if not (ended or whole):
             return entry
-        answer = choice.stream.partial_answer()
+        answer = choice.stream.text.answer()
         return entry | {
             "model": self.name,
             "prompt": choice.prompt_text,
