@@ -133,7 +133,7 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(self._model, self._status, tokens, len(choices), options, rules))
-        _log_each(choices[0].stream.partial_answer().warnings)
+        _log_each(choices[0].stream.text.answer().warnings)
         return shape(asked, choices, self._model, self._settings.name, sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:
