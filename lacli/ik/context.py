@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from lacli.errors import ModelLoadError
 from lacli.ik.library import library
@@ -66,42 +65,12 @@ class IkContext(DecodingContext):
     Its cache is one for all sequences. Raises ModelLoadError when the context does not fit into memory.
     """
 
-    can_share = passes_all_cells = True
-
     def __init__(self, model: IkModel, settings: ModelSettings, decode: DecodeSettings | Capacity) -> None:
         ik = library()
         super().__init__(ik, ik.log, model, settings, decode)
-        self._log.forget()
-        with late_ctrl_c():
-            self._handle = ik.llama_init_from_model(model.weights, self._parameters(settings, decode))
-        self._free = free_with(self, _free_context, ik, self._handle, model)
-        if not self._handle:
-            raise ModelLoadError(f"cannot make a context: {self._log.last_error()}", "a smaller one may fit: -c 4096")
-        self._note_sizes()
-        self.mixed_rows = self.batch_rows
-
-    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
-        parameters = super()._parameters(settings, decode)
+        parameters = self._parameters(settings, decode)
         # All rows of a batch at once: of several parts the first ones would stay where a later one finds no cells.
         parameters.n_ubatch = min(parameters.n_batch, PREFILL_ROWS)
         # With several sequences the wheel's kernel of flash attention may end the process ("GGML_ASSERT(S > 0)").
         parameters.flash_attn = False
-        return parameters
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        self._api.llama_kv_cache_seq_cp(self._handle, source, target, start, end)
-
-    def remove(self, sequence: int, start: int, end: int) -> bool:
-        return bool(self._api.llama_kv_cache_seq_rm(self._handle, sequence, start, end))
-
-    def clear(self) -> None:
-        self._api.llama_kv_cache_clear(self._handle)
-
-    def close(self) -> None:
-        self._handle = self._batch = None
-        self._free()
-
-
-def _free_context(ik: Any, handle: Any, _: IkModel) -> None:
-    if handle:
-        ik.llama_free(handle)
+        self._open(model.weights, parameters)

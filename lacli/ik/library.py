@@ -48,6 +48,10 @@ class Library:
             function = getattr(binding._lib, name)
             function.argtypes, function.restype = arguments, result
             setattr(self, name, function)
+        # Its sequence calls take the context, and clearing always keeps the cells' values.
+        self.llama_get_memory = lambda handle: handle
+        self.llama_memory_seq_cp, self.llama_memory_seq_rm = self.llama_kv_cache_seq_cp, self.llama_kv_cache_seq_rm
+        self.llama_memory_clear = lambda handle, _: binding.llama_kv_cache_clear(handle)
         callback = LOG_CALLBACK(lambda level, text, _: self.log.receive(level, text))
         self.log.callbacks.append(callback)
         self.llama_log_set(callback, None)

@@ -1,4 +1,4 @@
-"""One llama_context as a `lacli.context.Context`: logits, candidates that a GPU selects, and sequence calls."""
+"""One llama_context as a `lacli.context.Context`: candidates that a GPU selects, and states that go back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from lacli.batch import Ints
 from lacli.context import Successors
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext
-from lacli.llamacpp.library import free_with, late_ctrl_c, lib, library
-from lacli.llamacpp.logits import LogitsView, in_order
+from lacli.llamacpp.library import lib, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
@@ -61,51 +60,27 @@ class LlamaContext(DecodingContext):
         self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
             self._add_samplers(parameters, decode)
-        self._log.forget()
-        # Its log is told to a callback, in which Ctrl-C would be lost.
-        with late_ctrl_c() as is_stopped:
-            self._handle = lib.llama_init_from_model(model.handle, parameters)
-            if is_stopped():
-                _free_context(self._handle, self._samplers, model)
-        # The model is an argument, so that it outlives the context when both are dropped at once.
-        self._free = free_with(self, _free_context, self._handle, self._samplers, model)
-        if not self._handle:
-            self.close()
-            reason = self._log.last_error()
-            full = "alloc" in reason
-            raise ModelLoadError(
-                f"cannot make a context: {'not enough memory, ' if full else ''}{reason}",
-                "a smaller one may fit: -c 4096, or -ctk q8_0" if full else "see more with -v",
-            )
-        self._note_sizes()
-        self.mixed_rows = self.batch_rows if model.offloaded else MIXED_ROWS_ON_CPU
+        self._open(model.handle, parameters, self._samplers)
+        if not model.offloaded:
+            self.mixed_rows = MIXED_ROWS_ON_CPU
         self.can_share = not model.chain_only
-        self.passes_all_cells = not model.offloaded
         self.max_rollback = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
-        self._memory = lib.llama_get_memory(self._handle)
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
-        self._selected_tokens = LogitsView(ctypes.c_int32, self._max_outputs, self.vocabulary)
-        self._selected_logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         fits = self.max_rollback < 0 or decode.max_rollback <= self.max_rollback
         return fits and not (raw_logits and self._samplers) and super().suits(decode, raw_logits=raw_logits)
 
     def logits(self) -> npt.NDArray[np.float32]:
-        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode; not with candidates."""
-        assert self._batch is not None, "nothing is decoded yet"
         if not self._samplers:
             return super().logits()
         # A sampler that chooses, or that the device cannot run, leaves the logits as they are; none are copied raw.
-        first = int(self._batch.outputs.argmax())
-        there = lib.llama_get_sampled_logits_count_ith(self._handle, first)
+        there = lib.llama_get_sampled_logits_count_ith(self._handle, self._first)
         assert there == self.vocabulary, "only candidates were copied"
-        return self._selected_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[: self._batch.wanted]
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+        found: npt.NDArray[np.float32] = self._rows_at(lib.llama_get_sampled_logits_ith(self._handle, self._first))
+        return found
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         if self.max_rollback >= 0 and start > 0:
@@ -115,15 +90,7 @@ class LlamaContext(DecodingContext):
                 if last + 1 - start > self._snapshots:
                     return False
                 self._snapshots = 0
-        return bool(lib.llama_memory_seq_rm(self._memory, sequence, start, end))
-
-    def clear(self) -> None:
-        lib.llama_memory_clear(self._memory, False)
-
-    def close(self) -> None:
-        # A generator closed later finds no memory, which llama.cpp takes for an empty one.
-        self._handle = self._memory = self._batch = None
-        self._free()
+        return super().remove(sequence, start, end)
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         parameters = super()._parameters(settings, decode)
@@ -137,20 +104,24 @@ class LlamaContext(DecodingContext):
             parameters.op_offload = parameters.offload_kqv = False
         return parameters
 
+    @property
+    def _first(self) -> int:
+        """The first output row of the last batch."""
+        assert self._batch is not None, "nothing is decoded yet"
+        return int(self._batch.outputs.argmax())
+
     def _candidates(self, count: int) -> Successors | None:
         """Return the best of the candidates that the GPU selected of each output row; None if it selects none."""
-        if not self._selects_candidates:
-            return None
-        assert self._batch is not None, "nothing is decoded yet"
-        first, wanted = int(self._batch.outputs.argmax()), self._batch.wanted
-        there = lib.llama_get_sampled_candidates_count_ith(self._handle, first)
+        there = lib.llama_get_sampled_candidates_count_ith(self._handle, self._first) if self._selects_candidates else 0
         if not 0 < there <= CANDIDATES:
             return None
         # One address is enough: llama.cpp lays the rows out a whole vocabulary apart.
-        tokens = self._selected_tokens.at(lib.llama_get_sampled_candidates_ith(self._handle, first))[:wanted, :there]
-        logits = self._selected_logits.at(lib.llama_get_sampled_logits_ith(self._handle, first))[:wanted, :there]
-        found = in_order(Successors(tokens, logits))
-        return Successors(found.tokens[:, :count], found.logits[:, :count])
+        tokens = lib.llama_get_sampled_candidates_ith(self._handle, self._first)
+        logits = lib.llama_get_sampled_logits_ith(self._handle, self._first)
+        found = self._rows_at(tokens, ctypes.c_int32)[:, :there], self._rows_at(logits)[:, :there]
+        # Best first; of equal logits the lower token, as an argmax has it.
+        order = np.lexsort((found[0], -found[1]))[:, :count]
+        return Successors(*(np.take_along_axis(each, order, 1) for each in found))
 
     def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
         """Return the most probable token of each output row: the backend's choice, or by the logits without one."""
@@ -178,13 +149,6 @@ class LlamaContext(DecodingContext):
         self._sampler_configs = configs
         parameters.samplers, parameters.n_samplers = configs, decode.sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
-
-
-def _free_context(handle: Any, samplers: list[Any], _: LlamaModel) -> None:
-    if handle:
-        lib.llama_free(handle)
-    for sampler in samplers:
-        lib.llama_sampler_free(sampler)
 
 
 def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:

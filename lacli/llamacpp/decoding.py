@@ -1,9 +1,9 @@
-"""What contexts of llama.cpp and of ik_llama.cpp share: batches, logits by row, and Ctrl-C in a prompt chunk."""
+"""What contexts of llama.cpp and of ik_llama.cpp share: batches, logits, threads, and Ctrl-C in a prompt chunk."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import isfinite
 from time import perf_counter, process_time
@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.context import Successors
-from lacli.errors import BatchRefused, LacliError
+from lacli.context import Floats, Successors
+from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.devices import CPU
-from lacli.llamacpp.library import Log, ctrl_c_calls, devices, lib
-from lacli.llamacpp.logits import LogitsView, ranked
+from lacli.llamacpp.library import Log, ctrl_c_calls, devices, free_with, late_ctrl_c, lib
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
-from lacli.llamacpp.threads import ThreadsInUse
 from lacli.settings import DecodeSettings
+from lacli.stats import MIN_CORE_SHARE
 from lacli.text.files import Closing
 
 CONTEXT_PAD = 256
@@ -43,60 +42,128 @@ CHUNK_ROWS = 64
 REFUSED = -1
 """llama_decode's status for a batch that it does not begin."""
 
+BF16 = 30
+"""ggml's GGML_TYPE_BF16, which llama_cpp lacks."""
+
+OBSERVED_S = 0.25
+"""Seconds of decoding over which the threads' share of the cores is taken.
+
+Steps of the 0.5B that wait for a thread take 36 to 110 ms on two cores: a few, so that none of them decides alone.
+"""
+
+RETRY_S, MAX_RETRY_S = 3.0, 60.0
+"""Seconds until all threads are tried again; each failed try doubles them, up to the second.
+
+A try beside programs that go on takes OBSERVED_S to twice that: 8 to 16% of the time at first, 0.4 to 0.8% at last.
+"""
+
+
+class ThreadsInUse:
+    """The threads of the next decode: as many as had a core while all of them decoded, until all are tried again.
+
+    A step is slow where it takes longer than its threads' processor seconds say. `count`: of the next decode.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._all = self.count = threads
+        self._pause_s, self._until_s = RETRY_S, 0.0
+        self._seconds = self._core_s = 0.0
+
+    def note(self, seconds: float, core_s: float, now_s: float) -> None:
+        """Record a decode of `seconds` and `core_s` processor seconds that ended at `now_s`."""
+        if self.count < self._all:
+            if now_s >= self._until_s:
+                self.count = self._all
+            return
+        self._seconds += seconds
+        self._core_s += core_s
+        if self._seconds < OBSERVED_S:
+            return
+        cores = self._core_s / self._seconds
+        self._seconds = self._core_s = 0.0
+        if cores >= MIN_CORE_SHARE * self._all:
+            self._pause_s = RETRY_S
+        else:
+            self.count = max(int(cores), 1)
+            self._until_s = now_s + self._pause_s
+            self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+
+
+def can_give_way(settings: ModelSettings) -> bool:
+    """Return whether fewer threads may decode: the bits of the logits stay the same, and nothing but the CPU computes.
+
+    Flash attention over plain cells adds up in another order with each number of threads, over Q8_0 cells it does not.
+    A GPU or BLAS computes large batches with -ngl 0 too, and then the threads only seem to wait for a core.
+    """
+    has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
+    is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells
+    is_cpu_alone = all(device.name == CPU for device in devices(memory=False))
+    return settings.gives_way and settings.threads > 1 and is_cpu_alone and not is_split
+
 
 class DecodingContext(Closing):
-    """Decodes batches in one llama_context, whose `_handle` a subclass opens.
+    """Decodes batches in one llama_context of a library; a subclass makes its parameters, and `_open` makes it.
 
     `max_rollback`: drafted tokens that can be rolled back after a step, -1 for any number and trees.
     """
 
     max_rollback = -1
-    mixed_rows: int
-    can_share: bool
-    passes_all_cells: bool
+    can_share = True
 
     def __init__(
-        self,
-        api: Any,
-        log: Log,
-        model: LlamaModel,
-        settings: ModelSettings,
-        decode: DecodeSettings | Capacity,
+        self, api: Any, log: Log, model: LlamaModel, settings: ModelSettings, decode: DecodeSettings | Capacity
     ) -> None:
         """`api`: the library's functions and structures by their names in C. `log`: what the library says."""
         self._api, self._log, self._model = api, log, model
         self._handle: Any = None
+        self._memory: Any = None
         self.sequences, self.vocabulary, self.trained_context = decode.sequences, model.vocabulary, model.context
+        self.passes_all_cells = not model.offloaded
         self.calls = self._snapshots = 0
         self._interrupted = False
         self._max_outputs = max(decode.sequences, decode.max_outputs)
         self._in_use = ThreadsInUse(settings.threads) if can_give_way(settings) else None
         self._threads_set = settings.threads
         self._batch: Batch | None = None
-        self._logits = LogitsView(ctypes.c_float, self._max_outputs, self.vocabulary)
+        self._views: dict[tuple[int, type], npt.NDArray[Any]] = {}
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         """Return the llama_context_params that are the same in both libraries."""
         parameters = self._api.llama_context_default_params()
         texts = decode.texts if isinstance(decode, Capacity) else 1
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
-        parameters.n_ctx = padded(settings.context or texts * self._model.default_context)
+        parameters.n_ctx = -(-(settings.context or texts * self._model.default_context) // CONTEXT_PAD) * CONTEXT_PAD
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
         parameters.n_seq_max = decode.sequences
         parameters.n_threads = settings.threads
         parameters.n_threads_batch = settings.threads_batch or settings.threads
-        parameters.type_k = cache_type(settings.cache_type_k)
-        parameters.type_v = cache_type(settings.cache_type_v)
+        for name in ("k", "v"):
+            kind: str = getattr(settings, f"cache_type_{name}")
+            setattr(parameters, f"type_{name}", BF16 if kind == "bf16" else getattr(lib, f"GGML_TYPE_{kind.upper()}"))
         return parameters
 
-    def _note_sizes(self) -> None:
-        """Note what the opened context has become: its cells, and rows of a call."""
+    def _open(self, weights: Any, parameters: Any, samplers: Sequence[Any] = ()) -> None:
+        """Make the context of `weights`, with the `samplers` that it owns. Raises ModelLoadError if it cannot be."""
+        self._log.forget()
+        # Its log is told to a callback, in which Ctrl-C would be lost.
+        with late_ctrl_c() as is_stopped:
+            self._handle = self._api.llama_init_from_model(weights, parameters)
+            # The model is an argument, so that it outlives the context when both are dropped at once.
+            self._free = free_with(self, _free_context, self._api, self._handle, samplers, self._model)
+            if is_stopped():
+                self._free()
+        if not self._handle:
+            self.close()
+            hint = "a smaller one may fit: -c 4096, or -ctk q8_0; see more with -v"
+            raise ModelLoadError(f"cannot make a context: {self._log.last_error()}", hint)
+        self._memory = self._api.llama_get_memory(self._handle)
         self.cells = int(self._api.llama_n_ctx(self._handle))
-        self.batch_rows = int(self._api.llama_n_batch(self._handle))
+        self.batch_rows = self.mixed_rows = int(self._api.llama_n_batch(self._handle))
         few = not self._model.offloaded and not self._model.has_experts
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Return whether settings fit into this context. `raw_logits`: all logits of a row are asked for."""
         return bool(self._handle) and decode.sequences <= self.sequences and decode.max_outputs <= self._max_outputs
 
     def decode(self, batch: Batch) -> bool:
@@ -131,16 +198,14 @@ class DecodingContext(Closing):
             found = map(logits.item, range(len(best)), best.tolist())
         # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
         if not all(map(isfinite, found)):
-            raise LacliError(
-                "the model's logits are NaN or infinite",
-                "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp",
-            )
+            hint = "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp"
+            raise LacliError("the model's logits are NaN or infinite", hint)
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
         """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode; not with candidates."""
-        assert self._batch is not None, "nothing is decoded yet"
-        return self._logits.at(self._api.llama_get_logits(self._handle))[: self._batch.wanted]
+        found: npt.NDArray[np.float32] = self._rows_at(self._api.llama_get_logits(self._handle))
+        return found
 
     def row_logits(self, row: int) -> npt.NDArray[np.float32]:
         logits: npt.NDArray[np.float32] = self.logits()[row]
@@ -151,13 +216,18 @@ class DecodingContext(Closing):
         return ranked(self.logits(), count) if selected is None else selected
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        raise NotImplementedError
+        self._api.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        raise NotImplementedError
+        return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, end))
 
     def clear(self) -> None:
-        raise NotImplementedError
+        self._api.llama_memory_clear(self._memory, False)
+
+    def close(self) -> None:
+        # A generator closed later finds no memory, which llama.cpp takes for an empty one.
+        self._handle = self._memory = self._batch = None
+        self._free()
 
     def is_end(self, token: int) -> bool:
         return self._model.is_end(token)
@@ -174,6 +244,15 @@ class DecodingContext(Closing):
         """Return the most probable token of each output row."""
         best: Ints = logits.argmax(axis=1)
         return best
+
+    def _rows_at(self, pointer: Any, kind: type[ctypes.c_float] | type[ctypes.c_int32] = ctypes.c_float) -> Any:
+        """Return the output rows at `pointer`, (outputs, vocabulary); making a view costs as much as reading a row."""
+        assert self._batch is not None, "nothing is decoded yet"
+        address = ctypes.addressof(pointer.contents)
+        if (address, kind) not in self._views:
+            memory = memoryview((kind * (self._max_outputs * self.vocabulary)).from_address(address))
+            self._views[address, kind] = np.asarray(memory).reshape(self._max_outputs, self.vocabulary)
+        return self._views[address, kind][: self._batch.wanted]
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -210,6 +289,13 @@ class DecodingContext(Closing):
         return self._interrupted
 
 
+def _free_context(api: Any, handle: Any, samplers: Sequence[Any], _: LlamaModel) -> None:
+    if handle:
+        api.llama_free(handle)
+    for sampler in samplers:
+        api.llama_sampler_free(sampler)
+
+
 def _struct_over(api: Any, batch: Batch) -> Any:
     """Return a llama_batch over the arrays of `batch`, valid while that lives."""
     pointer = ctypes.POINTER
@@ -222,24 +308,18 @@ def _struct_over(api: Any, batch: Batch) -> Any:
     )
 
 
-def can_give_way(settings: ModelSettings) -> bool:
-    """Return whether fewer threads may decode: the bits of the logits stay the same, and nothing but the CPU computes.
+def ranked(logits: Floats, most: int) -> Successors:
+    """Return each row's `most` best tokens at most, best first; of equal logits the lower token first, as an argmax.
 
-    Flash attention over plain cells adds up in another order with each number of threads, over Q8_0 cells it does not.
-    A GPU or BLAS computes large batches with -ngl 0 too, and then the threads only seem to wait for a core.
+    A token with logit -inf means nothing, and may be named twice.
     """
-    has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
-    is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells
-    is_cpu_alone = all(device.name == CPU for device in devices(memory=False))
-    return settings.gives_way and settings.threads > 1 and is_cpu_alone and not is_split
-
-
-def padded(cells: int) -> int:
-    """Return the cells that a context of this size gets."""
-    return -(-cells // CONTEXT_PAD) * CONTEXT_PAD
-
-
-def cache_type(name: str) -> int:
-    """ggml's number of a type of keys or values; llama_cpp lacks GGML_TYPE_BF16."""
-    number: int = 30 if name == "bf16" else getattr(lib, f"GGML_TYPE_{name.upper()}")
-    return number
+    rows, vocabulary = logits.shape
+    found = Successors(*(np.empty((rows, min(most, vocabulary)), kind) for kind in (np.int32, np.float32)))
+    for row, tokens, values in zip(logits, *found, strict=True):
+        left = row.copy()
+        for place in range(len(tokens)):
+            # An argmax is numpy's fastest call; the 6 best of 151,936 take 50 us.
+            best = tokens[place] = left.argmax()
+            values[place] = left[best]
+            left[best] = -np.inf
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from lacli.batch import Batch, Ints
 from lacli.context import Floats, Successors
-from lacli.llamacpp.logits import ranked
+from lacli.llamacpp.decoding import ranked
 
 SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
 

@@ -18,10 +18,10 @@ import pytest
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import LlamaContext
+from lacli.llamacpp.decoding import OBSERVED_S
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
-from lacli.llamacpp.threads import OBSERVED_S
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes.decoding import PLAIN, Logits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.llamacpp.threads import MAX_RETRY_S, OBSERVED_S, RETRY_S, ThreadsInUse
+from lacli.llamacpp.decoding import MAX_RETRY_S, OBSERVED_S, RETRY_S, ThreadsInUse
 
 
 @pytest.mark.parametrize(("cores", "left"), [(4.0, 4), (3.3, 4), (3.1, 3), (1.9, 1), (0.1, 1)])
