@@ -115,46 +115,28 @@ def test_nothing_but_a_chat_is_written_over_or_added_to(tmp_path: Path) -> None:
     assert notes.read_text() == "dear diary" and sorted(os.listdir(tmp_path)) == ["empty", "link", "notes.txt"]
 
 
-STEPS = ["talk", "talk", "talk", "ask", "undo", "regen", "clear", "system", "load", "set"]
+STEPS = ["talk", "talk", "talk", "/undo", "/regen", "/clear", "/system be long", "/load saved", "/set n 3"]
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(STEPS), max_size=20))
 def test_a_log_has_the_chat_as_it_is_behind_what_it_had(tmp_path: Path, steps: list[str]) -> None:
-    path, saved = tmp_path / "log", tmp_path / "saved"
-    before = replace(CHAT, conversation=Conversation("", [Message("user", "earlier")]))
-    write_chat(path, before)
-    earlier = path.read_bytes()
+    path, saved, chat = tmp_path / "log", tmp_path / "saved", FakeChat()
+    write_chat(path, replace(CHAT, conversation=Conversation("", [Message("user", "earlier")])))
     write_chat(saved, CHAT)
-    chat = FakeChat()
+    earlier = path.read_bytes()
     with Log(str(path)) as log:
         commands = Commands(chat.as_chat, log, "demo")
-        for step in steps:
-            follow(commands, chat, step, saved)
+        for number, step in enumerate(steps):
+            command = parse(step.replace("saved", str(saved)))
+            again = commands.run(*command).again if command else False
+            if again or not command:
+                list(chat.again() if again else chat.ask(f"question {number}"))
             log.update(commands.as_saved)
-            expected = commands.as_saved
             found = read_chat(path)
             assert path.read_bytes().startswith(earlier)
-            assert found == (expected if expected.conversation.messages else found)
+            assert found == commands.as_saved or not chat.conversation.messages
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def follow(commands: Commands, chat: FakeChat, step: str, saved: Path) -> None:
-    conversation = chat.conversation
-    match step:
-        case "talk" | "ask":
-            conversation.ask(f"{step} {len(conversation.messages)}")
-            if step == "talk":
-                conversation.answer("yes")
-        case "regen":
-            conversation.take_back_answer()
-            if conversation.is_open:
-                conversation.answer("no")
-        case _:
-            argument = {"load": str(saved), "system": "be long", "set": f"n {len(conversation.messages)}"}.get(step, "")
-            command = parse(f"/{step} {argument}".strip())
-            assert command
-            commands.run(*command)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")

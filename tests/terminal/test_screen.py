@@ -85,13 +85,6 @@ def test_control_characters_are_shown_on_a_terminal_and_not_obeyed(
     assert capsys.readouterr().out == "a\N{SYMBOL FOR ESCAPE}[31m\nb\n"
 
 
-def test_a_pipe_gets_an_answer_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(color="off")
-    screen.write([Piece(CONTROLS)])
-    screen.line(CONTROLS)
-    assert capsys.readouterr().out == f"{CONTROLS}{CONTROLS}\n"
-
-
 def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(color="off")
     for say in (screen.note, screen.say, screen.warn):
@@ -104,11 +97,11 @@ def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(capsys: py
 
 @pytest.mark.parametrize(("last", "added"), [("text", "\n"), ("text\n", "")])
 def test_a_line_is_ended_once(last: str, added: str, capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(color="on", show_accepted=True)
-    screen.write([Piece(last, POOL), Piece("")])
+    screen = Screen()
+    screen.write([Piece(last), Piece("")])
     screen.end_line()
     screen.end_line()
-    assert capsys.readouterr().out == f"{CYAN}{last}{RESET}{added}"
+    assert capsys.readouterr().out == f"{last}{added}"
 
 
 def test_words_are_wrapped_on_a_terminal_and_a_second_column_stays_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +14,6 @@ import pytest
 from lacli.errors import LacliError
 from lacli.text import files
 from lacli.text.files import HASHED, NAME, Records, model_identity, read_file, read_question, read_text, replace_file
-from tests.program import run
 
 KEY = {"b": 1, "a": [1, 2]}
 
@@ -58,24 +56,22 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
 
 
 @pytest.mark.parametrize(
-    ("piped", "prompt", "stdin", "said"),
+    ("piped", "prompt", "stdin", "question", "said"),
     [
-        ("one\n\ntwo\n\n", "p", None, ["added standard input to the prompt (--no-stdin adds none)"]),
-        ("\n", "p", None, []),
-        ("one\n", None, None, []),
-        ("one\n", "p", False, []),
+        ("one\n\ntwo\n\n", "p", None, "one\n\ntwo\n\np", ["added standard input to the prompt (--no-stdin adds none)"]),
+        ("\n", "p", None, "p", []),
+        ("one\n", None, None, "one", []),
+        ("one\n", "p", False, "p", []),
     ],
-    ids=["three lines", "a blank line", "no other part", "skipped"],
 )
 def test_what_standard_input_adds_to_a_prompt_is_said(
-    piped: str, prompt: str | None, stdin: bool | None, said: list[str], pipe: BinaryIO
+    piped: str, prompt: str | None, stdin: bool | None, question: str, said: list[str], pipe: BinaryIO
 ) -> None:
     pipe.write(piped.encode())
     pipe.close()
     sentences: list[str] = []
-    question = read_question(prompt, None, stdin=stdin, say=sentences.append)
+    assert read_question(prompt, None, stdin=stdin, say=sentences.append) == question
     assert sentences == said
-    assert ("one" in question) == (stdin is not False and "one" in piped)
 
 
 def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
@@ -107,14 +103,6 @@ def test_a_text_is_read_without_its_mark_and_last_newline_and_what_cannot_be_rea
         with pytest.raises(LacliError, match=words) as caught:
             read_text(name)
         assert caught.value.hint and "\n" not in str(caught.value)
-
-
-@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="needs a shell's pipes in /dev")
-def test_a_pipe_is_read_to_its_end_and_so_is_what_a_command_of_the_shell_writes() -> None:
-    program = "import sys; from lacli.text.files import read_text; print(*map(read_text, sys.argv[1:]), end='')"
-    command = f'{sys.executable} -c "{program}" /dev/stdin <(printf "Say yes.")'
-    done = run("-c", command, stdin=b"word " * 1_000_000 + b"end\n", program=("bash",))
-    assert done.out.endswith("word end Say yes.") and len(done.out) == 5_000_012, done.err
 
 
 @pytest.fixture

@@ -109,12 +109,11 @@ def test_what_is_held_back_comes_out_when_the_stream_breaks_off() -> None:
         assert found == ["<thin"]
 
 
-def test_a_prompt_that_opens_a_block_is_known() -> None:
-    for name in ("deepseek-r1", "qwen3", "llama3.1", "gpt-oss"):
-        rendered = compiled(fixture(name)).render(as_messages("What is 2+2?"))
-        assert begun_reasoning(rendered) == ("<think>\n" if name == "deepseek-r1" else "")
-        assert begun_reasoning(rendered + "<think>\n\n</think>\n\n") == ""
-        assert begun_reasoning(rendered + ANALYSIS) == ANALYSIS
+@pytest.mark.parametrize("name", ["deepseek-r1", "qwen3", "llama3.1", "gpt-oss"])
+def test_a_prompt_that_opens_a_block_is_known(name: str) -> None:
+    rendered = compiled(fixture(name)).render(as_messages("What is 2+2?"))
+    assert begun_reasoning(rendered) == ("<think>\n" if name == "deepseek-r1" else "")
+    assert begun_reasoning(rendered + ANALYSIS) == ANALYSIS
 
 
 CHANNELS = f"{ANALYSIS}hm<|end|><|start|>assistant{ANALYSIS}so<|end|>{FINAL}4."
