@@ -72,7 +72,7 @@ class Call(NamedTuple):
 
 def format_of(template: ChatTemplate) -> CallFormat:
     """How a model with this template writes calls. Raises UsageError if it knows none, or has a format of its own."""
-    if not template.knows_tools:
+    if not re.search(r"\btools\b", template.source):
         raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
     for sign, form in SIGNS.items():
         if re.search(sign, template.source):

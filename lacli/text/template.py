@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NoReturn, Protocol
@@ -84,11 +85,6 @@ class ChatTemplate:
     variables: Mapping[str, object] = field(default_factory=dict, hash=False)
     stands_in: bool = False
 
-    @property
-    def knows_tools(self) -> bool:
-        """Whether it writes the functions that a model may call."""
-        return bool(re.search(r"\btools\b", self.source))
-
     def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt of a conversation, up to the beginning of the next answer; answers are given as generated.
 
@@ -108,9 +104,8 @@ def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
 
     Rendering raises whatever the template raises. Raises PromptError when the template is broken.
     """
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTags, loopcontrols]
-    )
+    extensions = [_GenerationTags, loopcontrols]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = _tojson
     try:
         template = environment.from_string(source)
@@ -220,8 +215,9 @@ class ControlNames:
         # A mark stands behind a name's first character, so that it cannot part a name of one character.
         # A vocabulary can have thousands of names, but their first two characters are few.
         self._by_start: dict[str, list[str]] = {}
-        for name in sorted(filter(lambda name: name[1:], names), key=len, reverse=True):
-            self._by_start.setdefault(name[:2], []).append(name)
+        for name in names:
+            if name[1:]:
+                self._by_start.setdefault(name[:2], []).append(name)
 
     def marked(self, text: str, but: Collection[str] = ()) -> str:
         """A message with a mark in every name except those in `but`."""
@@ -232,17 +228,9 @@ class ControlNames:
     def spans(self, text: str) -> Iterator[tuple[str, bool]]:
         """The parts of a rendered text in order, each with whether it is marked: then its names are plain text."""
         names = self._pattern(text) if MARK in text else ""
-        written = ""
-        for part in re.split(f"({names})", text) if names else [text]:
-            if MARK not in part:
-                written += part
-                continue
-            if written:
-                yield written, False
-            yield part, True
-            written = ""
-        if written:
-            yield written, False
+        parts = re.split(f"({names})", text) if names else [text]
+        for is_marked, group in groupby(filter(None, parts), key=lambda part: MARK in part):
+            yield "".join(group), is_marked
 
     def _pattern(self, text: str, but: Collection[str] = ()) -> str:
         """A pattern of the names that occur in `text`, longest first; empty without any."""
