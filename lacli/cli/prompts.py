@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
@@ -16,15 +16,15 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from lacli import PARALLEL
 from lacli.answer_options import AnswerOptions
 from lacli.bench.tasks import EXAMPLE, Row, each_line, opened
-from lacli.errors import Interrupted, LacliError, OutputError, PromptError, SamplingError, UsageError, reason_of
+from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.model import Model, Prompt
+from lacli.model import Model
 from lacli.report import counts
 from lacli.serve.protocol import Message, Sampled
 from lacli.terminal.interrupts import second_ctrl_c_ends
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
-from lacli.text.files import Closing, lock
+from lacli.text.files import lock
 from lacli.text.format import counted
 from lacli.text.template import as_messages
 
@@ -41,67 +41,61 @@ Line = Mapping[str, Any]
 """What became of a row."""
 
 
-class Answers(Closing):
+@dataclass
+class Answers:
     """Answers as JSON lines on standard output, or in a file to which a second run adds; a row's later line counts.
 
     `answered`: the indices of the rows that have an answer.
     """
 
-    def __init__(self, name: str | None, screen: Screen) -> None:
-        """Raises LacliError for a file of anything else, which stays as it is."""
-        self.answered: set[int] = set()
-        self._name, self._screen = name, screen
-        self._file: IO[bytes] | None = None
-        if name is None:
-            return
-        try:
-            self._file = open(os.path.expanduser(name), "a+b", buffering=0)  # noqa: SIM115  # closed by close()
-            lock(self._file)
-            self._read(self._file)
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            self.close()
-            what = f"{name} has a line that is no answer"
-            if isinstance(error, OSError):
-                what = f"cannot write {name}: {reason_of(error)}"
-            if isinstance(error, BlockingIOError):
-                what = f"another run is writing {name}"
-            raise LacliError(what, "give another name to -o") from error
-
-    def _read(self, file: IO[bytes]) -> None:
-        """Take in the answers of earlier runs, and cut off a last line that one broke off in."""
-        file.seek(0)
-        whole = 0
-        for line in file:
-            if not line.endswith(b"\n") and BEGINNING.startswith(line[: len(BEGINNING)]):
-                file.truncate(whole)
-                return
-            row = json.loads(line)
-            if type(row["index"]) is not int or not {"text", "error"} & row.keys():
-                raise ValueError("no answer")
-            self._count(row)
-            whole += len(line)
+    screen: Screen
+    file: IO[bytes] | None = None
+    answered: set[int] = field(default_factory=set)
 
     def add(self, row: Line) -> None:
-        """Write what became of a row. Raises OutputError if it cannot be written."""
+        """Write what became of a row."""
         line = json.dumps(row, ensure_ascii=False)
-        if self._file:
-            try:
-                self._file.write(f"{line}\n".encode())
-            except OSError as error:
-                hint = "the same command goes on behind the answers that are there"
-                raise OutputError(f"cannot write {self._name}: {reason_of(error)}", hint) from error
+        if self.file:
+            self.file.write(f"{line}\n".encode())
         else:
-            self._screen.line(line)
-        self._count(row)
+            self.screen.line(line)
+        self.count(row)
 
-    def _count(self, row: Line) -> None:
+    def count(self, row: Line) -> None:
+        """Note what became of a row."""
         self.answered.discard(row["index"])
         if "error" not in row:
             self.answered.add(row["index"])
 
-    def close(self) -> None:
-        if self._file:
-            self._file.close()
+
+@contextmanager
+def answers_in(name: str | None, screen: Screen) -> Iterator[Answers]:
+    """Open the file of answers, None for standard output; a last line that an earlier run broke off in is cut off.
+
+    Raises LacliError for a file of anything else, which stays as it is.
+    """
+    if name is None:
+        yield Answers(screen)
+        return
+    with open(os.path.expanduser(name), "a+b", buffering=0) as file:
+        answers, whole = Answers(screen, file), 0
+        try:
+            lock(file)
+            file.seek(0)
+            for line in file:
+                if not line.endswith(b"\n") and BEGINNING.startswith(line[: len(BEGINNING)]):
+                    file.truncate(whole)
+                    break
+                row = json.loads(line)
+                if type(row["index"]) is not int or not {"text", "error"} & row.keys():
+                    raise ValueError("no answer")
+                answers.count(row)
+                whole += len(line)
+        except BlockingIOError:
+            raise LacliError(f"another run is writing {name}", "wait for its end, or give another name to -o") from None
+        except (ValueError, LookupError, TypeError) as error:
+            raise LacliError(f"{name} has a line that is no answer", "give another name to -o") from error
+        yield answers
 
 
 Stops = Annotated[list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)]
@@ -129,14 +123,14 @@ class AskedRow(Sampled, Row):
 class PromptRow:
     """What a row asks, and how.
 
-    `repeated`: what the line of its answer begins with: ids, the prompt, the system prompt. `turns`: questions, each
-    behind the answer to the one before; a row without turns has `messages`. `error`: why it cannot be asked.
+    `repeated`: what the line of its answer begins with: ids, the prompt, the system prompt. `messages`: up to the first
+    answer; `turns`: questions after it, each behind the answer to the one before. `options`: of each answer; `raw` is
+    None where the template decides. `error`: why the row cannot be asked.
     """
 
     repeated: Line
-    turns: Sequence[str] = ()
     messages: Sequence[Mapping[str, Any]] = ()
-    system: str = ""
+    turns: Sequence[str] = ()
     options: AnswerOptions = field(default_factory=AnswerOptions)
     error: str = ""
 
@@ -163,24 +157,25 @@ def _row(found: object, place: str, question: PromptOptions, sampling: SamplingS
             raise found
         row = checked(AskedRow, request.get("body", found))
         raw = row.raw or question.raw or request.get("url") == "/v1/completions"
-        own = row.sampling(sampling, lambda text: [])
-        messages = [each.for_template for each in row.messages]
-        if messages and raw:
+        if row.messages and raw:
             raise UsageError("messages need the chat template", "drop raw, or give a prompt")
+        options = AnswerOptions(
+            raw=raw or (False if row.messages else None),
+            max_tokens=row.max_tokens or question.max_tokens,
+            stop=question.stops if row.stop is None else row.stop,
+            sampling=row.sampling(sampling, lambda text: []),
+        )
     except LacliError as error:
         return PromptRow(repeated, error=f"{place}: {error}")
     system = row.system or ("" if raw else question.system)
-    if messages and system and messages[0]["role"] != "system":
-        messages = [{"role": "system", "content": system}, *messages]
-    repeated |= {"messages": messages} if messages else {"prompt": row.turns or row.prompt}
-    if system and not messages:
-        repeated["system"] = system
-    stops = question.stops if row.stop is None else row.stop
-    limit = row.max_tokens or question.max_tokens
-    turns = () if messages else row.turns or [row.prompt]
-    return PromptRow(
-        repeated, turns, messages, system, AnswerOptions(raw=raw, max_tokens=limit, stop=stops, sampling=own)
-    )
+    if row.messages:
+        messages = [each.for_template for each in row.messages]
+        if system and messages[0]["role"] != "system":
+            messages = [{"role": "system", "content": system}, *messages]
+        return PromptRow({**repeated, "messages": messages}, messages, (), options)
+    first, *turns = row.turns or [row.prompt]
+    repeated |= {"prompt": row.turns or row.prompt, **({"system": system} if system else {})}
+    return PromptRow(repeated, as_messages(first, system), turns, options)
 
 
 def answer_file(
@@ -199,14 +194,14 @@ def answer_file(
     """
     rows = read_rows(prompts, question, loading.sampling)
     total = counted(len(rows), "answer")
-    with Answers(answers, screen) as lines:
+    with answers_in(answers, screen) as lines:
         if lines.answered:
             screen.note(f"{len(lines.answered):,} of {total} in {answers} already")
-        left = [index for index in range(len(rows)) if index not in lines.answered]
-        for index in left:
+        unanswered = [index for index in range(len(rows)) if index not in lines.answered]
+        for index in unanswered:
             if rows[index].error:
                 lines.add({"index": index, **rows[index].repeated, "error": rows[index].error})
-        if left := [index for index in left if not rows[index].error]:
+        if left := [index for index in unanswered if not rows[index].error]:
             alone = loading.decode_settings.strict or loading.model_settings.replicas > 1
             slots = min(parallel or (1 if alone else PARALLEL), len(left))
             with loading.opened(name, question, screen, slots) as engine, Model(engine) as model:
@@ -245,34 +240,25 @@ async def _answer_all(
 
 
 async def _answered(model: Model, row: PromptRow) -> Line:
-    """Return the answers to a row's turns, or to its messages, and an error beside those before it."""
+    """Return the answers to a row, and an error beside those before it."""
     line: dict[str, Any] = {"model": model.engine.model.path.name}
-    # Without a template a conversation is continued as it stands.
-    raw = row.options["raw"] or (not row.messages and model.engine.prompts.template.stands_in)
-    options, texts, numbers = AnswerOptions(**{**row.options, "raw": raw}), list[str](), dict[str, float]()
+    messages, texts, options = [*row.messages], list[str](), row.options.copy()
+    if options["raw"] is None:
+        # Without a template a conversation is continued as it stands.
+        options["raw"] = model.engine.prompts.template.stands_in
+    numbers: dict[str, float] = {}
     try:
-        for place in range(len(row.turns) or 1):
-            async with model.astream(_prompt(row, place, texts, raw=bool(raw)), **options) as stream:
+        for turn in ("", *row.turns):
+            messages += as_messages(turn, "", [("", texts[-1])])[1:] if turn else []
+            prompt = "\n\n".join(each["content"] for each in messages) if options["raw"] else messages
+            async with model.astream(prompt, **options) as stream:
                 answer = await stream.answer()
             texts.append(answer.text)
-            line |= {"text": texts if row.turns[1:] else texts[0], "finish_reason": answer.finish_reason}
+            line |= {"text": texts if row.turns else texts[0], "finish_reason": answer.finish_reason}
             if answer.seed is not None:
                 line["seed"] = options["seed"] = answer.seed
-            numbers = {
-                name: round(numbers.get(name, 0) + value, 2) for name, value in counts(answer.statistics).items()
-            }
+            numbers = {name: round(numbers.get(name, 0) + n, 2) for name, n in counts(answer.statistics).items()}
     except (PromptError, SamplingError, UsageError) as error:
-        line = {**line, "error": str(error)}
         line.pop("finish_reason", None)
+        line["error"] = str(error)
     return {**line, **numbers}
-
-
-def _prompt(row: PromptRow, place: int, texts: Sequence[str], *, raw: bool) -> Prompt:
-    """Return a row's messages, or its turn at `place` behind the earlier ones and their answers, `texts`."""
-    if row.messages:
-        return row.messages
-    history = [*zip(row.turns, texts, strict=False)]
-    if not raw:
-        return as_messages(row.turns[place], row.system, history)
-    before = [row.system] * bool(row.system) + [part for exchange in history for part in exchange]
-    return "\n\n".join([*before, row.turns[place]])

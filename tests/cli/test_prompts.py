@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from lacli import DecodeSettings, ModelSettings
-from lacli.cli.prompts import Answers
-from lacli.errors import LacliError, OutputError
+from lacli.cli.prompts import Answers, answers_in
+from lacli.errors import LacliError
 from lacli.terminal.screen import Screen
 from tests.loading import generate, load
 from tests.program import Done, call
@@ -104,7 +104,7 @@ def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_i
 def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(LINES[2] + torn)
-    with Answers(str(path), Screen()) as lines:
+    with answers_in(str(path), Screen()) as lines:
         assert lines.answered == {2}
         lines.add(ANSWERS[1])
         assert path.read_text() == LINES[2] + LINES[1]
@@ -113,28 +113,27 @@ def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_pat
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")
 def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    with Answers(str(path), Screen()) as lines:
+    with answers_in(str(path), Screen()) as lines:
         lines.add(ANSWERS[0])
-        with pytest.raises(LacliError, match=r"another run is writing .*out.jsonl"):
-            Answers(str(path), Screen())
+        with pytest.raises(LacliError, match=r"another run is writing .*out.jsonl"), answers_in(str(path), Screen()):
+            pass
     assert path.read_text() == LINES[0]
 
 
-def test_a_full_disk_ends_the_run_and_the_answers_before_it_stay(
+def test_a_full_disk_ends_the_run_in_a_line_and_the_answers_before_it_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    add, out = Answers.add, tmp_path / "out.jsonl"
 
-    path = tmp_path / "out.jsonl"
-    with Answers(str(path), Screen()) as lines:
-        lines.add(ANSWERS[2])
-        lines.add(ANSWERS[0])
-        with monkeypatch.context() as patch:
-            patch.setattr(lines, "_file", type("Full", (), {"write": full})())
-            with pytest.raises(OutputError, match="No space left on device .the same command goes on"):
-                lines.add(ANSWERS[1])
-    assert path.read_text() == LINES[2] + LINES[0]
+    def full(lines: Answers, row: Row) -> None:
+        if lines.answered:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(lines, row)
+
+    monkeypatch.setattr(Answers, "add", full)
+    done = run(tmp_path, "-o", str(out))
+    assert done.code == 1 and done.err.splitlines()[-1].startswith("lacli: cannot write: No space left on device")
+    assert len(out.read_text().splitlines()) == 1
 
 
 def test_a_second_run_asks_what_has_no_answer_yet(tmp_path: Path) -> None:
@@ -195,8 +194,9 @@ def test_ctrl_c_leaves_the_answers_and_the_same_command_goes_on(
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes"
     path.write_text(text)
-    with pytest.raises(LacliError, match="has a line that is no answer .give another name"):
-        Answers(str(path), Screen())
+    refused = pytest.raises(LacliError, match="has a line that is no answer .give another name")
+    with refused, answers_in(str(path), Screen()):
+        pass
     assert path.read_text() == text
 
 
@@ -204,9 +204,9 @@ def test_an_error_is_no_answer_and_of_two_lines_the_later_one_counts(tmp_path: P
     path = tmp_path / "out.jsonl"
     error = json.dumps({"index": 0, "id": "a", "prompt": "one", "error": "too long"})
     path.write_text(f"{error}\n{LINES[1]}{LINES[2]}")
-    with Answers(str(path), Screen()) as lines:
+    with answers_in(str(path), Screen()) as lines:
         assert lines.answered == {1, 2}
         lines.add(ANSWERS[0])
     path.write_text("".join(LINES) + error + "\n")
-    with Answers(str(path), Screen()) as lines:
+    with answers_in(str(path), Screen()) as lines:
         assert lines.answered == {1, 2}
