@@ -19,22 +19,25 @@ from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reaso
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
-COMMANDS = {
-    "run": "run:run",
-    "chat": "chat:chat",
-    "serve": "serve:serve",
-    "doctor": "doctor:doctor",
-    "list": "models:list_models",
-    "pull": "models:pull",
-    "show": "models:show",
-    "rm": "models:remove",
-    "bench": "bench:bench",
-    "check": "check:check",
-    "cost": "cost:cost",
-    "mask": "mask:mask",
-    "rpc-server": "rpc_server:rpc_server",
-}
-"""The commands in the order of the help, each with its module and its function."""
+COMMANDS = [
+    "run",
+    "chat",
+    "serve",
+    "doctor",
+    "list",
+    "pull",
+    "show",
+    "rm",
+    "bench",
+    "check",
+    "cost",
+    "mask",
+    "rpc-server",
+]
+"""The commands in the order of the help."""
+
+MODELS = {"list": "list_models", "pull": "pull", "show": "show", "rm": "remove"}
+"""The functions of models.py; another command's function and module are called as it is."""
 
 FOREIGN = {
     **dict.fromkeys(("-md", "--model-draft"), "lacli needs no draft model"),
@@ -70,14 +73,13 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
         name="lacli",
         # Rich's panels cut long flags off in a terminal of 80 columns.
         rich_markup_mode=None,
-        pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     made.callback()(lacli)
     for name in names:
-        module, function = COMMANDS[name].split(":")
-        found = getattr(import_module(f"lacli.cli.{module}"), function)
-        made.command(name, epilog=EPILOG, cls=Command)(found)
+        own = name.replace("-", "_")
+        module = import_module(f"lacli.cli.{'models' if name in MODELS else own}")
+        made.command(name, epilog=EPILOG, cls=Command)(getattr(module, MODELS.get(name, own)))
     return made
 
 

@@ -54,7 +54,7 @@ def mask(*, settings: DecodeSettings) -> None:
 
 
 def rows_of(settings: DecodeSettings) -> list[Row]:
-    """The rows of a step with a full window and G candidates."""
+    """Return the rows of a step with a full window and G candidates."""
     tree = full_step(settings)
     parts = zip(tree.depths, tree.verified, tree.sequences, strict=True)
     return [_row(settings.window, position, logits, tuple(sorted(ids))) for position, logits, ids in parts]
@@ -88,30 +88,25 @@ def _row(window: int, position: int, logits: bool, sequences: tuple[int, ...]) -
 
 
 def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
-    """The rows, the mask and the sizes, as lines."""
+    """Return the rows, the mask and the sizes, as lines."""
     cells = [
         (str(index), row.kind, row.part, str(row.position), "yes" if row.logits else "no", _ranges(row.sequences))
         for index, row in enumerate(rows)
     ]
     table = columns(["row", "kind", "part", "position", "logits", "sequences"], cells)
-    header = f"{'':6}{''.join(row.kind for row in rows)}"
     picture = [
         f"{index:>3} {row.kind} {''.join('■' if row.sees(other) else '·' for other in rows)}"
         for index, row in enumerate(rows)
     ]
-    kinds = {"I": "input", "V": "verification", "L": "lookahead"}
-    counts = ", ".join(f"{sum(row.kind == kind for row in rows)} {name}" for kind, name in kinds.items())
+    sizes = f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(len(rows), 'row')}"
     outputs, sequences = sum(row.logits for row in rows), len({each for row in rows for each in row.sequences})
-    sizes = [
-        f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(len(rows), 'row')} ({counts}),",
-        f"{counted(outputs, 'output')}, {counted(sequences, 'sequence')} (W + G + 1).",
-        "Every row also sees all tokens before the input.",
-    ]
-    return [*table, "", header, *picture, "", *sizes]
+    last = f"{sizes}, {counted(outputs, 'output')}, {counted(sequences, 'sequence')} (W + G + 1)."
+    header = f"{'':6}{''.join(row.kind for row in rows)}"
+    return [*table, "", header, *picture, "", last, "Every row also sees all tokens before the input."]
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """Sorted numbers in few characters: 0, 6-8."""
+    """Return sorted numbers in few characters: 0, 6-8."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -11,7 +11,6 @@ import typer
 
 from lacli.cli import options
 from lacli.errors import LacliError
-from lacli.llamacpp.devices import CPU, named
 from lacli.llamacpp.settings import device_names
 
 Host = Annotated[
@@ -42,24 +41,20 @@ def rpc_server(
     """Serve this machine's devices to lacli on other machines.
 
     There 'lacli run --rpc host:port' uses them, and llama.cpp can too. It is llama.cpp's own RPC server, which has no
-    password and no encryption: by default only this machine reaches it.
-
-    It serves one client at a time until Ctrl-C. Needs a llama.cpp that was built with RPC.
+    password and no encryption: by default only this machine reaches it. It serves one client at a time until Ctrl-C,
+    and needs a llama.cpp that was built with RPC.
     """
     from platformdirs import user_cache_path
 
     from lacli.llamacpp import rpc
-    from lacli.llamacpp.devices import physical_cores
+    from lacli.llamacpp.devices import CPU, named, physical_cores
     from lacli.llamacpp.library import devices, library
     from lacli.terminal.screen import Screen, abandon_stdout, end_at_abort
 
     rpc.need_support()
     found = devices()
     wanted = named(device_names(device), found) or [each.name for each in found if each.is_gpu] or [CPU]
-    try:
-        address = socket.gethostbyname(host)
-    except (OSError, UnicodeError) as error:
-        raise LacliError(f"-H {host} is no address of this machine", "give an IPv4 address or a name") from error
+    address = socket.gethostbyname(host)
     port = rpc.free_port(address, port)
     screen = Screen()
     if not ip_address(address).is_loopback:
@@ -76,8 +71,8 @@ def rpc_server(
     end_at_abort(screen, "a client may have asked for more memory than there is: start it again")
     server = rpc.start_server(address, port, wanted, physical_cores(), folder)
     if server.is_alive():
-        screen.note(f"serving {', '.join(wanted)} to one client at a time; Ctrl-C ends it")
         reached = socket.gethostname() if address == rpc.EVERYWHERE else address
+        screen.note(f"serving {', '.join(wanted)} to one client at a time; Ctrl-C ends it")
         screen.note(f"use it with: lacli run --rpc {reached}:{port}")
     while server.is_alive():
         server.join(1.0)

@@ -64,4 +64,4 @@ def test_a_row_sees_what_llama_cpps_mask_lets_it_see_in_the_batch_that_is_decode
             shares = not set(ids[at]).isdisjoint(ids[other])
             assert row.sees(seen) == (shares and batch.positions[other] <= batch.positions[at])
     lines = drawn(rows, settings)
-    assert len(lines) == 2 * len(rows) + 7
+    assert len(lines) == 2 * len(rows) + 6
