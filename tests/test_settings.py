@@ -31,7 +31,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("^-G ", lambda: DecodeSettings(guesses=-1)),
     ("^-c ", lambda: ModelSettings(context=-1)),
     ("^-b ", lambda: ModelSettings(batch=0)),
-    ("^-t ", lambda: ModelSettings(threads=-1)),
+    ("^-t ", lambda: ModelSettings(threads=-2)),
 ]
 
 

@@ -135,12 +135,12 @@ def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSett
     Threads whose number nobody chose give way to other programs, if one replica has them all.
     """
     copies = max(replicas_on_cpu, 1)
-    threads = settings.threads or physical_cores()
-    is_free = not settings.threads and not settings.threads_batch
+    threads = max(settings.threads, 0) or physical_cores()
+    is_free = settings.threads <= 0 and settings.threads_batch <= 0
     return replace(
         settings,
         threads=max(threads // copies, 1),
-        threads_batch=max((settings.threads_batch or threads) // copies, 1),
+        threads_batch=max((max(settings.threads_batch, 0) or threads) // copies, 1),
         gives_way=(settings.gives_way or is_free) and copies == 1,
     )
 

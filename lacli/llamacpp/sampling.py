@@ -37,6 +37,9 @@ def bias_words(token: int, bias: float) -> str:
     return f"{token}{bias:+}"
 
 
+TEMPERATURE, TYPICAL = ("--temp", "--temperature"), ("--typical", "--typical-p")
+
+
 @dataclass(frozen=True)
 class SamplingSettings:
     """Settings of llama.cpp's sampler chain, with its defaults except a temperature of 0.
@@ -46,44 +49,22 @@ class SamplingSettings:
     and compare with the draft) or rejection (Algorithm 4 of the paper).
     """
 
-    seed: int = option(
-        -1, "Seed of the random numbers. -1: another one each time.", "--seed", "-s", least=-1, most=MOST_SEED
-    )
+    seed: int = option(-1, "Seed. -1: another one each time.", "--seed", "-s", least=-1, most=MOST_SEED)
     temp: float = option(
-        0.0,
-        "Temperature of sampling. At 0 the most probable token is taken, and nothing is random.",
-        *("--temp", "--temperature"),
-        least=0,
-        most=HUGE,
-        request="temperature",
+        0.0, "Temperature. 0: the most probable token.", *TEMPERATURE, least=0, most=HUGE, request="temperature"
     )
     top_k: int = option(40, "Keep this many of the most probable tokens. 0: all.", least=-1, most=2**31 - 1)
     top_p: float = option(0.95, "Keep the most probable tokens that make up this probability. 1: all.", least=0, most=1)
-    min_p: float = option(
-        0.05, "Keep tokens with at least this share of the top token's probability. 0: all.", least=0, most=1
-    )
+    min_p: float = option(0.05, "Keep tokens with this share of the top one's probability. 0: all.", least=0, most=1)
     typical: float = option(
-        1.0,
-        "Locally typical sampling: probability to keep. 1: off.",
-        *("--typical", "--typical-p"),
-        least=0,
-        most=1,
-        request="typical_p",
+        1.0, "Probability to keep of typical tokens. 1: off.", *TYPICAL, least=0, most=1, request="typical_p"
     )
-    xtc_probability: float = option(
-        0.0, "Probability with which XTC leaves out the top tokens. 0: off.", least=0, most=1
-    )
-    xtc_threshold: float = option(
-        0.1, "Probability from which XTC takes a token for a top one. Above 0.5: off.", least=0, most=1
-    )
+    xtc_probability: float = option(0.0, "How probably XTC leaves out the top tokens. 0: off.", least=0, most=1)
+    xtc_threshold: float = option(0.1, "Least probability of XTC's top tokens. Above 0.5: off.", least=0, most=1)
     repeat_penalty: float = option(1.0, "Penalty of repeated tokens. 1: off.", least=TINY, most=HUGE)
-    repeat_last_n: int = option(
-        64, "Tokens that the penalties look back at. 0: none, -1: all.", least=-1, most=LONGEST_MEMORY
-    )
+    repeat_last_n: int = option(64, "Tokens that penalties look back at. -1: all.", least=-1, most=LONGEST_MEMORY)
     presence_penalty: float = option(0.0, "Penalty of tokens that occurred, once. 0: off.", least=-HUGE, most=HUGE)
-    frequency_penalty: float = option(
-        0.0, "Penalty of tokens that occurred, each time. 0: off.", least=-HUGE, most=HUGE
-    )
+    frequency_penalty: float = option(0.0, "The same, each time they occurred. 0: off.", least=-HUGE, most=HUGE)
     dry_multiplier: float = option(0.0, "DRY: penalty of repeated passages. 0: off.", least=0, most=HUGE)
     dry_base: float = option(1.75, "DRY: growth of the penalty with a passage's length.", least=1, most=HUGE)
     dry_allowed_length: int = option(2, "DRY: tokens of a passage that may repeat.", least=0, most=LONGEST_MEMORY)
@@ -103,9 +84,7 @@ class SamplingSettings:
         "", "JSON schema of the answer. '{}': any object.", "--json-schema", "-j", metavar="JSON", variable=False
     )
     verify: Verify = option(
-        "match",
-        "How guesses are verified when sampling. match: the same text as plain decoding with this seed; rejection: the "
-        "same distribution.",
+        "match", "How guesses are verified when sampling. match: plain decoding's text; rejection: its distribution."
     )
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -38,19 +38,9 @@ CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5
 
 def layers(text: str) -> int:
     """Read -ngl as llama.cpp takes it: a number, or `auto` or `all` for every layer."""
-    return -1 if text in ("auto", "all") else _whole("-ngl", text)
-
-
-def threads_in(text: str) -> int:
-    """Read -t; -1 is llama.cpp's default and stands for 0."""
-    return 0 if text.strip() == "-1" else _whole("-t", text)
-
-
-def _whole(flag: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{flag} is {text!r}", "it must be a whole number") from None
+    if text not in ("auto", "all") and not re.fullmatch(r"-?\d+", text):
+        raise UsageError(f"-ngl is {text!r}", "it must be a whole number")
+    return -1 if text in ("auto", "all") else int(text)
 
 
 def device_names(text: str) -> tuple[str, ...]:
@@ -82,6 +72,12 @@ def endpoints(text: str) -> tuple[str, ...]:
     return found
 
 
+NGL, DEV = ("-ngl", "--gpu-layers", "--n-gpu-layers"), ("-dev", "--device")
+
+THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": MOST_THREADS}
+"""-1 is llama.cpp's default, and 0 here."""
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """How a model is loaded, where it computes, and its context; names follow llama.cpp's flags.
@@ -96,40 +92,12 @@ class ModelSettings:
     """
 
     context: int = option(
-        0,
-        "Tokens of the context. 0: as many as the model takes, but at most 8192.",
-        *("-c", "--ctx-size"),
-        least=0,
-        most=MOST_CELLS,
-        shown="up to 8192",
+        0, "Tokens of the context. 0: the model's own, at most 8192.", "-c", "--ctx-size", least=0, most=MOST_CELLS
     )
     batch: int = option(2048, "Rows of one llama_decode call at most.", "-b", "--batch-size", least=1)
-    gpu_layers: int = option(
-        -1,
-        "Layers on the GPU. A number, auto or all; -1 is all.",
-        *("-ngl", "--gpu-layers", "--n-gpu-layers"),
-        metavar="N",
-        shown="all",
-        read=layers,
-    )
-    threads: int = option(
-        0,
-        "Threads to compute with. 0: one a physical core; steps of several rows take -tb.",
-        *("-t", "--threads"),
-        metavar="N",
-        least=0,
-        most=MOST_THREADS,
-        shown="one a core",
-        read=threads_in,
-    )
-    threads_batch: int = option(
-        0,
-        "Threads for steps of several rows. 0: as -t.",
-        *("-tb", "--threads-batch"),
-        least=0,
-        most=MOST_THREADS,
-        shown="as -t",
-    )
+    gpu_layers: int = option(-1, "Layers on the GPU: a number, auto or all.", *NGL, metavar="N", read=layers)
+    threads: int = option(0, "Threads to compute with. 0: one a core.", "-t", "--threads", **THREADS)
+    threads_batch: int = option(0, "Threads for steps of several rows. 0: as -t.", "-tb", "--threads-batch", **THREADS)
     flash_attention: Switch = option(
         "auto",
         "Flash attention; auto on a CPU: off, but for -np 4 or more.",
@@ -139,16 +107,13 @@ class ModelSettings:
     cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
     cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
     engine: EngineName = option(
-        "llama",
-        "What decodes: llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.",
-        shown="auto",
+        "llama", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.", shown="auto"
     )
     devices: tuple[str, ...] = option(
         (),
-        "Devices that share the model. 'lacli doctor' names them; none: the CPU alone.",
-        *("-dev", "--device"),
+        "Devices that share the model (see doctor). none: the CPU.",
+        *DEV,
         metavar="NAME,..",
-        shown="all GPUs",
         read=device_names,
     )
     split_mode: SplitMode = option(
@@ -156,31 +121,20 @@ class ModelSettings:
     )
     tensor_split: tuple[float, ...] = option(
         (),
-        "Proportions of the model that the devices get, such as 3,1.",
-        *("-ts", "--tensor-split"),
+        "Each device's share of the model: 3,1.",
+        "-ts",
+        "--tensor-split",
         metavar="N,N,..",
-        shown="by free memory",
         read=proportions,
     )
-    main_gpu: int = option(
-        0, "The device that has all of the model with -sm none, from 0.", "-mg", "--main-gpu", metavar="N", least=0
-    )
+    main_gpu: int = option(0, "The device that has all of it with -sm none.", "-mg", "--main-gpu", metavar="N", least=0)
     replicas: int = option(
-        1,
-        "Decode one answer with this many copies of the model; the devices are dealt out evenly.",
-        metavar="N",
-        least=1,
-        most=MOST_REPLICAS,
+        1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=MOST_REPLICAS
     )
     rpc: tuple[str, ...] = option(
-        (),
-        "RPC servers whose devices are used here. They run 'lacli rpc-server'; their devices are RPC0, RPC1.",
-        metavar="HOST:PORT,..",
-        read=endpoints,
+        (), "Servers (lacli rpc-server) whose devices are used as RPC0, RPC1.", metavar="HOST:PORT,..", read=endpoints
     )
-    repack: bool = option(
-        True, "Use the CPU's kernels for repacked weights and AMX, which are faster for several rows."
-    )
+    repack: bool = option(True, "Use the CPU's faster kernels for repacked weights and AMX.")
     tiled: bool = True
     gives_way: bool = False
 
