@@ -15,14 +15,7 @@ import pyte
 import pytest
 
 from lacli.chat.transcript import read_chat
-from tests.program import (
-    PROGRAM,
-    SECONDS,
-    call,
-    on_terminal,
-    start,
-    terminal_code,
-)
+from tests.program import PROGRAM, SECONDS, call, on_terminal, start, terminal_code
 
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 """No choice between two tokens of its answer is close, so every mode gives the same one."""
@@ -129,13 +122,9 @@ def start_chat(tmp_path: Path) -> Iterator[Start]:
         terminal.process.close(force=True)
 
 
-@pytest.fixture
-def chat(start_chat: Start) -> ChatTerminal:
-    return start_chat("--no-history")
-
-
-def test_a_conversation_is_seen_as_it_was_typed_and_answered(chat: ChatTerminal, tmp_path: Path) -> None:
+def test_a_conversation_is_seen_as_it_was_typed_and_answered(start_chat: Start) -> None:
     """One chat through what only a terminal shows."""
+    chat = start_chat("--no-history")
     expected = answer("-p", QUESTION)
     assert chat.says(QUESTION) == shown(expected)
     chat.says("/set mode")
@@ -208,10 +197,9 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came(start_chat: Start, tmp_path:
     begun = chat.sees("WAITING\r\n").removesuffix("WAITING\n")
     assert "def is_empty" in begun
     chat.process.send(CTRL_C)
-    partial, note, gap = (begun + chat.shown()).rsplit("\n", 2)
-    assert note == "" and gap == ""
-    assert partial.endswith("\nlacli: stopped")
-    partial = partial.removesuffix("\nlacli: stopped")
+    seen = begun + chat.shown()
+    assert seen.endswith("\nlacli: stopped\n\n")
+    partial = seen.removesuffix("\nlacli: stopped\n\n")
     chat.says(f"/save {tmp_path}/chat.json")
     kept = read_chat(tmp_path / "chat.json").conversation.messages[1].content
     # The rest of a step that was not on the screen yet is kept too.
@@ -221,17 +209,11 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came(start_chat: Start, tmp_path:
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
 
 
-@pytest.fixture
-def long_file(tmp_path: Path) -> Path:
-    """A file that is read in several pieces."""
-    file = tmp_path / "long.txt"
-    file.write_text("".join(f"self.x{number} = {number}\n" for number in range(200)))
-    return file
-
-
 def test_what_is_read_of_a_prompt_is_seen_until_ctrl_c_and_the_turns_before_it_stay(
-    start_chat: Start, long_file: Path
+    start_chat: Start, tmp_path: Path
 ) -> None:
+    long_file = tmp_path / "long.txt"
+    long_file.write_text("".join(f"self.x{number} = {number}\n" for number in range(200)))
     program = until_ctrl_c("batch.positions[0] > 400")
     chat = start_chat("--no-history", program=program, TTY_INTERACTIVE="1")
     chat.says(QUESTION)
