@@ -141,15 +141,6 @@ class Commands:
         chat, context = self.chat, self.chat.engine.model_settings.context
         return SavedChat(self.model, self.template, chat.conversation, chat.settings, context)
 
-    def differences(self, saved: SavedChat) -> list[str]:
-        """Sentences about what a loaded chat had otherwise."""
-        found = []
-        if saved.model not in ("", self.model):
-            found.append(f"the chat was made with {saved.model}")
-        if saved.damaged:
-            found.append(f"damaged lines of {saved.path} are left out: {', '.join(map(str, saved.damaged))}")
-        return found
-
     def _help(self, argument: str) -> Reply:
         return Reply(help_text())
 
@@ -242,7 +233,7 @@ class Commands:
             self.files.clear()
         count = counted(len(saved.conversation.messages), "message")
         loaded = f"loaded {count}, the system prompt and the settings from {name}"
-        return Reply(_lines(loaded, changes_in_words(now, saved.settings), news, *self.differences(saved)))
+        return Reply(_lines(loaded, changes_in_words(now, saved.settings), news, saved.damage))
 
 
 def _lines(*parts: str) -> str:

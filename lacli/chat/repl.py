@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Generator
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from lacli.chat.commands import PLAIN_WORDS, Commands, message_of, parse
-from lacli.chat.conversation import Chat, Conversation
+from lacli.chat.conversation import Chat
 from lacli.chat.input import Lines, open_lines
-from lacli.chat.settings import ChatSettings, given_beside
 from lacli.chat.transcript import Log, SavedChat
-from lacli.engine.load import open_engine
+from lacli.engine.load import ModelEngine
 from lacli.errors import Interrupted, LacliError, OutputError
-from lacli.llamacpp.settings import ModelSettings
 from lacli.report import as_lines
 from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
-from lacli.terminal.screen import Screen, loading_model
+from lacli.terminal.screen import Screen
 from lacli.text.files import is_terminal
 from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
@@ -35,76 +32,36 @@ NERVOUS_S = 1.0
 
 @dataclass(frozen=True)
 class ChatPlan:
-    """How a chat begins and what it keeps.
+    """What a chat does besides answering.
 
-    `model`: as the user typed it. `variables`: what the template gets beside a conversation. `saved`: a chat to go on
-    with, whose settings hold but for those `given` on the command line, by their fields' names. `first`: a message to
-    begin with. `log`: a file for the chat. `history`: the file of typed lines; `known`: that of what is known of
-    models, None for none. `commands`: lines of a pipe may be commands.
+    `first`: a message to begin with. `history`: the file of typed lines, None for none. `commands`: lines of a pipe may
+    be commands.
     """
 
-    model: str = ""
-    system: str = ""
-    template: str = ""
-    settings: ChatSettings = ChatSettings()
-    variables: Mapping[str, object] = field(default_factory=dict)
-    saved: SavedChat | None = None
-    given: frozenset[str] = frozenset()
     first: str = ""
-    log: str | None = None
     history: Path | None = None
-    known: Path | None = None
     color: Switch = "auto"
     stats: Detail = ""
     commands: bool = False
-    verbose: bool = False
-
-    def going_on(self, saved: SavedChat) -> ChatPlan:
-        """The plan with what was saved, where the command line does not say otherwise."""
-        return replace(
-            self,
-            system=self.system if self.given & {"system", "system_file"} else saved.conversation.system,
-            template=self.template if "chat_template" in self.given else saved.template,
-            settings=given_beside(saved.settings, self.settings, self.given),
-        )
 
 
-def chat(path: Path, plan: ChatPlan, model_settings: ModelSettings, screen: Screen) -> int:
-    """Talk with a model until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
-    saved = plan.saved or SavedChat()
-    plan = plan.going_on(saved) if plan.saved else plan
-    with ExitStack() as stack:
-        log = stack.enter_context(Log(plan.log))
-        with loading_model(screen, verbose=plan.verbose) as loading:
-            engine = open_engine(
-                path,
-                model_settings,
-                plan.settings.decode_settings,
-                plan.settings.sampling,
-                template=plan.template,
-                template_variables=plan.variables,
-                verbose=plan.verbose,
-                loading=loading,
-                reading=partial(screen.reading, shown=not plan.verbose),
-            )
-        stack.enter_context(engine)
-        if plan.known:
-            engine.use_known(plan.known)
-        talk = Chat(engine, plan.settings, Conversation(plan.system, saved.conversation.messages))
-        commands = Commands(talk, log, plan.model, plan.template, file=saved.path)
-        repl = Repl(talk, commands, screen, log, plan, interactive=is_terminal(sys.stdin))
-        lines = open_lines(repl.status, plan.history, plan.color)
-        others = commands.differences(saved) if plan.saved else []
-        screen.notes([*engine.notes, *others], engine.warnings)
-        if repl.interactive:
-            context = f"{engine.model.description}, context {talk.cells:,} tokens"
-            screen.note(f"{context}; /help for help, Ctrl-D ends")
-            repl.show_last()
-        elif not (plan.commands or plan.first):
-            screen.note("each line of the pipe is a message, one that begins with / too unless --commands is given")
-        repl.run(lines, plan.first)
-        # A user who types has seen what went wrong; a script has not.
-        return LacliError.exit_code if repl.failed and not repl.interactive else 0
+def chat(engine: ModelEngine, start: SavedChat, plan: ChatPlan, log: Log, screen: Screen) -> int:
+    """Go on with a chat until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
+    talk = Chat(engine, start.settings, start.conversation)
+    commands = Commands(talk, log, start.model, start.template, file=start.path)
+    repl = Repl(talk, commands, screen, log, plan, interactive=is_terminal(sys.stdin))
+    lines = open_lines(repl.status, plan.history, plan.color)
+    if start.damage:
+        screen.note(start.damage)
+    if repl.interactive:
+        context = f"{engine.model.description}, context {talk.cells:,} tokens"
+        screen.note(f"{context}; /help for help, Ctrl-D ends")
+        repl.show_last()
+    elif not (plan.commands or plan.first):
+        screen.note("each line of the pipe is a message, one that begins with / too unless --commands is given")
+    repl.run(lines, plan.first)
+    # A user who types has seen what went wrong; a script has not.
+    return LacliError.exit_code if repl.failed and not repl.interactive else 0
 
 
 @dataclass

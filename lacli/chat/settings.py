@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,7 +187,7 @@ def _read_json(setting: Option, found: object) -> Value:
     return value
 
 
-def given_beside(saved: ChatSettings, typed: ChatSettings, given: frozenset[str]) -> ChatSettings:
+def given_beside(saved: ChatSettings, typed: ChatSettings, given: Collection[str]) -> ChatSettings:
     """Saved settings with the `given` fields as they were typed."""
     return saved.with_values({field: typed.values[field] for field in IN_FILES if field in given})
 

@@ -70,6 +70,12 @@ class SavedChat:
     path: str = field(default="", compare=False)
 
     @property
+    def damage(self) -> str:
+        """A sentence about the lines that were left out, empty for none."""
+        lines = ", ".join(map(str, self.damaged))
+        return f"damaged lines of {self.path} are left out: {lines}" if lines else ""
+
+    @property
     def lines(self) -> bytes:
         """The chat in a file's lines."""
         own = {name: getattr(self, name) for name in ("model", "template", "context")}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Annotated
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from lacli.cli import options
 from lacli.cli.groups import setting, typed, with_groups
 from lacli.cli.options import Loading, PromptOptions
 from lacli.errors import LacliError
+
+if TYPE_CHECKING:
+    from lacli.chat.transcript import SavedChat
 
 FIELDS = {
     "preset": ("window", "ngram", "guesses", "jacobi_iterations"),
@@ -60,41 +64,63 @@ def chat(
     """
     from platformdirs import user_state_path
 
+    from lacli.chat.conversation import Conversation
     from lacli.chat.repl import ChatPlan
     from lacli.chat.repl import chat as talk
     from lacli.chat.settings import ChatSettings
-    from lacli.chat.transcript import read_chat
+    from lacli.chat.transcript import Log as ChatLog
+    from lacli.chat.transcript import SavedChat, read_chat
     from lacli.terminal.screen import Screen
-    from lacli.text.files import check_text, state_file
+    from lacli.text.files import check_text
 
-    given = typed(called)
-    saved = read_chat(load) if load is not None else None
-    model, model_settings = asked.model, loading.model_settings
-    if saved and not given & {"argument", "model_file", "hf_repo"}:
-        model = saved.model or model
-        if os.path.isabs(saved.model) and not os.path.exists(saved.model):
-            raise LacliError(f"the model of {load} is gone: {model}", f"lacli chat MODEL --load {load} takes another")
-    # A chat that an earlier version had with a server has neither.
-    if saved and (saved.model or saved.context) and "context" not in given:
-        model_settings = replace(model_settings, context=saved.context)
+    given, model = typed(called), asked.model
+    saved = SavedChat()
+    if load is not None:
+        saved = read_chat(load)
+        question, loading = _with_saved(saved, given, question, loading)
+        if not given & {"argument", "model_file", "hf_repo"}:
+            model = saved.model or model
+            if os.path.isabs(saved.model) and not os.path.exists(saved.model):
+                what = f"the model of {load} is gone: {model}"
+                raise LacliError(what, f"lacli chat MODEL --load {load} takes another")
+    start = replace(
+        saved,
+        model=model or "",
+        template=question.chat_template,
+        conversation=Conversation(question.system, saved.conversation.messages),
+        settings=ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops),
+    )
     plan = ChatPlan(
-        model or "",
-        question.system,
-        question.chat_template,
-        ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops),
-        variables=question.variables,
-        saved=saved,
-        given=frozenset().union(*(FIELDS.get(name, (name,)) for name in given)),
         first=check_text(asked.prompt or "", "the first message"),
-        log=log,
         history=user_state_path("lacli", appauthor=False) / "history" if history else None,
-        known=state_file(),
         color=color,
         stats=stats,
         commands=commands,
-        verbose=loading.verbose,
     )
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
-    path = options.model_path(model or None, screen, loading.offline)
-    if code := talk(path, plan, model_settings, screen):
+    with ChatLog(log) as kept, loading.opened(model or None, question, screen) as engine:
+        code = talk(engine, start, plan, kept, screen)
+    if code:
         raise typer.Exit(code)
+
+
+def _with_saved(
+    saved: SavedChat, given: frozenset[str], question: PromptOptions, loading: Loading
+) -> tuple[PromptOptions, Loading]:
+    """Take what was saved where the command line does not say otherwise. `given`: the flags that were typed."""
+    from lacli.chat.settings import ChatSettings, given_beside
+
+    typed_settings = ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops)
+    fields = {*chain(*(FIELDS.get(name, (name,)) for name in given))}
+    settings = given_beside(saved.settings, typed_settings, fields)
+    system = question.system if given & {"system", "system_file"} else saved.conversation.system
+    template = question.chat_template if "chat_template" in given else saved.template
+    model_settings = loading.model_settings
+    # A chat that an earlier version had with a server has neither.
+    if (saved.model or saved.context) and "context" not in given:
+        model_settings = replace(model_settings, context=saved.context)
+    question = replace(
+        question, system=system, chat_template=template, max_tokens=settings.max_tokens, stops=settings.stops
+    )
+    decode_settings, sampling = settings.decode_settings, settings.sampling
+    return question, replace(loading, decode_settings=decode_settings, sampling=sampling, model_settings=model_settings)
