@@ -52,9 +52,9 @@ class Model(Closing):
         self._sampling = sampling or engine.sampling
         # llama.cpp's vocabulary is not freed while it is asked.
         self._asking = Lock()
-        self._worker = Worker(engine)
+        self.worker = Worker(engine)
         # The worker's thread keeps all but this object, and lets go of it once it has ended.
-        finalize(self, self._worker.stop).atexit = False
+        finalize(self, self.worker.stop).atexit = False
 
     @overload
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer: ...  # type: ignore[overload-overlap]
@@ -112,20 +112,10 @@ class Model(Closing):
         """Tokens that a prompt and its answer may have."""
         return self.engine.limit
 
-    @property
-    def load(self) -> tuple[int, int]:
-        """The numbers of answers that are decoded and that wait for a slot."""
-        return self._worker.load
-
-    @property
-    def failure(self) -> Exception | None:
-        """What ended all answers and ends every later one, None while it answers."""
-        return self._worker.failure
-
     def close(self) -> None:
         """End all answers at their last step, and give the memory back."""
-        self._worker.close()
-        with self._asking, self._worker.reading:
+        self.worker.close()
+        with self._asking, self.worker.reading:
             self.engine.close()
 
     def _each(self, prompts: Sequence[str], options: AnswerOptions) -> list[Stream]:
@@ -167,7 +157,7 @@ class Model(Closing):
             warnings=warnings,
         )
         wanted = SequenceOptions(options.get("max_tokens", -1), recorder or drawn, drafts=mode != "plain")
-        return kind(self._worker, text, tokens, wanted, sampler, owner=self)
+        return kind(self.worker, text, tokens, wanted, sampler, owner=self)
 
     def _prompt_tokens(self, prompt: Prompt, system: str, *, raw: bool) -> list[int]:
         prompts = self.engine.prompts

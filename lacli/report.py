@@ -66,7 +66,7 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
         "window": settings.window,
         "ngram": settings.ngram,
         "guesses": settings.guesses,
-        "auto_sources": list(engine.sources),
+        "auto_sources": list(settings.sources),
         "auto_rows": settings.auto_rows,
         "temperature": engine.sampling.temp,
         "sampling": describe_sampling(engine.sampling),

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from lacli import DecodeSettings, ModelSettings, SamplingSettings
-from lacli.auto.step_cost import Cost
 from lacli.engine.answer import Answer, as_stops
 from lacli.engine.engine import Engine
 from lacli.engine.load import ModelEngine, open_engine
@@ -42,7 +41,6 @@ def load(
     sampling: SamplingSettings | None = None,
     template: str | None = "",
     template_variables: Mapping[str, object] | None = None,
-    cost: Cost | None = None,
 ) -> ModelEngine:
     """An engine with the defaults for what is not given."""
     return open_engine(
@@ -52,7 +50,6 @@ def load(
         sampling or SamplingSettings(),
         template=template,
         template_variables=template_variables,
-        cost=cost,
     )
 
 

@@ -52,7 +52,7 @@ ENDLESS = SamplingSettings(ignore_eos=True)
 
 def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
     """How the texts of streams have ended, once nothing is decoded any more; None for one that had no place."""
-    while model._worker._running or any(model._worker.load):
+    while model.worker._running or any(model.worker.load):
         model.generate("A stack?", max_tokens=1)
     return {text.finish if (text := stream.sequence) else None for stream in streams}
 
@@ -140,13 +140,6 @@ def test_a_closed_stream_ends_its_reader_in_another_thread(model: Model) -> None
     unread = model.stream(QUESTIONS[0])
     unread.close()
     assert [*unread] == []
-
-
-def test_threads_share_a_model(model: Model) -> None:
-    expected = [model.generate(question, max_tokens=TOKENS).text for question in QUESTIONS]
-    with ThreadPoolExecutor(6) as threads:
-        answers = threads.map(lambda question: model.generate(question, max_tokens=TOKENS).text, QUESTIONS * 3)
-        assert [*answers] == expected * 3
 
 
 def test_tasks_share_a_model(model: Model) -> None:
@@ -357,7 +350,7 @@ def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles(as
         model = lacli.load(STDLIB_7M, threads=1, gpu_layers=0)
         with suppress(SamplingError):
             ask(model)
-        weights, thread = weakref.ref(model.engine.model), model._worker._thread
+        weights, thread = weakref.ref(model.engine.model), model.worker._thread
         del model
         thread.join(10)
         assert weights() is None

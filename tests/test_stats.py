@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lacli.llamacpp.library import CONTINUE, ERROR, Log
+from lacli.llamacpp.library import ERROR, Log
 from lacli.stats import RunStatistics, Step
 from lacli.tree import Origin
 
@@ -63,18 +63,3 @@ def test_the_log_gives_the_first_error_without_its_function() -> None:
     assert log.last_error() == "bad - magic"
     log.forget()
     assert log.last_error() == "llama.cpp gives no reason"
-
-
-def test_a_continued_line_has_the_level_it_continues() -> None:
-    log = Log()
-    log.receive(2, b"info")
-    log.receive(CONTINUE, b" goes on\n")
-    assert log.last_error() == "llama.cpp gives no reason"
-
-
-def test_a_verbose_log_reaches_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    log = Log()
-    log.receive(2, b"hidden\n")
-    log.verbose = True
-    log.receive(2, b"shown\n")
-    assert capsys.readouterr().err == "shown\n"

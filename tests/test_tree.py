@@ -158,16 +158,6 @@ def test_attached_nodes_are_where_added_paths_would_be(nodes: list[tuple[int, in
         assert [tree.child(node, token) for token in range(4)] == [added.child(node, token) for token in range(4)]
 
 
-def test_a_path_is_merged_with_attached_nodes_and_keeps_its_own_sequence() -> None:
-    tree = Tree(9)
-    tree.add_node(tree.add_node(ROOT, 1, Origin.SUFFIX), 2, Origin.POOL)
-    tree.assign_sequences(5)
-    tree.add_path([1, 3], 1, Origin.WINDOW, verify=False)
-    assert tree.tokens == [9, 1, 2, 3]
-    assert tree.sequences == [[0, 5, 1], [5, 1], [5], [1]]
-    assert tree.origins[1:] == [Origin.SUFFIX, Origin.POOL, Origin.WINDOW]
-
-
 def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:
     tree = Tree(9)
     tree.add_path([1, 2], 1, Origin.WINDOW, verify=False)

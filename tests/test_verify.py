@@ -18,11 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.context import Distribution, Floats
-from lacli.settings import DecodeSettings, ModeName
+from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from lacli.verify import Rejection, SampleAndMatch, Verifier, verify_tree
 from tests.engine.test_engine import any_settings, engine_for, prompts, tokens_of
-from tests.fakes.context import FakeContext
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.sampler import FakeSampler
 
@@ -177,25 +176,3 @@ def test_a_seed_gives_the_same_text_in_every_mode(
     decoder = fixed_clock_decoder(engine_for(chosen), chosen, SampleAndMatch(sampler))
     assert tokens_of(list(decoder.generate(prompt, 40))) == alone
     assert sampler._seen == prompt + alone
-
-
-@pytest.mark.parametrize("mode", ["lookup", "lookahead", "auto"])
-def test_rejection_in_the_loop_keeps_the_distribution(mode: ModeName) -> None:
-    chosen = DecodeSettings(mode=mode, window=2, ngram=3, guesses=3, lookup_draft=3)
-    prompt = [1, 2, 3, 1, 2, 0, 1, 2]
-    engine = FakeContext(64, 64, chosen.sequences, VOCABULARY)
-    draws = 600
-
-    def drawn(seed: int) -> Text:
-        verifier = Rejection(FakeSampler(seed, temperature=2.0), seed)
-        return tuple(tokens_of(list(fixed_clock_decoder(engine, chosen, verifier).generate(prompt, LENGTH))))
-
-    chances = {}
-    for text in product(range(VOCABULARY), repeat=LENGTH):
-        chance = 1.0
-        for position, token in enumerate(text):
-            logits = engine.logits_after(list(enumerate([*prompt, *text[:position]])))
-            tokens, probabilities = FakeSampler(0, temperature=2.0).distribution(logits)
-            chance *= probabilities[tokens == token].sum()
-        chances[text] = chance
-    assert not unlikely(Counter(drawn(seed) for seed in range(draws)), chances, draws)

@@ -33,15 +33,12 @@ from lacli.llamacpp.settings import (
     shared_settings,
     strict_settings,
 )
-from lacli.settings import DecodeSettings, SourceName, restrict_to_chain
+from lacli.settings import DecodeSettings, restrict_to_chain
 from lacli.stats import RunStatistics
 from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import choose_template
 from lacli.verify import Rejection, SampleAndMatch, Verifier
-
-CHAIN_SOURCES: tuple[SourceName, ...] = ("suffix",)
-"""The sources of mode auto that draft chains; a model with a recurrent state takes nothing else back."""
 
 
 def open_engine(
@@ -54,7 +51,6 @@ def open_engine(
     often_alone: bool = False,
     template: str | None = "",
     template_variables: Mapping[str, object] | None = None,
-    cost: Cost | None = None,
     verbose: bool = False,
     loading: Callable[[float], None] | None = None,
     reading: Reading = unseen,
@@ -62,9 +58,8 @@ def open_engine(
     """Load a model and open its context.
 
     `slots`: sequences that a worker decodes together, each with sampling of its own; None for one at a time in the
-    caller's thread. `often_alone`: mostly one of them runs. `template`: as `choose_template` takes it. `cost`: what
-    steps cost here, if it was measured before. `loading`: as LlamaModel takes it. `reading`: shows how a prompt is
-    read.
+    caller's thread. `often_alone`: mostly one of them runs. `template`: as `choose_template` takes it.
+    `loading`: as LlamaModel takes it. `reading`: shows how a prompt is read.
     Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
     model_settings, fault = proven(model_settings)
@@ -100,7 +95,6 @@ def open_engine(
             notes,
             template=template,
             template_variables=template_variables or {},
-            cost=cost,
             reading=reading,
         )
         stack.pop_all()
@@ -127,14 +121,14 @@ class ModelEngine(Engine, Closing):
         *,
         template: str | None,
         template_variables: Mapping[str, object],
-        cost: Cost | None,
         reading: Reading,
     ) -> None:
         """For `open_engine`, whose arguments these are."""
         self.weights, self.model = weights, weights.model
         self.model_settings = weights.plans[0].model_settings
         self.notes, self.warnings = notes, list[str]()
-        self._reading, self._cost = reading, cost
+        self._reading = reading
+        self._cost: Cost | None = None
         self._has_worker = slots is not None
         self.slots = slots or 1
         self.prompts = self._prompt_writer(template, template_variables)
@@ -148,13 +142,7 @@ class ModelEngine(Engine, Closing):
         if self.model_settings.context > self.model.context:
             self.notes.append(f"the model was trained with {self.model.context:,} tokens; more may fall apart")
         longest = self.model.context if self.model_settings.context else self.model.default_context
-        super().__init__(context, settings, self.slots, longest=longest, make_mode=AutoModes(cost))
-
-    @property
-    def sources(self) -> tuple[SourceName, ...]:
-        """Where mode auto can take drafts from, of the sources that were chosen."""
-        chains = self.settings.max_rollback >= 0
-        return tuple(name for name in self.settings.sources if not chains or name in CHAIN_SOURCES)
+        super().__init__(context, settings, self.slots, longest=longest, make_mode=AutoModes())
 
     @cached_property
     def max_rollback(self) -> int:

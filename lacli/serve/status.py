@@ -105,7 +105,7 @@ class Status:
         ]
 
     async def health(self, request: Request) -> Response:
-        if failure := self._model.failure:
+        if failure := self._model.worker.failure:
             raise HTTPException(503, f"nothing is decoded any more, start the server again: {in_one_line(failure)}")
         return JSONResponse({"status": "ok"})
 
@@ -143,7 +143,7 @@ class Status:
         return {**state, "n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens}
 
     async def metrics(self, request: Request) -> Response:
-        sums, (processing, deferred) = self._sums, self._model.load
+        sums, (processing, deferred) = self._sums, self._model.worker.load
         read = _rate(sums["prompt_tokens_total"], sums["prompt_seconds_total"])
         predicted = _rate(sums["tokens_predicted_total"], sums["tokens_predicted_seconds_total"])
         metrics = [

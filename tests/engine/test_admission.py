@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import raises
 
-from lacli.auto.mode import FIXED_CLOCK, AutoModes
-from lacli.auto.step_cost import Cost, StepCost
+from lacli.auto.mode import FIXED_CLOCK
 from lacli.batch import Batch
 from lacli.context import Floats
 from lacli.engine.admission import MOST_IDLE, slot_of
@@ -147,24 +146,6 @@ def test_every_sequence_gets_what_it_gets_alone(
     assert sum(bool(slot.past) for slot in schedule._admission.idle) <= MOST_IDLE
     for slot in schedule._admission.idle:
         assert engine.held(slot.first) == slot.tokens[: slot.past]
-
-
-def fours(rows: int) -> float:
-    """Seconds of a step where rows go by four, and each one left over takes as long as a sequence alone."""
-    return 1e-2 * (1 + 0.1 * (rows // 4) + rows % 4)
-
-
-@given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256))
-@settings(max_examples=40, deadline=None)
-def test_a_row_that_fills_a_step_up_changes_no_sequence(
-    chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
-) -> None:
-    chosen = DecodeSettings(**{**vars(chosen), "mode": "auto", "auto_rows": max(chosen.auto_rows, 4)})
-    by_fours = AutoModes(Cost((StepCost(0, {size: fours(size) for size in range(1, 65)}),)), is_fixed=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{__name__}.FIXED_CLOCK", by_fours)
-        patch.setattr("tests.fakes.decoding.FIXED_CLOCK", by_fours)
-        test_every_sequence_gets_what_it_gets_alone.hypothesis.inner_test(chosen, coming, ends, cells, rows)  # type: ignore[attr-defined]
 
 
 PLAIN = DecodeSettings(mode="plain")

@@ -17,7 +17,7 @@ from lacli.errors import PromptError
 from lacli.settings import MODES, SOURCES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.tree import Origin
-from tests.fakes.context import FakeContext, RuleBroken
+from tests.fakes.context import FakeContext
 from tests.fakes.decoding import Decoding, fixed_clock_decoder
 
 VOCABULARY = 12
@@ -103,17 +103,6 @@ def test_closing_early_leaves_exactly_the_accepted_tokens(
     assert holds_its_text(decoder, engine)
     begun = decoder.tokens[: max(len(decoder.tokens) - cut, 1)]
     assert tokens_of(list(decoder.generate(begun, 10))) == plain_tokens(begun, 10)
-    assert holds_its_text(decoder, engine)
-
-
-def test_a_window_of_bigrams_may_be_accepted_deeper_than_its_candidates() -> None:
-    """The case that showed how many tokens may have to be decoded again."""
-    chosen = DecodeSettings(mode="lookahead", window=5, ngram=2, guesses=2, pool_prompt=False, ordered=True)
-    engine = engine_for(chosen)
-    decoder = fixed_clock_decoder(engine, chosen)
-    steps = [step for _, step in zip(range(19), decoder.generate([4, 1, 7], 100), strict=False)]
-    assert max(len(step.tokens) for step in steps) - 1 > chosen.ngram - 1
-    assert all(len(step.tokens) - 1 <= chosen.deepest for step in steps)
     assert holds_its_text(decoder, engine)
 
 
@@ -250,91 +239,6 @@ def test_an_interrupt_in_any_call_leaves_sequence_and_cache_agreeing(
     assert decoder.tokens == (prompt + plain_tokens(prompt, 60))[: len(decoder.tokens)]
     assert holds_its_text(decoder, engine)
     assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
-
-
-class Mutant(FakeContext):
-    """A fake engine whose `broken` cache call does something else."""
-
-    broken = ""
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        match self.broken:
-            case "no copy into the text's sequence" if target == 0:
-                return
-            case "no copy out of it" if source == 0:
-                return
-            case "copy starts late":
-                start += 1
-            case "copy ends early":
-                end -= 1
-            case "copy without limits":
-                start, end = 0, -1
-        super().copy(source, target, start, end)
-
-    def remove(self, sequence: int, start: int, end: int) -> bool:
-        match self.broken:
-            case "no remove of one sequence" if sequence > 0:
-                return True
-            case "no remove of all" if sequence == -1:
-                return True
-            case "no remove":
-                return True
-            case "remove starts late":
-                start += 1
-            case "remove starts early":
-                start -= 1
-            case "remove from the wrong sequence" if sequence > 0:
-                sequence -= 1
-        return super().remove(sequence, start, end)
-
-
-MUTATIONS = [
-    "no copy into the text's sequence",
-    "no copy out of it",
-    "copy starts late",
-    "copy ends early",
-    "copy without limits",
-    "no remove of one sequence",
-    "no remove of all",
-    "remove starts late",
-    "remove starts early",
-    "remove from the wrong sequence",
-]
-
-
-CHAIN_MUTATIONS = ["no remove", "remove starts late", "remove starts early"]
-
-
-def survives(mutation: str, mode: ModeName = "lookahead") -> bool:
-    """Whether a broken cache call goes unnoticed on a few texts."""
-    chosen = DecodeSettings(mode=mode, window=4, ngram=4, guesses=4)
-    engine = Mutant(256, 256, chosen.sequences, VOCABULARY)
-    engine.broken = mutation
-    for prompt in ([1, 2, 3, 1, 2, 3], [4, 4, 4, 5, 6, 4], [9, 1, 9, 2, 9, 3]):
-        decoder = fixed_clock_decoder(engine, chosen)
-        try:
-            tokens = tokens_of(list(decoder.generate(prompt, 60)))
-        except RuleBroken:
-            return False
-        if tokens != plain_tokens(prompt, 60) or not holds_its_text(decoder, engine):
-            return False
-    return True
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_unbroken_engine_survives(mode: ModeName) -> None:
-    assert survives("", mode)
-
-
-@pytest.mark.parametrize("mode", ["jacobi", "lookup"])
-@pytest.mark.parametrize("mutation", CHAIN_MUTATIONS)
-def test_a_broken_cache_call_of_a_chain_is_noticed(mutation: str, mode: ModeName) -> None:
-    assert not survives(mutation, mode)
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_a_broken_cache_call_is_noticed(mutation: str) -> None:
-    assert not survives(mutation)
 
 
 @given(any_settings)

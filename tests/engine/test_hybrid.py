@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,36 +90,3 @@ def test_whatever_is_accepted_of_a_chain_the_sequence_goes_on_as_plains(
     assert holds_a_part(decoder, engine)
     begun = decoder.tokens[: max(len(decoder.tokens) - cut, 1)]
     assert begun + tokens_of(list(decoder.generate(begun, 10))) == begun + plain_tokens(begun, 10)
-
-
-def test_a_cut_goes_back_within_the_last_step_and_further_forgets_all() -> None:
-    chosen = DecodeSettings(mode="lookup", max_rollback=4)
-    prompt = [1, 2, 3]
-    expected = prompt + plain_tokens(prompt, 20)
-    for cut, held in ((1, True), (4, True), (5, False)):
-        engine = toy(4)
-        decoder = Decoding(engine, chosen, make_mode=lambda *_, **__: Confident(expected, 4, 0))
-        generation = decoder.generate(prompt, 20)
-        next(generation)
-        generation.close()
-        assert len(decoder.tokens) == len(prompt) + 5
-        decoder.engine.add(decoder.tokens[: len(decoder.tokens) - cut])
-        assert bool(engine.held()) == held
-
-
-class Confident(Prophet):
-    """Drafts as much as it may, all of it right."""
-
-    def grow(self, text: Sequence[int], room: int) -> Tree:
-        tree = Tree(text[-1])
-        tree.add_path(self._future[len(text) :][: self._most], 0, Origin.CHAIN)
-        return tree
-
-
-def test_a_chain_that_cannot_be_taken_back_is_a_mistake_and_never_silent() -> None:
-    wrong = [0] * 100
-    decoder = Decoding(
-        toy(2), DecodeSettings(mode="lookup", max_rollback=2), make_mode=lambda *_, **__: Confident(wrong, 4, 0)
-    )
-    with pytest.raises(AssertionError, match="take back"):
-        list(decoder.generate([1, 2, 3], 40))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -171,14 +170,6 @@ def test_half_of_a_character_is_refused_wherever_it_comes_from(half: str, opened
         generate(opened, half)
     with pytest.raises(PromptError, match="the prompt is not valid Unicode"):
         opened.prompts.conversation(as_messages("the thing", half))
-
-
-def test_what_aborts_the_library_is_said_without_a_debuggers_words() -> None:
-    program = (
-        "import lacli.llamacpp.library as llama; llama.lib.llama_cpp._lib.ggml_abort(b'a.c', 1, b'the last words')"
-    )
-    done = run(program=(sys.executable, "-c", program))
-    assert (done.code, done.err) == (-signal.SIGABRT, "a.c:1: the last words\n")
 
 
 def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import lacli
 from lacli.engine.load import ModelEngine
 from lacli.errors import PromptError
 from lacli.llamacpp.settings import ModelSettings
@@ -106,17 +105,6 @@ def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_i
         assert engine.text(engine.prompt("the thing", "Be brief."), special=True) == "Be brief.\n\nthe thing"
         rendered = engine.text(engine.prompts.conversation(CONVERSATION), special=True)
         assert rendered == bundled_template("chatml", engine.model).render(CONVERSATION)
-
-
-def test_an_answer_without_a_template_ends_at_the_end_of_its_turn(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = []
-    for _ in range(2):
-        with lacli.load(bare, mode="plain", model_settings=SETTINGS) as model:
-            assert "written in chatml" in model.engine.notes[0]
-            answers.append(model.chat(CONVERSATION, max_tokens=30).text)
-        monkeypatch.setitem(STOPS, "chatml", (end := answers[0][10:13],))
-        monkeypatch.delitem(STOPS, "qwen", raising=False)
-    assert answers[1] == answers[0][: answers[0].index(end)]
 
 
 SPOKEN = "{{ word }}{{ messages[-1].content }}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from signal import SIGINT, pthread_kill
 from threading import Event, get_ident, main_thread
 from typing import Any
@@ -33,23 +31,13 @@ from tests.engine.test_engine import (
     prompts,
     tokens_of,
 )
-from tests.engine.test_reuse import ctrl_c_at_line, few
+from tests.engine.test_reuse import few
 from tests.fakes.context import FakeContext
 from tests.fakes.decoding import Decoding, fixed_clock_decoder
 from tests.fakes.sampler import FakeSampler
 
-
-@pytest.fixture(autouse=True)
-def no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: a Ctrl-C that comes within a callback of its is lost."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
 Engines = Sequence[FakeContext]
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
-SHORT = DecodeSettings(mode="lookahead", window=2, ngram=3, guesses=2)
 
 
 def decoder_of(
@@ -191,11 +179,9 @@ class Refusing(FakeContext):
     """Finds no cells for a step with more rows than its limit."""
 
     max_rows = 1000
-    refused = 0
 
     def decode(self, batch: Batch) -> bool:
         if batch.wanted and batch.rows > self.max_rows:
-            self.refused += 1
             return False
         return super().decode(batch)
 
@@ -213,16 +199,6 @@ def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
     engines[place % count].max_rows = most
     assert tokens_of([first, *generation]) == plain_tokens(prompt, 40)
     assert all_hold(decoder, engines)
-
-
-def test_of_a_step_that_was_refused_somewhere_nothing_stays() -> None:
-    engines = alike(Refusing, 2, LOOKAHEAD)
-    decoder = decoder_of(engines, LOOKAHEAD)
-    generation = decoder.generate([1, 2, 3, 1, 2, 3], 60)
-    next(generation)
-    engines[1].max_rows = 3
-    assert tokens_of(list(generation)) == plain_tokens([1, 2, 3, 1, 2, 3], 60)[1:]
-    assert engines[1].refused > 5
 
 
 class Guarded(FakeContext):
@@ -376,21 +352,3 @@ def test_ctrl_c_leaves_the_pieces_of_all_replicas(monkeypatch: pytest.MonkeyPatc
     assert engines[1].left.is_set() and hold_beginnings(decoder, engines)
     engines[1].rows = 0
     assert tokens_of(list(decoder.generate(prompt, 20))) == plain_tokens(prompt, 20)
-
-
-def test_an_interrupt_before_any_line_spoils_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The lines of a single replica are gone through one by one elsewhere.
-    monkeypatch.setattr("tests.engine.test_reuse.WATCHED", ("engine/replicas", "engine/cells"))
-    for line in count(1, 15):
-        engines: list[Guarded] = [Guarded(24, 24, SHORT.sequences, VOCABULARY) for _ in range(2)]
-        for engine in engines:
-            engine.touched = Event()
-        decoder = decoder_of(engines, SHORT)
-        list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
-        with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
-            list(decoder.generate([*decoder.tokens[:8], 7, 3], 8))
-        third = [*decoder.tokens[:9], 2]
-        assert tokens_of(list(decoder.generate(third, 4))) == plain_tokens(third, 4), line
-        assert all_hold(decoder, engines) and not any(engine.touched.is_set() for engine in engines), line
-        if not lines.reached:
-            return

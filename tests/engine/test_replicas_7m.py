@@ -34,11 +34,8 @@ from tests.program import call
 
 LIMIT = 40
 MODES = {
-    "jacobi": DecodeSettings(mode="jacobi", window=9),
-    "lookup": DecodeSettings(mode="lookup"),
     "lookahead": DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=5),
-    "no window": DecodeSettings(mode="lookahead", window=0, ngram=3, guesses=9),
-    "auto": DecodeSettings(mode="auto", window=5, ngram=4),
+    "auto": DecodeSettings(mode="auto"),
 }
 QUESTIONS = (
     QUESTION,
