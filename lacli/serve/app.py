@@ -22,9 +22,8 @@ from lacli.answer_options import AnswerOptions
 from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import Model
-from lacli.serve.answers import Choice
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
-from lacli.serve.replies import ChatReply, PlainReply, Reply, TextReply
+from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply
 from lacli.serve.status import ServeSettings, Status
 from lacli.serve.tools import CallRules, format_of
 from lacli.text.checked import checked
@@ -199,16 +198,14 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) ->
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    tasks = [asyncio.ensure_future(answering), asyncio.ensure_future(gone())]
+    task, watching = asyncio.ensure_future(answering), asyncio.ensure_future(gone())
+    watching.add_done_callback(lambda _: task.cancel())
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if not tasks[0].done():
-            raise ClientDisconnect
-        return tasks[0].result()
+        return await task
+    except asyncio.CancelledError:
+        raise ClientDisconnect from None
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        watching.cancel()
 
 
 def _failure(error: Exception) -> tuple[int, dict[str, Any]]:

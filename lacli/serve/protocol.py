@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from re import fullmatch
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -39,22 +39,13 @@ REFUSED = {
 }
 """Fields of OpenAI's, llama.cpp's and vLLM's that would change the answer and are not offered."""
 
-TAKEN = {
-    *("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "reasoning_effort"),
-    *("verbosity", "reasoning_format", "modalities", "prediction", "min_keep", "parse_tool_calls", "cache_prompt"),
-    *("id_slot", "n_keep", "generation_prompt", "best_of", "n_discard", "max_tokens", "n_predict", "return_tokens"),
-}
-"""Fields of OpenAI's and llama.cpp's that change nothing here."""
-
-NOTHING: tuple[object, ...] = (None, False, 0, -1, "", [], {})
-"""Values that ask for nothing."""
-
 NUMBERS = {
     each.request or name: each for name, each in options_of(SamplingSettings).items() if each.kind in (int, float, bool)
 }
 """Settings of sampling that are one field of a request, by its name."""
 
-log = logging.getLogger(__name__)
+note_unknown = lru_cache(256)(partial(logging.getLogger(__name__).warning, "a field without effect here: %s"))
+"""Names a field in the log, once."""
 
 
 def error_body(status: int, message: str, kind: str = "", **more: Any) -> dict[str, Any]:
@@ -72,12 +63,6 @@ async def body_of(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UsageError("the body is not a JSON object")
     return found
-
-
-@lru_cache(maxsize=256)
-def _note_unknown(field: str) -> None:
-    """Name a field in the log, once."""
-    log.warning("a field that nobody knows is ignored: %s", field)
 
 
 class ResponseFormat(BaseModel):
@@ -176,10 +161,10 @@ class AnswerRequest(Sampled):
     @model_validator(mode="after")
     def _check_extra(self) -> Self:
         for name, value in (self.model_extra or {}).items():
-            if name in REFUSED and value not in NOTHING:
+            if name in REFUSED and value not in (None, False, 0, -1, "", [], {}):
                 raise ValueError(f"{name} is not offered")
-            if name not in TAKEN | REFUSED:
-                _note_unknown(printable(name[:40]))
+            if name not in REFUSED:
+                note_unknown(printable(name[:40]))
         return self
 
 

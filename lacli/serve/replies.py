@@ -1,26 +1,146 @@
-"""The shapes of replies, whole and in events: OpenAI's chats and completions, and llama.cpp's completions."""
+"""The replies to requests, whole and in events: OpenAI's chats and completions, and llama.cpp's completions."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import exp
 from time import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 from uuid import uuid4
 
 from lacli import __version__
+from lacli.answer_options import AnswerOptions
+from lacli.engine.worker import AsyncStream, PromptProgress
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model
-from lacli.serve.answers import Choice, Delta, merged
 from lacli.serve.protocol import AnswerRequest, CompletionRequest
-from lacli.serve.status import timings
+from lacli.serve.status import Status, timings
+from lacli.serve.tools import Call, CallRules, CallSplitter
+from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
 
 STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit"}
 """What ended an answer, in llama.cpp's words."""
+
+
+class Delta(NamedTuple):
+    """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
+
+    `logprobs`: of tokens of whose text a part has come. `calls`: with their numbers. `pieces`: of text and reasoning in
+    their order, before calls are taken out.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    tokens: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprob] = ()
+    calls: Sequence[tuple[int, Call]] = ()
+    pieces: Sequence[Piece] = ()
+    progress: PromptProgress | None = None
+
+    @classmethod
+    def sum(cls, deltas: Sequence[Self]) -> Self:
+        """All of an answer, without its pieces."""
+        return cls(
+            "".join(each.text for each in deltas),
+            "".join(each.reasoning for each in deltas),
+            [token for each in deltas for token in each.tokens],
+            [logprob for each in deltas for logprob in each.logprobs],
+            [call for each in deltas for call in each.calls],
+        )
+
+
+class Choice:
+    """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
+
+    def __init__(
+        self,
+        model: Model,
+        status: Status,
+        tokens: Sequence[int],
+        index: int,
+        options: AnswerOptions,
+        rules: CallRules | None,
+    ) -> None:
+        """`tokens`: the prompt's. `index`: the answer's place in the request. `rules`: what it may call."""
+        self.index, self._model, self._status, self._prompt = index, model, status, tokens
+        self.stream: AsyncStream = model.astream(tokens, **options)
+        # A mark that begins reasoning has 16 tokens at most.
+        end = model.engine.text(tokens[-16:], special=True)
+        self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
+        self._calls = CallSplitter(rules) if rules else None
+        self.has_logprobs = options.get("logprobs") is not None
+
+    @property
+    def prompt_text(self) -> str:
+        """The prompt as a text, with its control tokens."""
+        return self._model.engine.text(self._prompt, special=True)
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The functions that it has called so far."""
+        return self._calls.calls if self._calls else ()
+
+    async def deltas(self) -> AsyncGenerator[Delta]:
+        """Yield what each step adds."""
+        splitter, seen = self._reasoning, 0
+        with self._status.counting(self.stream):
+            async with aclosing(self.stream.steps()) as steps:
+                async for step, pieces in steps:
+                    logprobs = self.stream.text.logprobs_from(seen)
+                    seen += len(logprobs)
+                    delta = self._delta(splitter.feed(pieces) if splitter else pieces)
+                    yield delta._replace(tokens=step.tokens if step else (), logprobs=logprobs)
+        yield self._delta(splitter.finish() if splitter else (), final=True)
+
+    def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
+        reasoning = "".join(piece.text for piece in pieces if piece.reasoning)
+        text = "".join(piece.text for piece in pieces if not piece.reasoning)
+        before = len(self.calls)
+        if self._calls:
+            text = self._calls.feed(text, final=final)
+        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces)
+
+
+async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncGenerator[tuple[Choice, Delta | None]]:
+    """Yield the deltas of answers as they come, and None behind each one's last. Ends all if it is left early.
+
+    `progress`: some tell how much of a prompt is read.
+    """
+    news: asyncio.Queue[tuple[Choice, Delta | Exception | None]] = asyncio.Queue()
+
+    async def read(choice: Choice) -> None:
+        try:
+            async with aclosing(choice.deltas()) as deltas:
+                async for delta in deltas:
+                    news.put_nowait((choice, delta))
+            news.put_nowait((choice, None))
+        except Exception as error:
+            news.put_nowait((choice, error))
+
+    def tell(choice: Choice, found: PromptProgress) -> None:
+        news.put_nowait((choice, Delta(progress=found)))
+
+    for choice in choices if progress else ():
+        choice.stream.watch_prompt(partial(tell, choice))
+    readers = [asyncio.create_task(read(choice)) for choice in choices]
+    try:
+        left = len(choices)
+        while left:
+            choice, found = await news.get()
+            if isinstance(found, Exception):
+                raise found
+            left -= found is None
+            yield choice, found
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +164,7 @@ class Reply:
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         async for choice, delta in merged(self.choices):
             deltas[choice] += [delta] if delta else []
-        return self._joined([self._entry(choice, Delta.sum(parts), whole=True) for choice, parts in deltas.items()])
+        return self._joined([self._entry(choice, Delta.sum(parts), ended=True) for choice, parts in deltas.items()])
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         """Yield the events as the answers come."""
@@ -91,12 +211,12 @@ class Reply:
         """What begins a stream."""
         return ()
 
-    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
-        """A whole answer, or what `delta` adds to it. `ended`: nothing follows."""
+    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
+        """What `delta` adds to an answer, or all of it. `ended`: nothing follows."""
         raise NotImplementedError
 
-    def _ended(self, choice: Choice, delta: Delta, *, ended: bool) -> dict[str, Any]:
-        """Which answer it is and why it has ended, with the log probabilities of its tokens."""
+    def _head_of(self, choice: Choice, delta: Delta, *, ended: bool) -> dict[str, Any]:
+        """Which answer it is, why it has ended, and the log probabilities of its tokens."""
         reason = None
         if ended:
             reason = "length" if choice.stream.text.answer().finish_reason == "length" else "stop"
@@ -139,20 +259,22 @@ class ChatReply(Reply):
         for choice in self.choices:
             yield {"index": choice.index, "delta": {"role": "assistant", "content": None}, "finish_reason": None}
 
-    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
+    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
         calls = []
         for number, call in delta.calls:
             function = {"name": call.name, "arguments": call.arguments}
-            place = {} if whole else {"index": number}
-            calls.append({**place, "id": call.id, "type": "function", "function": function})
+            calls.append({"index": number, "id": call.id, "type": "function", "function": function})
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
-        told: dict[str, Any] = {name: part for name, part in parts.items() if part}
-        if whole:
-            told = {"role": "assistant", "content": None if calls else "", **told}
-        head = self._ended(choice, delta, ended=ended or whole)
+        head = self._head_of(choice, delta, ended=ended)
         if head["finish_reason"] == "stop" and choice.calls:
             head["finish_reason"] = "tool_calls"
-        return {**head, "message" if whole else "delta": told}
+        return {**head, "delta": {name: part for name, part in parts.items() if part}}
+
+    def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
+        for entry in entries:
+            told = entry.pop("delta")
+            entry["message"] = {"role": "assistant", "content": None if "tool_calls" in told else "", **told}
+        return super()._joined(entries)
 
 
 class TextReply(Reply):
@@ -160,8 +282,8 @@ class TextReply(Reply):
 
     kind = chunk = "text_completion"
 
-    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
-        return {"text": delta.text, **self._ended(choice, delta, ended=ended or whole)}
+    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
+        return {"text": delta.text, **self._head_of(choice, delta, ended=ended)}
 
 
 class PlainReply(Reply):
@@ -175,19 +297,19 @@ class PlainReply(Reply):
     def _event(self, entry: dict[str, Any], **more: Any) -> dict[str, Any]:
         return entry | more
 
-    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False, whole: bool = False) -> dict[str, Any]:
+    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
         run = choice.stream.text.statistics
         entry = {
             "index": choice.index,
             "content": delta.text,
             "tokens": [*delta.tokens],
-            "stop": ended or whole,
+            "stop": ended,
             "tokens_predicted": run.tokens,
             "tokens_evaluated": run.prompt_tokens,
         }
         if delta.logprobs:
             entry["completion_probabilities"] = [*map(self._logprob, delta.logprobs)]
-        if not (ended or whole):
+        if not ended:
             return entry
         answer = choice.stream.text.answer()
         return entry | {

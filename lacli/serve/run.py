@@ -25,6 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.serve.protocol import error_body
+from lacli.text.files import read_text
 
 UNIX = "unix:"
 
@@ -78,11 +79,7 @@ def is_loopback(host: str) -> bool:
 
 def read_keys(path: str) -> list[str]:
     """Return the keys of a file, one a line, # for comments. Raises LacliError for a file without a key."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            keys = [line.strip() for line in file if line.strip() and not line.startswith("#")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise LacliError(f"cannot read {path}: {reason_of(error)}", "give a file with a key a line") from error
+    keys = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
     if not keys:
         raise LacliError(f"{path} has no key", "give a file with a key a line")
     return keys

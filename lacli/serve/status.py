@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from time import time
 from typing import Any
@@ -111,10 +112,15 @@ class Status:
 
     async def models(self, request: Request) -> Response:
         model, settings = self._model.engine.model, self._settings
-        names = {"id": settings.name, "aliases": [*settings.aliases], "tags": [*settings.tags]}
-        sizes = {"n_vocab": model.vocabulary, "n_ctx_train": model.context, "n_params": model.parameters}
-        meta = {**sizes, "size": model.size}
-        found = {**names, "object": "model", "created": 0, "owned_by": "lacli", "meta": meta}
+        found = {
+            "id": settings.name,
+            "aliases": settings.aliases,
+            "tags": settings.tags,
+            "object": "model",
+            "created": 0,
+            "owned_by": "lacli",
+            "meta": {"n_ctx_train": model.context, "n_params": model.parameters, "size": model.size},
+        }
         return JSONResponse({"object": "list", "data": [found]})
 
     async def props(self, request: Request) -> Response:
@@ -131,16 +137,12 @@ class Status:
 
     async def slots(self, request: Request) -> Response:
         """Show each slot's state and the counts of its answer, never a text."""
-        running: list[AsyncStream | None] = [stream for stream in self._running if stream.is_decoded]
-        slots = self._model.engine.slots
-        running += [None] * (slots - len(running))
-        return JSONResponse([self._slot(number, stream) for number, stream in enumerate(running[:slots])])
-
-    def _slot(self, number: int, stream: AsyncStream | None) -> dict[str, Any]:
-        state = {"id": number, "n_ctx": self._model.context, "is_processing": stream is not None}
-        if stream is None:
-            return state
-        return {**state, "n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens}
+        running = [stream for stream in self._running if stream.is_decoded]
+        slots = []
+        for number, stream in zip_longest(range(self._model.engine.slots), running):
+            counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens} if stream else {}
+            slots.append({"id": number, "n_ctx": self._model.context, "is_processing": stream is not None, **counts})
+        return JSONResponse(slots)
 
     async def metrics(self, request: Request) -> Response:
         sums, (processing, deferred) = self._sums, self._model.worker.load

@@ -47,6 +47,7 @@ def test_a_server_answers_on_a_socket_file_and_ends_by_a_signal(tmp_path: Path) 
             client.sendall(b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n")
             assert client.recv(4096).startswith(b"HTTP/1.1 200")
         server.terminate()
+        server.stderr.read()
     assert server.returncode == 0
 
 

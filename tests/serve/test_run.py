@@ -86,7 +86,7 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
     assert read_keys(str(file)) == ["one", "two"]
     for text in ("# none\n", None):
         file.unlink() if text is None else file.write_text(text)
-        with pytest.raises(LacliError, match="a key a line"):
+        with pytest.raises(LacliError, match="has no key|cannot read"):
             read_keys(str(file))
 
 
