@@ -32,7 +32,7 @@ class Delta(NamedTuple):
     """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
 
     `logprobs`: of tokens of whose text a part has come. `calls`: with their numbers. `pieces`: of text and reasoning in
-    their order, before calls are taken out.
+    their order, before calls are taken out. `ended`: nothing follows.
     """
 
     text: str = ""
@@ -42,6 +42,7 @@ class Delta(NamedTuple):
     calls: Sequence[tuple[int, Call]] = ()
     pieces: Sequence[Piece] = ()
     progress: PromptProgress | None = None
+    ended: bool = False
 
     @classmethod
     def sum(cls, deltas: Sequence[Self]) -> Self:
@@ -104,22 +105,21 @@ class Choice:
         before = len(self.calls)
         if self._calls:
             text = self._calls.feed(text, final=final)
-        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces)
+        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces, ended=final)
 
 
-async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncGenerator[tuple[Choice, Delta | None]]:
-    """Yield the deltas of answers as they come, and None behind each one's last. Ends all if it is left early.
+async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncGenerator[tuple[Choice, Delta]]:
+    """Yield the deltas of answers as they come. Ends all answers if it is left early.
 
     `progress`: some tell how much of a prompt is read.
     """
-    news: asyncio.Queue[tuple[Choice, Delta | Exception | None]] = asyncio.Queue()
+    news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
         try:
             async with aclosing(choice.deltas()) as deltas:
                 async for delta in deltas:
                     news.put_nowait((choice, delta))
-            news.put_nowait((choice, None))
         except Exception as error:
             news.put_nowait((choice, error))
 
@@ -135,7 +135,7 @@ async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncG
             choice, found = await news.get()
             if isinstance(found, Exception):
                 raise found
-            left -= found is None
+            left -= found.ended
             yield choice, found
     finally:
         for reader in readers:
@@ -163,7 +163,7 @@ class Reply:
         """Decode the answers and return the body."""
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         async for choice, delta in merged(self.choices):
-            deltas[choice] += [delta] if delta else []
+            deltas[choice].append(delta)
         return self._joined([self._entry(choice, Delta.sum(parts), ended=True) for choice, parts in deltas.items()])
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
@@ -172,21 +172,20 @@ class Reply:
         for entry in self._first():
             yield self._event(entry)
         async for choice, delta in merged(self.choices, progress=asked.return_progress):
-            if delta is None:
-                more = {"timings": timings(choice.stream.text.statistics), **self._verbose}
-                yield self._event(self._entry(choice, Delta(), ended=True), **more)
-                continue
             run = delta.progress.statistics if delta.progress else choice.stream.text.statistics
             more = {"timings": timings(run)} if asked.timings_per_token else {}
             if delta.progress:
                 total, reused, read, seconds = delta.progress
                 found = {"total": total, "cache": reused, "processed": read, "time_ms": round(1e3 * seconds)}
-                more["prompt_progress"] = found
+                yield self._event(self._entry(choice, delta), prompt_progress=found, **more)
             elif asked.lacli.get("steps"):
-                more["lacli"] = {"pieces": [*map(_piece, delta.pieces)], "tokens": len(delta.tokens)}
-            elif not (delta.text or delta.reasoning or delta.logprobs or delta.calls):
-                continue
-            yield self._event(self._entry(choice, delta), **more)
+                shown = {"pieces": [*map(_piece, delta.pieces)], "tokens": len(delta.tokens)}
+                yield self._event(self._entry(choice, delta), lacli=shown, **more)
+            elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
+                yield self._event(self._entry(choice, delta), **more)
+            if delta.ended:
+                more = {"timings": timings(run), **self._verbose}
+                yield self._event(self._entry(choice, Delta(), ended=True), **more)
         if asked.stream_options.get("include_usage"):
             yield self._body(self.chunk, [], **self._counts())
 

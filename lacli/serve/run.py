@@ -32,12 +32,6 @@ UNIX = "unix:"
 HEADERS_S = 20.0
 """Seconds for the headers of a request, as in Apache's mod_reqtimeout."""
 
-KEPT_S = 75
-"""Seconds for which a connection without a request stays open, as in nginx."""
-
-MOST_CONNECTIONS = 512
-"""Connections and requests at a time; uvicorn answers others with 503."""
-
 PUBLIC = r"/(health|page/.*)?"
 """Paths without a key: programs that watch a server have none, and the page asks for one."""
 
@@ -153,7 +147,8 @@ class Listener(uvicorn.Server):
     ) -> None:
         """`drain_s`: seconds that running answers have when it ends. `settings`: uvicorn's own."""
         settings |= {"http": TimedProtocol, "loop": "asyncio", "ws": "none", "lifespan": "off", "log_config": None}
-        settings |= {"limit_concurrency": MOST_CONNECTIONS, "timeout_keep_alive": KEPT_S}
+        # A connection without a request stays open for 75 seconds, as in nginx.
+        settings |= {"limit_concurrency": 512, "timeout_keep_alive": 75}
         super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=int(drain_s), **settings))
         self._begun = begun
 

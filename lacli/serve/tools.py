@@ -14,22 +14,16 @@ from lacli.text.json_schema import HEAD, checked, json_value
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import ChatTemplate
 
+FENCE = "```"
+
 MARKS = ("<tool_call>", "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
 """Tags in front of calls. Models also write another family's tag, several, a fence around or inside of one, or none."""
 
 OPENED = re.compile(rf"(?:(?:{'|'.join(map(re.escape, MARKS))}|```\w*|\{{|\[(?!T))\s*){{0,6}}")
 """Tags, fences and brackets in front of a call's name; Qwen2.5-Coder's template shows two brackets."""
 
-FENCE = "```"
-
 STARTS = re.compile(r"(<|`+|\[(?=T|\Z))|\n([{\[])")
 """Where a call may start: at a tag or a fence anywhere, at a bracket only at the beginning of a line."""
-
-JOINED = re.compile(r"\s+|(?<=\[CALL_ID\])\w+")
-"""What is left out before a text is compared with the beginnings of calls."""
-
-LONGEST_BEGINNING = 400
-"""Characters compared with the beginnings of calls: a name has at most 128, the rest may be space."""
 
 STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 """Quotes, brackets and escapes of JSON."""
@@ -43,7 +37,6 @@ CLOSED = {False: re.compile(KEYS + ENDS), True: re.compile(rf"{KEYS}{ENDS}(?:\s*
 CallFormat = tuple[str, str]
 """How a model writes a call: what stands before its arguments, with %s for its name, and after them."""
 
-ARGUMENTS = ("arguments", "parameters")
 OBJECT = '{"name": "%s", "arguments": '
 HERMES: CallFormat = (f"<tool_call>\n{OBJECT}", "}\n</tool_call>")
 LLAMA3: CallFormat = (OBJECT.replace("arguments", "parameters"), "}")
@@ -138,7 +131,11 @@ class CallSplitter:
         self._head = re.compile(
             rf"{OPENED.pattern}(?:{named}{given}|({names})(?:\[CALL_ID\]\w+)?\[ARGS\]\s*(?=\{{|\Z))"
         )
-        kinds = [f'{kind}"name":"{{0}}","{key}":{{{{' for kind in ("", '"type":"function",') for key in ARGUMENTS]
+        kinds = [
+            f'{kind}"name":"{{0}}","{key}":{{{{'
+            for kind in ("", '"type":"function",')
+            for key in ("arguments", "parameters")
+        ]
         heads = [*kinds, "{0}[CALL_ID][ARGS]{{", "{0}[ARGS]{{"]
         self._beginnings = [*MARKS, FENCE, *(head.format(name) for name in rules.functions for head in heads)]
 
@@ -180,7 +177,8 @@ class CallSplitter:
         """Whether the held text from `at` on is the beginning of a call."""
         opened = OPENED.match(self._held, at)
         assert opened
-        rest = JOINED.sub("", self._held[opened.end() :][:LONGEST_BEGINNING])
+        # A name has at most 128 characters; the rest may be space, and an id of Mistral's.
+        rest = re.sub(r"\s+|(?<=\[CALL_ID\])\w+", "", self._held[opened.end() :][:400])
         return any(beginning.startswith(rest) for beginning in self._beginnings)
 
     def _release(self, length: int) -> str | None:
