@@ -75,9 +75,7 @@ def machine_of(engine: ModelEngine) -> Machine:
 
 
 def as_json(found: Sequence[Result], machine: Machine) -> str:
-    """Return the rows as JSON, each on a line, without a last newline."""
-    lines = (f"  {json.dumps(_row(each, machine), ensure_ascii=False)}" for each in found)
-    return "[\n" + ",\n".join(lines) + "\n]"
+    return json.dumps([_row(each, machine) for each in found], ensure_ascii=False)
 
 
 def _row(result: Result, machine: Machine) -> dict[str, Any]:

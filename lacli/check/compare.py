@@ -55,7 +55,6 @@ class Run:
     `steps`: up to one that failed. `failure`: why llama.cpp refused a step that plain decoding took: always a bug.
     """
 
-    prompt: tuple[int, ...]
     steps: tuple[Step, ...]
     difference: Difference | None = None
     failure: str = ""
@@ -138,7 +137,7 @@ class Comparison(Closing):
             failure = error.what
             expected = expected[: sum(len(step.tokens) for step in steps)]
         difference = self.difference(context, prompt, expected, [step.tokens for step in steps])
-        return Run(tuple(prompt), tuple(steps), difference, "" if difference else failure)
+        return Run(tuple(steps), difference, "" if difference else failure)
 
     def difference(
         self, context: Recorder, prompt: Sequence[int], expected: Sequence[int], steps: Sequence[Sequence[int]]
@@ -208,13 +207,9 @@ class ModeResult:
         return count(self.runs)
 
     @property
-    def tokens(self) -> int:
-        return sum(len(run.tokens) for run in self.runs)
-
-    @property
     def tokens_per_step(self) -> float:
-        steps = sum(len(run.steps) for run in self.runs)
-        return self.tokens / steps if steps else 0.0
+        steps = [step for run in self.runs for step in run.steps]
+        return sum(len(step.tokens) for step in steps) / len(steps) if steps else 0.0
 
 
 @dataclass(frozen=True)

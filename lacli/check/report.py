@@ -148,7 +148,7 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
             {
                 "mode": mode.settings.mode,
                 **mode.counts._asdict(),
-                "tokens": mode.tokens,
+                "tokens": sum(len(run.tokens) for run in mode.runs),
                 "tokens_per_step": round(mode.tokens_per_step, 4),
             }
             for mode in result.modes

@@ -10,7 +10,6 @@ from typing import Any
 
 from lacli.hub.cache import LocalModel, cache_folder, cached_models, local_file, matching
 from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
-from lacli.llamacpp.devices import total_memory
 from lacli.llamacpp.gguf import Header
 from lacli.llamacpp.model import LARGEST_DEFAULT_CONTEXT
 from lacli.text.format import age_in_words, columns, printable, size_in_words
@@ -29,13 +28,12 @@ def running_memory(header: Header) -> int:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What is listed. `own`: the path of the user's list of aliases. `memory`: bytes of this machine's, 0: unknown."""
+    """What is listed. `own`: the path of the user's list of aliases."""
 
     models: Sequence[LocalModel]
     aliases: Mapping[str, Alias]
     cache: Path
     own: Path
-    memory: int = 0
 
     def here(self, alias: Alias) -> list[LocalModel]:
         """The models on this disk that the alias means, in any quant if it names none."""
@@ -63,7 +61,7 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
         path = alias_model(alias)
         if isinstance(path, Path) and path.is_file():
             models.append(local_file(alias.name, path))
-    return Inventory(models, aliases, cache, own, total_memory())
+    return Inventory(models, aliases, cache, own)
 
 
 def inventory_json(found: Inventory) -> dict[str, Any]:
@@ -109,7 +107,7 @@ def inventory_text(found: Inventory, width: int, now: float) -> str:
     """
     legend = (
         "MEMORY: weights and cache at the default context (-c)",
-        "* on this disk   ! takes more memory than this machine has, a GPU's not counted",
+        "* on this disk",
         f"names of your own: lines 'NAME OWNER/REPO QUANT' or 'NAME FILE.gguf' in {found.own}",
     )
     parts = [*_alias_table(found, width), "", *legend]
@@ -121,9 +119,9 @@ def _alias_table(found: Inventory, width: int) -> list[str]:
     rows = []
     for alias in found.aliases.values():
         size, memory = found.sizes(alias)
-        signs = "*" * bool(found.here(alias)) + "!" * (0 < found.memory < memory)
+        sign = "*" * bool(found.here(alias))
         told = (size_in_words(each) if each else "-" for each in (size, memory))
-        rows.append((alias.name, signs, *told, alias.words or str(alias_model(alias)), str(alias_model(alias))))
+        rows.append((alias.name, sign, *told, alias.words or str(alias_model(alias)), str(alias_model(alias))))
     lines = columns(ALIAS_HEADER, rows, right=(2, 3))
     if width and max(map(len, lines)) > width:
         return columns(ALIAS_HEADER[:-1], [row[:-1] for row in rows], right=(2, 3), width=width)

@@ -145,14 +145,6 @@ def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSett
     )
 
 
-def total_memory() -> int:
-    """Return the bytes of the machine's memory; 0 on systems that do not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0
-
-
 REQUIREMENT = "llama-cpp-python>=0.3.36,<0.4"
 """The versions of pyproject.toml."""
 

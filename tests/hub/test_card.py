@@ -59,23 +59,16 @@ def test_a_model_that_goes_back_along_chains_has_all_modes_but_lookahead(path: P
     assert f"at most {MAX_ROLLBACK} tokens: a hybrid model" in card.notes[0]
 
 
-@pytest.mark.parametrize(
-    ("write", "words"),
-    [(tiny_models.write_bert, "embedding model"), (tiny_models.write_unknown_architecture, "unknown model")],
-)
-def test_a_model_that_cannot_be_run_has_a_card_that_says_why(
-    write: Callable[[Path], None], words: str, path: Path
-) -> None:
-    write(path)
+def test_a_model_that_cannot_be_run_has_a_card_that_says_why(path: Path) -> None:
+    tiny_models.write_bert(path)
     card = make_card(path, CPU, DECODING)
-    assert words in card.problem and not card.modes and not card.memory
+    assert "embedding model" in card.problem and not card.modes and not card.memory
     assert f"none: {card.problem}" in card_text(card, DECODING)
     assert card_json(card)["problem"] == card.problem
 
 
-@pytest.mark.parametrize("write", [tiny_models.write_gemma_swa, tiny_models.write_lfm2])
-def test_text_json_and_list_tell_the_same_memory(write: Callable[[Path], None], path: Path) -> None:
-    write(path)
+def test_text_json_and_list_tell_the_same_memory(path: Path) -> None:
+    tiny_models.write_lfm2(path)
     card = make_card(path, CPU, DECODING)
     (memory,) = json.loads(json.dumps(card_json(card)))["memory"]
     row = card_text(card, DECODING).split("\n")[-2].split()

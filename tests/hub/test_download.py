@@ -153,12 +153,6 @@ def test_offline_only_the_cache_is_used_and_its_choices_are_listed(here: Here, t
     assert here.hub.requests == []
 
 
-def test_a_cache_that_is_no_folder_is_said(here: Here) -> None:
-    here.cache.write_bytes(b"no folder")
-    line = here.refused(NAME)
-    assert f"cannot fetch {NAME}: " in line and str(here.cache) in line and "HF_HOME" in line
-
-
 @pytest.mark.parametrize(
     "name", ["../../x-Q8_0.gguf", "/tmp/x-Q8_0.gguf", "../x-Q8_0.gguf", "C:/x.gguf", "a\\..\\x.gguf", "a\x1b[2Jx.gguf"]
 )

@@ -14,8 +14,6 @@ from lacli.hub.names import (
     Alias,
     HubModel,
     choose,
-    has_quant,
-    quant_of,
     read_aliases,
     read_list,
     read_name,
@@ -165,7 +163,7 @@ def test_a_quant_chooses_files_as_llama_cpp_does(files: list[str], quant: str, c
     ("files", "quant", "what", "hint"),
     [
         (["a-Q4xK.gguf"], "Q4.K", "me/model has no Q4.K", "it has Q4XK"),
-        (["mmproj-Q8_0.gguf", "a-imatrix-Q8_0.gguf"], "Q8_0", "has no GGUF file", "model-GGUF, from me"),
+        (["mmproj-Q8_0.gguf"], "Q8_0", "has no GGUF file", "model-GGUF, from me"),
         (PARTS[:1], "", f"missing {PARTS[1]} and 1 more", "another quant"),
         (["7b/Q4_K_M.gguf", "x/Q4_K_M.gguf", "Q8_0.gguf"], "", "2 models that are Q4_K_M", "hf:me/model/x/Q4_K_M.gguf"),
         (["a-Q4_K_M.gguf", "mmproj-F16.gguf", *PARTS], "Q5_0", "me/model has no Q5_0", "it has Q4_K_M, Q6_K"),
@@ -175,20 +173,3 @@ def test_a_quant_that_chooses_nothing_says_what_there_is(files: list[str], quant
     with pytest.raises(ModelLoadError) as caught:
         choose(files, quant, "me/model")
     assert what in caught.value.what and hint in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("file", "quant", "has", "has_not"),
-    [
-        ("a-Q4_K_M.gguf", "Q4_K_M", ["q4_k_m"], ["M", "4_K_M", "gguf"]),
-        ("a-BF16.gguf", "BF16", ["bf16"], ["F16"]),
-        (PARTS[0], "Q6_K", ["Q6_K"], ["00001"]),
-        ("model.gguf", "", [], ["F16"]),
-        ("a-model_q4_k_m.gguf", "Q4_K_M", ["Q4_K_M"], []),
-    ],
-)
-def test_the_quant_of_a_file_is_its_last_word_and_never_a_part_of_one(
-    file: str, quant: str, has: list[str], has_not: list[str]
-) -> None:
-    assert quant_of(file) == quant
-    assert [each for each in (*has, *has_not) if has_quant(file, each)] == has
