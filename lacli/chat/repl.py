@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,9 +150,8 @@ class Repl:
             self._ask(message_of(line), lines)
             return False
         entry, argument = command
-        # One that waits for a file can be stopped; others are done whole.
-        with nullcontext() if entry.argument == "file" else without_ctrl_c():
-            reply = self.commands.run(entry, argument)
+        reply = self.commands.run(entry, argument)
+        with without_ctrl_c():
             self.log.update(self.commands.as_saved)
         if reply.text:
             self.screen.say(reply.text)

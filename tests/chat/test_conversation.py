@@ -16,10 +16,7 @@ from lacli.chat.settings import ChatSettings
 from lacli.check.judge import PLAIN
 from lacli.engine.load import open_engine
 from lacli.engine.replicas import ReplicaPlan
-from lacli.errors import (
-    ModelLoadError,
-    PromptError,
-)
+from lacli.errors import ModelLoadError, PromptError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.decoding import DecodingContext
 from lacli.llamacpp.sampler import LlamaSampler
@@ -28,16 +25,7 @@ from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
 from tests.fakes.decoding import Decoding
 from tests.fakes.fake_chat import talked
-from tests.fakes.talking import (
-    LOADING,
-    QUESTION,
-    SMALL,
-    TURNS,
-    Watched,
-    chat_on,
-    opened,
-    said,
-)
+from tests.fakes.talking import LOADING, QUESTION, SMALL, TURNS, Watched, chat_on, opened, said
 from tests.fakes.tiny_models import write_gemma_swa, write_hybrid, write_mamba
 from tests.loading import last_tokens
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,10 @@ from lacli.chat.commands import Commands
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.repl import ChatPlan, Repl
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
-from lacli.errors import (
-    Interrupted,
-    LacliError,
-    PromptError,
-)
+from lacli.errors import Interrupted, LacliError, PromptError
 from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat
-from tests.program import (
-    Done,
-    call,
-)
+from tests.program import Done, call
 
 Line = str | type[BaseException] | BaseException
 
@@ -146,22 +138,11 @@ def test_a_loaded_chat_shows_its_last_question_and_how_its_answer_begins(
 QUESTION = "Write a Python function is_empty: Return true if the queue is empty."
 """No choice between two tokens of its answer is close, so every mode gives the same one."""
 
-SIZE = 12
 
-
-def chat(*arguments: str, lines: list[str], quiet: bool = True, env: dict[str, str] | None = None) -> Done:
+def chat(*arguments: str, lines: list[str], env: dict[str, str] | None = None) -> Done:
     """A chat that reads these lines from a pipe."""
-    notes = ["-q"] if quiet else []
     stdin = "".join(f"{line}\n" for line in lines).encode()
-    return call("chat", "--commands", *notes, *arguments, stdin=stdin, env=env)
-
-
-@cache
-def answer(*flags: str) -> str:
-    """The answer of a run of its own, its last line ended."""
-    done = call("run", "-q", "-n", str(SIZE), *flags)
-    assert done.code == 0, done.err
-    return done.out
+    return call("chat", "--commands", "-q", *arguments, stdin=stdin, env=env)
 
 
 def questions(file: Path) -> list[str]:
@@ -187,13 +168,7 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
     typed = ["-sys", "", "--preset", "creative", "--grammar-file", str(grammar)]
     env = {"LACLI_CHAT_TEMPLATE": "llama3", "LACLI_STRICT": "1", "LLAMA_ARG_CTX_SIZE": "256"}
     shown = chat("--load", str(file), *typed, lines=[*asked, f"/save {file}"], env=env).err
-    for words in (
-        "there is no system prompt",
-        "template  chatml",
-        "of 512 tokens used",
-        "G is 8 ",
-        'grammar is root ::= "a"',
-    ):
+    for words in ("there is no system prompt", "template  chatml", "of 512 tokens used", "G is 8 ", "root ::= "):
         assert words in shown
     assert not read_chat(file).settings.decode_settings.strict and read_chat(file).context == 512
     assert "of 768 tokens used" in chat("-c", "768", "--load", str(file), lines=["/show"]).err
@@ -206,19 +181,11 @@ def test_a_question_without_an_answer_is_offered_again(streams: Streams) -> None
     assert streams.words == "lacli: too long (shorter)\nlacli: stopped before the answer began\n"
 
 
-@pytest.mark.parametrize(
-    ("pieces", "note", "kept"),
-    [
-        (["ye", KeyboardInterrupt, "s"], "lacli: stopped\n", ["one", "ye"]),
-    ],
-)
-def test_ctrl_c_in_an_answer_keeps_what_came_in_the_log_too(
-    streams: Streams, tmp_path: Path, pieces: list[str | type[BaseException]], note: str, kept: list[str]
-) -> None:
-    chat = FakeChat(pieces=[*pieces])
-    say(streams, chat, "one", "/show", log=tmp_path / "log")
-    assert contents(chat) == kept == [message.content for message in read_chat(tmp_path / "log").conversation.messages]
-    assert streams.words.startswith(note) and "auto, at most" in streams.words
+def test_ctrl_c_in_an_answer_keeps_what_came_in_the_log_too(streams: Streams, tmp_path: Path) -> None:
+    chat, log = FakeChat(pieces=["ye", KeyboardInterrupt, "s"]), tmp_path / "log"
+    say(streams, chat, "one", "/show", log=log)
+    assert contents(chat) == ["one", "ye"] and read_chat(log).conversation == chat.conversation
+    assert streams.words.startswith("lacli: stopped\n") and "auto, at most" in streams.words
 
 
 def test_the_log_holds_the_conversation_that_is_saved_and_a_full_context_drops_old_turns(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ def opened(
     return open_engine(STDLIB_7M, replace(LOADING, context=context), decode_settings, sampling or SamplingSettings())
 
 
-def chat_on(engine: ModelEngine, limit: int = 12, sampling: SamplingSettings | None = None, **more: bool) -> Chat:
+def chat_on(engine: ModelEngine, limit: int = 12, sampling: SamplingSettings | None = None) -> Chat:
     settings = ChatSettings(engine.settings, sampling or SamplingSettings(), limit)
-    return Chat(engine, settings, Conversation(), **more)
+    return Chat(engine, settings, Conversation())
 
 
 def said(pieces: Generator[object]) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lacli.errors import UsageError
 from lacli.text.json_schema import grammar_of
@@ -41,21 +38,3 @@ def test_a_schema_that_cannot_be_followed_is_refused_in_one_line(schema: str, wo
         grammar_of(schema)
     assert words in str(raised.value) and raised.value.hint
     assert len(str(raised.value).splitlines()) == 1 and len(str(raised.value)) < 400 and "\x1b" not in str(raised.value)
-
-
-KEYWORDS = ["type", "enum", "const", "items", "properties", "required", "anyOf", "allOf", "pattern", "$ref", "minItems"]
-LITTLE_TEXTS = ["string", "object", "array", "^a$", "#", "date", "https://example.com"]
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from(LITTLE_TEXTS),
-        lambda values: st.lists(values, max_size=3) | st.dictionaries(st.sampled_from(KEYWORDS), values, max_size=4),
-        max_leaves=8,
-    )
-)
-def test_any_json_gives_a_grammar_or_one_line(value: Any) -> None:
-    try:
-        grammar_of(json.dumps(value))
-    except UsageError as error:
-        assert len(str(error).splitlines()) == 1
