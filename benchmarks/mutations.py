@@ -146,8 +146,8 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("reach * chance >= MIN_PROBABILITY", "chance >= MIN_PROBABILITY"),
     ),
     ("lacli/auto/recycling.py", ("tests/auto/test_recycling.py",)): (("if self._credit < 0:", "if False:"),),
-    ("lacli/auto/cost_model.py", ("tests/auto/test_draft.py",)): (("for cost in costs[beside:]", "for cost in costs"),),
-    ("lacli/auto/cost_model.py", ("tests/auto/test_mode.py",)): (
+    ("lacli/auto/step_cost.py", ("tests/auto/test_draft.py",)): (("for cost in costs[beside:]", "for cost in costs"),),
+    ("lacli/auto/step_cost.py", ("tests/auto/test_step_cost.py",)): (
         (
             "self.max_trial_rows = max(2 * max(self._known_rows, *self._seen, 1), FIRST_ROWS)",
             "self.max_trial_rows = self._max_rows",

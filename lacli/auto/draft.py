@@ -11,14 +11,9 @@ from lacli.tree import Origin, Tree
 MIN_PROBABILITY = 0.004
 """Probability below which a node is not worth the time to consider it; 0.3 plain steps for 63 rows are 0.005 each."""
 
-DECAY = 0.98
-"""Weight of a draft when the next one of its kind comes: about the last fifty decide. Source: docs/auto.md."""
-
-EXPECTED_TRIES = 6.0
-"""Drafts that an expected rate counts as at first."""
-
-MAX_RATE = 0.999
-"""Two drafts for one place that are both certain would contradict each other."""
+DECAY, EXPECTED_TRIES, MAX_RATE = 0.98, 6.0, 0.999
+"""Weight of a draft when the next one of its kind comes; drafts that an expected rate counts as at first; the largest
+rate, since two drafts for one place cannot both be certain. Source: docs/auto.md."""
 
 
 class HitRates:
@@ -58,10 +53,9 @@ class Guess(NamedTuple):
 
 
 class Source:
-    """Drafts tokens of one sequence. `everywhere`: it also knows what follows other sources' drafts."""
+    """Drafts tokens of one sequence."""
 
     origin: Origin
-    everywhere = False
 
     def begin(self, tokens: Sequence[int]) -> None:
         """Take in the prompt."""
@@ -78,7 +72,7 @@ class Source:
         return ()
 
     def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
-        """Return what may follow `token` behind `previous`, whichever source drafted them, best first."""
+        """Return what may follow `token` behind `previous`, drafted by any source, best first."""
         return ()
 
 
@@ -92,7 +86,7 @@ class Draft:
     """
 
     def __init__(self, sources: Sequence[Source], tokens: Sequence[int], max_leaves: int, max_nodes: int) -> None:
-        self._everywhere = [source for source in sources if source.everywhere]
+        self._sources = sources
         self._branches_left = max_leaves - 1
         self.max_nodes = max_nodes
         # By node: its parent, or -1 for the input, its token and its origin.
@@ -116,7 +110,7 @@ class Draft:
         source, guess = followers[0]
         self._nodes.append((parent, guess.token, source.origin))
         found = [(source, guess) for source, before in followers for guess in source.after(before)]
-        for source in self._everywhere:
+        for source in self._sources:
             found += [(source, each) for each in source.anywhere(previous, guess.token)]
         self._wait(len(self._nodes) - 1, -negative, guess.token, found)
         self._offer()

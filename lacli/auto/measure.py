@@ -17,8 +17,7 @@ from lacli.context import Context
 from lacli.tree import Origin, Tree
 
 SAMPLE = (
-    "Write a Python function that counts the words of a text:\n```python\ndef count_words(text):\n    counts = {}\n"
-    "    for word in text.split():\n        counts[word] = counts.get(word, 0) + 1\n    return counts\n```\n"
+    "```python\ndef count_words(text):\n    counts = {}\n    for word in text.split():\n        counts[word] += 1\n"
     "A hash table finds an entry by a number that is computed from its key. List ten things for a long walk: water, "
     'bread, a map ... Turn this into JSON: {"name": "Ada", "age": 36, "town": "London"}. Once upon a time a lighthouse '
     "keeper found a letter in a bottle; der Wind kam von Norden, et la mer montait."
@@ -96,9 +95,8 @@ class _Timer:
             survey[size] = self._step(size)
         expected = StepCost(self._past, survey)
         chosen = _chosen(sizes, expected, end - self._clock())
-        times: dict[int, list[float]] = {size: [] for size in chosen}
-        first: dict[int, list[float]] = {size: [] for size in chosen}
-        round_s = _round_seconds(chosen, expected)
+        times, first = [{size: list[float]() for size in chosen} for _ in range(2)]
+        round_s = VISIT * sum(map(expected.seconds, chosen))
         for number in range(MAX_ROUNDS):
             if number and self._clock() + round_s > end:
                 break
@@ -130,17 +128,12 @@ def _doubled(sizes: Iterable[int]) -> list[int]:
     return found
 
 
-def _round_seconds(sizes: Iterable[int], survey: StepCost) -> float:
-    return VISIT * sum(survey.seconds(size) for size in sizes)
-
-
 def _chosen(sizes: Sequence[int], survey: StepCost, seconds: float) -> list[int]:
     """Return the sizes that can be visited MIN_ROUNDS times: all, or fewer of the large ones, or the smallest."""
     known = [size for size in sizes if size <= survey.max_rows]
     doubled = _doubled(known)
-    for chosen in (known, [size for size in known if size <= DENSE or size in doubled], doubled):
-        if MIN_ROUNDS * _round_seconds(chosen, survey) <= seconds:
+    smallest = [doubled[:count] for count in range(len(doubled), 2, -1)]
+    for chosen in (known, [size for size in known if size <= DENSE or size in doubled], *smallest):
+        if MIN_ROUNDS * VISIT * sum(map(survey.seconds, chosen)) <= seconds:
             return chosen
-    while len(doubled) > 2 and MIN_ROUNDS * _round_seconds(doubled, survey) > seconds:
-        doubled.pop()
-    return doubled
+    return doubled[:2]

@@ -22,14 +22,7 @@ CHEAP_ROW = 0.15
 FIRST_DRAFT = 4
 """Rows of a sequence's first drafts; later ones may have twice the tokens of its best step more, or the match's length.
 
-Where 32 rows cost 5.4 plain steps, longer drafts that a sequence did not deserve cost 6% (benchmarks.replay).
-"""
-
-MAX_OVERDRAFT = 8.0
-"""Plain steps beyond the budget that a step may cost at most, as far as it promises twice as many tokens beyond it.
-
-On the law of Q8_0 on two AVX-512 cores, where two rows cost 2.6 plain steps and eight 4.1, no draft that pays fits into
-a new budget: mode auto was 1.25 times as fast with 2 and 1.32 with 8 (benchmarks.replay).
+Where 32 rows cost 5.4 plain steps, longer first drafts cost 6% (benchmarks.replay).
 """
 
 MAX_DELAY = 1.5
@@ -40,31 +33,29 @@ With 1, 1.5, 2 and without a bound an answer of 35 tokens took 0.9, 1.2, 3.5 and
 """
 
 IDLE_DRAFTS, MAX_PAUSE = 4, 4
-"""Drafts that did not pay after which one step more passes between two, and most steps from one to the next.
+"""Drafts that did not pay after which one step more passes between two, and most steps from one to the next."""
 
-On a small model drafting itself costs more than a hundredth of a step.
-"""
-
-INITIAL_BALANCE, MIN_BALANCE, MAX_BALANCE = 2.0, -12.0, 12.0
-"""Plain steps that drafts may lose before they gain anything, and the bounds of the balance of losses and gains."""
-
-LEAST_AT_FIRST = 1.0
-"""Plain steps that drafts may lose in a sequence whatever they lost in those before it."""
+INITIAL_BALANCE, MIN_BALANCE, MAX_BALANCE, LEAST_AT_FIRST = 2.0, -12.0, 12.0, 1.0
+"""Plain steps that drafts may lose before they gain anything, bounds of the balance of losses and gains, and what they
+may lose in a sequence whatever was lost in those before it."""
 
 SHARE = 0.01
 """Part of a run that drafts may lose besides: a run of wrong drafts is hardly longer than a plain one."""
 
 MARGIN, EXTRA_MARGIN, AMPLE_BALANCE = 1.08, 0.3, 4.0
-"""Ratio to plain decoding that a draft must promise, what an empty balance adds, and the balance that adds nothing.
-
-Hit rates are a little too bright, and least known at first.
-"""
+"""Ratio to plain decoding that a draft must promise, since hit rates are a little too high; what an empty balance adds,
+and the balance that adds nothing."""
 
 REGAINED, MAX_REGAINED = 0.25, 6.0
 """Plain steps of losses that are forgotten for each token of a long copy while nothing may be spent, and in a sequence.
 
-Without this an answer whose first draft failed never followed its copies: mode auto was 0.6% slower, and 10% in three
-classes (benchmarks.replay).
+Without this an answer whose first draft failed never followed its copies: 10% in three classes (benchmarks.replay).
+"""
+
+MAX_OVERDRAFT = 8.0
+"""Plain steps beyond the budget that a step may cost at most, if it promises twice as many tokens beyond it.
+
+Where two rows cost 2.6 plain steps and eight 4.1 (Q8_0, two AVX-512 cores), no draft that pays fits into a new budget.
 """
 
 
@@ -118,8 +109,7 @@ class SharedStep:
 
     def __init__(self, sequences: int, cost: float, *, has_prompt: bool) -> None:
         self.sequences, self.cost, self.has_prompt = sequences, cost, has_prompt
-        self.has_drafts = False
-        self._unseen, self._tokens = sequences, 0
+        self.has_drafts, self._unseen, self._tokens = False, sequences, 0
 
     def take(self, outcome: Outcome, experience: Experience) -> None:
         """Take in the outcome of one sequence."""
@@ -146,10 +136,10 @@ class Auto(Mode):
         self._takes_trees = settings.max_rollback < 0
         self._is_plain = self._asks_recycling = False
         self._step: SharedStep | None = None
-        # The token before the input, for recycling, and the tokens of the best step.
-        self._previous, self._longest = -1, 0
-        # Drafts in a row that did not pay, and steps until the next draft.
-        self._idle = self._pause = 0
+        # Tokens of the best step, drafts in a row that did not pay, and steps until the next draft.
+        self._longest = self._idle = self._pause = 0
+        # The token before the input, for recycling.
+        self._previous = -1
 
     def begin(self, tokens: Sequence[int]) -> None:
         self.experience.budget.begin()
@@ -171,11 +161,9 @@ class Auto(Mode):
         change = costs.change / costs.relative[sequences] if costs.last != sequences else 0.0
         step = SharedStep(sequences, 1 + change, has_prompt=beside > 0)
         asks_recycling = self._decide_recycling(sequences)
-        waking = []
-        for text, tree in zip(texts, trees, strict=True):
-            assert isinstance(text.mode, Auto), "the sequences of a step are in one mode"
-            if text.mode._wakes(step, text.tokens, asks_recycling=asks_recycling):
-                waking.append((text.mode, text, tree))
+        modes = [text.mode for text in texts if isinstance(text.mode, Auto)]
+        found = zip(modes, texts, trees, strict=True)
+        waking = [each for each in found if each[0]._wakes(step, each[1].tokens, asks_recycling=asks_recycling)]
         max_rows = min(room, self._settings.max_step_tokens, costs.max_trial_rows, len(costs.relative) - 1 - beside)
         if max_rows > sequences and not costs.needs_plain_step:
             drafts = [(mode, mode._draft(text), tree) for mode, text, tree in waking]
@@ -186,9 +174,8 @@ class Auto(Mode):
     def _decide_recycling(self, sequences: int) -> bool:
         """Return whether recycling is asked in this step."""
         costs, trial = self.experience.costs, self.experience.trial
-        if "recycling" not in self._settings.sources or not self._takes_trees:
-            return False
-        if costs.slopes[sequences] * sequences > CHEAP_ROW * costs.relative[sequences]:
+        is_dear = costs.slopes[sequences] * sequences > CHEAP_ROW * costs.relative[sequences]
+        if is_dear or "recycling" not in self._settings.sources or not self._takes_trees:
             return False
         if not trial.is_on:
             trial.wait()

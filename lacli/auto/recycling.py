@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from math import exp
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from lacli.auto.draft import Guess, HitRates, Source
 from lacli.context import Successors
@@ -33,14 +33,11 @@ EXPECTED_AFTER_TOKEN = (0.03, 0.05, 0.06, 0.09, 0.12, 0.17, 0.2, 0.2, 0.2, 0.27)
 Source: answers of Qwen2.5-Coder 0.5B and 1.5B (python -m benchmarks.hit_rates, docs/auto.md).
 """
 
-EXPECTED = EXPECTED_AFTER_PAIR + EXPECTED_AFTER_TOKEN
+EXPECTED, FIRST = EXPECTED_AFTER_PAIR + EXPECTED_AFTER_TOKEN, len(EXPECTED_AFTER_PAIR)
 
 
-class Row(NamedTuple):
-    """The most probable successors of a row and their kinds."""
-
-    tokens: list[int]
-    kinds: list[int]
+Row = list[tuple[int, int]]
+"""The most probable successors of a row and their kinds."""
 
 
 class RecycledRows:
@@ -57,18 +54,19 @@ class RecycledRows:
         for before, token, following, logits in rows:
             weights = [weight for logit in logits if (weight := exp(logit - logits[0]))]
             whole = sum(weights)
-            row = Row(following[: len(weights)], [bisect_left(BOUNDS, weight / whole) for weight in weights])
-            _remember(self._after_pair, (before, token), row)
-            _remember(self._after_token, token, row)
+            kinds = [bisect_left(BOUNDS, weight / whole) for weight in weights]
+            _remember(self._after_pair, (before, token), [*zip(following, kinds, strict=False)])
+            _remember(
+                self._after_token, token, [(each, FIRST + kind) for each, kind in zip(following, kinds, strict=False)]
+            )
 
-    def row(self, previous: int, token: int) -> tuple[Row | None, int]:
-        """Return what is remembered behind two tokens, and the first of its kinds."""
-        row = self._after_pair.get((previous, token))
-        return (row, 0) if row else (self._after_token.get(token), len(EXPECTED_AFTER_PAIR))
+    def row(self, previous: int, token: int) -> Row:
+        """Return what is remembered behind two tokens, or behind the last one; empty where nothing is."""
+        return self._after_pair.get((previous, token)) or self._after_token.get(token, [])
 
 
-FIRST_PAUSE, MAX_PAUSE = 64, 4096
-"""Steps before the first trial of recycling, and most steps between two; a failed one doubles them."""
+FIRST_PAUSE, PAUSE = 64, 1024
+"""Steps before the first trial of recycling, and those in which a trial that has lost its stake gets another one."""
 
 STAKE, MAX_CREDIT = 0.5, 1.5
 """Plain steps that a trial may lose, 1% of an answer of 50 tokens, and that recycling which gains may lose."""
@@ -79,30 +77,24 @@ class Trial:
 
     def __init__(self) -> None:
         self.is_on = False
-        self._credit = 0.0
-        self._left = self._pause = FIRST_PAUSE
+        self._credit = STAKE - STAKE / PAUSE * FIRST_PAUSE
 
     def wait(self) -> None:
         """Count a step without recycling; after a pause a trial begins."""
-        self._left -= 1
-        if self._left <= 0:
-            self.is_on, self._credit = True, STAKE
+        self._credit += STAKE / PAUSE
+        self.is_on = self._credit >= STAKE
 
     def record(self, gain: float) -> None:
         """Record the plain steps that a step gained by recycling."""
         self._credit = min(self._credit + gain, MAX_CREDIT)
         if self._credit < 0:
-            self._pause = min(2 * self._pause, MAX_PAUSE)
-            self.is_on, self._left = False, self._pause
-        elif self._credit == MAX_CREDIT:
-            self._pause = FIRST_PAUSE
+            self.is_on = False
 
 
 class RecyclingSource(Source):
     """Drafts the successors of remembered rows. `hits`: rates by kind."""
 
     origin = Origin.RECYCLING
-    everywhere = True
 
     def __init__(self, rows: RecycledRows) -> None:
         self.hits = HitRates(EXPECTED)
@@ -114,21 +106,15 @@ class RecyclingSource(Source):
 
     def extend(self, tokens: Sequence[int]) -> None:
         for place in range(max(self._scored, 2), len(tokens)):
-            row, first = self._rows.row(tokens[place - 2], tokens[place - 1])
-            if row:
-                for token, kind in zip(row.tokens, row.kinds, strict=True):
-                    self.hits.record(first + kind, token == tokens[place])
+            for token, kind in self._rows.row(tokens[place - 2], tokens[place - 1]):
+                self.hits.record(kind, token == tokens[place])
         self._scored = len(tokens)
 
-    def first(self, tokens: Sequence[int]) -> Sequence[Guess]:
+    def first(self, tokens: Sequence[int]) -> list[Guess]:
         return self.anywhere(tokens[-2] if len(tokens) > 1 else -1, tokens[-1])
 
-    def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
-        row, first = self._rows.row(previous, token)
-        if row is None:
-            return ()
-        rates = self.hits.rates
-        return [Guess(token, rates[first + kind]) for token, kind in zip(row.tokens, row.kinds, strict=True)]
+    def anywhere(self, previous: int, token: int) -> list[Guess]:
+        return [Guess(each, self.hits.rates[kind]) for each, kind in self._rows.row(previous, token)]
 
 
 def _remember(rows: dict[Key, Row], key: Key, row: Row) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median, median_low
 
 import numpy as np
@@ -25,21 +25,15 @@ FIRST_ROWS = 3
 LEAST_MEASURED = 8
 """Rows that the largest measured step must have, else the cost is learned as if nothing were measured.
 
-Kernels that take rows by four let two rows cost 1.92 plain steps and four 1.76 (3B Q4_0, an EPYC core): by the first
-two alone no draft would ever pay.
+Kernels that take rows by four let two rows cost 1.92 plain steps and four 1.76 (3B Q4_0, an EPYC core).
 """
 
 MEASURED_WEIGHT = 4
 """Steps that an earlier measurement of a size counts as."""
 
-RECENT = 9
-"""Latest steps of a size whose median is its time."""
-
-MEMORY = 512
-"""Steps after which the time of a size is forgotten: one that looked too dear would never be tried again."""
-
-PATIENCE = 48
-"""Steps with drafts after which a step without is timed again."""
+RECENT, MEMORY, PATIENCE = 9, 512, 48
+"""Latest steps of a size whose median is its time; steps after which that is forgotten, as a size that looked too dear
+would never be tried again; steps with drafts after which one without is timed again."""
 
 CHANGE_S, MAX_CHANGE, LEAST_CHANGE = 2e-4, 2.0, 0.02
 """Seconds that a change of rows is taken to cost at first (0.2 ms on a 7M model), and the most and least plain steps
@@ -48,11 +42,9 @@ that are planned with: 1.2 on an H200 (0.5B), 0.02 and less on CPUs."""
 MIN_COST = 1e-3
 """Plain steps that a further row costs at least, so that later times can still change its share."""
 
-JUMP, FIRST_JUMP = 1.5, 2.0
-"""Slow-down beyond which something else has held a step up, and the same of the first step of a size."""
-
-NOTICEABLE = 0.05
-"""Relative change of a size's time from which the others follow it."""
+JUMP, FIRST_JUMP, NOTICEABLE = 1.5, 2.0, 0.05
+"""Slow-down beyond which something else has held up a step, and the first step of a size; change of a size's time from
+which the other sizes follow it."""
 
 CONTEXT_STEP = 256
 """Tokens of growth after which the measured cost is looked up again."""
@@ -81,7 +73,6 @@ class StepCost:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest measured step."""
         return max(self.measured)
 
     def seconds(self, rows: int) -> float:
@@ -129,14 +120,6 @@ class Cost:
         both = {size: (below.measured[size], above.measured[size]) for size in below.measured if size in above.measured}
         return StepCost(context, {size: near + share * (far - near) for size, (near, far) in both.items()})
 
-    def among(self, replicas: int) -> Cost:
-        """Return the cost if `replicas` copies of the model on equal devices share the rows below the input."""
-        shared = [
-            replace(each, measured={1 + replicas * (rows - 1): seconds for rows, seconds in each.measured.items()})
-            for each in self.by_context
-        ]
-        return replace(self, by_context=tuple(shared))
-
 
 class StepCostModel:
     """Costs of steps in steps of one row, whose seconds are `single_s`.
@@ -146,11 +129,6 @@ class StepCostModel:
     llama.cpp builds its graph anew then (llm_graph_result's `can_reuse`). `max_trial_rows`: of the largest step to be
     tried, twice those of the largest one whose cost is known. `last`: rows of the last step.
     """
-
-    relative: list[float]
-    slopes: list[float]
-    change: float
-    max_trial_rows: int
 
     def __init__(self, max_rows: int, cost: Cost | None = None) -> None:
         self._max_rows = max_rows
@@ -162,8 +140,7 @@ class StepCostModel:
         self.last = 1
         known_change = cost.change_s if cost and self._measured else None
         self._changes = deque([CHANGE_S if known_change is None else known_change], maxlen=8)
-        self.single_s = 0.0
-        self._context = 0
+        self.single_s, self._context = 0.0, 0
         self._expect()
 
     def set_context(self, tokens: int) -> None:
@@ -208,7 +185,7 @@ class StepCostModel:
             self._follow()
             return
         self._changes.append(max(seconds - before, 0.0))
-        self._price_change()
+        self._weigh_change()
 
     def next_step(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
         """Return costs and slopes by drafted and input rows, in steps of `least` rows.
@@ -218,10 +195,8 @@ class StepCostModel:
         """
         base, costs, slopes = self.relative[least + beside], self.relative, self.slopes
         if base != 1:
-            costs, slopes = (
-                [max(cost, base) / base for cost in costs[beside:]],
-                [slope / base for slope in slopes[beside:]],
-            )
+            costs = [max(cost, base) / base for cost in costs[beside:]]
+            slopes = [slope / base for slope in slopes[beside:]]
         last, change = self.last, self.change / base
         if change < LEAST_CHANGE or beside:
             return costs, slopes
@@ -254,15 +229,13 @@ class StepCostModel:
         if self._seen:
             least = min(self._seen)
             self.single_s = median_low(self._seen[least]) / (1.0 if least == 1 else float(self._expected[least]))
-            prior = MEASURED_WEIGHT if self._measured else 0
-            shares = {1: 1.0}
+            prior, shares = MEASURED_WEIGHT if self._measured else 0, dict[int, float]()
             for rows, seen in self._seen.items():
                 if rows > 1:
                     share = max((median_low(seen) / self.single_s - 1) / (self._expected[rows] - 1), MIN_COST)
                     shares[rows] = float((prior + share * len(seen)) / (prior + len(seen)))
-            sizes = np.arange(2, self._max_rows + 1)
-            del shares[1]
             if shares:
+                sizes = np.arange(2, self._max_rows + 1)
                 distance = np.abs(np.log(sizes)[:, None] - np.log(list(shares)))
                 nearest = np.array(list(shares.values()))[distance.argmin(axis=1)]
                 factor = nearest ** np.exp(-distance.min(axis=1))
@@ -270,14 +243,14 @@ class StepCostModel:
                     # Large steps are tried where small ones cost less than expected.
                     factor = np.minimum(factor, nearest)
                 cost[2:] = 1 + (cost[2:] - 1) * factor
-        self._price_change()
+        self._weigh_change()
         self.max_trial_rows = max(2 * max(self._known_rows, *self._seen, 1), FIRST_ROWS)
-        self.relative = cost.tolist()
+        self.relative: list[float] = cost.tolist()
         sizes = np.arange(len(cost))
         with np.errstate(divide="ignore", invalid="ignore"):
             slopes = (cost - cost[:, None]) / (sizes - sizes[:, None])
         slopes[sizes[:, None] >= sizes] = np.inf
-        self.slopes = slopes.min(axis=1).tolist()
+        self.slopes: list[float] = slopes.min(axis=1).tolist()
 
-    def _price_change(self) -> None:
+    def _weigh_change(self) -> None:
         self.change = min(median(self._changes) / self.single_s, MAX_CHANGE) if self.single_s else 0.0

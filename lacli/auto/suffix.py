@@ -19,8 +19,7 @@ KIND_OF_LENGTH = (0, 0, 1, 2, 3, 4, 4, 5, 5, *[6] * 4, *[7] * 4, *[8] * 8, *[9] 
 EXPECTED = (0.3, 0.55, 0.72, 0.76, 0.83, 0.85, 0.89, 0.9, 0.94, 0.965, 0.985, 0.26)
 """Rate of the token after a match, by kind; the last kind: an older occurrence, where that one was wrong.
 
-Answers of Qwen2.5-Coder have 0.48, 0.63, 0.78, 0.77, 0.84, 0.84, 0.94, 0.97, 0.99, 1.0 and 0.26 (benchmarks.hit_rates);
-beginning with these instead gained nothing on any law (benchmarks.replay).
+Beginning with what answers of Qwen2.5-Coder have (benchmarks.hit_rates, docs/auto.md) gained nothing on any law.
 """
 
 OTHER = len(EXPECTED) - 1
@@ -37,25 +36,25 @@ EXPECTED_BEHIND_CHANGE = (0.19, 0.46, 0.86, 0.87, 0.98, 0.99)
 MIN_COPY = 8
 """Tokens of a match from which it is taken for a copy that may go on behind a change. Source: docs/auto.md."""
 
-NEAR = 6
-"""Tokens behind the place where a copy was left among which it is looked for again."""
+NEAR, MAX_CHANGE = 6, 8
+"""Tokens behind the place where a copy was left among which it is looked for again, and tokens of the sequence in which
+it has to be found."""
 
-MAX_CHANGE = 8
-"""Tokens that a sequence may have in the place of others; a copy left for longer is given up."""
-
-PROBES = 8
-"""Earlier occurrences compared when a match breaks. Source: docs/auto.md."""
+PROBES, MAX_OTHERS = 8, 2
+"""Earlier occurrences compared when a match breaks, and those that are drafted as branches. Source: docs/auto.md."""
 
 MIN_MATCH, MAX_COMPARED = 2, 32
 """Tokens of a match at least, and tokens compared at most; a match that is followed may grow longer."""
-
-MAX_OTHERS = 2
-"""Older occurrences that are drafted as branches."""
 
 
 def kind_of(length: int) -> int:
     """Return the kind of a match of `length` tokens."""
     return KIND_OF_LENGTH[min(length, len(KIND_OF_LENGTH) - 1)]
+
+
+def kind_of_run(run: int) -> int:
+    """Return the kind of a guess behind a change and `run` tokens that agree."""
+    return KIND_OF_RUN[min(run, len(KIND_OF_RUN) - 1)]
 
 
 class SuffixSource(Source):
@@ -178,18 +177,6 @@ class RewritingSource(Source):
     """Drafts how a copy goes on behind a change; silent until a copy has changed something.
 
     `suffix`: tells of long matches; it takes in tokens first. `hits`: rates by kind.
-
-    >>> suffix = SuffixSource()
-    >>> source = RewritingSource(suffix)
-    >>> tokens = [1, 2, 3, 4, 5, 6, 7, 8, 50, 9, 10, 11, 1, 2, 3, 4, 5, 6, 7, 8]
-    >>> for each in (suffix, source):
-    ...     each.begin(tokens)
-    >>> tokens += [60, 9]
-    >>> for each in (suffix, source):
-    ...     each.extend(tokens)
-    >>> guess = source.first(tokens)[0]
-    >>> guess.token, source.after(guess)[0].token
-    (10, 11)
     """
 
     origin = Origin.SUFFIX
@@ -202,7 +189,7 @@ class RewritingSource(Source):
         self._is_copy = self._has_changed = False
         # Where the copied tokens go on, and how many agreed before.
         self._place = self._run = 0
-        # Where a copy was left, among the copied tokens and in the sequence.
+        # Where the copy was left, among the copied tokens and in the sequence.
         self._left: tuple[int, int] | None = None
 
     def begin(self, tokens: Sequence[int]) -> None:
@@ -214,7 +201,7 @@ class RewritingSource(Source):
         for known in range(self._known, len(tokens)):
             if self._is_copy:
                 for place, run in self._next():
-                    self.hits.record(_kind_of_run(run), tokens[place] == tokens[known])
+                    self.hits.record(kind_of_run(run), tokens[place] == tokens[known])
                 self._take(tokens[known])
             self._known = known + 1
             if self._left or not self._is_copy:
@@ -228,7 +215,7 @@ class RewritingSource(Source):
         return [self._guess(guess.place, guess.length)] if is_known else []
 
     def _guess(self, place: int, run: int) -> Guess:
-        return Guess(self._tokens[place], self.hits.rates[_kind_of_run(run)], place + 1, run + 1)
+        return Guess(self._tokens[place], self.hits.rates[kind_of_run(run)], place + 1, run + 1)
 
     def _next(self) -> list[tuple[int, int]]:
         """Return where the copied tokens go on and how many agreed before; nothing without a changed copy."""
@@ -269,7 +256,3 @@ class RewritingSource(Source):
         self._run = int(token in near)
         if self._run:
             self._place = place + near.index(token) + 1
-
-
-def _kind_of_run(run: int) -> int:
-    return KIND_OF_RUN[min(run, len(KIND_OF_RUN) - 1)]

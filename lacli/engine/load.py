@@ -204,11 +204,10 @@ class ModelEngine(Engine, Closing):
         )
 
     def use_cost(self, cost: Cost) -> None:
-        """Decode from now on with the measured step costs of one replica."""
-        if any(plan.rpc for plan in self.weights.plans):
-            # A server's name says nothing about what it computes with.
+        """Decode from now on with measured step costs; other machines and several replicas have their own."""
+        if len(self.weights.names) > 1 or any(plan.rpc for plan in self.weights.plans):
             return
-        self._cost = cost.among(len(self.weights.names))
+        self._cost = cost
         self.reconfigure(self.settings, AutoModes(self._cost))
 
     def use_known(self, state: Path) -> None:

@@ -40,7 +40,7 @@ class Listed(Source):
 class Anywhere(Source):
     """Guesses behind any token, by that token."""
 
-    origin, everywhere = Origin.RECYCLING, True
+    origin = Origin.RECYCLING
 
     def __init__(self, words: Mapping[int, Sequence[tuple[int, float]]]) -> None:
         self._words = words

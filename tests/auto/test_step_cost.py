@@ -41,11 +41,6 @@ def test_a_context_between_two_measured_ones_is_interpolated_at_the_sizes_that_b
     assert cost.at(314) == StepCost(314, {1: 2.5, 8: 6.75}) and cost.at(1064).measured == {1: 4.0, 8: 9.0}
 
 
-def test_copies_share_the_rows_below_the_input() -> None:
-    (shared,) = Cost((STAIRS,)).among(3).by_context
-    assert shared.measured == {1: 2.0, 10: 3.2, 22: 6.0, 46: 10.0}
-
-
 def test_a_plan_covers_another_one_if_all_of_it_is_measured_as_long() -> None:
     plan = MeasurePlan((64, 99), (1, 2, 4), 20)
     assert plan.covers(plan) and plan.covers(MeasurePlan((64,), (1, 4), 5))
