@@ -19,8 +19,7 @@ class AnswerOptions(TypedDict, total=False):
     in SamplingSettings; `sampling`: all of them at once; options beside it override its fields. `system`: the system
     prompt before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the
     log probability of each token of the answer, and of this number of the most probable ones in its place;
-    `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's. `mode`: plain
-    for one token a step, otherwise the mode that was loaded.
+    `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's.
     """
 
     max_tokens: int | None
@@ -37,7 +36,6 @@ class AnswerOptions(TypedDict, total=False):
     raw: bool | None
     logprobs: int | None
     drawn_logprobs: bool | None
-    mode: str | None
 
 
 LEAST = {"max_tokens": -1, "logprobs": 0}

@@ -132,10 +132,7 @@ class Model(Closing):
 
     def _asked(self, kind: type[AnyStream], prompt: Prompt, given: AnswerOptions) -> AnyStream:
         options = checked_options(given)
-        engine, raw, mode = self.engine, options.get("raw", False), options.get("mode", "")
-        own = engine.settings.mode
-        if mode not in ("", "plain", own):
-            raise UsageError(f"the model was loaded for mode {own}, not {mode}", f"an answer's mode is plain or {own}")
+        engine, raw = self.engine, options.get("raw", False)
         with self._asking:
             engine.model.check_open()
             tokens = self._prompt_tokens(prompt, options.get("system", ""), raw=raw)
@@ -156,7 +153,7 @@ class Model(Closing):
             seed=sampling.drawn_seed,
             warnings=warnings,
         )
-        wanted = SequenceOptions(options.get("max_tokens", -1), recorder or drawn, drafts=mode != "plain")
+        wanted = SequenceOptions(options.get("max_tokens", -1), recorder or drawn)
         return kind(self.worker, text, tokens, wanted, sampler, owner=self)
 
     def _prompt_tokens(self, prompt: Prompt, system: str, *, raw: bool) -> list[int]:

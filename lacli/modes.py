@@ -79,10 +79,6 @@ class Mode:
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         """Take in a verified step, whose tokens are in the text already."""
 
-    def without_guesses(self) -> Mode:
-        """The mode of a text that gets one token a step among texts of this mode, which has not begun one."""
-        return Plain()
-
 
 Run = tuple[int, ...]
 

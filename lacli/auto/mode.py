@@ -134,7 +134,7 @@ class Auto(Mode):
         self._copies = [self._suffix, RewritingSource(self._suffix)] if "suffix" in settings.sources else []
         self._recycling = RecyclingSource(experience.rows)
         self._takes_trees = settings.max_rollback < 0
-        self._is_plain = self._asks_recycling = False
+        self._asks_recycling = False
         self._step: SharedStep | None = None
         # Tokens of the best step, drafts in a row that did not pay, and steps until the next draft.
         self._longest = self._idle = self._pause = 0
@@ -145,10 +145,6 @@ class Auto(Mode):
         self.experience.budget.begin()
         for source in (*self._copies, self._recycling):
             source.begin(tokens)
-
-    def without_guesses(self) -> Mode:
-        self._is_plain = True
-        return self
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         return self.grow_all([Growing(self, tokens, room)], room)[0]
@@ -184,9 +180,9 @@ class Auto(Mode):
     def _wakes(self, step: SharedStep, tokens: Sequence[int], *, asks_recycling: bool) -> bool:
         """Begin a step; return whether tokens are drafted."""
         self._step, self._previous = step, tokens[-2] if len(tokens) > 1 else -1
-        self._asks_recycling = asks_recycling and not self._is_plain
+        self._asks_recycling = asks_recycling
         self._pause -= 1
-        return self._asks_recycling or (self._pause <= 0 and not self._is_plain)
+        return self._asks_recycling or self._pause <= 0
 
     def _draft(self, text: Growing) -> Draft:
         sources = [*self._copies, self._recycling] if self._asks_recycling else self._copies

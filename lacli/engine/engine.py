@@ -37,12 +37,10 @@ class SequenceOptions:
     """How one sequence is decoded.
 
     `max_tokens`: after the prompt, -1 for no limit. `verifier`: chooses the tokens, None takes the most probable ones.
-    `drafts`: False for one token a step.
     """
 
     max_tokens: int = -1
     verifier: Verifier | None = None
-    drafts: bool = True
 
 
 GREEDY = SequenceOptions()
@@ -324,8 +322,6 @@ class Engine:
     def _new_sequence(self, prompt: Sequence[int], options: SequenceOptions) -> TokenSequence:
         begin, verifier = perf_counter(), options.verifier
         self._latest = mode = self._make_mode(self.settings, self.pool, self.context, self._latest)
-        if not options.drafts:
-            mode = mode.without_guesses()
         slot = self._admission.take_slot(prompt)
         if verifier:
             verifier.begin(prompt)

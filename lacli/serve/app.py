@@ -125,7 +125,7 @@ class Server:
         if longest > context:
             raise TooLong(longest, context)
         limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
-        options |= {"stop": (*self._settings.stops, *asked.stop), "max_tokens": limit, "mode": asked.mode}
+        options |= {"stop": (*self._settings.stops, *asked.stop), "max_tokens": limit}
         choices: list[Choice] = []
         for tokens in prompts:
             for place in range(asked.n):

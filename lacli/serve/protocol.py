@@ -155,7 +155,6 @@ class AnswerRequest(Sampled):
     timings_per_token: bool = False
     return_progress: bool = False
     verbose: bool = False
-    mode: str = ""
     lacli: dict[Literal["steps"], bool] = {}
 
     @model_validator(mode="after")

@@ -79,14 +79,6 @@ def test_sequences_learn_of_the_machine_together_and_of_hit_rates_alone() -> Non
     assert first._suffix.hits is not second._suffix.hits
 
 
-def test_a_sequence_without_drafts_leaves_the_rows_to_the_others() -> None:
-    modes = modes_of(COPY, COPY)
-    modes[1].without_guesses()
-    observed(modes, grown(modes, COPY, COPY), 1, 1)
-    trees = grown(modes, COPY, COPY)
-    assert len(trees[0]) > 1 == len(trees[1])
-
-
 def test_a_step_has_no_more_rows_than_its_room_and_one_for_each_sequence() -> None:
     modes = modes_of(COPY, COPY, COPY)
     observed(modes, grown(modes, COPY, COPY, COPY), 1, 1, 1)

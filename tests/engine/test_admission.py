@@ -47,16 +47,12 @@ class SharedContext(FakeContext):
 
 @dataclass
 class Visit:
-    """A sequence that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
-
-    `plain`: it gets one token a step. `held`: the steps after its arrival in which it is held.
-    """
+    """A sequence that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays."""
 
     prompt: list[int]
     limit: int
     arrives: int
     leaves: int | None
-    plain: bool = False
     sequence: TokenSequence | None = None
     tokens: list[int] = field(default_factory=list)
 
@@ -73,7 +69,6 @@ visits = st.lists(
         limit=st.integers(-1, 50),
         arrives=st.integers(0, 12),
         leaves=st.none() | st.integers(1, 20),
-        plain=st.booleans(),
     ),
     min_size=1,
     max_size=2 * PLACES,
@@ -91,10 +86,8 @@ def engine_of(chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozens
     return SharedContext(cells, rows, PLACES * chosen.sequences, VOCABULARY, ends)
 
 
-def add(
-    engine: Engine, prompt: Sequence[int], limit: int = -1, *, plain: bool = False, verifier: Verifier | None = None
-) -> TokenSequence:
-    return engine.add(prompt, SequenceOptions(limit, verifier, drafts=not plain))
+def add(engine: Engine, prompt: Sequence[int], limit: int = -1, *, verifier: Verifier | None = None) -> TokenSequence:
+    return engine.add(prompt, SequenceOptions(limit, verifier))
 
 
 def attend(schedule: Engine, coming: list[Visit]) -> None:
@@ -104,7 +97,7 @@ def attend(schedule: Engine, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            visit.sequence = add(schedule, visit.prompt, visit.limit, plain=visit.plain)
+            visit.sequence = add(schedule, visit.prompt, visit.limit)
             coming.remove(visit)
             staying.append(visit)
         if not coming and not schedule.sequences:
@@ -114,7 +107,6 @@ def attend(schedule: Engine, coming: list[Visit]) -> None:
             assert visit.sequence
             if step := news.get(visit.sequence):
                 visit.tokens += step.tokens
-                assert not (visit.plain and step.drafted)
             if visit.leaves is not None and now - visit.arrives >= visit.leaves:
                 schedule.end(visit.sequence)
     raise AssertionError("the sequences do not end")

@@ -103,7 +103,6 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
         ({"messages": BEGUN[1:]}, "behind another message"),
         ({"messages": QUESTION, "add_generation_prompt": False}, "add_generation_prompt"),
         ({"messages": QUESTION, "top_logprobs": 2}, "it needs logprobs"),
-        ({"messages": QUESTION, "mode": "jacobi"}, "jacobi"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(address: str, body: Mapping[str, Any], words: str) -> None:

@@ -21,7 +21,7 @@ from tests.serve.conftest import serving
 from tests.serve.test_app import get, post
 
 DEAD_END = {"prompt": "x", "grammar": 'root ::= "a"', "ignore_eos": True}
-LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True, "mode": "plain"}
+LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
 """An answer of more events than the buffers of a connection hold."""
 
 
