@@ -24,8 +24,7 @@ MAX_ROLLBACK = 8
 MIXED_ROWS_ON_CPU = 63
 """Rows of a step in which a CPU takes those of prompt chunks and of other sequences together without loss.
 
-From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs: a chunk
-of 128 rows and a row of each of eight sequences of 1,200 tokens take 1,454 ms together, and 647 one after the other.
+From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs.
 """
 
 CANDIDATES = 8

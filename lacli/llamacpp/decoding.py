@@ -30,32 +30,19 @@ PREFILL_ROWS = 512
 """Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch)."""
 
 PREFILL_ROWS_ON_CPU = 128
-"""Rows of a prefill call where a CPU computes with all weights: as fast as 512, and Ctrl-C is heard more often.
-
-The time of a prompt in chunks of 512 rows over that in chunks of 128 (processor seconds, Q4_0): 1.05 with 0.5B, 1.02
-with 3B, 0.99 with -fa on. A GPU needs more rows, and so does each expert of a mixture.
-"""
+"""Rows of a prefill call where a CPU computes with all weights: as fast as 512 (0.5B, 3B), and Ctrl-C is heard soon."""
 
 CHUNK_ROWS = 64
 """Rows without logits from which a step that has others too can be interrupted: they are a prompt chunk."""
-
-REFUSED = -1
-"""llama_decode's status for a batch that it does not begin."""
 
 BF16 = 30
 """ggml's GGML_TYPE_BF16, which llama_cpp lacks."""
 
 OBSERVED_S = 0.25
-"""Seconds of decoding over which the threads' share of the cores is taken.
-
-Steps of the 0.5B that wait for a thread take 36 to 110 ms on two cores: a few, so that none of them decides alone.
-"""
+"""Seconds of decoding over which the threads' share of the cores is taken: a few steps of the 0.5B that wait."""
 
 RETRY_S, MAX_RETRY_S = 3.0, 60.0
-"""Seconds until all threads are tried again; each failed try doubles them, up to the second.
-
-A try beside programs that go on takes OBSERVED_S to twice that: 8 to 16% of the time at first, 0.4 to 0.8% at last.
-"""
+"""Seconds until all threads are tried again; each failed try, of OBSERVED_S or two, doubles them up to the second."""
 
 
 class ThreadsInUse:
@@ -186,7 +173,8 @@ class DecodingContext(Closing):
             self._log.forget()
             return False
         self._snapshots = 0
-        kind = BatchRefused if status == REFUSED else LacliError
+        # -1 is a batch that it does not begin.
+        kind = BatchRefused if status == -1 else LacliError
         raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
     def greedy(self) -> Ints:

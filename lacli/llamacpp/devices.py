@@ -24,8 +24,6 @@ CPU = "CPU"
 RPC = "RPC"
 """The beginning of the names of other machines' devices."""
 
-DIGITS = "0123456789"
-
 GIB = 2**30
 
 
@@ -91,7 +89,8 @@ def chosen(found: Sequence[Device]) -> tuple[str, ...]:
     remote = [device.name for device in cards if device.name.startswith(RPC)]
     local = [device for device in cards if not device.name.startswith(RPC)]
     own = [device.name for device in local if not device.is_integrated]
-    shared = [device.name for device in local if device.name.rstrip(DIGITS) == local[0].name.rstrip(DIGITS)]
+    backend = local[0].name.rstrip("0123456789") if local else ""
+    shared = [device.name for device in local if device.name.startswith(backend)]
     return tuple(remote + (own or shared))
 
 

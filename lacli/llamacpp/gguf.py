@@ -15,11 +15,8 @@ from typing import Any, NamedTuple
 
 from lacli.errors import ModelLoadError, reason_of
 
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-"""Formats of gguf.h's gguf_type, by number."""
-
-TEXT, ARRAY = 8, 9
-"""gguf_type's string and array."""
+TEXT, ARRAY, NUMBERS = 8, 9, {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""gguf.h's gguf_type: string, array, and the formats of numbers."""
 
 BROKEN = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
 """What reading a damaged header can raise."""
@@ -35,7 +32,7 @@ VECTORS = ("norm", ".bias", "rope_", "position_embd", "token_types", "ssm_", "ti
 
 
 class Tensor(NamedTuple):
-    """One tensor: its name, ggml's name of its type (q4_K), and its number of elements."""
+    """One tensor; `type` is ggml's name (q4_K)."""
 
     name: str
     type: str

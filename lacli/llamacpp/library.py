@@ -94,7 +94,7 @@ except Exception as error:  # a missing driver, a wrong architecture, a package 
 lib = llama_cpp
 
 TILED_SWITCH = "GGML_CPU_TILED_MM"
-"""Read by ggml at its first matrix product; the only switch of its kernels for 8 rows and more (ggml-cpu/tiled)."""
+"""Read by ggml at its first matrix product: the switch of its kernels for 8 rows and more (ggml-cpu/tiled)."""
 
 
 def on_abort(report: Callable[[str], None]) -> None:
@@ -108,13 +108,9 @@ def on_abort(report: Callable[[str], None]) -> None:
         set_callback(callback)
 
 
-RPC_LOST = "Remote RPC server crashed"
-"""Begins ggml's last words where an RPC server no longer answers."""
-
-
 def abort_error(message: str, hint: str) -> LacliError:
     """Return the error that ggml's last words mean. `hint`: what to do if they are not about an RPC server."""
-    if RPC_LOST in message:
+    if "Remote RPC server crashed" in message:
         return LacliError("an RPC server went away", "start it again there, and then this")
     return LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint)
 
@@ -152,10 +148,7 @@ def free_with(owner: object, free: Callable[..., object], *arguments: object) ->
 def switch_tiles(on: bool) -> None:
     """Decide about the tiled kernels for this process; once off they stay off. Raises LacliError if it is too late."""
     if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
-        raise LacliError(
-            "--strict comes too late: another model of this process has decided about the kernels",
-            "open the strict one first",
-        )
+        raise LacliError("--strict comes too late: another model has decided about the kernels", "open it first")
 
 
 def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
@@ -263,9 +256,8 @@ def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL)
         arrays.append(shares)
     if settings.devices:
         names = [name for name in settings.devices if name != CPU]
-        devices = (ctypes.c_void_p * (len(names) + 1))(
-            *(ggml.ggml_backend_dev_by_name(name.encode()) for name in names)
-        )
+        handles = [ggml.ggml_backend_dev_by_name(name.encode()) for name in names]
+        devices = (ctypes.c_void_p * (len(names) + 1))(*handles)
         parameters.devices = ctypes.addressof(devices)
         arrays.append(devices)
         if not names:

@@ -53,6 +53,9 @@ class LlamaModel(Closing):
     `simulated`: do not load the weights; contexts then say how much memory they would take. `loading`: gets the share
     of the loaded weights again and again. Kernels that fail on this processor are left out (`probe.proven`). Raises
     ModelLoadError for a file that llama.cpp cannot load or lacli cannot decode.
+
+    `parameters`, `size`: elements and bytes of all weights. `context`: tokens that it was trained with. `vocabulary`:
+    number of tokens. `chain_only`: why it takes no trees, and only chains no longer than `max_rollback`; "" if it does.
     """
 
     def __init__(
@@ -87,8 +90,20 @@ class LlamaModel(Closing):
         if not handle:
             reason = self._log.last_error().removeprefix("error loading model: ")
             raise ModelLoadError(f"cannot load {path.name}: {reason}", TOO_LARGE if "alloc" in reason else DAMAGED)
-        self._handle = handle
+        self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
         self._free = free_with(self, lib.llama_model_free, handle)
+        self.parameters, self.size = int(lib.llama_model_n_params(handle)), int(lib.llama_model_size(handle))
+        self.context = int(lib.llama_model_n_ctx_train(handle))
+        self.default_context = min(self.context, LARGEST_DEFAULT_CONTEXT)
+        self.vocabulary = int(lib.llama_vocab_n_tokens(self._vocabulary_handle))
+        self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocabulary_handle))
+        architecture = self._metadata("general.architecture")
+        self.has_experts = self._metadata(f"{architecture}.expert_count") not in ("", "0")
+        self.chain_only = ""
+        if lib.llama_model_is_recurrent(handle):
+            self.chain_only = "a recurrent model has one state and cannot forget a rejected token"
+        elif lib.llama_model_is_hybrid(handle):
+            self.chain_only = "a hybrid model has a recurrent state and cannot forget a rejected token"
         self._refuse()
 
     @property
@@ -105,7 +120,8 @@ class LlamaModel(Closing):
     @property
     def vocabulary_handle(self) -> Any:
         """The llama_vocab, a part of the model."""
-        return lib.llama_model_get_vocab(self.handle)
+        self.check_open()
+        return self._vocabulary_handle
 
     @property
     def description(self) -> str:
@@ -116,16 +132,6 @@ class LlamaModel(Closing):
         label = self._metadata("general.size_label")
         size = label if re.fullmatch(r"[\w.-]{1,16}", label) else count_in_words(self.parameters)
         return f"{architecture} {size} {kind}"
-
-    @property
-    def parameters(self) -> int:
-        """Elements of all weights."""
-        return int(lib.llama_model_n_params(self.handle))
-
-    @property
-    def size(self) -> int:
-        """Bytes of all weights."""
-        return int(lib.llama_model_size(self.handle))
 
     @property
     def devices(self) -> str:
@@ -142,39 +148,6 @@ class LlamaModel(Closing):
         """Whether tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
         return self.offloaded and self.settings.split_mode != "tensor"
 
-    @property
-    def has_experts(self) -> bool:
-        """Whether it is a mixture of experts, of which a token uses a few."""
-        architecture = self._metadata("general.architecture")
-        return self._metadata(f"{architecture}.expert_count") not in ("", "0")
-
-    @property
-    def context(self) -> int:
-        """Tokens of the context that the model was trained with."""
-        return int(lib.llama_model_n_ctx_train(self.handle))
-
-    @property
-    def default_context(self) -> int:
-        """Tokens of a context without -c."""
-        return min(self.context, LARGEST_DEFAULT_CONTEXT)
-
-    @property
-    def vocabulary(self) -> int:
-        return int(lib.llama_vocab_n_tokens(self.vocabulary_handle))
-
-    @property
-    def adds_bos(self) -> bool:
-        return bool(lib.llama_vocab_get_add_bos(self.vocabulary_handle))
-
-    @property
-    def chain_only(self) -> str:
-        """The reason why this model takes no trees, and only chains no longer than `max_rollback`; "" without one."""
-        if lib.llama_model_is_recurrent(self.handle):
-            return "a recurrent model has one state and cannot forget a rejected token"
-        if lib.llama_model_is_hybrid(self.handle):
-            return "a hybrid model has a recurrent state and cannot forget a rejected token"
-        return ""
-
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
         """Return the token ids of `text`; names of special tokens become those tokens, as in llama.cpp's programs.
 
@@ -183,8 +156,7 @@ class LlamaModel(Closing):
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
-            what = "the prompt is not valid Unicode (a lone surrogate)"
-            raise PromptError(what, "give text that is UTF-8") from error
+            raise PromptError("the prompt is not valid Unicode (half of a character)", "give UTF-8") from error
         # A text rarely has more tokens than bytes, so that one call is enough.
         count = -(len(raw) + 8)
         while count < 0:
@@ -195,12 +167,9 @@ class LlamaModel(Closing):
     @cached_property
     def control_tokens(self) -> frozenset[str]:
         """Names of tokens that stay text with `special` False."""
-        control = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        return frozenset(
-            self._special(token)
-            for token in range(self.vocabulary)
-            if lib.llama_vocab_get_attr(self.vocabulary_handle, token) & control
-        )
+        control, vocabulary = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN, self.vocabulary_handle
+        tokens = (token for token in range(self.vocabulary) if lib.llama_vocab_get_attr(vocabulary, token) & control)
+        return frozenset(map(self._special, tokens))
 
     @cached_property
     def schema_tokenizer(self) -> LLTokenizer:

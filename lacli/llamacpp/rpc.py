@@ -31,7 +31,7 @@ LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
 ANSWER_S = 15.0
-"""Seconds for the child process: a free server needs milliseconds, and loading llama.cpp a second or two."""
+"""Seconds for the child process; a free server needs milliseconds."""
 
 ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 """ggml's functions, found by name as llama.cpp's programs do (common/arg.cpp), also in backends loaded at run time."""

@@ -30,12 +30,6 @@ Bools = npt.NDArray[np.bool_]
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """A llama_token_data."""
 
-MIN_KEEP = 0
-"""Candidates that a sampler must leave: llama.cpp's programs ask for none beyond the one each leaves anyway."""
-
-DRY_BREAKERS = (b"\n", b":", b'"', b"*")
-"""Texts that end a passage of DRY, as in llama.cpp's programs."""
-
 DEEPEST, MOST_RULES = 1000, 5000
 """llama.cpp's parser calls itself for each parenthesis and for each rule that begins with a rule: more end the process.
 """
@@ -156,7 +150,7 @@ class Samplers(NamedTuple):
         grammar = self.grammar.copy() if self.grammar else None
         return Samplers(grammar, lib.llama_sampler_clone(self.sampler_chain), lib.llama_sampler_clone(self.last))
 
-    def close(self) -> None:
+    def close(self, _: LlamaModel | None = None) -> None:
         if self.grammar:
             self.grammar.close()
         lib.llama_sampler_free(self.sampler_chain)
@@ -181,7 +175,7 @@ class LlamaSampler(Closing):
         last = lib.llama_sampler_init_dist(settings.seed)
         self._samplers = Samplers(grammar, _sampler_chain(model, settings, biases), last)
         # The model is an argument, so that it outlives its samplers when all are dropped at once.
-        self._free = free_with(self, _close, self._samplers, model)
+        self._free = free_with(self, Samplers.close, self._samplers, model)
 
     def begin(self, text: Sequence[int]) -> None:
         grammar, *others = self._samplers
@@ -282,37 +276,23 @@ def _apply(sampler: Any, array: Any) -> Any:
     return array
 
 
-def _close(samplers: Samplers, _: LlamaModel) -> None:
-    samplers.close()
-
-
 def _sampler_chain(model: LlamaModel, settings: SamplingSettings, biases: Sequence[tuple[int, float]]) -> Any:
     """Make the samplers that change or remove candidates, in llama.cpp's default order; an unused one costs nothing."""
     array = (lib.llama_logit_bias * len(biases))(*(lib.llama_logit_bias(*bias) for bias in biases))
+    penalties = settings.repeat_penalty, settings.frequency_penalty, settings.presence_penalty
+    dry = settings.dry_multiplier, settings.dry_base, settings.dry_allowed_length
+    # Texts that end a passage of DRY, as in llama.cpp's programs.
+    breakers = (ctypes.c_char_p * 4)(b"\n", b":", b'"', b"*")
     sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     for sampler in (
         lib.llama_sampler_init_logit_bias(model.vocabulary, len(biases), array),
-        lib.llama_sampler_init_penalties(
-            model.vocabulary,
-            _reach(settings.repeat_last_n),
-            settings.repeat_penalty,
-            settings.frequency_penalty,
-            settings.presence_penalty,
-        ),
-        lib.llama_sampler_init_dry(
-            model.vocabulary_handle,
-            settings.dry_multiplier,
-            settings.dry_base,
-            settings.dry_allowed_length,
-            _reach(settings.dry_penalty_last_n),
-            (ctypes.c_char_p * len(DRY_BREAKERS))(*DRY_BREAKERS),
-            len(DRY_BREAKERS),
-        ),
+        lib.llama_sampler_init_penalties(model.vocabulary, _reach(settings.repeat_last_n), *penalties),
+        lib.llama_sampler_init_dry(model.vocabulary_handle, *dry, _reach(settings.dry_penalty_last_n), breakers, 4),
         lib.llama_sampler_init_top_k(settings.top_k),
-        lib.llama_sampler_init_typical(settings.typical, MIN_KEEP),
-        lib.llama_sampler_init_top_p(settings.top_p, MIN_KEEP),
-        lib.llama_sampler_init_min_p(settings.min_p, MIN_KEEP),
-        lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, MIN_KEEP, settings.seed),
+        lib.llama_sampler_init_typical(settings.typical, 0),
+        lib.llama_sampler_init_top_p(settings.top_p, 0),
+        lib.llama_sampler_init_min_p(settings.min_p, 0),
+        lib.llama_sampler_init_xtc(settings.xtc_probability, settings.xtc_threshold, 0, settings.seed),
         lib.llama_sampler_init_temp(settings.temp),
     ):
         lib.llama_sampler_chain_add(sampler_chain, sampler)
