@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -45,7 +45,6 @@ class Request:
     `state`: the file of measured step costs. `seconds`: for all of it, from `begin` on, a time of `perf_counter`.
     `each`: prompts of a class, `repetitions`: answers of each point to a prompt, `max_tokens`: of an answer, None for
     no further limit. `leave_out`: go on without settings whose steps cost more than they can bring.
-    `template_variables`: for the chat template.
     """
 
     path: Path
@@ -61,7 +60,6 @@ class Request:
     max_tokens: int | None = None
     form: Format = "text"
     leave_out: bool = False
-    template_variables: Mapping[str, object] = field(default_factory=dict)
     verbose: bool = False
     begin: float = field(default_factory=perf_counter)
 
@@ -89,7 +87,6 @@ def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
             request.model_settings,
             replace(request.decode_settings, mode="plain"),
             fixed_seed(request.sampling),
-            template_variables=request.template_variables,
             verbose=request.verbose,
             loading=loading,
         )

@@ -75,14 +75,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print rows as JSON, the same
 
 
 @with_groups(
-    model=options.model_name,
-    variables=options.variables_group,
+    model=options.model_of,
     sampling=options.sampling_group,
     decoding=group(decode_settings, options.preset, *parameters_of(DecodeSettings, without=COMPARED)),
     model_settings=options.engine_group,
 )
 def bench(
-    model: str,
+    model: str | None,
     mode: Modes = DEFAULT_MODES,
     classes: Classes = None,
     prompts: Prompts = None,
@@ -91,7 +90,6 @@ def bench(
     predict: Predict = None,
     seconds: Seconds = 180.0,
     *,
-    variables: dict[str, object],
     window: Window = "",
     ngram: Ngram = "",
     guesses: Guesses = "",
@@ -135,7 +133,6 @@ def bench(
         axes=Axes(parse_modes(mode), *numbers),
         form="json" if json else output,
         leave_out=typed(called).isdisjoint(COMPARED),
-        template_variables=variables,
         verbose=verbose,
     )
     benchmark(request, screen)

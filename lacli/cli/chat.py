@@ -44,7 +44,7 @@ Commands = Annotated[
 
 @with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group)
 def chat(
-    asked: options.Asked,
+    asked: tuple[str | None, str | None],
     load: Load = None,
     log: Log = None,
     history: History = True,
@@ -73,7 +73,7 @@ def chat(
     from lacli.terminal.screen import Screen
     from lacli.text.files import check_text
 
-    given, model = typed(called), asked.model
+    given, (model, prompt) = typed(called), asked
     saved = SavedChat()
     if load is not None:
         saved = read_chat(load)
@@ -91,7 +91,7 @@ def chat(
         settings=ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops),
     )
     plan = ChatPlan(
-        first=check_text(asked.prompt or "", "the first message"),
+        first=check_text(prompt or "", "the first message"),
         history=user_state_path("lacli", appauthor=False) / "history" if history else None,
         color=color,
         stats=stats,

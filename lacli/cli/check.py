@@ -52,13 +52,13 @@ FailOnDifference = Annotated[
 
 
 @with_groups(
-    model=options.model_name,
+    model=options.model_of,
     sampling=options.sampling_group,
     decoding=group(decode_settings, options.preset, *parameters_of(DecodeSettings, without=("mode",))),
     model_settings=options.model_group,
 )
 def check(
-    model: str,
+    model: str | None,
     prompts: Prompts = None,
     each: Each = None,
     prompt: Prompt = None,

@@ -31,9 +31,9 @@ Seconds = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
 
 
-@with_groups(model=options.model_name, settings=options.model_group)
+@with_groups(model=options.model_of, settings=options.model_group)
 def cost(
-    model: str,
+    model: str | None,
     contexts: Contexts = "64,2048",
     rows: Rows = None,
     seconds: Seconds = 20,

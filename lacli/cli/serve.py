@@ -76,13 +76,13 @@ class ServerOptions:
 
 
 @with_groups(
-    model=options.model_name,
+    model=options.model_of,
     own=settings_group(ServerOptions),
     question=options.prompt_group,
     loading=options.loading_group,
 )
 def serve(
-    model: str,
+    model: str | None,
     *,
     own: ServerOptions,
     question: PromptOptions,
@@ -114,7 +114,7 @@ def serve(
         )
         answering = stack.enter_context(Model(engine, loading.sampling))
         # A client may ask for the name that the model was started by.
-        asked = [] if Path(model).exists() else [model]
+        asked = [] if model is None or Path(model).exists() else [model]
         names = sorted(_names(own.alias)) or [engine.model.path.stem, *asked]
         settings = app.ServeSettings(
             names[0],

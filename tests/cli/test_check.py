@@ -87,19 +87,8 @@ def test_ctrl_c_later_shows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -
 
 def test_prompts_are_a_file_and_each_takes_some_of_every_class(tmp_path: Path) -> None:
     rows = [{"prompt": "Count.", "class": "a"}, {"prompt": "Count again."}, {"turns": ["Say yes.", "Why?"]}]
-    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = (
-        "check",
-        "-q",
-        "-c",
-        "256",
-        "-n",
-        "4",
-        "--mode",
-        "lookup",
-        "--json",
-        "--prompts",
-        str(tmp_path / "mine.jsonl"),
-    )
+    mine = tmp_path / "mine.jsonl"
+    mine.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = (*("check", "-q", "-c", "256", "-n", "4", "--mode", "lookup", "--json"), "--prompts", str(mine))
     assert json.loads(call(*flags).out)["prompts"] == 3
     assert json.loads(call(*flags, "--each", "1").out)["prompts"] == 2

@@ -125,11 +125,7 @@ def test_sizes_and_contexts_are_ranges_and_those_without_room_are_left_out(
     [
         (("--rows", "0"), "--rows takes numbers from 1 to 4096"),
         (("--rows", "1,x"), "--rows 'x' is neither a number nor a range"),
-        (("--rows", ""), "--rows '' is neither a number nor a range"),
-        (("--contexts", "-5"), "--contexts '-5' is neither a number nor a range"),
         (("--contexts", "0-4"), "--contexts takes numbers from 1 to 1048576"),
-        (("--rows", "1-999"), "--rows 1-999 has more than 256 values"),
-        (("--rows", "4-1"), "--rows 4-1 ends before it begins"),
         (("--seconds", "0"), "--seconds"),
         (("nowhere.gguf",), "no such file"),
     ],

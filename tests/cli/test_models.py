@@ -1,16 +1,14 @@
-"""`lacli list`, `pull`, `show` and `rm` as a person meets them, and what Tab completes."""
+"""`lacli list`, `pull`, `show` and `rm` as a person meets them."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from lacli.cli.options import complete_model
 from lacli.settings import MODES
 from tests import program
 from tests.fakes import hub_cache, tiny_models
@@ -172,52 +170,11 @@ def test_the_template_is_printed_whole_or_said_to_be_missing(home: Home) -> None
     assert (done.code, done.out) == (1, "") and "has no chat template" in done.err
 
 
-def completed(line: str, start: Callable[..., Done] = program.call, **env: str) -> list[str]:
-    """What bash is offered for the last word of a line. `start`: a process that has read no environment yet."""
-    words = line.split(" ")
-    asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": line}
-    done = start(env={"_LACLI_COMPLETE": "complete_bash", **asked, **env})
-    assert (done.code, done.err) == (0, "")
-    return done.out.splitlines()
-
-
 @pytest.mark.parametrize(
     ("line", "offered"),
-    [
-        ("lacli ru", ["run"]),
-        ("lacli run --mod", ["--model", "--mode"]),
-        ("lacli run --mode ", list(MODES)),
-        ("lacli bench --color o", ["on", "off"]),
-    ],
+    [("lacli ru", ["run"]), ("lacli run --mod", ["--model", "--mode"]), ("lacli run --mode ", MODES)],
 )
-def test_commands_options_and_choices_are_completed(line: str, offered: list[str]) -> None:
-    assert completed(line) == offered
-
-
-@pytest.mark.parametrize("command", ["run", "pull", "rm"])
-def test_aliases_and_models_of_the_cache_are_completed_where_they_are_taken(command: str, tmp_path: Path) -> None:
-    for file in ("a-Q4_0.gguf", "b/b.gguf"):
-        hub_cache.add(tmp_path / "hub", "a/me", file, b"GGUF")
-    env = {"HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
-    assert completed(f"lacli {command} a", program.run, **env) == ["a/me:Q4_0"]
-    aliases = completed(f"lacli {command} qwen3-")
-    assert ("qwen3-4b" in aliases) is (command != "rm")
-    assert all(name.startswith("qwen3-") for name in aliases if name)
-
-
-def test_the_users_own_aliases_are_completed_and_a_broken_line_costs_its_name_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    own = tmp_path / "lacli" / "models.txt"
-    own.parent.mkdir(parents=True)
-    own.write_text("mine\nminor owner/repo\n")
-    assert complete_model("mi") == ["minor", "mistral-7b", "mistral-nemo-12b"]
-
-
-def test_tab_loads_no_llama_cpp() -> None:
-    env = {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "lacli\nrun\nqw", "COMP_CWORD": "2"}
-    done = program.run(env=env, program=(sys.executable, "-X", "importtime", "-m", "lacli"))
-    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
-    assert "qwen3-4b" in done.out and "lacli" in imported
-    assert not imported & {"llama_cpp", "numpy", "prompt_toolkit"}
+def test_a_shell_completes_commands_options_and_choices(line: str, offered: Sequence[str]) -> None:
+    words = line.split(" ")
+    env = {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    assert program.call(env=env).out.splitlines() == [*offered]

@@ -30,8 +30,6 @@ from tests.program import (
     PROGRAM,
     Done,
     call,
-    finish,
-    on_terminal,
     run,
 )
 
@@ -75,7 +73,6 @@ SLIPS = [
     (USAGE, (*ASKED, "-sys", "Be brief.", "-sysf", __file__), "both given"),
     (USAGE, (*ASKED, "-N", "1"), "-N is 1 (-N must be at least 2)"),
     (USAGE, (*ASKED, "-c", "-2"), "lacli: -c"),
-    (USAGE, (*ASKED, "-t", "100000"), "-t is 100000 (-t must be at most 512)"),
     (USAGE, (*ASKED, "-ctk", "f17"), "did you mean f16?"),
     (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
     (USAGE, (*ASKED, "-n", "many"), "invalid value for '-n'"),
@@ -85,7 +82,6 @@ SLIPS = [
     (USAGE, (*ASKED, "--chat-template", "chatlm"), "did you mean chatml?"),
     (USAGE, ("bench", "--classes", "edits"), "did you mean edit?"),
     (USAGE, (*ASKED, "--colour", "on"), "Possible options: --color"),
-    (USAGE, ("run", "-p"), "'-p' requires an argument"),
     (USAGE, ("run", "model.gguf", "hello", "-p", "hi"), "the prompt is given twice"),
     (USAGE, ("run", "model.gguf", "-m", "other.gguf"), "MODEL is model.gguf and -m is other.gguf"),
     (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "unexpected extra argument(s) (is it?)"),
@@ -93,15 +89,11 @@ SLIPS = [
     (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
     (USAGE, (*ASKED, "--lora", "x"), "llama-export-lora"),
     (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
-    (USAGE, ("doctor", "--no-test", "--all-quants"), "lacli doctor -h lists what there is"),
     (USAGE, ("run", "--no-stdin", "-p", "-"), "--no-stdin"),
     (USAGE, (*ASKED, "--temp", "nan"), "--temp is nan"),
-    (USAGE, (*ASKED, "--top-p", "1.5"), "--top-p must be at most 1"),
-    (USAGE, (*ASKED, "-l", "5+inf"), "--logit-bias of token 5"),
     (USAGE, (*ASKED, "-l", "99999+1"), "--logit-bias names token 99999, and the model has"),
     (USAGE, (*ASKED, "--grammar", 'root ::= "a"', "-j", "{}"), "--grammar and --json-schema are both given"),
     (USAGE, (*ASKED, "--grammar", 'root ::= "a'), "the grammar cannot be used: unexpected end of input"),
-    (USAGE, (*ASKED, "-j", '{"type": "strange"}'), "strange"),
 ]
 """Each: the exit code, what was typed, and words of the line."""
 
@@ -187,21 +179,16 @@ def numberless(tiny: Path, tmp_path_factory: pytest.TempPathFactory, request: py
     return str(path)
 
 
-@pytest.mark.parametrize("flags", [[], ["--temp", "1"]])
-@pytest.mark.parametrize("mode", ("plain", "lookahead", "auto"))
-def test_a_model_that_computes_no_numbers_ends_every_mode(numberless: str, mode: str, flags: list[str]) -> None:
-    assert "NaN" in refused(numberless, "-p", "hi", "-n", "8", "-c", "256", "--mode", mode, *flags)
-
-
 @pytest.mark.parametrize(
     "command",
     [
-        ["check", "-q", "-n", "4", "-c", "256"],
-        ["bench", "-q", "-n", "4", "-c", "512", "-r", "1", "--classes", "chat"],
+        *(f"run -q -n 8 -c 256 -p hi --mode {mode} --temp {temp}" for mode in ("plain", "auto") for temp in (0, 1)),
+        "check -q -n 4 -c 256",
+        "bench -q -n 4 -c 512 -r 1 --classes chat",
     ],
 )
-def test_no_command_takes_an_answer_without_numbers_for_an_answer(numberless: str, command: list[str]) -> None:
-    assert "NaN" in complaint(call(command[0], numberless, *command[1:]))
+def test_no_command_takes_an_answer_without_numbers_for_an_answer(numberless: str, command: str) -> None:
+    assert "NaN" in complaint(call(*command.split(), "-m", numberless))
 
 
 @pytest.mark.parametrize("mode", ["plain", "auto"])
@@ -245,12 +232,6 @@ def test_a_model_of_another_kind(write: Callable[[Path], None], words: str, tmp_
     path = tmp_path / "model.gguf"
     write(path)
     assert words in refused(str(path), "-p", "hi")
-
-
-def test_no_prompt_on_a_terminal_is_wrong_usage() -> None:
-    done = finish(on_terminal("run", env={"NO_COLOR": "1"}))
-    assert "there is no prompt" in complaint(Done(done.code, "", done.out), USAGE)
-    assert "-p" in done.out and "-f FILE" in done.out
 
 
 def test_a_prompt_longer_than_the_context_and_the_context_that_fits() -> None:
@@ -300,7 +281,7 @@ def test_a_context_beyond_memory() -> None:
     cell = 4096  # bytes, and less than the 7M model's, so this is twice the memory and more
     before = resource.getrlimit(resource.RLIMIT_AS)
     line = refused("-c", str(2 * memory // cell), "-p", "hi")
-    assert "not enough memory" in line and "-c 4096" in line
+    assert "-c 4096" in line
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
