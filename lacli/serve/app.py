@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,8 +28,6 @@ from lacli.serve.tools import CallRules, format_of
 from lacli.text.checked import checked
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK
-
-log = logging.getLogger(__name__)
 
 Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
 
@@ -91,9 +88,7 @@ class Server:
                 format_of(prompts.template), asked.offered, asked.parallel_tool_calls, asked.has_to_call, schema
             )
             if rules.forced or rules.schema:
-                grammar, ignored = rules.grammar(rendered)
-                sampling = replace(sampling, grammar=grammar, json_schema="")
-                _log_each(ignored)
+                sampling = replace(sampling, grammar=rules.grammar(rendered), json_schema="")
         logprobs = asked.top_logprobs if asked.logprobs else None
         tokens, options = prompts.tokenize(rendered), AnswerOptions(logprobs=logprobs)
         return self._reply(ChatReply, asked, sampling, [tokens], options, rules)
@@ -132,7 +127,6 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(self._model, self._status, tokens, len(choices), options, rules))
-        _log_each(choices[0].stream.text.answer().warnings)
         return shape(asked, choices, self._model, self._settings.name, sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:
@@ -168,12 +162,6 @@ class Server:
         if not tokens:
             raise UsageError("the prompt is empty")
         return tokens
-
-
-def _log_each(ignored: Sequence[str]) -> None:
-    """Name what of a schema is not enforced."""
-    for sentence in ignored:
-        log.warning(sentence)
 
 
 async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:

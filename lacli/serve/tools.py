@@ -87,11 +87,8 @@ class CallRules:
     forced: bool
     schema: str = ""
 
-    def grammar(self, prompt: str) -> tuple[str, list[str]]:
-        """Return the grammar of an answer to `prompt`, one call or by the schema, and what it does not enforce.
-
-        Raises UsageError for a schema that cannot be followed.
-        """
+    def grammar(self, prompt: str) -> str:
+        """Return the grammar of an answer to `prompt`: one call, or by the schema. Raises UsageError for a wrong one."""
         before, after = self.format
         answers, rules = [], []
         for index, (name, schema) in enumerate(self.functions.items()):
@@ -106,7 +103,7 @@ class CallRules:
         closer = ReasoningSplitter(begun_reasoning(prompt)).closer
         closed = json.dumps(f"{closer}\n\n" if closer else "")
         start = f"start: {closed} ({' | '.join(answers)})"
-        return checked("\n".join([HEAD + start, *rules]), "a schema in tools or response_format")
+        return checked("\n".join([HEAD + start, *rules]), "a schema in tools or response_format")[0]
 
 
 class CallSplitter:
