@@ -88,7 +88,7 @@ class CallRules:
     schema: str = ""
 
     def grammar(self, prompt: str) -> str:
-        """Return the grammar of an answer to `prompt`: one call, or by the schema. Raises UsageError for a wrong one."""
+        """Return the grammar of an answer to `prompt`: one call, or the schema. Raises UsageError for a wrong one."""
         before, after = self.format
         answers, rules = [], []
         for index, (name, schema) in enumerate(self.functions.items()):
