@@ -49,7 +49,6 @@ note_unknown = lru_cache(256)(partial(logging.getLogger(__name__).warning, "a fi
 
 
 def error_body(status: int, message: str, kind: str = "", **more: Any) -> dict[str, Any]:
-    """An error in OpenAI's shape."""
     kind = kind or ("invalid_request_error" if status < 500 else "server_error")
     return {"error": {"code": status, "message": message, "type": kind, **more}}
 
@@ -75,7 +74,6 @@ class ResponseFormat(BaseModel):
 
     @property
     def schema_text(self) -> str:
-        """The JSON schema of the answer, "" for none."""
         if self.type == "text":
             return ""
         schema = self.own_schema if self.own_schema is not None else (self.json_schema or {}).get("schema")
@@ -224,7 +222,6 @@ class Message(BaseModel):
 
     @property
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates expect it."""
         text = self.content if isinstance(self.content, str) else "\n\n".join(part.text for part in self.content or ())
         # OpenAI's later name of the role, which templates do not know.
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
@@ -287,7 +284,6 @@ class ChatRequest(AnswerRequest):
 
     @property
     def has_to_call(self) -> bool:
-        """Whether the answer has to be a call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, Tool)
 
 

@@ -84,11 +84,9 @@ class Choice:
 
     @property
     def calls(self) -> Sequence[Call]:
-        """The functions that it has called so far."""
         return self._calls.calls if self._calls else ()
 
     async def deltas(self) -> AsyncGenerator[Delta]:
-        """Yield what each step adds."""
         splitter, seen = self._reasoning, 0
         with self._status.counting(self.stream):
             async with aclosing(self.stream.steps()) as steps:
@@ -207,7 +205,6 @@ class Reply:
         return self._body(self.kind, entries, **self._counts(), **self._verbose)
 
     def _first(self) -> Iterable[dict[str, Any]]:
-        """What begins a stream."""
         return ()
 
     def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
@@ -332,5 +329,4 @@ class PlainReply(Reply):
 
 
 def _piece(piece: Piece) -> dict[str, Any]:
-    """A piece of text as the page shows it."""
     return {"text": piece.text, "origin": piece.origin.value, "reasoning": piece.reasoning}
