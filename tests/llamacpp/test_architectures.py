@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -14,7 +12,6 @@ import pytest
 
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
-from lacli.check.replay import Recorder
 from lacli.context import Floats
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.context import MAX_ROLLBACK, LlamaContext, max_rollback
@@ -23,7 +20,7 @@ from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-from tests.engine.test_hybrid import CHAINS, Prophet
+from tests.engine.test_hybrid import CHAINS
 from tests.fakes import tiny_models
 from tests.fakes.decoding import PLAIN, bugs, compare
 from tests.loading import generate, load
@@ -161,24 +158,6 @@ def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
     assert bugs(runs) == []
     accepted = {len(step.tokens) - 1 for run in runs for step in run.steps if step.drafted}
     assert {0, 1} <= accepted, "hardly a chain was taken back"
-
-
-def test_a_hybrid_models_text_is_plains_whatever_is_accepted_of_its_chains(
-    lfm2: LlamaModel, beside: Comparison, asked: list[list[int]]
-) -> None:
-    chosen = DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK)
-    with LlamaContext(lfm2, ON_ONE_THREAD, chosen) as opened:
-        assert opened.max_rollback == MAX_ROLLBACK
-        for seed, prompt in product(range(2), asked):
-            engine = Recorder(opened)
-            future = [*prompt, *beside.plain(prompt)]
-            prophet = partial(Prophet, future, MAX_ROLLBACK, seed)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(beside, "_make_mode", lambda *_, prophet=prophet, **__: prophet())
-                run = beside.one(engine, chosen, prompt)
-            assert bugs([run]) == []
-            depths = {len(step.tokens) - 1 for step in run.steps}
-            assert max(depths) > MAX_ROLLBACK // 2 and 0 in depths
 
 
 def fed(engine: LlamaContext, tokens: Sequence[int], past: int) -> Floats:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -221,25 +220,6 @@ def test_threads_give_way_where_nobody_said_how_many_and_the_bits_of_a_text_stay
     assert not can_give_way(with_threads(settings)), "it takes over large batches, and the threads wait"
 
 
-Lay = Callable[..., None]
-
-
-@pytest.fixture
-def lay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lay:
-    """Lay files of the system into a folder that takes the place of /."""
-
-    def files(**texts: str) -> None:
-        for name, text in texts.items():
-            path = tmp_path / name.replace("__", "/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    monkeypatch.setattr(devices, "Path", lambda path: tmp_path / path.lstrip("/"))
-    monkeypatch.setattr(devices, "processor", devices.processor.__wrapped__)
-    return files
-
-
 @pytest.mark.parametrize(
     ("cpuinfo", "found", "kind"),
     [
@@ -247,36 +227,28 @@ def lay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lay:
         ("processor : 0\nFeatures : fp asimd\nCPU part : 0xd0c\n", ("0xd0c", ("fp", "asimd")), "native"),
     ],
 )  # fmt: skip
-def test_the_processor_is_read_from_linux_and_decides_on_the_sound_build(
-    cpuinfo: str, found: tuple[str, tuple[str, ...]], kind: str, lay: Lay
+def test_this_machine_is_read_from_linux_and_decides_on_the_build(
+    cpuinfo: str, found: tuple[str, tuple[str, ...]], kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr(devices, "Path", lambda path: tmp_path / path.lstrip("/"))
+    monkeypatch.setattr(devices, "processor", devices.processor.__wrapped__)
+    monkeypatch.setattr(devices, "PYTHON", "/my tools/python3")
     assert devices.processor().name and devices.processor().flags == ()
-    lay(proc__cpuinfo=cpuinfo)
-    assert devices.processor() == Processor(*found)
-    assert devices.sound_kind() == kind
-
-
-def test_every_kind_of_gpu_has_its_own_build(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices.gpu_kind() == ""
-    lay(dev__kfd="")
-    assert devices.gpu_kind() == "vulkan"
-    lay(dev__nvidia0="")
-    assert devices.gpu_kind() == "cuda"
+    for folder in ("proc", "dev"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text(cpuinfo)
+    assert devices.processor() == Processor(*found) and devices.sound_kind() == kind
+    pip = f"'/my tools/python3' -m pip install --force-reinstall --no-cache-dir '{devices.REQUIREMENT}'"
+    assert f'"{devices.REQUIREMENT}"' in (ROOT / "pyproject.toml").read_text()
+    assert (devices.gpu_kind(), devices.rebuild_command()) == ("", pip)
+    for name, gpu in (("kfd", "vulkan"), ("nvidia0", "cuda")):
+        (tmp_path / "dev" / name).touch()
+        assert devices.gpu_kind() == gpu
+    assert devices.rebuild_command("rpc") == f'CMAKE_ARGS="-DGGML_CUDA=on -DGGML_RPC=on" {pip}'
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     assert devices.gpu_kind() == "metal"
-
-
-def test_a_new_build_is_for_the_gpu_of_this_machine_and_for_what_is_asked(
-    lay: Lay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices, "PYTHON", "/my tools/python3")
-    pip = f"'/my tools/python3' -m pip install --force-reinstall --no-cache-dir '{devices.REQUIREMENT}'"
-    assert f'"{devices.REQUIREMENT}"' in (ROOT / "pyproject.toml").read_text()
-    assert devices.rebuild_command() == pip
-    assert devices.rebuild_command("no-amx") == f'CMAKE_ARGS="-DCMAKE_CXX_FLAGS=-mno-amx-int8" {pip}'
-    lay(dev__nvidia0="")
-    assert devices.rebuild_command("rpc") == f'CMAKE_ARGS="-DGGML_CUDA=on -DGGML_RPC=on" {pip}'
 
 
 def test_version_begins_with_laclis_own_and_goes_on_with_llama_cpps() -> None:

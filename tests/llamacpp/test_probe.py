@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,16 +148,3 @@ def test_an_outcome_is_remembered_by_build_and_processor(
     assert tried() and not tried()
     probe.forget()
     assert tried()
-
-
-def test_another_python_finds_what_this_one_finds_and_nothing_where_the_user_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ours").mkdir()
-    (tmp_path / "ours" / "asked_for.py").write_text("import json; print(json.dumps('found'))")
-    (tmp_path / "json.py").write_text("raise SystemExit('the wrong module')")
-    monkeypatch.syspath_prepend(str(tmp_path / "ours"))
-    command = [*probe.COMMAND[:3], "asked_for"]
-    environment = probe.python_environment()
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == "found"

@@ -1,8 +1,9 @@
-"""Where models compute: what contradicts itself, llama.cpp's spelling, and strict decoding, the same in every mode."""
+"""Settings: ranges and contradictions, addresses, and strict decoding, the same in every mode."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.library import TILED_SWITCH
 from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.sampling import ALTERS_GREEDY, SamplingSettings
 from lacli.llamacpp.settings import (
     EXACT_CELLS,
     ModelSettings,
@@ -27,11 +29,66 @@ from lacli.llamacpp.settings import (
     shared_settings,
     strict_settings,
 )
+from lacli.options import Option, options_of
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests import program
 from tests.fakes import strict_answers
 from tests.loading import STDLIB_7M
+
+DRAWING = {"temp": 0.8}
+
+
+@pytest.mark.parametrize("option", [each for each in options_of(SamplingSettings).values() if each.most is not None])
+def test_a_setting_may_reach_both_ends_of_its_range_and_not_leave_it(option: Option) -> None:
+    name, least, most = option.name, option.least, option.most
+    assert least is not None and most is not None
+    given: dict[str, Any] = {**DRAWING, name: least}
+    assert getattr(SamplingSettings(**given), name) == least
+    assert getattr(SamplingSettings(**{**given, name: most}), name) == most
+    step = 1 if isinstance(getattr(SamplingSettings(), name), int) else 0.5
+    for outside in (least - step, most * 2 + step, math.nan):
+        with pytest.raises(UsageError) as raised:
+            SamplingSettings(**{**given, name: outside})
+        assert str(raised.value).startswith(f"{option.label} is ")
+        assert "must be" in raised.value.hint and "\n" not in str(raised.value)
+        assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"grammar": "root ::= [a]", "json_schema": "{}"}, "--grammar and --json-schema"),
+        ({"logit_bias": ((3, math.inf),)}, "--logit-bias of token 3"),
+        ({"logit_bias": ((3, math.nan),)}, "--logit-bias of token 3"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_in_one_line(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        SamplingSettings(**given)
+    assert words in str(raised.value) and raised.value.hint and "\n" not in str(raised.value)
+
+
+CHANGED: dict[str, Any] = {
+    "typical": 0.5,
+    "xtc_probability": 0.5,
+    "repeat_penalty": 1.1,
+    "presence_penalty": 0.1,
+    "frequency_penalty": 0.1,
+    "dry_multiplier": 0.8,
+    "logit_bias": ((1, 1.0),),
+    "ignore_eos": True,
+    "grammar": "root ::= [a]",
+    "json_schema": "{}",
+}
+
+
+def test_a_sampler_is_needed_exactly_where_the_most_probable_token_may_not_win() -> None:
+    assert SamplingSettings().greedy
+    assert not SamplingSettings(temp=0.1).greedy
+    assert SamplingSettings(top_k=3, top_p=0.5, min_p=0.5, seed=1, dry_base=2.0, repeat_last_n=3).greedy
+    for name in ALTERS_GREEDY:
+        assert not replace(SamplingSettings(), **{name: CHANGED[name]}).greedy
 
 
 @pytest.mark.parametrize(

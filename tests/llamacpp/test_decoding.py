@@ -1,4 +1,4 @@
-"""The best tokens of rows of logits: those of a sort, for any shape, also with equal logits and flat rows."""
+"""The best tokens of rows of logits, those that a backend selects, and the threads that decode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from lacli.batch import Batch, from_tokens
 from lacli.context import Floats
 from lacli.llamacpp.context import CANDIDATES, LlamaContext
-from lacli.llamacpp.decoding import ranked
+from lacli.llamacpp.decoding import MAX_RETRY_S, OBSERVED_S, RETRY_S, ThreadsInUse, ranked
 from lacli.llamacpp.library import lib
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -23,16 +23,6 @@ from lacli.tree import Origin, Tree
 
 LOADING = ModelSettings(context=512, gpu_layers=0, threads=1)
 AUTO = DecodeSettings(mode="auto")
-
-
-def holds(logits: Floats, most: int) -> None:
-    """They are those of a whole sort, of equal logits the lower token first, and the row is as it was."""
-    before = logits.copy()
-    found = ranked(logits, most)
-    expected = np.argsort(-before, axis=1, kind="stable")[:, :most]
-    np.testing.assert_array_equal(found.tokens, expected)
-    np.testing.assert_array_equal(found.logits, np.take_along_axis(before, expected, axis=1))
-    np.testing.assert_array_equal(logits, before)
 
 
 @given(
@@ -44,16 +34,13 @@ def holds(logits: Floats, most: int) -> None:
     st.integers(1, 12),
 )
 @settings(max_examples=40, deadline=None)
-def test_small_rows_with_many_equal_logits_are_ranked_as_by_a_sort(logits: Floats, most: int) -> None:
-    holds(logits, most)
-
-
-@pytest.mark.parametrize("levels", [2, 10**6], ids=["ties everywhere", "none"])
-@pytest.mark.parametrize("most", [1, 20])
-@pytest.mark.parametrize("vocabulary", [32_000, 151_936])
-def test_large_vocabularies_are_ranked_as_by_a_sort(vocabulary: int, most: int, levels: int) -> None:
-    random = np.random.default_rng(vocabulary)
-    holds((random.integers(0, levels, (2, vocabulary)) / 7).astype(np.float32), most)
+def test_tokens_are_ranked_as_by_a_sort_and_of_equal_logits_the_lower_one_is_first(logits: Floats, most: int) -> None:
+    before = logits.copy()
+    found = ranked(logits, most)
+    expected = np.argsort(-before, axis=1, kind="stable")[:, :most]
+    np.testing.assert_array_equal(found.tokens, expected)
+    np.testing.assert_array_equal(found.logits, np.take_along_axis(before, expected, axis=1))
+    np.testing.assert_array_equal(logits, before)
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +113,30 @@ def test_a_backend_that_keeps_no_candidates_has_whole_rows_to_rank(
                     found, expected = unable.successors(8), ranked(raw.logits(), 8)
                     assert found.tokens.shape == (batch.wanted, 8)
                     np.testing.assert_array_equal(found.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize(("cores", "left"), [(4.0, 4), (3.3, 4), (3.1, 3), (1.9, 1), (0.1, 1)])
+def test_as_many_threads_decode_as_had_a_core(cores: float, left: int) -> None:
+    threads = ThreadsInUse(4)
+    for step in range(4):
+        assert threads.count == 4, "a step alone decides nothing"
+        threads.note(OBSERVED_S / 3.9, cores * OBSERVED_S / 3.9, step * OBSERVED_S)
+    assert threads.count == left
+
+
+def test_all_threads_are_tried_again_ever_later_while_that_fails() -> None:
+    threads, now_s, pauses = ThreadsInUse(2), 0.0, list[float]()
+    for _ in range(7):
+        begin_s = now_s
+        while threads.count == 2:
+            now_s += OBSERVED_S
+            threads.note(OBSERVED_S, OBSERVED_S, now_s)
+        begin_s = now_s
+        while threads.count == 1:
+            now_s += 0.125
+            threads.note(0.125, 0.125, now_s)
+        pauses.append(now_s - begin_s)
+    assert pauses == [RETRY_S * 2**each for each in range(5)] + [MAX_RETRY_S] * 2
+    threads.note(OBSERVED_S, 2 * OBSERVED_S, now_s)
+    threads.note(OBSERVED_S, OBSERVED_S, now_s)
+    assert threads.count == 1 and threads._until_s == now_s + RETRY_S, "a try that succeeds begins anew"
