@@ -24,7 +24,7 @@ WARM_UP_TOKENS = 4
 
 
 class TimeUp(Exception):
-    """Raised where the time of a benchmark is over."""
+    """Raised when the time of a benchmark is over."""
 
 
 @dataclass(frozen=True)

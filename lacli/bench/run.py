@@ -155,7 +155,7 @@ def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
     base = engine.settings
     if why := engine.model.chain_only:
         back = 0 if base.strict else engine.max_rollback
-        only = f"chains of at most {back} guesses are" if back else "plain decoding is"
+        only = f"chains of at most {back} drafted tokens are" if back else "plain decoding is"
         screen.note(f"only {only} measured: {why}")
         modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
         base = replace(base, max_rollback=back)

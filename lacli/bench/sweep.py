@@ -78,7 +78,7 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
     `model_settings`: says how many rows a batch may have.
     """
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
-    # G = W where W is swept, as the paper's law needs it.
+    # G = W if W is swept, as the paper's law needs it.
     guesses = axes.guesses or (None if len(windows) > 1 else base.guesses,)
     # Plain decoding rolls nothing back, and being able to would cost it something.
     found = {Point(replace(base, mode="plain", max_rollback=-1)): None}

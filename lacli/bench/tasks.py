@@ -140,7 +140,7 @@ def read_tasks(path: str) -> list[Task]:
 
 @contextmanager
 def opened(path: str) -> Iterator[BufferedReader]:
-    """Open a file of prompts, or stdin for `-`. Raises LacliError where it cannot be read."""
+    """Open a file of prompts, or stdin for `-`. Raises LacliError if it cannot be read."""
     try:
         from_stdin = path == STDIN
         with open(0 if from_stdin else os.path.expanduser(path), "rb", closefd=not from_stdin) as file:

@@ -238,7 +238,7 @@ class Result:
         return "rounding" if self.counts.rounding else "identical"
 
     def exit_code(self, *, fail_on_difference: bool = False) -> int:
-        """3 for a bug, and for any difference where that is asked for."""
+        """3 for a bug, and with `fail_on_difference` for any difference."""
         return 3 if self.verdict == "bug" or (fail_on_difference and self.counts.rounding) else 0
 
 

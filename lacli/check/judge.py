@@ -46,7 +46,7 @@ def within(margin: float, rounding: float) -> bool:
 
 
 def parting(expected: Sequence[int], tokens: Sequence[int]) -> int | None:
-    """The index of the first token that differs, or where one text ends before the other; None for equal ones."""
+    """The index of the first token that differs, or at which one text ends before the other; None for equal ones."""
     same = common_prefix(expected, tokens)
     return None if same == len(expected) == len(tokens) else same
 

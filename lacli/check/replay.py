@@ -55,7 +55,7 @@ class Rows:
 
 
 Passing: Any = object
-"""A base class that type checkers take for any protocol: a recorder passes on what it does not define."""
+"""A base class that type checkers take for any protocol."""
 
 
 class Recorder(Passing):  # type: ignore[misc]
@@ -91,22 +91,22 @@ def replay(
     """
     recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
     context.clear()
-    held = begin = 0
+    length = begin = 0
     for rows in recorded:
         past, kept = rows.positions[0], list(range(len(rows.tokens)))
-        if past > held:
-            raise Mismatch(f"a batch begins at position {past}, and {held} tokens are held")
+        if past > length:
+            raise Mismatch(f"a batch begins at position {past}, and {length} tokens have cells")
         is_step = any(rows.outputs)
         if is_step:
             step = next(taken, ())
             end = begin + len(step)
             kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
-        # Accepted tokens that the mode has not kept come again in the next batch.
+        # Accepted tokens whose cells the mode has dropped come again in the next batch.
         context.remove(0, past, -1)
         again, scratch = _beside(rows, kept, tokens, context.sequences)
         if not context.decode(again.batch()):
-            raise Mismatch("there are no cells where the recorded run had some")
-        held = past + len(kept)
+            raise Mismatch("a batch finds no cells, though it did in the recorded run")
+        length = past + len(kept)
         if is_step:
             logits = context.logits()
             for row in kept[rows.input :]:
@@ -114,7 +114,7 @@ def replay(
             if len(text) < end:
                 return
             begin = end
-        context.remove(scratch, 0 if scratch else held, -1)
+        context.remove(scratch, 0 if scratch else length, -1)
     raise Mismatch("the text is longer than what the recorded steps brought")
 
 

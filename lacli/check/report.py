@@ -66,7 +66,7 @@ def conclusion(setup: Setup, result: Result) -> list[str]:
         verdict = f"Stopped early, so this is about what was finished. {verdict}"
     if result.verdict != "rounding":
         return [verdict]
-    why = "llama.cpp rounds a batch of many rows in another way than one row, and where two tokens are nearly as likely"
+    why = "llama.cpp rounds a batch of many rows in another way than one row, and if two tokens are nearly as likely"
     advice = f"{why} the text can part."
     if not (setup.on_gpu or setup.decode_settings.strict):
         advice += " With --strict every mode gives the same text on the CPU: lacli check --strict tries it here."

@@ -65,7 +65,7 @@ class Card:
 def make_card(
     path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
 ) -> Card:
-    """The card of a model file; of several contexts where `model_settings.context` is 0.
+    """The card of a model file; of several contexts if `model_settings.context` is 0.
 
     `decode_settings`: those of the lookahead whose memory is counted. Raises ModelLoadError if the file cannot be read,
     UsageError if the settings contradict each other.

@@ -26,7 +26,7 @@ from lacli.text.files import read_text
 from lacli.text.format import did_you_mean
 
 SMOLLM2 = "smollm2-135m"
-"""The name of the model that answers where none is named."""
+"""The name of the model that answers if none is named."""
 
 LIST = "models.txt"
 LINE_IS = "a line is NAME OWNER/REPO [QUANT] or NAME FILE.gguf"
