@@ -39,10 +39,10 @@ Ints = npt.NDArray[np.signedinteger]
 
 
 class BatchPart(NamedTuple):
-    """The rows of one text in a step.
+    """The rows of one sequence in a step.
 
-    `tree`: those of the input and the guesses, None where only tokens before the input are decoded. `past`: tokens that
-    the cache holds. `again`: those behind them that it lacks, before the input. `first`: the sequence id that the
+    `tree`: those of the input and the drafts, None if only tokens before the input are decoded. `past`: tokens that the
+    cache has. `again`: those behind them that it lacks, before the input. `first`: the sequence id that the
     tree's sequence 0 stands for.
     """
 
@@ -79,7 +79,7 @@ class Batch:
         return self.set_parts([BatchPart(tree, past)])
 
     def set_parts(self, parts: Sequence[BatchPart]) -> Batch:
-        """Write the rows of a step that several texts share, one text after another."""
+        """Write the rows of a step that several sequences share, one sequence after another."""
         tree, past, again, first = parts[0]
         repeats = self._single == first and len(parts) == 1 and not again
         if repeats and tree is not None and len(tree.tokens) == 1 == len(tree.sequences[ROOT]):

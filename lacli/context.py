@@ -57,11 +57,11 @@ class Context(Protocol):
 
     @property
     def mixed_rows(self) -> int:
-        """Rows of a step that pieces of prompts may share with other texts' rows; more of them are decoded apart."""
+        """Rows of a step up to which prompt chunks share it with other sequences' rows; more are decoded apart."""
 
     @property
     def trained_context(self) -> int:
-        """Tokens of the longest text that the model was trained for."""
+        """Tokens of the longest sequence that the model was trained for."""
 
     @property
     def sequences(self) -> int:
@@ -83,19 +83,19 @@ class Context(Protocol):
     def logits(self) -> Floats:
         """The last batch's logits, (outputs, vocabulary), valid until the next decode.
 
-        Not to be had from an engine that was made to give greedy choices only.
+        Not for a context that was made to give greedy choices only.
         """
 
     def row_logits(self, row: int) -> Floats:
         """The logits of one output row of the last batch, (vocabulary,); where an engine is far away, only these come.
 
-        Not to be had from an engine that was made to give greedy choices only.
+        Not for a context that was made to give greedy choices only.
         """
 
     def successors(self, count: int) -> Successors:
         """The most probable next tokens of each output row of the last batch, valid until the next decode.
 
-        Also to be had from an engine that was made to give greedy choices, which may give fewer than `count`.
+        A context that was made to give greedy choices may give fewer than `count`.
         """
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
@@ -127,9 +127,9 @@ class Distribution(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Draws the tokens of one text after another; what it was told of the text may change what it draws next.
+    """Draws the tokens of one sequence after another; earlier tokens may change what it draws next.
 
-    A token becomes known to it once: by `draw` itself, or by `accept` after `distribution`.
+    It learns of a token once: by `draw` itself, or by `accept` after `distribution`.
     """
 
     def begin(self, text: Sequence[int]) -> None:

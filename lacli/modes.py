@@ -15,7 +15,7 @@ from lacli.window import WINDOW_SEED, Window
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Count the tokens that two texts have in common at their beginning."""
+    """Count the tokens that two sequences have in common at their beginning."""
     low, high = 0, min(len(left), len(right))
     # Halves are compared by one call each: a loop over 30,000 tokens would take milliseconds.
     while low < high:
@@ -30,7 +30,7 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 class Outcome(NamedTuple):
     """A verified step.
 
-    `choices`: the most probable token after each output node. `nodes`: the accepted guesses. `rows`: of the batch.
+    `choices`: the most probable token after each output node. `nodes`: the accepted drafts. `rows`: of the batch.
     `seconds`: what it took so far. `successors`: returns up to a given number of probable tokens after each output
     node. `clock`: the one by which `seconds` were counted.
     """
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 class Growing(NamedTuple):
-    """A text of a step that is about to be made. `room`: rows, 1 or more, that its tree may have."""
+    """A sequence in a step that is about to be made. `room`: rows, 1 or more, that its tree may have."""
 
     mode: Mode
     tokens: Sequence[int]
@@ -63,21 +63,21 @@ class Mode:
         """Take in the prompt, before the first step."""
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
-        """Grow a tree below the text's last token with at most `room` (1 or more) nodes.
+        """Grow a tree below the sequence's last token with at most `room` (1 or more) nodes.
 
         Calling it again with less room, when the cache had too little, gives a smaller tree of the same step.
         """
         raise NotImplementedError
 
     def grow_all(self, texts: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
-        """Grow the trees of a step, with at most `room` nodes in all; the texts have modes of this one's kind.
+        """Grow the trees of a step, with at most `room` nodes in all; the sequences have modes of this one's kind.
 
-        `beside`: rows of pieces of prompt that the step has besides.
+        `beside`: rows of prompt chunks that the step has too.
         """
         return [mode.grow(tokens, min(most, room // len(texts))) for mode, tokens, most in texts]
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
-        """Take in a verified step, whose tokens are in the text already."""
+        """Learn from a verified step, whose tokens are in the sequence already."""
 
 
 Run = tuple[int, ...]

@@ -233,11 +233,11 @@ def restrict_to_chain(
 
 
 def _chained(settings: DecodeSettings, max_rollback: int) -> tuple[DecodeSettings, list[str]]:
-    """The settings for a model that can take back `max_rollback` guesses of one chain."""
+    """The settings for a model that can take back `max_rollback` drafted tokens of one chain."""
     chained = replace(settings, max_rollback=max_rollback)
     if settings.mode == "lookahead":
-        why = "mode auto instead of lookahead: a recurrent state goes back along one chain of guesses"
+        why = "mode auto instead of lookahead: a recurrent state goes back along one chain of drafted tokens"
         return replace(chained, mode="auto"), [why]
     shorter = chained.linear_draft < settings.linear_draft
-    note = f"at most {max_rollback} guesses a step: a recurrent state goes back no further"
+    note = f"at most {max_rollback} drafted tokens a step: a recurrent state goes back no further"
     return chained, [note] if shorter else []

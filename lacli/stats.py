@@ -17,8 +17,8 @@ Finish = Literal["stop", "eog", "length", "interrupt"]
 class Step(NamedTuple):
     """One llama_decode call and what it brought.
 
-    `tokens`: the accepted tokens in order, at least one. `origins`: where each was guessed; the last is the model's
-    own choice. `rows`: the batch's size. `drafted`: guesses that the step could have accepted. Times in seconds: decode
+    `tokens`: the accepted tokens in order, at least one. `origins`: where each was drafted; the last is the model's
+    own choice. `rows`: the batch's size. `drafted`: tokens that the step could have accepted. Times in seconds: decode
     (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
     `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `waited_s`:
     seconds that the text waited for it, while prompts of others were read for example.
@@ -101,7 +101,7 @@ class RunStatistics:
 
     @property
     def origins(self) -> list[Origin]:
-        """Where guesses came from, in a fixed order."""
+        """Where drafts came from, in a fixed order."""
         return [origin for origin in Origin if self.tried[origin] or self.accepted_from[origin]]
 
     @property

@@ -1,6 +1,6 @@
-"""The guesses of one step as a tree: paths from the input, merged where they begin alike.
+"""The drafts of one step as a tree: paths from the input, merged where they begin alike.
 
-Token ids and sequence ids only; where a node lies in the cache and in a batch is decided in `cache.py` and `batch.py`.
+Token ids and sequence ids only: `engine/cells.py` and `batch.py` decide where a node lies in the cache and in a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ROOT = 0
 
 
 class Origin(Enum):
-    """Where a token was guessed. PADDING: a row that is decoded for its company alone, which no text accepts."""
+    """Where a token was drafted. PADDING: a row that only makes a step larger, and that no sequence accepts."""
 
     MODEL = "model"
     POOL = "pool"
@@ -24,9 +24,9 @@ class Origin(Enum):
 
 
 class Tree:
-    """A tree of guesses below the input token, which is node 0.
+    """A tree of drafts below the input token, which is node 0.
 
-    Each path belongs to one sequence id; 0 is the text's own. A node lists the ids of all paths through it, so all
+    Each path belongs to one sequence id; 0 is the sequence's own. A node lists the ids of all paths through it, so all
     of its ids see the same tokens before it, which is what llama.cpp's mask needs. With the paths (1, 2) in
     sequence 1 and (1, 3) in sequence 2 the tree holds four nodes:
 
@@ -117,7 +117,7 @@ class Tree:
         return below if below is not None and self.verified[below] else None
 
     def guesses(self, node: int) -> list[int]:
-        """The tokens that `child` can follow from a node, in the order they were guessed."""
+        """The tokens that `child` can follow from a node, in the order they were drafted."""
         return [token for token, below in self._children[node].items() if self.verified[below]]
 
     def outputs(self) -> list[int]:
@@ -125,7 +125,7 @@ class Tree:
         return [node for node, wanted in enumerate(self.verified) if wanted]
 
     def reachable(self) -> tuple[Origin, ...]:
-        """Origins of the guesses that verification could accept: their own choice and all above are read."""
+        """Origins of the drafted tokens that verification could accept: their own choice and all above are read."""
         if len(self.tokens) == 1:
             return ()
         found = [ROOT]

@@ -1,4 +1,4 @@
-"""Verification: how far the model agrees with a tree of guesses, greedily or when it samples.
+"""Verification: how much of a tree of drafts the model accepts, greedily or when it samples.
 
 The one accept function of all modes is `verify_tree`. How a token is chosen is given to it: the largest logit, or one
 of the two verifiers here, which keep the distribution of plain sampling. The samplers themselves are llama.cpp's
@@ -20,16 +20,16 @@ from lacli.stats import Finish
 from lacli.tree import ROOT, Tree
 
 Choose = Callable[[int], int]
-"""The token that follows node `n`; called once for each accepted node, in the order of the text."""
+"""The token that follows node `n`; called once for each accepted node, in the order of the sequence."""
 
 Ends = Callable[[int, int], Finish | None]
-"""Why the text ends with a token, the n-th of this step counted from 1, or None; asked before the next choice."""
+"""Why the sequence ends with a token, the n-th of this step counted from 1, or None; asked before the next choice."""
 
 
 class Path(NamedTuple):
     """The accepted way down a tree.
 
-    `nodes`: the accepted guesses. `tokens`: what the model chose, one more than there are nodes: the last one is the
+    `nodes`: the accepted drafts. `tokens`: what the model chose, one more than there are nodes: the last one is the
     model's own and becomes the next input. `finish`: why nothing comes after it, or None.
     """
 
@@ -61,7 +61,7 @@ def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
 
 
 class Verifier(Protocol):
-    """Chooses the tokens of a text that is sampled."""
+    """Chooses the tokens of a sequence that is sampled."""
 
     def begin(self, text: Sequence[int]) -> None:
         """Start anew behind a prompt of these tokens."""
@@ -71,7 +71,7 @@ class Verifier(Protocol):
 
 
 class SampleAndMatch:
-    """Draws as plain decoding would, whatever was guessed: the same random numbers, so the same text in every mode."""
+    """Draws as plain decoding would, whatever was drafted: the same random numbers, so the same text in every mode."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler

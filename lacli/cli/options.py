@@ -264,7 +264,7 @@ class Loading:
             )
         with opened as engine:
             engine.use_known(state_file())
-            if measure and engine.slots > 1 and engine.settings.mode == "auto" and engine.wants_cost:
+            if measure and engine.slots > 1 and engine.settings.mode == "auto" and not engine.cost:
                 screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
                 engine.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
             screen.notes(engine.notes, engine.warnings)

@@ -87,16 +87,10 @@ def open_engine(
         decode_settings = replace(decode_settings, ordered=True)
     with ExitStack() as stack:
         weights = stack.enter_context(Weights(path, model_settings, verbose=verbose, loading=loading))
-        engine = ModelEngine(
-            weights,
-            decode_settings,
-            sampling,
-            slots,
-            notes,
-            template=template,
-            template_variables=template_variables or {},
-            reading=reading,
-        )
+        chosen, told = choose_template(template, weights.model)
+        notes += told
+        prompts = PromptWriter(weights.model, replace(chosen, variables=template_variables or {}))
+        engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, reading)
         stack.pop_all()
     return engine
 
@@ -106,7 +100,8 @@ class ModelEngine(Engine, Closing):
 
     `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
     `warnings`: those of them that say what an answer does not keep to. `prompts`: writes prompts as the chat template
-    does. `sampling`, `sampler`: how tokens are drawn where a sequence says nothing else; None takes the most probable.
+    does. `sampling`, `sampler`: how tokens are drawn if a sequence says nothing else; None takes the most probable.
+    `cost`: what steps cost here, None if it was not measured.
     """
 
     context: OpenContext
@@ -114,24 +109,21 @@ class ModelEngine(Engine, Closing):
     def __init__(
         self,
         weights: Weights,
+        prompts: PromptWriter,
         decode_settings: DecodeSettings,
         sampling: SamplingSettings,
         slots: int | None,
         notes: list[str],
-        *,
-        template: str | None,
-        template_variables: Mapping[str, object],
         reading: Reading,
     ) -> None:
         """For `open_engine`, whose arguments these are."""
-        self.weights, self.model = weights, weights.model
+        self.weights, self.model, self.prompts = weights, weights.model, prompts
         self.model_settings = weights.plans[0].model_settings
         self.notes, self.warnings = notes, list[str]()
         self._reading = reading
-        self._cost: Cost | None = None
+        self.cost: Cost | None = None
         self._has_worker = slots is not None
         self.slots = slots or 1
-        self.prompts = self._prompt_writer(template, template_variables)
         settings = self._restricted(decode_settings)
         self.sampling = self._own_sampling(sampling)
         self.sampler = self._new_sampler(self.sampling)
@@ -188,16 +180,16 @@ class ModelEngine(Engine, Closing):
 
     def engine_in(self, context: Context, settings: DecodeSettings) -> Engine:
         """An engine for one sequence that drafts as this one does, in another context of the same model."""
-        return Engine(context, settings, make_mode=AutoModes(self._cost))
+        return Engine(context, settings, make_mode=AutoModes(self.cost))
 
     def times_plain(self, run: RunStatistics) -> float | None:
         """How many times as fast as plain decoding an answer was, by the measured costs of its steps.
 
         None where these were not measured.
         """
-        if not (self._cost and run.steps):
+        if not (self.cost and run.steps):
             return None
-        at, least = self._cost.at(run.prompt_tokens + run.tokens), self.settings.min_outputs
+        at, least = self.cost.at(run.prompt_tokens + run.tokens), self.settings.min_outputs
         # A plain step of --strict is padded to `least` rows.
         return run.tokens / sum(
             count * (at.relative(rows) if rows > least else 1.0) for rows, count in run.batches.items()
@@ -207,18 +199,13 @@ class ModelEngine(Engine, Closing):
         """Decode from now on with measured step costs; other machines and several replicas have their own."""
         if len(self.weights.names) > 1 or any(plan.rpc for plan in self.weights.plans):
             return
-        self._cost = cost
-        self.reconfigure(self.settings, AutoModes(self._cost))
+        self.cost = cost
+        self.reconfigure(self.settings, AutoModes(self.cost))
 
     def use_known(self, state: Path) -> None:
         """Let mode auto begin with the step costs that the file `state` has."""
         if cost := saved_cost(state, self.model.path, self.model_settings):
             self.use_cost(cost)
-
-    @property
-    def wants_cost(self) -> bool:
-        """True if mode auto can be told what steps cost here and has not been."""
-        return not self._cost
 
     def learn_cost(
         self,
@@ -303,12 +290,6 @@ class ModelEngine(Engine, Closing):
         sampler = self._new_sampler(sampling)
         return _verifier_of(sampler, sampling), sampler
 
-    def _prompt_writer(self, wanted: str | None, variables: Mapping[str, object]) -> PromptWriter:
-        """Choose the template. `wanted`: as --chat-template takes it; None to continue prompts as they are."""
-        template, notes = choose_template(wanted, self.model)
-        self.notes += notes
-        return PromptWriter(self.model, replace(template, variables=variables))
-
     def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
         if (self.model.chain_only or self._has_worker) and (others := self.weights.plans[1:]):
@@ -350,7 +331,7 @@ class ModelEngine(Engine, Closing):
     def _change_context(self, settings: DecodeSettings) -> None:
         """Close the context before another is made: both may not fit into memory."""
         self.context.close()
-        self.use(self._open_context(settings), settings, AutoModes(self._cost))
+        self.use(self._open_context(settings), settings, AutoModes(self.cost))
 
 
 def _verifier_of(sampler: LlamaSampler | None, sampling: SamplingSettings) -> Verifier | None:
