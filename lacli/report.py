@@ -95,49 +95,41 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
     }
 
 
-def as_line(engine: ModelEngine, answer: Answer) -> str:
-    """Return the short report: time, steps and drafts of an answer, and what plain decoding would have taken."""
-    run = answer.statistics
-    parts = [f"{counted(run.tokens, 'token')} in {_timed(run.tokens, run.predicted_s)}"] if run.tokens else ["no token"]
+def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", max_tokens: int = -1) -> str:
+    """Return the report for a person: one line, or in `detail` full one for each subject. `max_tokens`: -n."""
+    run, pool, parts = answer.statistics, answer.pool, ["no token"]
+    if run.tokens:
+        parts = [f"{counted(run.tokens, 'token')} in {_timed(run.tokens, run.predicted_s)}"]
     if run.drafted:
         parts.append(f"{run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step")
         parts.append(f"{run.accepted:,} of {run.drafted:,} drafted tokens accepted")
-        if times := engine.times_plain(run):
-            parts.append(f"{times:.2g} times as fast as plain decoding")
-    return ", ".join(parts)
-
-
-def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", max_tokens: int = -1) -> str:
-    """Return the report for a person: one line, or in `detail` full one for each subject. `max_tokens`: -n."""
+    if times := engine.times_plain(run) if run.drafted else None:
+        parts.append(f"{times:.2g} times as fast as plain decoding")
+    short = ", ".join(parts)
     if detail != "full":
-        return as_line(engine, answer)
-    run, pool = answer.statistics, answer.pool
+        return short
     settings, devices = engine.model_settings, ", ".join(filter(None, engine.weights.names)) or engine.model.devices
-    model = (
-        f"{engine.model.description}, context of {engine.context.cells:,} tokens, {settings.thread_words}, {devices}"
-    )
-    read = max(run.prompt_tokens - 1 - run.reused_tokens, 0)
+    context = f"context of {engine.context.cells:,} tokens"
+    read = _timed(max(run.prompt_tokens - 1 - run.reused_tokens, 0), run.prompt_s)
     ended = "with the context full" if answer.filled_context(max_tokens) else ENDS[answer.finish_reason]
+    prompt = f"{counted(run.prompt_tokens, 'token')}, {run.reused_tokens:,} of them in the cache"
     lines = [
-        ("model", model),
+        ("model", f"{engine.model.description}, {context}, {settings.thread_words}, {devices}"),
         ("mode", describe(engine.settings)),
         ("sampling", describe_sampling(engine.sampling)),
-        ("prompt", f"{counted(run.prompt_tokens, 'token')}, {run.reused_tokens:,} of them in the cache, "
-                   f"the others read in {_timed(read, run.prompt_s)}"),
-        ("answer", f"{as_line(engine, answer)}, the first after {run.first_token_s:.2f} s, ended {ended}"),
-    ]  # fmt: skip
+        ("prompt", f"{prompt}, the others read in {read}"),
+        ("answer", f"{short}, the first after {run.first_token_s:.2f} s, ended {ended}"),
+    ]
     if run.steps:
-        times = {"decode": run.decode_s, "choose": run.choose_s, "cache": run.cache_s, "Python": run.python_s}
-        parts = ", ".join(f"{name} {seconds / run.steps * 1e3:.2f}" for name, seconds in times.items())
-        lines.append(("steps", f"{run.steps:,}, each {parts} ms"))
-        lines.append(("tokens", _histogram(run.lengths)))
-        lines.append(("rows", _histogram(run.batches)))
+        times_of = {"decode": run.decode_s, "choose": run.choose_s, "cache": run.cache_s, "Python": run.python_s}
+        each = ", ".join(f"{name} {seconds / run.steps * 1e3:.2f}" for name, seconds in times_of.items())
+        lines.append(("steps", f"{run.steps:,}, each {each} ms"))
+        lines += [("tokens", _histogram(run.lengths)), ("rows", _histogram(run.batches))]
     for origin in run.origins:
         accepted, tried = run.accepted_from[origin], run.tried[origin]
         lines.append(("drafts", f"{accepted:,} of {tried:,} accepted from {SOURCE_WORDS[origin]} ({origin.value})"))
     if engine.settings.mode == "lookahead":
-        found = f"{pool.keys} keys, {pool.ngrams} n-grams, {pool.hit_rate:.0%} of the lookups found some"
-        lines.append(("pool", found))
+        lines.append(("pool", f"{pool.keys} keys, {pool.ngrams} n-grams, hit rate {pool.hit_rate:.0%}"))
     return "\n".join(f"{name:9} {text}" for name, text in lines)
 
 

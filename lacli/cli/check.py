@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lacli import settings
 from lacli.cli import options
-from lacli.cli.groups import group, parameters_of, with_groups
+from lacli.cli.groups import typed, with_groups
+from lacli.cli.options import Loading, PromptOptions
 from lacli.errors import Interrupted, UsageError
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
-from lacli.settings import DecodeSettings, decode_settings
+from lacli.llamacpp.settings import check_rows, fitted
+from lacli.settings import ModeName
 
 if TYPE_CHECKING:
     from lacli.bench.tasks import Task
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
 
-Mode = Annotated[
-    settings.ModeName | None,
-    typer.Option("--mode", metavar="MODE", show_default="all but plain",
-                 help="The mode to check. jacobi, lookup, lookahead or auto; plain is checked against itself."),
-]  # fmt: skip
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", show_default=False,
@@ -51,12 +45,7 @@ FailOnDifference = Annotated[
 ]
 
 
-@with_groups(
-    model=options.model_of,
-    sampling=options.sampling_group,
-    decoding=group(decode_settings, options.preset, *parameters_of(DecodeSettings, without=("mode",))),
-    model_settings=options.model_group,
-)
+@with_groups(model=options.model_of, loading=options.loading_group)
 def check(
     model: str | None,
     prompts: Prompts = None,
@@ -65,17 +54,13 @@ def check(
     predict: Predict = 64,
     fail_on_difference: FailOnDifference = False,
     *,
-    mode: Mode = None,
-    decoding: DecodeSettings,
-    sampling: SamplingSettings,
-    model_settings: ModelSettings,
-    offline: options.Offline = False,
+    loading: Loading,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
     color: options.ColorWhen = "auto",
+    called: typer.Context,
 ) -> None:
-    """Check whether every mode gives the text of plain decoding.
+    """Check whether every mode, or the one of --mode, gives the text of plain decoding.
 
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
@@ -84,24 +69,24 @@ def check(
     from lacli.bench.tasks import Task, by_class, read_tasks
     from lacli.check.compare import PROMPTS, fixed_seed, refuse_other_draws
     from lacli.check.report import as_json, as_lines
-    from lacli.engine.load import open_engine
-    from lacli.terminal.screen import Screen, loading_model
+    from lacli.terminal.screen import Screen
     from lacli.text.files import columns
 
     if prompts and prompt:
         raise UsageError("--prompts and -p are both given", "give one of them")
+    if loading.model_settings.replicas > 1 or loading.model_settings.rpc:
+        raise UsageError("a check compares one copy of a model on this machine", "leave --replicas and --rpc out")
+    refuse_other_draws(loading.sampling)
     screen = Screen(color=color, quiet=quiet)
-    path = options.model_path(model, screen, offline)
     tasks = read_tasks(prompts) if prompts else [Task((text,)) for text in ([prompt] if prompt else PROMPTS)]
     if each:
         tasks = [task for group in by_class(tasks).values() for task in group[:each]]
-    refuse_other_draws(sampling)
-    plain = replace(decoding, mode="plain")
-    with loading_model(screen, verbose=verbose) as loading:
-        opened = open_engine(path, model_settings, plain, fixed_seed(sampling), verbose=verbose, loading=loading)
-    with opened as engine:
+    only = loading.decode_settings.mode if "mode" in typed(called) else None
+    plain = replace(loading.decode_settings, mode="plain")
+    loading = replace(loading, decode_settings=plain, sampling=fixed_seed(loading.sampling))
+    with loading.opened(model, PromptOptions(), screen) as engine:
         try:
-            setup, result = _checked(engine, tasks, predict, mode, screen)
+            setup, result = _checked(engine, tasks, predict, only, screen)
             # While the model is open: it knows the tokens' texts.
             found = as_json(setup, result) if json else None
             shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
@@ -115,7 +100,7 @@ def check(
 
 
 def _checked(
-    engine: ModelEngine, tasks: Sequence[Task], predict: int, only: settings.ModeName | None, screen: Screen
+    engine: ModelEngine, tasks: Sequence[Task], predict: int, only: ModeName | None, screen: Screen
 ) -> tuple[Setup, Result]:
     """Check the modes, or the `only` one, in contexts of their own, which take the place of the session's.
 
@@ -135,7 +120,6 @@ def _checked(
         screen.note(f"{checked}: {why}")
     for mode in modes:
         check_rows(mode, model_settings)
-    screen.notes(engine.notes, engine.warnings)
     if not engine.sampling.greedy:
         screen.note(f"sampling with seed {engine.sampling.seed}")
     asked = [engine.prompt(task.turns[0], task.system, raw=task.raw) for task in tasks]
