@@ -127,6 +127,10 @@ class Rounds:
         able: list[Point] = []
         plain_s = 0.0
         for point in self.points:
+            if able and perf_counter() > self.deadline:
+                # There will be no time for its answers.
+                able.append(point)
+                continue
             # The first step may load kernels, and in the last one there is no room for drafts.
             if steps := self.answer(point, shortest, inf).steps[1:-1]:
                 step_s = min(step.seconds for step in steps)
