@@ -38,6 +38,7 @@ OWN = "the model's own"
 
 STOPS: dict[str, tuple[str, ...]] = {
     "chatml": ("<|im_end|>", "<|im_start|>"),
+    "command-r": ("<|END_OF_TURN_TOKEN|>",),
     "gemma": ("<end_of_turn>", "<start_of_turn>"),
     "llama3": ("<|eot_id|>", "<|start_header_id|>"),
     "mistral": ("</s>", "[INST]"),

@@ -67,7 +67,7 @@ def test_a_template_is_wanted_by_name_file_or_text(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("wanted", "error", "words"),
     [
-        ("nonesuch", UsageError, "one of chatml, gemma, .*qwen"),
+        ("nonesuch", UsageError, "one of chatml, command-r, .*qwen"),
         ("llama-3.1", UsageError, "did you mean llama3"),
         ("./none.jinja", LacliError, "cannot read ./none.jinja"),
         ("{{ '\udcff' }}", LacliError, "--chat-template is not UTF-8"),
