@@ -17,18 +17,9 @@ rate, since two drafts for one place cannot both be certain. Source: docs/auto.m
 
 
 class HitRates:
-    """Accepted over drafted tokens of each kind in one sequence; a source defines its kinds.
-
-    `rates`: of each kind now.
-
-    >>> hits = HitRates([0.5, 0.9])
-    >>> hits.record(0, True)
-    >>> hits.rates[0] > 0.5
-    True
-    """
+    """Accepted over drafted tokens of each kind in one sequence; a source defines its kinds. `rates`: now."""
 
     def __init__(self, expected: Sequence[float]) -> None:
-        """Begin with the `expected` rate of each kind."""
         self.rates = [min(rate, MAX_RATE) for rate in expected]
         self._hits = [EXPECTED_TRIES * rate for rate in expected]
         self._tries = [EXPECTED_TRIES] * len(expected)
@@ -86,9 +77,7 @@ class Draft:
     """
 
     def __init__(self, sources: Sequence[Source], tokens: Sequence[int], max_leaves: int, max_nodes: int) -> None:
-        self._sources = sources
-        self._branches_left = max_leaves - 1
-        self.max_nodes = max_nodes
+        self._sources, self.max_nodes, self._branches_left = sources, max_nodes, max_leaves - 1
         # By node: its parent, or -1 for the input, its token and its origin.
         self._nodes: list[tuple[int, int, Origin]] = []
         self._parents: set[int] = set()
@@ -149,8 +138,7 @@ def _merged(found: Followers) -> list[tuple[float, Followers]]:
         merged[guess.token] = max(chance, guess.probability), followers
     if not merged:
         return []
-    best, surest = max(merged.values(), key=lambda each: each[0])
-    source = surest[0][0]
+    best, ((source, _), *_) = max(merged.values(), key=lambda each: each[0])
     return [
         (chance if followers[0][0] is source else chance * (1 - best) / (1 - chance * best), followers)
         for chance, followers in merged.values()
@@ -176,8 +164,8 @@ class Limits(NamedTuple):
 
     def allow(self, tokens: float, cost: float) -> bool:
         """Return whether a step that promises `tokens` a sequence may have a cost."""
-        promised = min((tokens - self.max_cost) / 2, self.overdraft)
-        return cost <= self.max_cost + (promised if promised > 0 and self.max_cost > 1 else 0.0)
+        promised = max(min((tokens - self.max_cost) / 2, self.overdraft), 0.0)
+        return cost <= self.max_cost + (promised if self.max_cost > 1 else 0.0)
 
 
 def best_step(drafts: Sequence[Draft], sequences: int, limits: Limits) -> tuple[list[int], float]:

@@ -17,11 +17,8 @@ from lacli.tree import Origin
 
 Key = TypeVar("Key", int, tuple[int, int])
 
-MAX_SUCCESSORS = 6
-"""Successors remembered of a row. Source: docs/auto.md."""
-
-MAX_KEYS = 12_000
-"""Pairs of tokens, and single tokens, that are remembered; the oldest are forgotten first."""
+MAX_SUCCESSORS, MAX_KEYS = 6, 12_000
+"""Successors remembered of a row (docs/auto.md), and rows by two tokens and by one; the oldest are forgotten first."""
 
 BOUNDS = (0.03, 0.08, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99)
 """Upper ends of the kinds of guesses, by the probability that the model gave them."""
@@ -30,7 +27,7 @@ EXPECTED_AFTER_PAIR = (0.035, 0.05, 0.1, 0.1, 0.29, 0.31, 0.38, 0.4, 0.49, 0.56)
 EXPECTED_AFTER_TOKEN = (0.03, 0.05, 0.06, 0.09, 0.12, 0.17, 0.2, 0.2, 0.2, 0.27)
 """Rates by kind: behind the same two tokens, behind the last one only.
 
-Source: answers of Qwen2.5-Coder 0.5B and 1.5B (python -m benchmarks.hit_rates, docs/auto.md).
+Source: answers of Qwen2.5-Coder 0.5B and 1.5B (benchmarks.hit_rates, docs/auto.md).
 """
 
 EXPECTED, FIRST = EXPECTED_AFTER_PAIR + EXPECTED_AFTER_TOKEN, len(EXPECTED_AFTER_PAIR)

@@ -32,7 +32,7 @@ MEASURED_WEIGHT = 4
 """Steps that an earlier measurement of a size counts as."""
 
 RECENT, MEMORY, PATIENCE = 9, 512, 48
-"""Latest steps of a size whose median is its time; steps after which that is forgotten, as a size that looked too dear
+"""Latest steps of a size whose median is its time; steps after which that is forgotten, or a size that looked too dear
 would never be tried again; steps with drafts after which one without is timed again."""
 
 CHANGE_S, MAX_CHANGE, LEAST_CHANGE = 2e-4, 2.0, 0.02
@@ -180,12 +180,12 @@ class StepCostModel:
     def _record_return(self, rows: int, seconds: float) -> None:
         """Record a plain step behind one of other rows: what the change costs, or that plain steps have changed."""
         before = median_low(self._seen[rows])
-        if seconds * JUMP < before or seconds > (JUMP + self.change) * before:
+        if before / JUMP <= seconds <= (JUMP + self.change) * before:
+            self._changes.append(max(seconds - before, 0.0))
+            self._weigh_change()
+        else:
             self._seen[rows] = deque([seconds], maxlen=RECENT)
             self._follow()
-            return
-        self._changes.append(max(seconds - before, 0.0))
-        self._weigh_change()
 
     def next_step(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
         """Return costs and slopes by drafted and input rows, in steps of `least` rows.
@@ -210,14 +210,11 @@ class StepCostModel:
     def _expect(self) -> None:
         """Set what each size is expected to cost before its first step here."""
         rows = np.arange(self._max_rows + 1)
-        self._known_rows = 1
+        self._known_rows, self._expected = 1, 1 + (rows - 1) * UNKNOWN_ROW
         if self._measured:
             known = self._measured.at(self._context)
             self._known_rows = known.max_rows
-            cost = np.array([1.0, *(known.relative(size) for size in range(1, self._max_rows + 1))])
-            self._expected = np.maximum(cost, 1 + (rows - 1) * MIN_COST)
-        else:
-            self._expected = 1 + (rows - 1) * UNKNOWN_ROW
+            self._expected = np.maximum([known.relative(max(size, 1)) for size in range(len(rows))], 1 + (rows - 1) * MIN_COST)
         self._follow()
 
     def _follow(self) -> None:

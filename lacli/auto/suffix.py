@@ -62,11 +62,6 @@ class SuffixSource(Source):
 
     `matches`: by length of the sequence, where its longest match goes on, and how long that is, 0 without one. `hits`:
     rates by the kind of the match.
-
-    >>> source = SuffixSource()
-    >>> source.begin([7, 1, 2, 3, 9, 7, 1, 2])
-    >>> source.first([7, 1, 2, 3, 9, 7, 1, 2])[0].token
-    3
     """
 
     origin = Origin.SUFFIX
@@ -96,7 +91,7 @@ class SuffixSource(Source):
         if not length:
             return []
         guesses = [self._guess(place, length)]
-        others = list(self._others(len(tokens) - 1, tokens[place]))
+        others = self._others(len(tokens) - 1, tokens[place])
         self._offered = len(tokens), [tokens[other] for other in others]
         left = 1 - guesses[0].probability
         for other in others:
@@ -126,7 +121,10 @@ class SuffixSource(Source):
             token = tokens[here]
             hit = length > 0 and tokens[place] == token
             if scored and length:
-                self._score(here, token, length, hit)
+                self.hits.record(kind_of(length), hit)
+                offered_at, others = self._offered
+                if not hit and offered_at == here and others:
+                    self.hits.record(OTHER, token in others)
             end = latest.get((previous, token), 0)
             if hit and not is_end(tokens[place + 1]):
                 place, length = place + 1, length + 1
@@ -140,36 +138,32 @@ class SuffixSource(Source):
             latest[previous, token] = here + 1
             previous = token
 
-    def _score(self, here: int, token: int, length: int, hit: bool) -> None:
-        self.hits.record(kind_of(length), hit)
-        offered_at, others = self._offered
-        if not hit and offered_at == here and others:
-            self.hits.record(OTHER, token in others)
-
     def _search(self, tokens: Sequence[int], here: int, end: int) -> tuple[int, int]:
         """Return the longest match of what ends with the token at `here` among the occurrences chained from `end`."""
         found, longest = 0, MIN_MATCH - 1
-        for _ in range(PROBES):
-            if not end:
-                break
-            length, most = 0, min(end, MAX_COMPARED)
-            while length < most and tokens[end - 1 - length] == tokens[here - length]:
+        for place in self._chained(end):
+            length, most = 0, min(place, MAX_COMPARED)
+            while length < most and tokens[place - 1 - length] == tokens[here - length]:
                 length += 1
-            if length > longest and not self.is_end(tokens[end]):
-                found, longest = end, length
-            end = self._earlier[end - 1]
+            if length > longest and not self.is_end(tokens[place]):
+                found, longest = place, length
         return (found, longest) if found else (0, 0)
 
-    def _others(self, last: int, first: int) -> Iterator[int]:
-        """Yield where tokens other than `first` followed the two tokens that end at `last`, each token once."""
-        tokens, seen = self._tokens, {first}
-        end = self._earlier[last]
+    def _others(self, last: int, first: int) -> list[int]:
+        """Return where tokens other than `first` followed the two tokens that end at `last`, each token once."""
+        found: dict[int, int] = {}
+        for place in self._chained(self._earlier[last]):
+            token = self._tokens[place]
+            if token != first and not self.is_end(token):
+                found.setdefault(token, place)
+        return [*found.values()][:MAX_OTHERS]
+
+    def _chained(self, end: int) -> Iterator[int]:
+        """Yield the latest occurrences of two tokens, beginning with the one that ends at `end`, 0 for none."""
         for _ in range(PROBES):
-            if not end or len(seen) > MAX_OTHERS:
-                break
-            if tokens[end] not in seen and not self.is_end(tokens[end]):
-                seen.add(tokens[end])
-                yield end
+            if not end:
+                return
+            yield end
             end = self._earlier[end - 1]
 
 
@@ -243,16 +237,11 @@ class RewritingSource(Source):
         elif self._left and self._run and agrees:
             self._left, self._place, self._run = None, place + 1, 2
         else:
-            if not self._left:
-                self._has_changed, self._left = True, (place, self._known)
-            self._find(token, *self._left)
-
-    def _find(self, token: int, place: int, since: int) -> None:
-        """Look for `token` near the place where the copy was left."""
-        if self._known - since > MAX_CHANGE:
-            self._is_copy, self._left = False, None
-            return
-        near = self._tokens[place : min(place + NEAR + 1, self._known)]
-        self._run = int(token in near)
-        if self._run:
-            self._place = place + near.index(token) + 1
+            self._left, self._has_changed = self._left or (place, self._known), True
+            left, since = self._left
+            near = [*self._tokens[left : min(left + NEAR + 1, self._known)]]
+            self._run = int(token in near)
+            if self._known - since > MAX_CHANGE:
+                self._is_copy, self._left = False, None
+            elif self._run:
+                self._place = left + near.index(token) + 1

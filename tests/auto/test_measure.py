@@ -112,9 +112,3 @@ def test_a_context_that_takes_too_long_to_prefill_is_left_out() -> None:
     for length, contexts in ((200, [64]), (80, [64, 80])):
         found, _ = measured(Timed(row=1, prefill=1), 64, length, seconds=200, rows=(1, 2))
         assert [each.context for each in found] == contexts
-
-
-def test_progress_names_each_context() -> None:
-    engine, said = Timed(), list[str]()
-    measure(engine, TOKENS, MeasurePlan((4, 9), (1, 2), 50), clock=engine.clock, progress=said.append)
-    assert [sentence.split()[-2] for sentence in said] == ["4", "9"]

@@ -17,7 +17,7 @@ from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import FIRST_ROWS, Cost, StepCost
 from lacli.batch import Batch
 from lacli.context import Successors
-from lacli.settings import SOURCES, DecodeSettings, SourceName
+from lacli.settings import SOURCES, DecodeSettings
 from lacli.stats import Step
 from lacli.tree import Origin
 from lacli.verify import SampleAndMatch
@@ -396,16 +396,6 @@ def test_where_rows_are_dear_drafts_are_chains_in_the_texts_own_sequence(stairs:
     assert {origin for step in steps for origin in step.guesses} == {Origin.SUFFIX}
 
 
-def test_a_single_chain_of_cheap_rows_is_in_the_texts_own_sequence_too() -> None:
-    chosen = replace(AUTO, sources=("suffix",))
-    # Each two tokens are followed by one token only, and no copy changes: there is never a second branch.
-    writer = Writer(7, passage=1_000_000, copied=0)
-    writer.text = list(range(TOKENS)) * (PROMPT // TOKENS)
-    engine, _ = watched(writer, GPU, replace(chosen, auto_rows=5))
-    chains = [used for used, rows in zip(engine.used, engine.rows, strict=True) if rows > 1]
-    assert chains and all(used == {0} for used in chains)
-
-
 def test_where_rows_are_nearly_free_all_sources_grow_one_tree() -> None:
     engine, steps = watched(Writer(8, passage=10), GPU, first_trial=2)
     assert max(engine.rows) > 30
@@ -437,21 +427,6 @@ def test_a_source_whose_guesses_do_not_come_true_sleeps_and_learns_nothing(stair
     with clocked(clock):
         list(Decoding(engine, chosen, make_mode=AutoModes(stairs.measured)).generate(list(writer.text), 1000))
     assert 0 < engine.learned < most * len(engine.rows)
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_each_source_alone_is_used_where_rows_are_nearly_free(source: SourceName) -> None:
-    writer = Writer(14, passage=10)
-    engine, _ = watched(writer, GPU, replace(AUTO, sources=(source,)), 300, first_trial=2)
-    assert sum(rows > 1 for rows in engine.rows) > 5
-
-
-@pytest.mark.parametrize("stairs", STAIRS.values(), ids=STAIRS)
-@given(st.integers(1, 70), st.integers(0, 9))
-@settings(max_examples=20)
-def test_a_step_has_no_more_rows_than_it_may(stairs: Stairs, most: int, seed: int) -> None:
-    engine, _ = watched(Writer(seed, passage=10), stairs, replace(AUTO, auto_rows=most), 120, first_trial=2)
-    assert max(engine.rows) <= most
 
 
 @given(st.integers(0, 6), st.sampled_from(list(STAIRS.values())))

@@ -15,7 +15,6 @@ from lacli.auto.model_cost import KIND, cost_of, device_names, fitted, machine_k
 from lacli.auto.step_cost import Cost, MeasurePlan, StepCost
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import Device, with_threads
-from lacli.llamacpp.library import devices
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.files import HASHED, NAME, Records
@@ -81,19 +80,6 @@ def test_the_key_depends_on_the_models_content_and_the_build(model: Path, monkey
     assert key_of(model) != key
 
 
-@pytest.mark.parametrize("gpu_layers", [0, -1])
-def test_the_key_depends_on_every_device_of_the_build(
-    model: Path, monkeypatch: pytest.MonkeyPatch, gpu_layers: int
-) -> None:
-    # With no layer on a GPU large batches are still computed there.
-    processor, card = Device("CPU", "A processor", False), Device("CUDA0", "A card", True)
-    keys = set()
-    for found in ([processor], [card, processor], [card._replace(name="Vulkan0"), processor]):
-        monkeypatch.setattr(f"{MODULE}.devices", lambda memory, found=found: found)
-        keys.add(key_of(model, replace(SETTINGS, gpu_layers=gpu_layers)))
-    assert len(keys) == 3
-
-
 def test_the_key_depends_on_the_devices_named_and_on_how_they_share_the_model(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,12 +95,6 @@ def test_the_key_depends_on_the_devices_named_and_on_how_they_share_the_model(
         "CUDA0: Card 0, CUDA1: Card 1, CPU: A processor"
     }
     assert device_names(replace(SETTINGS, devices=("CUDA1",))) == "CUDA1: Card 1, CPU: A processor"
-
-
-def test_the_processor_named_on_a_machine_without_more_has_the_key_of_nothing_said(model: Path) -> None:
-    if any(device.is_gpu for device in devices()):
-        pytest.skip("this machine has more")
-    assert key_of(model, replace(SETTINGS, devices=("CPU",))) == key_of(model)
 
 
 def found(

@@ -12,7 +12,6 @@ from lacli.auto.recycling import (
     BOUNDS,
     EXPECTED,
     EXPECTED_AFTER_PAIR,
-    EXPECTED_AFTER_TOKEN,
     FIRST_PAUSE,
     PAUSE,
     STAKE,
@@ -65,26 +64,9 @@ def test_it_guesses_what_was_held_probable_the_last_time(given_rows: Rows) -> No
             assert source.first([before, token]) == guesses
 
 
-def test_its_guesses_are_followed_by_those_behind_any_token_and_by_none_of_their_own() -> None:
-    source = taught([(1, 2, [3, 0, 1, 2], [9.0, 1.0, 0.0, 0.0])])
-    assert source.after(source.first([1, 2])[0]) == ()
-
-
-def test_the_kinds_are_as_many_as_their_expectations() -> None:
-    assert len(EXPECTED_AFTER_PAIR) == len(EXPECTED_AFTER_TOKEN) == len(BOUNDS) + 1
-    assert list(EXPECTED_AFTER_PAIR) == sorted(EXPECTED_AFTER_PAIR)
-    assert list(EXPECTED_AFTER_TOKEN) == sorted(EXPECTED_AFTER_TOKEN)
-
-
 def test_tokens_that_are_impossible_are_no_guesses() -> None:
     source = taught([(1, 2, [3, 0, 1, 2], [2.0, 1.0, -np.inf, -np.inf])])
     assert [guess.token for guess in source.anywhere(1, 2)] == [3, 0]
-
-
-def test_a_text_of_one_token_is_answered() -> None:
-    source = taught([(1, 2, [3, 0, 1, 2], [2.0, 1.0, 0.0, 0.0])])
-    assert [guess.token for guess in source.first([2])] == [3, 0, 1, 2]
-    assert source.first([7]) == []
 
 
 @given(rows, st.lists(st.integers(0, 3), max_size=12), st.integers(0, 12))

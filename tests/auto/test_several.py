@@ -73,12 +73,6 @@ def test_a_step_is_recorded_once_with_the_last_sequences_outcome_and_by_what_eac
     assert balance(modes) == pytest.approx(before + gain + SHARE, abs=0.1)
 
 
-def test_sequences_learn_of_the_machine_together_and_of_hit_rates_alone() -> None:
-    first, second = modes_of(COPY, COPY)
-    assert first.experience is second.experience
-    assert first._suffix.hits is not second._suffix.hits
-
-
 def test_a_step_has_no_more_rows_than_its_room_and_one_for_each_sequence() -> None:
     modes = modes_of(COPY, COPY, COPY)
     observed(modes, grown(modes, COPY, COPY, COPY), 1, 1, 1)

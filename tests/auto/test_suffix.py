@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.suffix import EXPECTED, MAX_COMPARED, OTHER, PROBES, SuffixSource, kind_of
+from lacli.auto.suffix import EXPECTED, OTHER, PROBES, SuffixSource, kind_of
 from tests.fakes.scripted_context import RecordedHits
 
 few_tokens = st.integers(0, 3)
@@ -74,14 +74,6 @@ def test_a_chain_copies_what_follows_the_match_and_then_itself_up_to_the_end_of_
 
 
 @given(any_text)
-def test_where_a_pair_is_very_frequent_it_is_a_match_still(text: list[int]) -> None:
-    text = text * 3
-    place, length = begun(text).matches[-1]
-    assert text[place - length : place] == text[len(text) - length :]
-    assert 1 <= length <= place < len(text)
-
-
-@given(any_text)
 def test_the_first_guesses_differ_and_followed_the_same_two_tokens(text: list[int]) -> None:
     source = begun(text)
     guesses = source.first(text)
@@ -137,10 +129,3 @@ def test_the_other_guesses_are_scored_where_the_first_one_failed(text: list[int]
             expected.append((OTHER, text[known] in guesses[1:]))
         source.extend(text[: known + 1])
     assert [each for each in acceptance.seen if each[0] == OTHER] == expected
-
-
-def test_longer_matches_are_believed_more_at_first() -> None:
-    source = SuffixSource()
-    chances = [source.hits.rates[kind_of(length)] for length in range(1, MAX_COMPARED + 20)]
-    assert chances == sorted(chances)
-    assert len(set(chances)) == len(EXPECTED) - 1
