@@ -31,7 +31,7 @@ class HitRates:
         self.rates[kind] = min(hits / tries, MAX_RATE)
 
 
-class Guess(NamedTuple):
+class Drafted(NamedTuple):
     """A token that may come next, with the `probability` that it does if everything above it is accepted.
 
     `place`, `length`: the source's own note of where it stands, passed back to `after`.
@@ -54,24 +54,24 @@ class Source:
     def extend(self, tokens: Sequence[int]) -> None:
         """Take in the tokens accepted since the last call, and whether the draft for each was right."""
 
-    def first(self, tokens: Sequence[int]) -> Sequence[Guess]:
-        """Return guesses for the next token, best first."""
+    def first(self, tokens: Sequence[int]) -> Sequence[Drafted]:
+        """Return drafts of the next token, best first."""
         raise NotImplementedError
 
-    def after(self, guess: Guess) -> Sequence[Guess]:
-        """Return what may follow one of the source's own guesses, best first."""
+    def after(self, drafted: Drafted) -> Sequence[Drafted]:
+        """Return what may follow one of the source's own drafts, best first."""
         return ()
 
-    def anywhere(self, previous: int, token: int) -> Sequence[Guess]:
+    def anywhere(self, previous: int, token: int) -> Sequence[Drafted]:
         """Return what may follow `token` behind `previous`, drafted by any source, best first."""
         return ()
 
 
-Followers = list[tuple[Source, Guess]]
+Followers = list[tuple[Source, Drafted]]
 
 
 class Draft:
-    """The guesses of all `sources` as a tree of at most `max_nodes` nodes and `max_leaves` branches.
+    """The drafts of all `sources` as a tree of at most `max_nodes` nodes and `max_leaves` branches.
 
     The most probable node comes first. `chance`: probability that the next node is accepted, 0 if there is none.
     """
@@ -84,7 +84,7 @@ class Draft:
         # Negative probabilities, since a heap gives the smallest first; the count keeps equal ones in order.
         self._waiting: list[tuple[float, int, int, int, Followers]] = []
         self._count = 0
-        self._wait(-1, 1.0, tokens[-1], [(source, guess) for source in sources for guess in source.first(tokens)])
+        self._wait(-1, 1.0, tokens[-1], [(source, drafted) for source in sources for drafted in source.first(tokens)])
         self._offer()
 
     def take(self) -> bool:
@@ -96,12 +96,12 @@ class Draft:
             return False
         self._branches_left -= is_branch
         self._parents.add(parent)
-        source, guess = followers[0]
-        self._nodes.append((parent, guess.token, source.origin))
-        found = [(source, guess) for source, before in followers for guess in source.after(before)]
+        source, drafted = followers[0]
+        self._nodes.append((parent, drafted.token, source.origin))
+        found = [(source, drafted) for source, before in followers for drafted in source.after(before)]
         for source in self._sources:
-            found += [(source, each) for each in source.anywhere(previous, guess.token)]
-        self._wait(len(self._nodes) - 1, -negative, guess.token, found)
+            found += [(source, each) for each in source.anywhere(previous, drafted.token)]
+        self._wait(len(self._nodes) - 1, -negative, drafted.token, found)
         self._offer()
         return True
 
@@ -124,18 +124,18 @@ class Draft:
 
 
 def _merged(found: Followers) -> list[tuple[float, Followers]]:
-    """Return by token its probability and all sources that guessed it.
+    """Return by token its probability and all sources that drafted it.
 
-    Two guesses of one token are as probable as the surer one. Of two tokens at most one is right, so the other is worth
+    Two drafts of one token are as probable as the surer one. Of two tokens at most one is right, so the other is worth
     the less the surer that one is.
     """
     if len(found) == 1:
         return [(found[0][1].probability, found)]
     merged: dict[int, tuple[float, Followers]] = {}
-    for source, guess in found:
-        chance, followers = merged.setdefault(guess.token, (0.0, []))
-        followers.append((source, guess))
-        merged[guess.token] = max(chance, guess.probability), followers
+    for source, drafted in found:
+        chance, followers = merged.setdefault(drafted.token, (0.0, []))
+        followers.append((source, drafted))
+        merged[drafted.token] = max(chance, drafted.probability), followers
     if not merged:
         return []
     best, ((source, _), *_) = max(merged.values(), key=lambda each: each[0])

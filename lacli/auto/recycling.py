@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import TypeVar
 
-from lacli.auto.draft import Guess, HitRates, Source
+from lacli.auto.draft import Drafted, HitRates, Source
 from lacli.context import Successors
 from lacli.tree import Origin
 
@@ -21,7 +21,7 @@ MAX_SUCCESSORS, MAX_KEYS = 6, 12_000
 """Successors remembered of a row (docs/auto.md), and rows by two tokens and by one; the oldest are forgotten first."""
 
 BOUNDS = (0.03, 0.08, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99)
-"""Upper ends of the kinds of guesses, by the probability that the model gave them."""
+"""Upper ends of the kinds of drafts, by the probability that the model gave them."""
 
 EXPECTED_AFTER_PAIR = (0.035, 0.05, 0.1, 0.1, 0.29, 0.31, 0.38, 0.4, 0.49, 0.56)
 EXPECTED_AFTER_TOKEN = (0.03, 0.05, 0.06, 0.09, 0.12, 0.17, 0.2, 0.2, 0.2, 0.27)
@@ -107,11 +107,11 @@ class RecyclingSource(Source):
                 self.hits.record(kind, token == tokens[place])
         self._scored = len(tokens)
 
-    def first(self, tokens: Sequence[int]) -> list[Guess]:
+    def first(self, tokens: Sequence[int]) -> list[Drafted]:
         return self.anywhere(tokens[-2] if len(tokens) > 1 else -1, tokens[-1])
 
-    def anywhere(self, previous: int, token: int) -> list[Guess]:
-        return [Guess(each, self.hits.rates[kind]) for each, kind in self._rows.row(previous, token)]
+    def anywhere(self, previous: int, token: int) -> list[Drafted]:
+        return [Drafted(each, self.hits.rates[kind]) for each, kind in self._rows.row(previous, token)]
 
 
 def _remember(rows: dict[Key, Row], key: Key, row: Row) -> None:

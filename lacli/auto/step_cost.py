@@ -214,7 +214,9 @@ class StepCostModel:
         if self._measured:
             known = self._measured.at(self._context)
             self._known_rows = known.max_rows
-            self._expected = np.maximum([known.relative(max(size, 1)) for size in range(len(rows))], 1 + (rows - 1) * MIN_COST)
+            self._expected = np.maximum(
+                [known.relative(max(size, 1)) for size in range(len(rows))], 1 + (rows - 1) * MIN_COST
+            )
         self._follow()
 
     def _follow(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
-from lacli.auto.draft import Guess, HitRates, Source
+from lacli.auto.draft import Drafted, HitRates, Source
 from lacli.tree import Origin
 
 KIND_OF_LENGTH = (0, 0, 1, 2, 3, 4, 4, 5, 5, *[6] * 4, *[7] * 4, *[8] * 8, *[9] * 15, 10)
@@ -25,7 +25,7 @@ Beginning with what answers of Qwen2.5-Coder have (benchmarks.hit_rates, docs/au
 OTHER = len(EXPECTED) - 1
 
 SUBSTITUTED, RESUMED, AGREED = range(3)
-"""Kinds of guesses behind a change: what follows the copied token that another one has replaced; what follows one token
+"""Kinds of drafts behind a change: what follows the copied token that another one has replaced; what follows one token
 that agrees again; from AGREED on, what follows 2-5, 6-13, 14-29, and 30 and more tokens that agree."""
 
 KIND_OF_RUN = (SUBSTITUTED, RESUMED, *[AGREED] * 4, *[AGREED + 1] * 8, *[AGREED + 2] * 16, AGREED + 3)
@@ -53,7 +53,7 @@ def kind_of(length: int) -> int:
 
 
 def kind_of_run(run: int) -> int:
-    """Return the kind of a guess behind a change and `run` tokens that agree."""
+    """Return the kind of a draft behind a change and `run` tokens that agree."""
     return KIND_OF_RUN[min(run, len(KIND_OF_RUN) - 1)]
 
 
@@ -86,31 +86,31 @@ class SuffixSource(Source):
     def extend(self, tokens: Sequence[int]) -> None:
         self._follow(tokens, scored=True)
 
-    def first(self, tokens: Sequence[int]) -> list[Guess]:
+    def first(self, tokens: Sequence[int]) -> list[Drafted]:
         place, length = self.matches[-1]
         if not length:
             return []
-        guesses = [self._guess(place, length)]
+        drafts = [self._drafted(place, length)]
         others = self._others(len(tokens) - 1, tokens[place])
         self._offered = len(tokens), [tokens[other] for other in others]
-        left = 1 - guesses[0].probability
+        left = 1 - drafts[0].probability
         for other in others:
             chance = left * self.hits.rates[OTHER]
-            guesses.append(self._guess(other, MIN_MATCH)._replace(probability=chance))
+            drafts.append(self._drafted(other, MIN_MATCH)._replace(probability=chance))
             left -= chance
-        return guesses
+        return drafts
 
-    def after(self, guess: Guess) -> list[Guess]:
-        place, known = guess.place, len(self._tokens)
+    def after(self, drafted: Drafted) -> list[Drafted]:
+        place, known = drafted.place, len(self._tokens)
         if place >= known:
             # A match that reaches the end is repeated.
             period = known - self.matches[-1][0]
             place = known - period + (place - known) % period
-        return [] if self.is_end(self._tokens[place]) else [self._guess(place, guess.length)]
+        return [] if self.is_end(self._tokens[place]) else [self._drafted(place, drafted.length)]
 
-    def _guess(self, place: int, length: int) -> Guess:
-        """Return the guess that the token at `place` follows a match of `length` tokens."""
-        return Guess(self._tokens[place], self.hits.rates[kind_of(length)], place + 1, length + 1)
+    def _drafted(self, place: int, length: int) -> Drafted:
+        """Return the draft that the token at `place` follows a match of `length` tokens."""
+        return Drafted(self._tokens[place], self.hits.rates[kind_of(length)], place + 1, length + 1)
 
     def _follow(self, tokens: Sequence[int], *, scored: bool) -> None:
         self._tokens = tokens
@@ -201,15 +201,15 @@ class RewritingSource(Source):
             if self._left or not self._is_copy:
                 self._watch()
 
-    def first(self, tokens: Sequence[int]) -> list[Guess]:
-        return [self._guess(place, run) for place, run in self._next()]
+    def first(self, tokens: Sequence[int]) -> list[Drafted]:
+        return [self._drafted(place, run) for place, run in self._next()]
 
-    def after(self, guess: Guess) -> list[Guess]:
-        is_known = guess.place < self._known and not self._suffix.is_end(self._tokens[guess.place])
-        return [self._guess(guess.place, guess.length)] if is_known else []
+    def after(self, drafted: Drafted) -> list[Drafted]:
+        is_known = drafted.place < self._known and not self._suffix.is_end(self._tokens[drafted.place])
+        return [self._drafted(drafted.place, drafted.length)] if is_known else []
 
-    def _guess(self, place: int, run: int) -> Guess:
-        return Guess(self._tokens[place], self.hits.rates[kind_of_run(run)], place + 1, run + 1)
+    def _drafted(self, place: int, run: int) -> Drafted:
+        return Drafted(self._tokens[place], self.hits.rates[kind_of_run(run)], place + 1, run + 1)
 
     def _next(self) -> list[tuple[int, int]]:
         """Return where the copied tokens go on and how many agreed before; nothing without a changed copy."""

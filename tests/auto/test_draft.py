@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.draft import MIN_PROBABILITY, Draft, Guess, Limits, Source, best_step
+from lacli.auto.draft import MIN_PROBABILITY, Draft, Drafted, Limits, Source, best_step
 from lacli.auto.step_cost import StepCostModel
 from lacli.tree import Origin, Tree
 
@@ -23,17 +23,17 @@ class Listed(Source):
         self._words, self.origin = words, origin
         self._paths: list[tuple[int, ...]] = [()]
 
-    def first(self, tokens: Sequence[int]) -> list[Guess]:
+    def first(self, tokens: Sequence[int]) -> list[Drafted]:
         return self._below(())
 
-    def after(self, guess: Guess) -> list[Guess]:
-        return self._below(self._paths[guess.place])
+    def after(self, drafted: Drafted) -> list[Drafted]:
+        return self._below(self._paths[drafted.place])
 
-    def _below(self, path: tuple[int, ...]) -> list[Guess]:
+    def _below(self, path: tuple[int, ...]) -> list[Drafted]:
         found = []
         for token, probability in self._words.get(path, ()):
             self._paths.append((*path, token))
-            found.append(Guess(token, probability, len(self._paths) - 1))
+            found.append(Drafted(token, probability, len(self._paths) - 1))
         return found
 
 
@@ -45,11 +45,11 @@ class Anywhere(Source):
     def __init__(self, words: Mapping[int, Sequence[tuple[int, float]]]) -> None:
         self._words = words
 
-    def first(self, tokens: Sequence[int]) -> list[Guess]:
+    def first(self, tokens: Sequence[int]) -> list[Drafted]:
         return self.anywhere(-1, tokens[-1])
 
-    def anywhere(self, previous: int, token: int) -> list[Guess]:
-        return [Guess(*each) for each in self._words.get(token, ())]
+    def anywhere(self, previous: int, token: int) -> list[Drafted]:
+        return [Drafted(*each) for each in self._words.get(token, ())]
 
 
 def taken(draft: Draft) -> list[tuple[int, object, str]]:
@@ -91,7 +91,7 @@ def test_it_has_at_most_so_many_branches_and_nodes(leaves: int, nodes: int, most
     assert len(taken(draft)) == most
 
 
-def test_two_guesses_of_one_token_are_one_node_as_probable_as_the_surer_one_and_others_are_worth_less() -> None:
+def test_two_drafts_of_one_token_are_one_node_as_probable_as_the_surer_one_and_others_are_worth_less() -> None:
     sources = Listed({(): [(1, 0.5)]}), Listed({(): [(1, 0.8), (2, 0.5)]}, Origin.POOL)
     assert taken(drafted(*sources)) == [(1, 0.8, "suffix"), (1, 0.5 * 0.2 / 0.6, "pool")]
     ours, theirs = Listed({(): [(1, 0.8)]}), Listed({(): [(2, 0.5)]}, Origin.POOL)

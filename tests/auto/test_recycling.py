@@ -49,28 +49,28 @@ def kind(logits: list[float], rank: int) -> int:
 
 
 @given(rows)
-def test_it_guesses_what_was_held_probable_the_last_time(given_rows: Rows) -> None:
+def test_it_drafts_what_was_held_probable_the_last_time(given_rows: Rows) -> None:
     source = taught(given_rows)
     after_pair = {(before, token): (following, logits) for before, token, following, logits in given_rows}
     after_token = {token: (following, logits) for _, token, following, logits in given_rows}
     for before in range(5):
         for token in range(5):
-            guesses = source.anywhere(before, token)
+            drafts = source.anywhere(before, token)
             following, logits = after_pair.get((before, token)) or after_token.get(token) or ([], [])
             first = 0 if (before, token) in after_pair else PAIR_KINDS
-            assert [guess.token for guess in guesses] == list(following)
+            assert [drafted.token for drafted in drafts] == list(following)
             expected = [EXPECTED[first + kind(logits, rank)] for rank in range(len(following))]
-            assert [guess.probability for guess in guesses] == pytest.approx(expected)
-            assert source.first([before, token]) == guesses
+            assert [drafted.probability for drafted in drafts] == pytest.approx(expected)
+            assert source.first([before, token]) == drafts
 
 
-def test_tokens_that_are_impossible_are_no_guesses() -> None:
+def test_tokens_that_are_impossible_are_no_drafts() -> None:
     source = taught([(1, 2, [3, 0, 1, 2], [2.0, 1.0, -np.inf, -np.inf])])
-    assert [guess.token for guess in source.anywhere(1, 2)] == [3, 0]
+    assert [drafted.token for drafted in source.anywhere(1, 2)] == [3, 0]
 
 
 @given(rows, st.lists(st.integers(0, 3), max_size=12), st.integers(0, 12))
-def test_every_guess_for_an_accepted_token_is_scored_and_none_for_the_prompts(
+def test_every_draft_for_an_accepted_token_is_scored_and_none_for_the_prompts(
     given_rows: Rows, text: list[int], prompt: int
 ) -> None:
     source = taught(given_rows)
@@ -81,7 +81,7 @@ def test_every_guess_for_an_accepted_token_is_scored_and_none_for_the_prompts(
     expected = []
     for place in range(max(prompt, 2), len(text)):
         before, token = text[place - 2 : place]
-        tokens = [guess.token for guess in source.anywhere(before, token)]
+        tokens = [drafted.token for drafted in source.anywhere(before, token)]
         expected += [following == text[place] for following in tokens]
     assert [hit for _, hit in acceptance.seen] == expected
     source.extend(text)

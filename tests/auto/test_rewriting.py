@@ -37,11 +37,11 @@ class Pair:
         self.source.begin(self.text)
 
     def chain(self, length: int) -> list[tuple[int, float]]:
-        """The first guess, the one after it, and so on."""
-        found, guesses = list[tuple[int, float]](), self.source.first(self.text)
-        while guesses and len(found) < length:
-            found.append((guesses[0].token, guesses[0].probability))
-            guesses = self.source.after(guesses[0])
+        """The first draft, the one after it, and so on."""
+        found, drafts = list[tuple[int, float]](), self.source.first(self.text)
+        while drafts and len(found) < length:
+            found.append((drafts[0].token, drafts[0].probability))
+            drafts = self.source.after(drafts[0])
         return found
 
     def tokens(self, length: int) -> list[int]:
@@ -49,7 +49,7 @@ class Pair:
 
     @property
     def kind(self) -> int:
-        """The kind of the first guess by its rate, -1 without a guess."""
+        """The kind of the first draft by its rate, -1 without a drafted."""
         return self.hits.rates.index(self.chain(1)[0][1]) if self.chain(1) else -1
 
     def extend(self, tokens: list[int]) -> None:
@@ -94,7 +94,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("tokens", SILENT.values(), ids=SILENT)
-def test_nothing_is_guessed_where_no_changed_copy_is_in_sight(tokens: list[int]) -> None:
+def test_nothing_is_drafted_where_no_changed_copy_is_in_sight(tokens: list[int]) -> None:
     pair = Pair([*COPIED, 1])
     pair.extend(tokens)
     assert pair.source.first(pair.text) == []
@@ -121,7 +121,7 @@ def edited(changes: list[tuple[int, list[int], int]]) -> list[int]:
 
 
 @given(edits, st.integers(0, 60), st.integers(1, 20))
-def test_a_draft_that_comes_true_is_what_was_guessed_token_by_token(
+def test_a_draft_that_comes_true_is_what_was_drafted_token_by_token(
     changes: list[tuple[int, list[int], int]], known: int, length: int
 ) -> None:
     pair = Pair([*COPIED, *COPIED[::3], 99])
@@ -135,7 +135,7 @@ def test_a_draft_that_comes_true_is_what_was_guessed_token_by_token(
 
 
 @given(edits, st.integers(0, 80))
-def test_what_is_learned_is_how_often_its_own_first_guess_came_true(
+def test_what_is_learned_is_how_often_its_own_first_draft_came_true(
     changes: list[tuple[int, list[int], int]], pieces: int
 ) -> None:
     text = edited(changes)

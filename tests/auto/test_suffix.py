@@ -29,11 +29,11 @@ def begun(text: list[int], ends: Container[int] = ()) -> SuffixSource:
 
 
 def chain(source: SuffixSource, text: list[int], length: int) -> list[tuple[int, float]]:
-    """The first guess, the first one after it, and so on."""
-    found, guesses = list[tuple[int, float]](), source.first(text)
-    while guesses and len(found) < length:
-        found.append((guesses[0].token, guesses[0].probability))
-        guesses = source.after(guesses[0])
+    """The first draft, the first one after it, and so on."""
+    found, drafts = list[tuple[int, float]](), source.first(text)
+    while drafts and len(found) < length:
+        found.append((drafts[0].token, drafts[0].probability))
+        drafts = source.after(drafts[0])
     return found
 
 
@@ -74,18 +74,18 @@ def test_a_chain_copies_what_follows_the_match_and_then_itself_up_to_the_end_of_
 
 
 @given(any_text)
-def test_the_first_guesses_differ_and_followed_the_same_two_tokens(text: list[int]) -> None:
+def test_the_first_drafts_differ_and_followed_the_same_two_tokens(text: list[int]) -> None:
     source = begun(text)
-    guesses = source.first(text)
+    drafts = source.first(text)
     matched = source.matches[-1][1]
-    assert bool(guesses) == (matched > 0)
-    tokens = [guess.token for guess in guesses]
+    assert bool(drafts) == (matched > 0)
+    tokens = [drafted.token for drafted in drafts]
     assert len(set(tokens)) == len(tokens) <= 3
     followed = {text[place + 2] for place in range(len(text) - 2) if text[place : place + 2] == text[-2:]}
     assert matched == 1 or set(tokens) <= followed
     assert len(tokens) >= min(len(followed), 2) or max(Counter(pairwise(text)).values()) > PROBES
-    assert sum(guess.probability for guess in guesses) <= 1
-    chances = [guess.probability for guess in guesses[1:]]
+    assert sum(drafted.probability for drafted in drafts) <= 1
+    chances = [drafted.probability for drafted in drafts[1:]]
     assert chances == sorted(chances, reverse=True)
 
 
@@ -118,14 +118,14 @@ def test_how_often_a_match_was_right_is_learned_of_what_was_accepted_and_not_of_
 
 
 @given(any_text)
-def test_the_other_guesses_are_scored_where_the_first_one_failed(text: list[int]) -> None:
+def test_the_other_drafts_are_scored_where_the_first_one_failed(text: list[int]) -> None:
     source = SuffixSource()
     acceptance = source.hits = RecordedHits(EXPECTED)
     source.begin(text[:1])
     expected = []
     for known in range(1, len(text)):
-        guesses = [guess.token for guess in source.first(text[:known])]
-        if len(guesses) > 1 and guesses[0] != text[known]:
-            expected.append((OTHER, text[known] in guesses[1:]))
+        drafts = [drafted.token for drafted in source.first(text[:known])]
+        if len(drafts) > 1 and drafts[0] != text[known]:
+            expected.append((OTHER, text[known] in drafts[1:]))
         source.extend(text[: known + 1])
     assert [each for each in acceptance.seen if each[0] == OTHER] == expected
