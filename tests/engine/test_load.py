@@ -94,7 +94,6 @@ ON_A_CLOSED_ENGINE: dict[str, Callable[[ModelEngine], object]] = {
     "piece": lambda engine: engine.prompts.piece(5),
     "adapt": lambda engine: engine.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
     "tokenize": lambda engine: engine.model.tokenize("the"),
-    "vocabulary": lambda engine: engine.model.vocabulary,
     "context": lambda engine: LlamaContext(engine.model, SETTINGS, PLAIN),
     "sampler": lambda engine: LlamaSampler(engine.model, SamplingSettings(seed=1, temp=1)),
 }
