@@ -94,22 +94,13 @@ def _options_of(settings: type[Any]) -> Mapping[str, Option]:
     return found
 
 
-def flags_of(*settings: type[Any]) -> dict[str, str]:
-    """Return the fields of settings classes by all of their flags."""
-    return {flag: each.name for of in settings for each in options_of(of).values() for flag in each.flags}
-
-
 def check(settings: object) -> None:
     """Raise UsageError for a field of `settings` that is out of its range or of another type than declared."""
     for each in options_of(type(settings)).values():
         each.check(getattr(settings, each.name))
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """The names of a list with commas or spaces between them, each once."""
-    return tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
-
-
 def names_or_none(text: str) -> tuple[str, ...]:
-    """The same of a list that may be empty, which `none` says."""
-    return () if text.strip().lower() in NOTHING else names_in(text)
+    """Return the names of a list with commas or spaces between them, each once; `none` says that there are none."""
+    names = () if text.strip().lower() in NOTHING else text.lower().replace(",", " ").split()
+    return tuple(dict.fromkeys(names))

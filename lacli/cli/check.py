@@ -116,7 +116,7 @@ def _checked(
     if why := model.chain_only:
         back = 0 if engine.settings.strict else engine.max_rollback
         modes = [replace(each, max_rollback=back) for each in modes if back and each.mode != "lookahead"]
-        checked = f"only chains of at most {back} guesses are checked" if modes else "no mode can be checked"
+        checked = f"only chains of at most {back} drafted tokens are checked" if modes else "no mode can be checked"
         screen.note(f"{checked}: {why}")
     for mode in modes:
         check_rows(mode, model_settings)

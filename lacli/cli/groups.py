@@ -90,11 +90,6 @@ def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]
     return made
 
 
-def settings_group(settings: type[Made]) -> Callable[..., Made]:
-    """Return the options of a settings class as a group."""
-    return group(settings, *parameters_of(settings))
-
-
 def with_groups(**groups: Callable[..., Any]) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Replace a command's parameters of these names by their groups' options, in their place.
 

@@ -18,7 +18,7 @@ MAX_ROWS = 200
 """Rows that are drawn at most, each with as many columns."""
 
 VOCABULARY = 2**30
-"""Token ids that the window's guesses are drawn from: no two of them begin a path alike."""
+"""Token ids that the window's tokens are drawn from: no two of them begin a path alike."""
 
 INPUT = VOCABULARY
 """The input token; the candidates' tokens follow it, so that they meet neither it nor the window's."""

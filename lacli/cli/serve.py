@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lacli import PARALLEL
 from lacli.cli import options
-from lacli.cli.groups import settings_group, with_groups
+from lacli.cli.groups import group, parameters_of, with_groups
 from lacli.cli.options import Loading, PromptOptions
 from lacli.errors import UsageError
 from lacli.options import check, option
@@ -77,7 +77,7 @@ class ServerOptions:
 
 @with_groups(
     model=options.model_of,
-    own=settings_group(ServerOptions),
+    own=group(ServerOptions, *parameters_of(ServerOptions)),
     question=options.prompt_group,
     loading=options.loading_group,
 )

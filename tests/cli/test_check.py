@@ -51,8 +51,8 @@ def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("flags", "modes", "said"),
     [
-        ((), ["jacobi", "lookup", "auto"], "only chains of at most 8 guesses are checked"),
-        (("-b", "6", "--mode", "auto"), ["auto"], "only chains of at most 4 guesses are checked"),
+        ((), ["jacobi", "lookup", "auto"], "only chains of at most 8 drafted tokens are checked"),
+        (("-b", "6", "--mode", "auto"), ["auto"], "only chains of at most 4 drafted tokens are checked"),
         (("--mode", "lookahead"), [], "no mode can be checked"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -162,7 +161,7 @@ def test_a_prompt_that_cannot_be_decoded_has_an_error_and_the_others_go_on(tmp_p
         assert 'lacli: no answer to 2 of 4 prompts ("error" in its line says why)' in done.err
         found = [row for _, row in sorted({row["index"]: row for row in rows_of(out.read_text())}.items())]
         assert [row.keys() & {"text", "error"} for row in found] == [{"text"}, {"error"}, {"text", "error"}, {"text"}]
-        assert all(re.search(r"the prompt has 6.* -c 1536 ", row["error"]) for row in found[1:3]), found
+        assert all(row["error"].startswith("the prompt has 6") for row in found[1:3]), found
         # What was answered before a turn without room stays.
         assert len(found[2]["text"]) == 1 and found[2]["predicted_n"] > 0
 
