@@ -1,4 +1,4 @@
-"""The paper's law against exact fractions, and the settings of its Table 3."""
+"""The law of the paper, against exact fractions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from benchmarks.paper import Law, expected_tokens, fit, law_table, table3_points
+from benchmarks.paper import Law, expected_tokens, fit, law_table
 from lacli.errors import LacliError
 
 
@@ -42,9 +42,3 @@ def test_a_fit_finds_the_law_of_points_that_follow_one() -> None:
     assert "alpha 0.425" in law_table(rows) and "| W=G=15 N=7 |" in law_table(rows)
     with pytest.raises(LacliError):
         fit([(4, 5, 1.0), (4, 15, 1.0)])
-
-
-def test_table_3_has_nine_rows_with_and_without_the_prompt_as_reference() -> None:
-    points = table3_points()
-    assert [point.label[0] for point in points] == [*"123456789"]
-    assert [point.settings.pool_prompt for point in points[2:]] == [True, True, False, True, False, False, True]

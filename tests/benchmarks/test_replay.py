@@ -1,11 +1,11 @@
-"""The replay of mode auto on other machines' laws: what a step costs there, who is asked, and what is named a miss."""
+"""The replay of mode auto on other machines' laws: what a step costs there, and what is named a miss."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks.records import COUNT, OWN_PROMPTS, OffTheWay, Record, RecordedContext, questions
+from benchmarks.records import COUNT, OffTheWay, Record, RecordedContext
 from benchmarks.replay import (
     KNOWS,
     LEARNS,
@@ -59,14 +59,6 @@ def test_rows_behind_a_wrong_guess_are_followed_by_what_other_records_have() -> 
     assert engine.greedy().tolist() == [4, 6, engine.successors(1).tokens[2, 0], 5]
     assert engine.successors(3).tokens[0].tolist() == [4, 5, 6]
     assert engine.greedy()[2] != 6
-
-
-def test_halves_have_no_question_in_common_and_a_second_turn_follows_the_answer_to_the_first() -> None:
-    asked = questions(OWN_PROMPTS, 6)
-    tune, report = ({each.task.turns for each in asked if each.half == half} for half in ("tune", "report"))
-    assert tune and report and not tune & report
-    assert {each.kind for each in asked} == {"edit", "extract", "again"}
-    assert {(each.kind == "again", each.turn) for each in asked} == {(True, 1), (False, 0)}
 
 
 def cell(**seconds: float) -> Cell:

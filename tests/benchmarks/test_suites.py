@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 
 from benchmarks import suites
-from benchmarks.scores import final_number, score
+from benchmarks.scores import final_number
 from benchmarks.suites import SUITES, load_suite, read_suite, task_of
 from lacli.bench.tasks import Task
 from lacli.errors import LacliError
@@ -81,14 +81,6 @@ def test_rows_become_the_papers_prompts_and_limits() -> None:
 )
 def test_the_final_number_is_read_as_people_write_it(text: str, number: str) -> None:
     assert final_number(text) == Decimal(number)
-
-
-def test_rouge_is_the_mean_f1_of_common_words_pairs_and_the_longest_common_order() -> None:
-    pytest.importorskip("rouge_score")
-    # First: 6 of 7 words and 6 of 6, 4 of 6 pairs and 4 of 5, an order of 6 in common. Second: one word of each two.
-    pairs = [("The cat was under the bed.", "the cat was found under the bed"), ("One two.", "two three")]
-    expected = {"rouge1": (12 / 13 + 1 / 2) / 2, "rouge2": (8 / 11 + 0) / 2, "rougeL": (12 / 13 + 1 / 2) / 2}
-    assert score("xsum", pairs) == pytest.approx(expected)
 
 
 def test_a_suites_file_is_measured_scored_and_sampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

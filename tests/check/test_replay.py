@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lacli.batch import Batch
 from lacli.check.judge import plain_logits
-from lacli.check.replay import Mismatch, Recorder, Rows, accepted_rows, replay
+from lacli.check.replay import Mismatch, Recorder, replay
 from lacli.context import Floats
 from lacli.settings import DecodeSettings, ModeName
 from tests.fakes.context import FakeContext
@@ -85,16 +85,3 @@ def test_a_text_that_the_batches_did_not_bring_is_a_mismatch() -> None:
     answer(engine, "lookup")
     with pytest.raises(Mismatch, match="longer"):
         list(replay(engine, PROMPT, steps, [*(token for step in steps for token in step), 1]))
-
-
-def test_rows_before_the_input_are_decoded_again_with_it() -> None:
-    rows = Rows([4, 5, 6, 7], [8, 9, 10, 10], [[0, 1, 2], [0, 1, 2], [1], [2]], [False, True, True, True])
-    assert rows.input == 1
-    assert accepted_rows(rows, [7]) == [1, 3]
-    engine = Recorder(FakeContext(sequences=3))
-    prefill = Rows([1] * 8, list(range(8)), [[0]] * 8, [False] * 8)
-    engine.decoded = [prefill, Rows([4, 5], [8, 9], [[0, 1, 2], [1]], [True, True]), rows]
-    text = [5, 7, 3]
-    prompt = [*[1] * 8, 4]
-    *_, last = replay(engine, prompt, [[5], text[1:]], text[:2])
-    np.testing.assert_array_equal(last, plain_logits(FakeContext(), prompt, text[:2]))
