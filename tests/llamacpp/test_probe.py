@@ -1,4 +1,4 @@
-"""Builds of llama.cpp that die, hang or compute nonsense, played by children that end as theirs would."""
+"""Builds of llama.cpp that die or hang, played by children that end as theirs would."""
 
 from __future__ import annotations
 
