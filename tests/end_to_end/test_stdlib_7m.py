@@ -133,7 +133,7 @@ def test_lookahead_brings_more_than_one_and_a_half_tokens_a_step_on_code(lookahe
 
 
 def test_steps_larger_than_the_context_shrink_to_what_it_holds(model: LlamaModel, prompts: list[list[int]]) -> None:
-    chosen = DecodeSettings(mode="lookahead", window=100, ngram=4, guesses=100)
+    chosen = DecodeSettings(mode="lookahead", window=100, ngram=4, guesses=100, pool_prompt=False)
     settings = ModelSettings(context=256, gpu_layers=0, threads=1)
     assert chosen.max_rows > settings.context
     with compare(model, settings, limit=6) as comparison:
