@@ -142,47 +142,20 @@ any_setting = st.builds(
     st.integers(60, 110),
     st.one_of(st.just(256), st.integers(4, 40)),
 )
-wide = st.builds(
-    Setting,
-    st.builds(
-        DecodeSettings,
-        mode=st.just("auto"),
-        auto_rows=st.integers(30, 70),
-        ordered=st.booleans(),
-    ),
-    st.just(Stairs(((1, 1.0), (64, 1.3)))),
-    st.just(Stairs(((1, 1.0), (64, 1.3)))),
-    prompts.map(lambda prompt: prompt * 2),
-    st.just(frozenset[int]()),
-    st.integers(30, 60),
-    st.just(200),
-)
-"""All sources in large trees."""
 
 
-@pytest.mark.parametrize(
-    ("settings_of_runs", "examples", "least"),
-    [pytest.param(any_setting, 300, 0.05, id="any"), pytest.param(wide, 60, 0.5, id="wide")],
-)
-def test_any_sources_at_any_cost_give_plains_text(
-    settings_of_runs: st.SearchStrategy[Setting], examples: int, least: float
-) -> None:
-    guessed: Counter[Origin] = Counter()
+def test_any_sources_at_any_cost_give_plains_text() -> None:
     count: Counter[str] = Counter()
 
-    @given(settings_of_runs)
-    @settings(max_examples=examples)
+    @given(any_setting)
+    @settings(max_examples=300)
     def holds(setting: Setting) -> None:
         for step in setting.steps():
             count["all"] += 1
-            count["with guesses"] += step.drafted > 0
-            guessed.update(set(step.guesses))
+            count["with drafts"] += step.drafted > 0
 
     holds()
-    assert count["with guesses"] > least * count["all"], "hardly anything was guessed: the test has lost its point"
-    if settings_of_runs is wide:
-        for origin in (Origin.SUFFIX, Origin.RECYCLING):
-            assert guessed[origin] > 0.02 * count["all"], f"{origin} hardly guessed: the test has lost its point"
+    assert count["with drafts"] > 0.05 * count["all"], "hardly anything was drafted: the test has lost its point"
 
 
 @given(
@@ -330,38 +303,26 @@ def test_first_steps_that_were_slow_deceive_no_one(shape: str, passage: int, slo
 
 @dataclass
 class Watching(ScriptedContext):
-    """Remembers the sequences of each step's rows, and whether it was asked for anything beside its choices.
+    """Remembers the rows of each step and their sequences.
 
     learned: steps whose most probable tokens were asked for. looking_s: seconds that each of them takes for that.
     """
 
     used: list[set[int]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
-    asked: int = 0
     learned: int = 0
     looking_s: float = 0.0
 
     def decode(self, batch: Batch) -> bool:
         if batch.wanted:
-            if not self.rows:
-                # What the prompt took is no step's.
-                self.asked = 0
             self.rows.append(len(batch))
             self.used.append(set(batch.sequence_ids[: int(batch.sequence_counts[: len(batch)].sum())].tolist()))
         return super().decode(batch)
 
     def successors(self, count: int) -> Successors:
-        self.asked += 1
         self.learned += 1
         self.clock.now += self.looking_s
         return super().successors(count)
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        self.asked += 1
-
-    def remove(self, sequence: int, start: int, end: int) -> bool:
-        self.asked += bool(start)
-        return True
 
 
 def watched(
@@ -380,13 +341,10 @@ def watched(
     return engine, steps
 
 
-def test_where_rows_are_dear_and_nothing_repeats_each_step_is_a_plain_one_and_nothing_else_is_asked() -> None:
+def test_where_rows_are_dear_and_nothing_repeats_each_step_is_a_plain_one() -> None:
     engine, _ = watched(Writer(5, passage=1), CPU_F16)
-    drafted = sum(rows > 1 for rows in engine.rows)
-    assert drafted < 0.02 * len(engine.rows)
-    assert all(used == {0} for used in engine.used)
-    # When all is done the cache is cut to the text.
-    assert engine.asked <= drafted + 1
+    assert sum(rows > 1 for rows in engine.rows) < 0.02 * len(engine.rows)
+    assert not engine.learned and all(used == {0} for used in engine.used)
 
 
 @pytest.mark.parametrize("stairs", [CPU_F16, CPU_Q4])
