@@ -57,7 +57,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("lacli/window.py", ("tests/test_window.py", *LOOP)): (("first[1 : column + 1]", "first[:column]"),),
     ("lacli/window.py", ("tests/test_window.py",)): (
-        ("self.rows = [*self.rows[1:],", "self.rows = [*self.rows[:-1],"),
+        ("            *self.rows[1:],\n", "            *self.rows[:-1],\n"),
         ("if computed >= len(later):", "if computed >= 0:"),
     ),
     ("lacli/tree.py", ("tests/test_tree.py", *LOOP)): (
