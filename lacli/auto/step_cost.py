@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median, median_low
 
 import numpy as np
+import numpy.typing as npt
 
 ROWS = (*range(1, 21), 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 """Sizes of steps. All up to 20: where kernels take rows by four, 13 cost more than 16 (0.5B Q4_0, AVX-512)."""
@@ -76,17 +77,20 @@ class StepCost:
         return max(self.measured)
 
     def seconds(self, rows: int) -> float:
-        """Return the seconds of a step of `rows` rows whose logits are all read.
+        """Return the seconds of a step of `rows` rows whose logits are all read."""
+        return float(self.curve(np.array([rows]))[0])
+
+    def curve(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return the same for each of many sizes.
 
         Interpolates linearly, and extrapolates by the slope of the larger half of the sizes: the last two sizes differ
         by little but noise.
         """
         sizes, seconds = [*self.measured], [*self.measured.values()]
-        half = [size for size in sizes if 2 * size <= sizes[-1]]
-        if rows <= sizes[-1] or not half:
-            return float(np.interp(rows, sizes, seconds))
-        slope = (seconds[-1] - self.measured[half[-1]]) / (sizes[-1] - half[-1])
-        return seconds[-1] + max(slope, 0.0) * (rows - sizes[-1])
+        half = max((size for size in sizes if 2 * size <= sizes[-1]), default=0)
+        slope = max((seconds[-1] - self.measured[half]) / (sizes[-1] - half), 0.0) if half else 0.0
+        found: npt.NDArray[np.float64] = np.interp(rows, sizes, seconds) + slope * np.maximum(rows - sizes[-1], 0)
+        return found
 
     def relative(self, rows: int) -> float:
         """Return the cost of a step in plain steps, t(rows) / t(1)."""
@@ -214,9 +218,8 @@ class StepCostModel:
         if self._measured:
             known = self._measured.at(self._context)
             self._known_rows = known.max_rows
-            self._expected = np.maximum(
-                [known.relative(max(size, 1)) for size in range(len(rows))], 1 + (rows - 1) * MIN_COST
-            )
+            relative = known.curve(np.maximum(rows, 1)) / known.measured[1]
+            self._expected = np.maximum(relative, 1 + (rows - 1) * MIN_COST)
         self._follow()
 
     def _follow(self) -> None:
