@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lacli.batch import Batch, Ints
 from lacli.context import Floats, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
-from lacli.llamacpp.devices import CPU
+from lacli.llamacpp.devices import CPU, bounded_by_free_memory
 from lacli.llamacpp.library import Log, ctrl_c_calls, devices, free_with, late_ctrl_c, lib
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
@@ -119,7 +119,8 @@ class DecodingContext(Closing):
         parameters = self._api.llama_context_default_params()
         texts = decode.texts if isinstance(decode, Capacity) else 1
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
-        parameters.n_ctx = -(-(settings.context or texts * self._model.default_context) // CONTEXT_PAD) * CONTEXT_PAD
+        parameters.n_ctx = padded(settings.context or texts * self._model.default_context)
+        self._fewest_cells = parameters.n_ctx if settings.context else padded(self._model.default_context)
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
         parameters.n_seq_max = decode.sequences
         parameters.n_threads = settings.threads
@@ -131,14 +132,19 @@ class DecodingContext(Closing):
 
     def _open(self, weights: Any, parameters: Any, samplers: Sequence[Any] = ()) -> None:
         """Make the context of `weights`, with the `samplers` that it owns. Raises ModelLoadError if it cannot be."""
-        self._log.forget()
-        # Its log is told to a callback, in which Ctrl-C would be lost.
-        with late_ctrl_c() as is_stopped:
-            self._handle = self._api.llama_init_from_model(weights, parameters)
-            # The model is an argument, so that it outlives the context when both are dropped at once.
-            self._free = free_with(self, _free_context, self._api, self._handle, samplers, self._model)
-            if is_stopped():
-                self._free()
+        while True:
+            self._log.forget()
+            # A GPU's driver reserves addresses beyond the memory. The log is told to a callback, which loses Ctrl-C.
+            with late_ctrl_c() as is_stopped, nullcontext() if self._model.offloaded else bounded_by_free_memory():
+                self._handle = self._api.llama_init_from_model(weights, parameters)
+                # The model is an argument, so that it outlives the context when both are dropped at once.
+                self._free = free_with(self, _free_context, self._api, self._handle, samplers, self._model)
+                if is_stopped():
+                    self._free()
+            if self._handle or parameters.n_ctx <= self._fewest_cells:
+                break
+            # Sequences that find no cells wait for each other.
+            parameters.n_ctx = max(parameters.n_ctx // 2, self._fewest_cells)
         if not self._handle:
             self.close()
             hint = "a smaller one may fit: -c 4096, or -ctk q8_0; see more with -v"
@@ -275,6 +281,11 @@ class DecodingContext(Closing):
         if self._interrupted:
             self._log.muted = True
         return self._interrupted
+
+
+def padded(cells: int) -> int:
+    """Round a context up as llama.cpp does."""
+    return -(-cells // CONTEXT_PAD) * CONTEXT_PAD
 
 
 def _free_context(api: Any, handle: Any, samplers: Sequence[Any], _: LlamaModel) -> None:

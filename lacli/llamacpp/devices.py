@@ -7,8 +7,8 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -25,6 +25,8 @@ RPC = "RPC"
 """The beginning of the names of other machines' devices."""
 
 GIB = 2**30
+
+CGROUP = Path("/sys/fs/cgroup")
 
 
 class Device(NamedTuple):
@@ -142,6 +144,30 @@ def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSett
         threads_batch=max((max(settings.threads_batch, 0) or threads) // copies, 1),
         gives_way=(settings.gives_way or is_free) and copies == 1,
     )
+
+
+@contextmanager
+def bounded_by_free_memory() -> Iterator[None]:
+    """Refuse allocations beyond the free memory in this block, on Linux, which would kill the process later."""
+    try:
+        import resource
+
+        statm, meminfo = Path("/proc/self/statm").read_text(), Path("/proc/meminfo").read_text()
+    except (ImportError, OSError):
+        yield
+        return
+    kib = {line.split()[0]: int(line.split()[1]) for line in meminfo.splitlines()}
+    free = (kib["MemAvailable:"] + kib["SwapFree:"]) * 1024
+    with suppress(OSError, ValueError):  # a container's own limit, where there is one
+        limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        free = min(free, limit - used)
+    most = int(statm.split()[0]) * resource.getpagesize() + free
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (min([most, *(each for each in (soft, hard) if each >= 0)]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 REQUIREMENT = "llama-cpp-python>=0.3.36,<0.4"

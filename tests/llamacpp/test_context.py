@@ -21,7 +21,7 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.decoding import OBSERVED_S
 from lacli.llamacpp.library import Log, library
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes.decoding import PLAIN, Logits
@@ -52,6 +52,23 @@ def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
     assert engine.decode(input_at(tokens[-1], len(tokens) - 1))
     logits: Logits = engine.logits()[-1].copy()
     return logits
+
+
+def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_for(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, one, room = lib.llama_init_from_model, model.default_context, 0
+
+    def bounded(handle: Any, parameters: Any) -> Any:
+        return make(handle, parameters) if parameters.n_ctx <= room else None
+
+    monkeypatch.setattr(lib, "llama_init_from_model", bounded)
+    capacity = Capacity.for_texts(PLAIN, 3, SETTINGS.batch)
+    for room in (one, 3 * one // 2, 3 * one):
+        with LlamaContext(model, replace(SETTINGS, context=0), capacity) as engine:
+            assert engine.cells == room
+    with pytest.raises(ModelLoadError):
+        LlamaContext(model, replace(SETTINGS, context=4 * one), capacity)
 
 
 def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext) -> None:
