@@ -158,15 +158,6 @@ def test_the_status_line_and_the_offers_stand_below_the_line(start_chat: Start) 
     assert chat.ends() == 0
 
 
-def test_an_editor_sends_what_it_wrote(start_chat: Start, tmp_path: Path) -> None:
-    program = tmp_path / "editor"
-    program.write_text("""#!/bin/sh\nprintf "/nothing more" > "$1"\n""")
-    program.chmod(0o755)
-    chat = start_chat(EDITOR=str(program))
-    chat.process.send("text\x18\x05")
-    chat.sees("unknown command /nothing")
-
-
 def until_ctrl_c(rows: str) -> tuple[str, ...]:
     """The program, which says that it waits at its first batch with such rows, until Ctrl-C comes, however late."""
     text = f"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +10,6 @@ from openai import OpenAI
 
 import lacli
 from lacli import DecodeSettings, ModelSettings, SamplingSettings
-from lacli.check.compare import Comparison
-from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.model import LlamaModel
 from lacli.serve.app import Server, ServeSettings
 from tests.loading import load, other_model
 from tests.serve.conftest import serving
@@ -71,18 +67,6 @@ def test_gemma_without_a_template_talks_in_its_own_format_and_stops() -> None:
         # A base model may not end a turn by itself, so its format is what ends it.
         assert model.engine.prompts.turn_ends == ("<end_of_turn>", "<start_of_turn>")
         assert all(map(model.engine.model.has_token, model.engine.prompts.turn_ends))
-
-
-def test_gemma_behind_more_tokens_than_its_window_decodes_as_plain_does() -> None:
-    text = "".join(f"Line {number}: the cat sat on mat {number * 7 % 13}.\n" for number in range(60))
-    model_settings = ModelSettings(context=1280, gpu_layers=0)
-    with LlamaModel(other_model("gemma-3-270m"), model_settings) as model:
-        prompt = model.tokenize(text)
-        assert len(prompt) > 600
-        with Comparison(partial(LlamaContext, model, model_settings), 40) as comparison:
-            for settings in (DecodeSettings(mode="lookup"), DecodeSettings(window=5, ngram=3, guesses=5)):
-                (run,) = comparison.run(settings, [prompt])
-                assert not run.bug
 
 
 def test_behind_six_thousand_tokens_smollm2_decodes_only_what_is_new() -> None:

@@ -2,81 +2,21 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 
-from tests.fakes.rpc_servers import HERE, rpc_server, with_rpc
+from tests.fakes.rpc_servers import rpc_server, with_rpc
 from tests.fakes.tiny_models import write_llama
-from tests.program import Done, run
+from tests.program import PROGRAM, SECONDS, Done, run, start
 
 pytestmark = with_rpc
 
 PROMPT = "the cat sat on the mat. the cat"
 LIMIT = 120
 MODES = {"plain": ("--mode", "plain"), "lookahead": ("-W", "5", "-N", "3", "-G", "4"), "auto": ()}
-
-MIDDLE = 10_000
-"""Bytes of a server that are in the middle of an answer: loading takes hundreds, each row of a step 1.2 kB."""
-
-
-class Relay:
-    """Passes on what goes between one client at a time and a server; breaks off for good after `most` bytes of it."""
-
-    def __init__(self, server: str, *, most: int) -> None:
-        host, _, port = server.partition(":")
-        self._server, self._left = (host, int(port)), most
-        self._listening = socket.create_server((HERE, 0))
-        self.endpoint = f"{HERE}:{self._listening.getsockname()[1]}"
-        self._over, self._sockets = Event(), list[socket.socket]()
-        self._threads = [Thread(target=self._accept)]
-
-    def __enter__(self) -> Relay:
-        self._threads[0].start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        # It wakes whoever accepts, which closing alone does not.
-        socket.create_connection(self._listening.getsockname()).close()
-        self._threads[0].join()
-        self._break_off()
-        for thread in self._threads:
-            thread.join()
-        for each in (*self._sockets, self._listening):
-            each.close()
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listening.accept()
-            self._sockets.append(client)
-            if self._over.is_set():
-                return
-            server = socket.create_connection(self._server)
-            self._sockets.append(server)
-            for pair in ((client, server), (server, client)):
-                self._threads.append(Thread(target=self._pass_on, args=(*pair, pair[0] is server)))
-                self._threads[-1].start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket, from_server: bool) -> None:
-        with suppress(OSError):
-            while piece := source.recv(65536):
-                self._left -= len(piece) if from_server else 0
-                if self._left < 0:
-                    self._break_off()
-                target.sendall(piece)
-            target.shutdown(socket.SHUT_RDWR)
-
-    def _break_off(self) -> None:
-        for each in [*self._sockets]:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(scope="module")
@@ -131,24 +71,32 @@ def test_this_processor_and_a_server_answer_together(tiny: Path, servers: tuple[
     assert answered(tiny, "lookahead", "--rpc", servers[0], "--device", "CPU,RPC0", "--replicas", "2") == one_device
 
 
-@pytest.mark.parametrize(("mode", "most"), [("plain", MIDDLE), ("lookahead", 20 * MIDDLE)])
-def test_a_server_that_is_lost_ends_the_program_with_one_line_and_the_text_so_far(
-    mode: str, most: int, tiny: Path, servers: tuple[str, str], one_device: str
-) -> None:
-    with Relay(servers[0], most=most) as network:
-        done = asked(tiny, mode, "--rpc", network.endpoint)
-    assert done.code == 1 and done.err.count("\n") == 1 and "an RPC server went away" in done.err, done.err
-    so_far = done.out.removesuffix("\n")
-    assert so_far and one_device.startswith(so_far) and so_far != one_device
-
-
-def test_a_server_that_is_lost_ends_a_program_that_has_loaded_a_model(tiny: Path, servers: tuple[str, str]) -> None:
-    with Relay(servers[0], most=MIDDLE) as network:
-        program = f"""
+PROGRAM_OF_A_USER = """
+import sys
 import lacli
-wanted = lacli.ModelSettings(rpc=({network.endpoint!r},))
-model = lacli.load({str(tiny)!r}, mode="plain", template=None, model_settings=wanted)
-model.generate({PROMPT!r}, raw=True, max_tokens={LIMIT})
+settings = lacli.ModelSettings(rpc=(sys.argv[2],), context=8192)
+model = lacli.load(sys.argv[1], mode="plain", template=None, model_settings=settings)
+for piece in model.stream(sys.argv[3], raw=True, sampling=lacli.SamplingSettings(ignore_eos=True)):
+    print(piece, end="", flush=True)
 """
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("lacli: an RPC server went away")
+
+
+@pytest.mark.parametrize("mode", ["plain", "lookahead", "a program of a user"])
+def test_a_server_that_is_lost_ends_the_program_with_one_line_and_the_text_so_far(
+    mode: str, tiny: Path, one_device: str
+) -> None:
+    with rpc_server() as server:
+        endless = ("--ignore-eos", "-c", "8192", *MODES.get(mode, ()), "--rpc", server.endpoint)
+        arguments: tuple[str, ...] = ("run", "-q", str(tiny), "--raw", "-p", PROMPT, "-t", "1", "-fa", "off", *endless)
+        program = PROGRAM
+        if mode not in MODES:
+            arguments, program = (str(tiny), server.endpoint, PROMPT), (sys.executable, "-c", PROGRAM_OF_A_USER)
+        with start(*arguments, env={"LACLI_N_GPU_LAYERS": "all"}, program=program) as process:
+            assert process.stdout
+            begun = process.stdout.read(3)
+            server.kill()
+            out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1 and err.decode().splitlines()[-1].startswith("lacli: an RPC server went away"), err
+    assert mode not in MODES or err.count(b"\n") == 1
+    so_far = (begun + out).decode()
+    assert so_far[:20] == one_device[:20] or one_device.startswith(so_far.removesuffix("\n"))

@@ -45,11 +45,6 @@ def test_a_seed_repeats_an_answer_and_is_named_where_it_was_chosen_at_random() -
     assert asked("--temp", "0.9", "--mode", "plain")["seed"] != chosen["seed"]
 
 
-def test_stats_name_the_flags_that_repeat_the_answer() -> None:
-    done = call(*QUESTION, "-n", "4", "--stats", "full", *WARM, "--top-k", "5", "--ignore-eos", "-l", "5-inf")
-    assert "--temp 0.9 --top-k 5 --ignore-eos --seed 7 --logit-bias 5-inf" in done.err
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_an_answer_to_a_schema_parses_and_validates(name: str, mode: str) -> None:

@@ -16,7 +16,7 @@ from typing import IO
 from urllib.request import Request, urlopen
 
 from tests.loading import STDLIB_7M
-from tests.program import ROOT, environment, exit_code, run
+from tests.program import ROOT, environment, exit_code
 
 QUICK = ("-t", "1", "-c", "256", "-np", "2")
 
@@ -86,9 +86,3 @@ def test_an_answer_that_runs_when_the_server_ends_has_its_seconds() -> None:
                 reply.read()
         rest = server.stderr.read()
     assert server.returncode == 0 and "Traceback" not in rest
-
-
-def test_an_address_that_is_taken_is_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = run("serve", str(STDLIB_7M), "--port", str(taken.getsockname()[1]), *QUICK)
-    assert done.code == 1 and "cannot listen on 127.0.0.1" in done.err and done.err.count("\n") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import llama_cpp as lib
 import numpy as np
@@ -132,16 +131,6 @@ def test_lookahead_brings_more_than_one_and_a_half_tokens_a_step_on_code(lookahe
     assert sum(len(run.tokens) for run in runs) / sum(len(run.steps) for run in runs) > 1.5
 
 
-def test_steps_larger_than_the_context_shrink_to_what_it_holds(model: LlamaModel, prompts: list[list[int]]) -> None:
-    chosen = DecodeSettings(mode="lookahead", window=100, ngram=4, guesses=100, pool_prompt=False)
-    settings = ModelSettings(context=256, gpu_layers=0, threads=1)
-    assert chosen.max_rows > settings.context
-    with compare(model, settings, limit=6) as comparison:
-        runs = comparison.run(chosen, prompts[:1])
-    assert runs[0].steps[0].rows > 200
-    assert bugs(runs) == []
-
-
 def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaModel, prompts: list[list[int]]) -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
     texts = []
@@ -150,39 +139,6 @@ def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaMod
             decoders = [(auto_decoder(engine, chosen), prompt) for prompt in prompts[4:6]]
             texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
     assert texts[0] == texts[1]
-
-
-class WrongCopy(LlamaContext):
-    """Keeps the tokens of another sequence than the accepted one, where it has as many."""
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        others = [other for other in range(1, self.sequences) if last_position(self, other) >= end - 1]
-        if source:
-            source = next((other for other in others if other != source), source)
-        super().copy(source, target, start, end)
-
-
-def test_a_mistake_in_the_engine_is_called_a_bug(
-    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
-) -> None:
-    chosen = DecodeSettings(mode="lookahead", window=3, ngram=5, guesses=2)
-    with WrongCopy(model, ON_ONE_THREAD, chosen) as broken:
-        engine = Recorder(broken)
-        runs = [comparison.one(engine, chosen, prompt) for prompt in prompts[4:8]]
-    assert bugs(runs)
-
-
-NARROW = DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=4)
-
-
-def test_what_a_coarse_cache_rounds_away_is_no_bug(
-    model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
-) -> None:
-    settings = replace(ON_ONE_THREAD, cache_type_k="q4_0", cache_type_v="q4_0")
-    with LlamaContext(model, settings, NARROW) as engine:
-        runs = [comparison.one(Recorder(engine), NARROW, prompt) for prompt in prompts[::3]]
-    assert [run for run in runs if run.difference], "the texts are equal: the test has lost its point"
-    assert bugs(runs) == []
 
 
 @pytest.mark.parametrize("name", ["lookup", "lookahead"])
