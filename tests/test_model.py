@@ -9,7 +9,6 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,8 +122,9 @@ def test_an_answer_that_is_left_early_ends_with_the_step_that_was_read(model: Mo
     text = stream.answer().text
     assert text.startswith(piece) and stream.answer().finish_reason == "interrupt"
     assert ends_of(model, [stream]) == {"interrupt"} and stream.answer().text == text
-    with pytest.raises(UsageError, match="iterated once"):
-        next(iter(stream))
+    unread = model.stream(QUESTIONS[0])
+    unread.close()
+    assert [*unread] == []
 
 
 def test_a_closed_stream_ends_its_reader_in_another_thread(model: Model) -> None:
@@ -137,9 +137,6 @@ def test_a_closed_stream_ends_its_reader_in_another_thread(model: Model) -> None
         rest.result()
     assert stream._take(ENDED) == [], "it may have come before the reader looked"
     assert stream.answer().finish_reason == "interrupt" and ends_of(model, [stream]) == {"interrupt"}
-    unread = model.stream(QUESTIONS[0])
-    unread.close()
-    assert [*unread] == []
 
 
 def test_tasks_share_a_model(model: Model) -> None:
@@ -276,29 +273,18 @@ MESSAGES = [{"role": "user", "content": "x"}]
     [
         (lambda model: model.generate(["a", " "]), PromptError, "prompt 2 of 2: the prompt is empty"),
         (lambda model: model.generate(["word " * 5000, "b"]), PromptError, "prompt 1 of 2"),
-        (lambda model: model.generate("x " * 3000), PromptError, "tokens and the context 1,024"),
         (lambda model: model.generate(5), UsageError, "the prompt is 5"),
         (lambda model: model.generate(MESSAGES), UsageError, "chat takes messages"),
         (lambda model: model.chat([]), PromptError, "the conversation is empty"),
         (lambda model: model.chat("A list?"), PromptError, "the conversation is 'A list\\?'"),
-        (lambda model: model.chat([{"role": "user"}]), PromptError, "a role and a content"),
         (lambda model: model.stream(MESSAGES, raw=True), UsageError, "raw and system"),
-        (lambda model: model.engine.text([10**7]), PromptError, "there is no token"),
         (lambda model: model.stream("a", max_tokens=-2), UsageError, "max_tokens is -2"),
         (lambda model: model.stream("a", temperature="hot"), UsageError, "--temp is 'hot'"),
-        (lambda model: model.stream("a", temperature=-1), UsageError, "--temp is -1"),
-        (lambda model: model.stream("a", top_k=2.5), UsageError, "--top-k is 2.5"),
-        (lambda model: model.stream("a", seed=2**40), UsageError, "--seed is 1099511627776"),
-        (lambda model: model.stream("a", logprobs=True), UsageError, "logprobs is True"),
         (lambda model: model.stream("a", stop=["a", 5]), UsageError, "stop"),
-        (lambda model: model.stream("a", raw="yes"), UsageError, "raw is 'yes'"),
         (lambda model: model.stream("a", grammar="root ::= ("), UsageError, "cannot be used: .* describes GBNF"),
-        (lambda model: model.stream("a", json_schema="{"), UsageError, "the JSON schema is not JSON"),
         (lambda model: model.stream("a", grammar="a", json_schema="{}"), UsageError, "--grammar and --json-schema"),
         (lambda model: model.generate("x", max_token=1), UsageError, "did you mean max_tokens"),
         (lambda model: LOAD(mode="fast"), UsageError, "--mode cannot be 'fast'"),
-        (lambda model: LOAD(window="5"), UsageError, "-W is '5'"),
-        (lambda model: LOAD(parallel=0), UsageError, "parallel is 0"),
         (lambda model: LOAD(parallel=1000), UsageError, "--parallel 128 fits"),
         (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one sequence at a time"),
     ],
@@ -317,39 +303,25 @@ def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
     next(pieces := iter(begun))
     model.close()
     model.close()
-    messages = [{"role": "user", "content": "the"}]
     asks: list[Callable[[], object]] = [
         lambda: [*pieces],
         lambda: [*unread],
         lambda: asyncio.run(late.answer()),
         lambda: model.generate("the"),
-        lambda: model.generate(["the"]),
-        lambda: model.chat(messages),
-        lambda: model.stream("the"),
         lambda: model.astream("the"),
-        lambda: asyncio.run(model.agenerate("the")),
-        lambda: asyncio.run(model.achat(messages)),
     ]
     for ask in asks:
         with pytest.raises(LacliError, match="closed"):
             ask()
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda model: model.generate(QUESTIONS, max_tokens=5),
-        lambda model: next(iter(model.stream("A list?"))),
-        lambda model: model.generate("x", grammar='root ::= "a"', sampling=ENDLESS),
-    ],
-)
-def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles(ask: Callable[[Model], object]) -> None:
+def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles() -> None:
     gc.collect()
     gc.disable()
     try:
         model = lacli.load(STDLIB_7M, threads=1, gpu_layers=0)
-        with suppress(SamplingError):
-            ask(model)
+        model.generate(QUESTIONS, max_tokens=5)
+        next(iter(model.stream("A list?")))
         weights, thread = weakref.ref(model.engine.model), model.worker._thread
         del model
         thread.join(10)
@@ -360,12 +332,3 @@ def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles(as
 
 def test_every_public_name_is_found() -> None:
     assert all(getattr(lacli, name) for name in lacli.__all__)
-
-
-def test_a_text_has_the_context_of_the_command_line_where_nothing_else_was_chosen(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lacli.llamacpp.model.LARGEST_DEFAULT_CONTEXT", 256)
-    for chosen, tokens in ((None, 256), (512, 512)):
-        with lacli.load(tiny, context=chosen, threads=1, gpu_layers=0, parallel=2) as model:
-            assert (model.context, model.engine.context.cells) == (tokens, 512)

@@ -16,13 +16,6 @@ def held(pool: NgramPool, key: int) -> list[tuple[int, ...]]:
     return list(pool.lookup(key))
 
 
-def test_lookup_gives_the_most_recent_first() -> None:
-    pool = NgramPool(3, 4)
-    for continuation in [(1, 1), (2, 2), (3, 3)]:
-        pool.insert(9, continuation)
-    assert held(pool, 9) == [(3, 3), (2, 2), (1, 1)]
-
-
 def test_the_least_recently_used_ngram_of_a_key_goes_first() -> None:
     pool = NgramPool(3, 2)
     for continuation in [(1, 1), (2, 2), (1, 1), (3, 3)]:

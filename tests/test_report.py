@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
-
-import pytest
 
 from lacli.engine.answer import Answer
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.pool import NgramPool
-from lacli.report import as_json, as_lines, describe
-from lacli.settings import DecodeSettings, SourceName
+from lacli.report import as_json, as_lines
+from lacli.settings import DecodeSettings
 from lacli.stats import RunStatistics, Step
 from lacli.tree import Origin
 
@@ -24,11 +21,7 @@ SUFFIX, POOL, MODEL = Origin.SUFFIX, Origin.POOL, Origin.MODEL
 AUTO = DecodeSettings(mode="auto")
 
 
-def engine(
-    settings: DecodeSettings = AUTO,
-    copies: Sequence[str] = ("",),
-    times: float | None = None,
-) -> ModelEngine:
+def engine(settings: DecodeSettings = AUTO, times: float | None = None) -> ModelEngine:
     """An engine whose answers are so many `times` as fast as plain ones, None where costs were not measured."""
     model = SimpleNamespace(path="m.gguf", description="toy 1M F32", devices="CPU")
     made = SimpleNamespace(model=model, context=SimpleNamespace(cells=100), settings=settings)
@@ -41,7 +34,7 @@ def engine(
             sampling=SamplingSettings(),
             model_settings=ModelSettings(),
             times_plain=lambda run: times,
-            weights=SimpleNamespace(names=[*copies]),
+            weights=SimpleNamespace(names=[""]),
         ),
     )
 
@@ -95,42 +88,8 @@ def test_the_full_report_has_a_line_for_each_source_and_the_sizes_of_the_steps()
     assert not words(nothing, "steps") and not words(nothing, "drafts")
 
 
-def test_the_full_report_says_what_ended_an_answer_and_what_of_the_prompt_was_in_the_cache() -> None:
-    cut = replace(answer(*plain_step(2)), finish_reason="length")
-    run = replace(cut.statistics, prompt_tokens=21, reused_tokens=10, prompt_s=2.0)
-    for limit, ended in ((2, "at the limit of -n"), (-1, "with the context full")):
-        lines = as_lines(engine(), replace(cut, statistics=run), detail="full", max_tokens=limit)
-        assert words(lines, "answer")[0].endswith(f"ended {ended}")
-        assert words(lines, "prompt") == [
-            "21 tokens, 10 of them in the cache, the others read in 2.00 s (5.0 tokens/s)"
-        ]
-
-
 def test_json_has_the_sources_in_flat_fields() -> None:
     run = answer(*plain_step(3), guessed((SUFFIX, POOL), (SUFFIX, SUFFIX, POOL)))
     found = as_json(engine(replace(AUTO, sources=("suffix",), auto_rows=9)), run)
     assert found["sources"] == {"pool": {"tried": 1, "accepted": 1}, "suffix": {"tried": 2, "accepted": 1}}
     assert (found["auto_sources"], found["auto_rows"]) == (["suffix"], 9)
-
-
-@pytest.mark.parametrize(
-    ("sources", "rows", "rollback", "words"),
-    [
-        (AUTO.sources, 9, -1, "auto, at most 9 rows"),
-        (AUTO.sources, 64, 4, "auto, at most 5 rows"),
-        (AUTO.sources, 1, 4, "auto, at most 1 row"),
-        (("suffix",), 64, -1, "auto, sources suffix, at most 64 rows"),
-        ((), 64, -1, "auto, sources none, at most 64 rows"),
-    ],
-)
-def test_auto_names_its_rows_and_its_sources_where_not_all_are_asked(
-    sources: tuple[SourceName, ...], rows: int, rollback: int, words: str
-) -> None:
-    assert describe(replace(AUTO, sources=sources, auto_rows=rows, max_rollback=rollback)) == words
-
-
-def test_copies_are_named() -> None:
-    shared = engine(copies=("CPU (1)", "CPU (2)", "RPC0"))
-    lines = as_lines(shared, answer(*plain_step()), detail="full")
-    assert words(lines, "model")[0].endswith(", CPU (1), CPU (2), RPC0")
-    assert as_json(shared, answer(*plain_step()))["replicas"] == ["CPU (1)", "CPU (2)", "RPC0"]

@@ -25,24 +25,11 @@ def grown(guesses: list[list[int]], *, verify: bool = True) -> Tree:
     return tree
 
 
-def path_to(tree: Tree, node: int) -> list[int]:
-    """The tokens to a node, found from the sequences alone: the nodes of its first sequence up to it."""
-    sequence = tree.sequences[node][0]
-    return [tree.tokens[other] for other in range(node + 1) if sequence in tree.sequences[other]]
-
-
 def test_paths_that_begin_alike_share_nodes() -> None:
     tree = grown([[1, 2], [1, 3], [4]])
     assert tree.tokens == [9, 1, 2, 3, 4]
     assert tree.depths == [0, 1, 2, 2, 1]
     assert tree.sequences == [[0, 1, 2, 3], [1, 2], [1], [2], [3]]
-
-
-@given(paths)
-def test_a_tree_has_one_node_for_each_prefix(guesses: list[list[int]]) -> None:
-    tree = grown(guesses)
-    prefixes = {tuple(path[:length]) for path in guesses for length in range(len(path) + 1)} | {()}
-    assert len(tree) == len(prefixes)
 
 
 @given(paths, st.lists(st.integers(0, 3), max_size=5))
@@ -51,15 +38,6 @@ def test_missing_says_what_adding_appends(guesses: list[list[int]], path: list[i
     missing, before = tree.missing(path), len(tree)
     tree.add_path(path, 99, Origin.POOL)
     assert len(tree) - before == missing
-
-
-@given(paths)
-def test_all_sequences_of_a_node_hold_the_same_tokens_before_it(guesses: list[list[int]]) -> None:
-    tree = grown(guesses)
-    for node in range(len(tree)):
-        for sequence in tree.sequences[node]:
-            before = [tree.tokens[other] for other in range(node + 1) if sequence in tree.sequences[other]]
-            assert before == path_to(tree, node)
 
 
 @given(paths, st.lists(st.integers(0, 3), min_size=6, max_size=6))
@@ -166,16 +144,13 @@ def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:
     assert tree.origins[1] is Origin.WINDOW
 
 
-def test_a_batch_has_a_row_for_each_node_at_its_depth() -> None:
+def test_a_batch_has_a_row_for_each_node_at_its_depth_and_a_prompts_is_a_chain_without_outputs() -> None:
     rows = batch.from_tree(grown([[1, 2], [1, 3]]), past=40)
     assert rows.tokens.tolist() == [9, 1, 2, 3]
     assert rows.positions.tolist() == [40, 41, 42, 42]
     assert rows.sequence_counts.tolist() == [3, 2, 1, 1]
     assert rows.sequence_ids[:7].tolist() == [0, 1, 2, 1, 2, 1, 2]
     assert rows.outputs.tolist() == [1, 1, 1, 1]
-
-
-def test_a_prompt_batch_is_a_chain_without_outputs() -> None:
     rows = batch.from_tokens([5, 6, 7], past=2)
     assert rows.positions.tolist() == [2, 3, 4]
     assert rows.sequence_ids.tolist() == [0, 0, 0]

@@ -26,7 +26,7 @@ from lacli.verify import SampleAndMatch
 from tests.fakes.decoding import Decoding
 from tests.fakes.fake_chat import talked
 from tests.fakes.talking import LOADING, QUESTION, SMALL, TURNS, Watched, chat_on, opened, said
-from tests.fakes.tiny_models import write_gemma_swa, write_hybrid, write_mamba
+from tests.fakes.tiny_models import write_gemma_swa, write_lfm2, write_mamba
 from tests.loading import last_tokens
 
 NEXT = "Explain json.dumps."
@@ -171,7 +171,7 @@ def test_with_strict_turns_are_fresh_runs_to_the_last_bit(temp: float) -> None:
         assert watched.reused > 200
 
 
-@pytest.mark.parametrize("write", [write_mamba, write_hybrid, write_gemma_swa], ids=lambda write: write.__name__)
+@pytest.mark.parametrize("write", [write_mamba, write_lfm2, write_gemma_swa], ids=lambda write: write.__name__)
 def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], None], tmp_path: Path) -> None:
     write(tmp_path / "model.gguf")
     with open_engine(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:

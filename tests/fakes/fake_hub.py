@@ -5,27 +5,27 @@ huggingface_hub reads HF_ENDPOINT once, when it is imported: `looking_up` points
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha1, sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
-from urllib.parse import unquote
 
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from lacli.errors import ModelLoadError
 from lacli.hub.download import find_model
-from tests.fakes.tiny_models import write_llama
 from tests.program import HUBS, PROXIES
+from tests.serve.conftest import serving
 
 GATED = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
 NOT_FOUND = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
@@ -73,89 +73,36 @@ class FakeHub:
     @contextmanager
     def running(self) -> Iterator[Self]:
         """Answer on a free port while this lasts."""
-        hub: FakeHub = self
-
-        class Answers(_Answers):
-            fake = hub
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        self.address = f"http://127.0.0.1:{server.server_port}"
-        try:
+        with serving(Starlette(routes=[Route("/{path:path}", self._answer)])) as self.address:
             yield self
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
 
-
-class _Answers(BaseHTTPRequestHandler):
-    """The routes: /api/models/REPOSITORY for the listing, /REPOSITORY/resolve/REVISION/FILE for a file."""
-
-    fake: FakeHub
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    def _answer(self) -> None:
-        hub = self.fake
-        path = unquote(self.path.partition("?")[0])
-        hub.requests.append((self.command, path))
-        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if hub.status:
-            return self._send(hub.status)
-        if token and token != hub.token:
-            return self._send(401, BAD_TOKEN)
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/.*)?", path):
-            repository = hub.repositories.get(match[1])
-            return self._list(match[1], repository) if repository else self._send(404 if token else 401, NOT_FOUND)
-        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path):
-            return self._resolve(match[1], match[2], token)
-        return self._send(404)
-
-    def _resolve(self, name: str, file: str, token: str) -> None:
-        repository = self.fake.repositories.get(name)
-        if repository is None:
-            return self._send(404, NOT_FOUND)
+    def _answer(self, request: Request) -> Response:
+        """Answer /api/models/REPOSITORY with its listing, and /REPOSITORY/resolve/REVISION/FILE with a file."""
+        path = request.url.path
+        self.requests.append((request.method, path))
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.status:
+            return Response(status_code=self.status)
+        if token and token != self.token:
+            return Response(status_code=401, headers=BAD_TOKEN)
+        listing, found = re.match(r"/api/models/([^/]+/[^/]+)", path), re.match(r"/(.+?/.+?)/resolve/[^/]+/(.+)", path)
+        name = (listing or found or [""] * 2)[1]
+        if not (repository := self.repositories.get(name)):
+            return Response(status_code=404 if token else 401, headers=NOT_FOUND)
+        if listing:
+            siblings = [{"rfilename": file, "size": len(content)} for file, content in repository.files.items()]
+            return JSONResponse({"id": name, "sha": repository.commit, "siblings": siblings, "tags": []})
+        assert found
         if repository.gated and token != repository.gated:
-            return self._send(403 if token else 401, GATED)
-        if file not in repository.files:
-            return self._send(404, NO_ENTRY)
-        content = repository.files[file]
+            return Response(status_code=403 if token else 401, headers=GATED)
+        if found[2] not in repository.files:
+            return Response(status_code=404, headers=NO_ENTRY)
+        content = repository.files[found[2]]
         headers = {"ETag": f'"{sha256(content).hexdigest()}"', "X-Repo-Commit": repository.commit}
-        return self._send(200, headers, content)
-
-    def _list(self, name: str, repository: Repository) -> None:
-        siblings = [{"rfilename": file, "size": len(content)} for file, content in repository.files.items()]
-        answer = {"id": name, "sha": repository.commit, "siblings": siblings, "tags": [], "private": False}
-        self._send(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
-
-    def _send(self, status: int, headers: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        return Response(content, headers=headers)
 
 
 NAME = "someone/tiny-GGUF"
-
-
-def tiny_model(folder: Path) -> bytes:
-    path = folder / "tiny.gguf"
-    write_llama(path)
-    return path.read_bytes()
 
 
 def tiny_hub(tiny: bytes) -> FakeHub:

@@ -78,13 +78,11 @@ class _Builder:
         layers: int = _LAYERS,
         split_tensors: int = 0,
         tokenizer: str = "gpt2",
-        tokens: Sequence[str] = TOKENS,
-        name: str = "",
         sentencepiece: bool = False,
     ) -> None:
         self.writer = writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_tensors)
         self._random = np.random.default_rng(0)
-        writer.add_name(name or f"tiny {architecture}")
+        writer.add_name(f"tiny {architecture}")
         writer.add_file_type(gguf.LlamaFileType.ALL_F32)
         writer.add_vocab_size(len(TOKENS))
         writer.add_context_length(CONTEXT_LENGTH)
@@ -94,7 +92,7 @@ class _Builder:
         writer.add_head_count(_HEADS)
         writer.add_head_count_kv(key_value_heads)
         writer.add_layer_norm_rms_eps(_EPSILON)
-        self._add_pieces() if sentencepiece else self._add_merges(tokenizer, tokens)
+        self._add_pieces() if sentencepiece else self._add_merges(tokenizer)
         writer.add_bos_token_id(END_OF_TEXT)
         writer.add_eos_token_id(END_OF_TEXT)
         writer.add_eot_token_id(END_OF_TURN)
@@ -111,13 +109,13 @@ class _Builder:
         self.writer.add_token_types([*kinds, *(control if piece == "<s>" else normal for piece in _PIECES)])
         self.writer.add_token_scores([*[0.0] * len(kinds), *(float(len(piece)) for piece in _PIECES)])
 
-    def _add_merges(self, kind: str, tokens: Sequence[str]) -> None:
+    def _add_merges(self, kind: str) -> None:
         """Add a vocabulary and its merges."""
         control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
         self.writer.add_tokenizer_model(kind)
         self.writer.add_tokenizer_pre("gpt-2")
-        self.writer.add_token_list(tokens)
-        self.writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in tokens])
+        self.writer.add_token_list(TOKENS)
+        self.writer.add_token_types([control if token in SPECIAL_TOKENS else normal for token in TOKENS])
         self.writer.add_token_merges(_MERGES)
 
     def put(self, name: str, values: npt.NDArray[Any]) -> None:
@@ -215,27 +213,16 @@ class _Builder:
 def write_llama(
     path: Path,
     tokenizer: str = "gpt2",
-    tokens: Sequence[str] = TOKENS,
     *,
     architecture: str = "llama",
     biases: bool = False,
     query_norms: bool = False,
     split_tensors: int = 0,
-    name: str = "",
     sentencepiece: bool = False,
 ) -> None:
-    """Write a llama model: attention over the whole context, a norm before each part, no biases unless asked for.
-
-    `tokenizer` is the kind that the file names, and `tokens` are as many as TOKENS.
-    """
+    """Write a llama model: attention over the whole context, a norm before each part, no biases unless asked for."""
     builder = _Builder(
-        path,
-        architecture,
-        split_tensors=split_tensors,
-        tokenizer=tokenizer,
-        tokens=tokens,
-        name=name,
-        sentencepiece=sentencepiece,
+        path, architecture, split_tensors=split_tensors, tokenizer=tokenizer, sentencepiece=sentencepiece
     )
     builder.writer.add_rope_dimension_count(_HEAD_WIDTH)
     builder.writer.add_rope_freq_base(10000.0)
@@ -305,21 +292,6 @@ def write_mamba(path: Path) -> None:
     for layer in range(_LAYERS):
         builder.norm(f"blk.{layer}.attn_norm")
         builder.state_space(f"blk.{layer}")
-    builder.save()
-
-
-def write_hybrid(path: Path) -> None:
-    """Write a jamba model: a mamba block, then an attention block."""
-    builder = _Builder(path, "jamba", key_value_heads=(0, _KEY_VALUE_HEADS))
-    builder.state_space_keys()
-    builder.ends()
-    for block in ("blk.0", "blk.1"):
-        builder.norm(f"{block}.attn_norm")
-        builder.feed_forward(block)
-    builder.state_space("blk.0")
-    for name, length in (("dt", _STATE_RANK), ("b", _STATE_SIZE), ("c", _STATE_SIZE)):
-        builder.norm(f"blk.0.ssm_{name}_norm", length=length)
-    builder.attention("blk.1")
     builder.save()
 
 

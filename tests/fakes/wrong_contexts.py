@@ -44,16 +44,6 @@ class LateCopy(LikeLlama):
         super().copy(source, target, start + 1, end)
 
 
-class WrongCopy(LikeLlama):
-    """The accepted tokens are taken from the next candidate, where that has as many."""
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        held = {cell.position for cell in self._cells if source + 1 in cell.owners}
-        if source and held.issuperset(range(start, end)):
-            source += 1
-        super().copy(source, target, start, end)
-
-
 class LateRemove(LikeLlama):
     """Removes begin one position too late."""
 
@@ -61,14 +51,7 @@ class LateRemove(LikeLlama):
         return super().remove(sequence, start + 1, end)
 
 
-class EarlyRemove(LikeLlama):
-    """Removes begin one position too early."""
-
-    def remove(self, sequence: int, start: int, end: int) -> bool:
-        return super().remove(sequence, max(start - 1, 0), end)
-
-
-WRONG = (WrongMask, LateCopy, WrongCopy, LateRemove, EarlyRemove)
+WRONG = (WrongMask, LateCopy, LateRemove)
 
 
 class Rounding(LikeLlama):

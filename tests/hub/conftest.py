@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import hub_cache
-from tests.fakes.fake_hub import FakeHub, Here, looking_up, tiny_hub, tiny_model
+from tests.fakes.fake_hub import FakeHub, Here, looking_up, tiny_hub
+from tests.fakes.tiny_models import write_llama
 
 
 @pytest.fixture
@@ -18,7 +19,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return tiny_model(tmp_path_factory.mktemp("models"))
+    write_llama(path := tmp_path_factory.mktemp("models") / "tiny.gguf")
+    return path.read_bytes()
 
 
 @pytest.fixture

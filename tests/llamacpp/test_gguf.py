@@ -23,7 +23,7 @@ WRITERS: list[Callable[[Path], None]] = [
     tiny_models.write_llama,
     tiny_models.write_gemma_swa,
     tiny_models.write_mamba,
-    tiny_models.write_hybrid,
+    tiny_models.write_lfm2,
 ]
 
 
@@ -41,7 +41,7 @@ def test_the_header_says_what_llama_cpp_finds_when_it_loads_the_model(
         assert (header.context, header.vocabulary) == (model.context, model.vocabulary)
         assert header.template == model.chat_template
     assert (header.file_type, header.size) == ("F32", path.stat().st_size)
-    assert header.kv_heads == (0, 1) or write is not tiny_models.write_hybrid
+    assert header.kv_heads == (0, 1, 0) or write is not tiny_models.write_lfm2
 
 
 def test_keys_are_what_the_gguf_package_reads() -> None:
