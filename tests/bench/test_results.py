@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lacli.bench.report import as_json, summary, table
-from lacli.bench.results import Result, paired_ratio, results, student_point
+from lacli.bench.results import Result, paired_ratio, results
 from lacli.bench.rounds import Exchange, Rounds, Trial
 from lacli.bench.sweep import Point
 from lacli.bench.tasks import ALL
@@ -74,11 +74,6 @@ def test_about_95_of_100_intervals_hold_the_true_ratio(prompts: int, repetitions
         held += ratio.low <= 1.5 <= ratio.high
     # 200 trials scatter by 1.5 points, and an interval may be somewhat wider than it need be.
     assert 0.90 <= held / trials <= 0.995
-
-
-def test_students_point_goes_on_where_the_table_ends() -> None:
-    # Of tables of Student's t.
-    assert (student_point(9), student_point(10), student_point(30)) == pytest.approx((2.2622, 2.2281, 2.0423), rel=2e-3)
 
 
 @pytest.mark.parametrize(("finished", "pairs"), [(1, 0), (7, 3), (9, 4)])

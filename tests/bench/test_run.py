@@ -32,15 +32,6 @@ def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
     assert (plain["speedup"], plain["tokens_per_step"], plain["steps"]) == (1.0, 1.0, plain["tokens"])
 
 
-def test_people_get_a_summary_and_tables_where_they_ask() -> None:
-    shown = call(*QUICK, "--modes", "lookup").out
-    assert "\nlookup: cannot tell\n" in shown and "tokens/s" in shown and "x plain" not in shown
-    told = " ".join(shown.split())
-    assert "It takes 4 prompts, 200 tokens of each mode and an interval without 1 to tell: give more" in told
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "| tokens/s |" in call(*QUICK, "--modes", "lookup", "-o", "md").out
-
-
 def test_where_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.bench.rounds.perf_counter", lambda: perf_counter() + 60)
     done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-o", "md")

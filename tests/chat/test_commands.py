@@ -29,18 +29,10 @@ def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
             assert parse(f"{name.upper()} {argument} \n") == (entry, argument)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("hello", "hello"),
-        (" /etc/hosts is a file", "/etc/hosts is a file"),
-        ("// a comment", "// a comment"),
-        ("  indented", "  indented"),
-    ],
-)
-def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: str) -> None:
+@pytest.mark.parametrize("line", ["hello", " /etc/hosts is a file", "// a comment", "  indented"])
+def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str) -> None:
     assert parse(line) is None
-    assert message_of(line) == message
+    assert message_of(line) == line.replace(" /", "/")
 
 
 @pytest.mark.parametrize(
@@ -48,8 +40,6 @@ def test_a_line_with_a_space_or_a_second_slash_is_a_message(line: str, message: 
     [
         ("/etc/hosts", "unknown command /etc/hosts (/help lists the commands; begin with a space to send"),
         ("/sav x", "did you mean /save"),
-        ("/clear all", "/clear stands alone (begin with a space"),
-        ("/read", "write /read FILE"),
         ("/load", "write /load FILE"),
     ],
 )

@@ -83,8 +83,6 @@ def test_questions_are_answered_on_stdout_and_words_are_not(streams: Streams) ->
 ERRORS = {
     "reading": ([LacliError("bad line", "another")], ["yes"]),
     "a command": (["/nothing"], ["yes"]),
-    "an argument": (["/set temp hot"], ["yes"]),
-    "a file": (["/load nowhere"], ["yes"]),
     "an answer": (["one"], [LacliError("no cell", "fewer")]),
     "the middle of an answer": (["one"], ["ye", LacliError("no token", "another grammar")]),
 }

@@ -22,7 +22,6 @@ from lacli.chat.settings import (
 )
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.settings import DecodeSettings
 
 DEFAULT = ChatSettings()
 WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
@@ -59,13 +58,6 @@ def test_every_setting_can_be_changed_by_its_names_and_put_back(name: str) -> No
     assert adjust(after, name, "default")[0].values[name] == SETTINGS[name].default
 
 
-def test_the_sentence_says_what_changed_from_what_to_what() -> None:
-    assert adjust(DEFAULT, "temp", "0.8")[1] == "temp: 0 -> 0.8"
-    assert adjust(DEFAULT, "-W", "8")[1] == "W: 15 -> 8"
-    assert adjust(DEFAULT, "temp", "0")[1] == "nothing changed"
-    assert adjust(ChatSettings(DecodeSettings(sources=("suffix",))), "sources", "none")[1] == "sources: suffix -> none"
-
-
 @pytest.mark.parametrize(
     ("text", "stops"),
     [
@@ -86,18 +78,13 @@ WRONG = [
     ("tmep", "1", "did you mean temp"),
     ("ctx", "4096", "another start with --load"),
     ("temp", "warm", "temp is a number"),
-    ("temp", "0.5 top-k 3", "temp is a number"),
-    ("temp", "nan", "must be at least 0"),
     ("top-k", "1.5", "whole number"),
     ("top-k", "9" * 5000, "whole number"),
     ("N", "1", "at least 2"),
-    ("seed", str(2**32), "--seed"),
     ("mode", "plan", "not 'plan' (did you mean plain?"),
-    ("mode", "turbo", "plain or jacobi or"),
     ("ignore-eos", "maybe", "on or off"),
     ("sources", "suffix,magic", "no source 'magic' (some of suffix"),
     ("logit-bias", "x", "15043-1"),
-    ("logit-bias", "3+inf", "-inf to forbid"),
     ("stop", "\ud800", "not UTF-8"),
     *((key, "1", "no setting") for key in ("strict", "ordered", "min-outputs", "c", "rpc")),
     ("", "", "no setting"),
@@ -117,13 +104,9 @@ def test_what_cannot_be_set_is_said_in_one_line(key: str, value: str, words: str
         ([], '"settings" is not an object'),
         ({"temp": "1"}, '"temp" cannot be "1" (give a number)'),
         ({"temp": 10**400}, "--temp must be at most"),
-        ({"window": 1.5}, "give a whole number"),
-        ({"ignore_eos": 1}, "give on or off"),
         ({"top_p": 7}, "must be at most 1"),
-        ({"mode": "fast"}, '"mode" cannot be "fast"'),
         ({"stops": "x"}, '"stops" cannot be "x"'),
         ({"logit_bias": ["x"]}, "logit-bias"),
-        ({"grammar": "x", "json_schema": "y"}, "both given"),
     ],
 )
 def test_json_that_is_no_settings_is_said_in_one_line(found: object, words: str) -> None:

@@ -55,7 +55,6 @@ CODE = 'def half(number):\n    """A half.\n    """\n    return number / 2'
         (f'"""one{ENTER}two{ENTER}three"""', "one\ntwo\nthree"),
         ("\x1b[200~one\r\n\ttwo \\\nthree\n\x1b[201~", "one\n\ttwo \\\nthree"),
         (f'"""{ENTER}{CODE.replace(chr(10), ENTER)}{ENTER}"""', CODE),
-        (f'"""{ENTER}\x1b[200~{CODE}\x1b[201~{ENTER}"""', CODE),
         (f'\x1b[200~"""Halves."""\n\n{CODE}\x1b[201~', f'"""Halves."""\n\n{CODE}'),
         (f"thrown away{CTRL_C}kept", "kept"),
         (f'"""{ENTER}thrown away{CTRL_C}kept', "kept"),
@@ -92,11 +91,9 @@ def completed(text: str) -> list[str]:
     [
         ("/s", ["/system", "/set", "/show", "/stats", "/save"]),
         ("/unknown ", []),
-        ("/system pla", []),
         ("/set lookup-m", ["/set lookup-match"]),
         ("/set mode l", ["/set mode lookup", "/set mode lookahead"]),
         ("/set ignore-eos o", ["/set ignore-eos on", "/set ignore-eos off"]),
-        ("/set temp 0", []),
         *(
             (text, [])
             for text in ("", "h", "set", " /s", "a /s", "/set\n/s", "/set \nt", "/usr/bin", "/usr/bin ", "//")

@@ -58,14 +58,6 @@ def test_a_split_model_is_one_with_the_size_of_all_parts_and_says_what_is_missin
     assert (found.problem, found.header, find("me/split", anything=True)) == ("1 of 2 parts missing", None, None)
 
 
-def test_a_damaged_file_is_there_beside_the_others_and_says_so(cache: Path, model: Path) -> None:
-    hub_cache.add(cache, "me/a", "a-Q4_0.gguf", b"GGUF" + bytes(200))
-    hub_cache.add(cache, "me/a", "a-Q8_0.gguf", model)
-    damaged, whole = cached_models()
-    assert damaged.name == "me/a:Q4_0" and damaged.problem.startswith("damaged:")
-    assert (whole.name, whole.problem) == ("me/a:Q8_0", "")
-
-
 def test_what_is_no_model_with_a_name_is_passed_over(cache: Path, model: Path) -> None:
     assert cached_models() == [] and find("me/a", anything=True) is None
     link = hub_cache.add(cache, "me/a", "a-Q8_0.gguf", model)

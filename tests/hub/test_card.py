@@ -29,14 +29,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.gguf"
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        tiny_models.write_gemma_swa,
-        tiny_models.write_mamba,
-        tiny_models.write_lfm2,
-    ],
-)
+@pytest.mark.parametrize("write", [tiny_models.write_gemma_swa, tiny_models.write_mamba, tiny_models.write_lfm2])
 def test_the_memory_is_what_contexts_take_when_they_are_made(write: Callable[[Path], None], path: Path) -> None:
     model_settings = replace(CPU, context=300, batch=64, cache_type_k="f32")
     write(path)

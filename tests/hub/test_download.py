@@ -88,17 +88,9 @@ def test_a_split_model_comes_with_all_its_parts(here: Here, tmp_path: Path) -> N
 
 
 def test_what_cannot_be_chosen_is_one_line_and_fetches_nothing(here: Here) -> None:
-    half = "x-Q8_0-00002-of-00002.gguf"
-    here.hub.repositories |= {
-        "a/b": Repository({"model.safetensors": b""}),
-        "a/c": Repository({"x/a-Q8_0.gguf": b"GGUF", "y/a-Q8_0.gguf": b"GGUF"}),
-        "a/d": Repository({half: b"GGUF"}),
-    }
+    here.hub.repositories["a/b"] = Repository({"x/a-Q8_0.gguf": b"GGUF", "y/a-Q8_0.gguf": b"GGUF"})
     for name, words in {
-        "a/b": "a/b has no GGUF file",
-        "a/c": "choose one: hf:a/c/x/a-Q8_0.gguf, hf:a/c/y/a-Q8_0.gguf",
-        "a/d": "2 parts, missing x-Q8_0-00001-of-00002.gguf",
-        f"hf:a/d/{half}": "2 parts, missing x-Q8_0-00001-of-00002.gguf",
+        "a/b": "choose one: hf:a/b/x/a-Q8_0.gguf, hf:a/b/y/a-Q8_0.gguf",
         f"{NAME}:Q3_K": f"{NAME} has no Q3_K (it has F16, Q4_K_M, Q8_0)",
         f"hf:{NAME}/tiny-Q4.gguf": f"{NAME} has no tiny-Q4.gguf (there are tiny-Q4_K_M.gguf",
     }.items():

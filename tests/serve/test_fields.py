@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import lacli
-from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
+from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import access_for
 from tests.serve.conftest import serving
@@ -96,15 +96,6 @@ def test_an_answer_that_is_begun_goes_on(address: str, more: Mapping[str, Any]) 
     assert reply["choices"][0]["message"]["content"] == raw["content"]
     another = post(f"{address}/apply-template", {"messages": BEGUN, "add_generation_prompt": True})["prompt"]
     assert "def add(a" in another and not another.endswith("def add(a")
-
-
-def test_a_body_tells_how_it_came_about_where_that_is_asked_for(address: str) -> None:
-    body = {"messages": QUESTION, "max_tokens": 3, "seed": 7 + 2 * (MOST_SEED + 1)}
-    assert "__verbose" not in post(f"{address}/v1/chat/completions", body)
-    told = post(f"{address}/v1/chat/completions", {**body, "verbose": True})
-    assert QUESTION[0]["content"] in told["__verbose"]["prompt"]
-    plain = post(f"{address}/completion", {"prompt": "a", "max_tokens": 3, "seed": 7 + 2 * (MOST_SEED + 1)})
-    assert plain["generation_settings"]["seed"] == 7
 
 
 def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
@@ -88,10 +87,3 @@ def test_keys_come_from_a_file(tmp_path: Path) -> None:
         file.unlink() if text is None else file.write_text(text)
         with pytest.raises(LacliError, match="has no key|cannot read"):
             read_keys(str(file))
-
-
-def test_a_certificate_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "key.pem").write_text("none")
-    pem = str(tmp_path / "key.pem")
-    with pytest.raises(LacliError, match="cannot serve"):
-        run.serve(run.Listener(Starlette(), ssl_certfile=pem, ssl_keyfile=pem), [])

@@ -27,7 +27,6 @@ from lacli.serve.tools import (
     CallSplitter,
     format_of,
 )
-from lacli.text.template import STOPS
 from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.loading import STDLIB_7M
 from tests.serve.conftest import NAME, serving
@@ -59,7 +58,6 @@ INDENTED = json.dumps({"name": "weather", "arguments": ARGUMENTS}, indent=2)
 WRITTEN_CALLS = {
     "Hermes": f"<tool_call>\n{PLAIN}\n</tool_call>",
     "Llama 3": PLAIN.replace("arguments", "parameters"),
-    "Llama 3 with a type": PLAIN.replace("arguments", "parameters").replace("{", '{"type": "function", ', 1),
     "Llama 3 with a tag": f"<|python_tag|>{PLAIN.replace('arguments', 'parameters')}",
     "Mistral": f'[TOOL_CALLS] [{PLAIN[:-1]}, "id": "a"}}]',
     "Mistral with names in front": f"[TOOL_CALLS]weather[CALL_ID]abc[ARGS]{json.dumps(ARGUMENTS)}",
@@ -67,10 +65,8 @@ WRITTEN_CALLS = {
     "bare, indented": INDENTED,
     "fence": f"```json\n{INDENTED}\n```",
     "fence without a label": f"```\n{PLAIN}\n```",
-    "tag in a fence": f"```xml\n<tool_call>\n{PLAIN}\n</tool_call>\n```",
     "fence in the tag": f"<tool_call>\n```json\n{INDENTED}\n```\n</tool_call>",
     "tools": f"<tools>\n{PLAIN}\n</tools>",
-    "tag in tools": f"<tools>\n<tool_call>{PLAIN}</tool_call>\n</tools>",
     "doubled outer brackets": f"<tool_call>\n{{{PLAIN}}}\n</tool_call>",
     "doubled brackets": f"<tool_call>\n{{{PLAIN[:-2].replace(': {', ': {{')}}}}}}}\n</tool_call>",
     "doubled brackets in a fence": f"```json\n{{{PLAIN}}}\n```",
@@ -88,12 +84,14 @@ TWO = {
     "arguments": (MISTRAL_ARGS, "{0}{0}", "[TOOL_CALLS]clock[ARGS]{}"),
     "bare": (HERMES, "{0}\n{0}", '{"name": "clock", "arguments": {}}'),
     "fences": (HERMES, "{0}\n\n{0}", '```json\n{"name": "clock", "arguments": {}}\n```'),
-    "one fence": (HERMES, "```json\n{0}\n{0}\n```", '{"name": "clock", "arguments": {}}'),
     "list": (HERMES, "```json\n[\n  {0},\n  {0}\n]\n```", '{"name": "clock", "arguments": {}}'),
-    "tools": (HERMES, "<tools>\n{0}\n{0}\n</tools>", '{"name": "clock", "arguments": {}}'),
     "doubled": (HERMES, "{0}\n{0}", '<tool_call>\n{{"name": "clock", "arguments": {}}}\n</tool_call>'),
 }
 """Two calls, and how one is written."""
+
+
+def taking(parameters: Any) -> Any:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
 
 
 def rules(form: CallFormat, *, several: bool = True, forced: bool = False) -> CallRules:
@@ -119,23 +117,14 @@ def cuts(text: str) -> Iterator[list[str]]:
     yield [*text]
 
 
-@pytest.mark.parametrize("name", STOPS)
-def test_the_bundled_templates_of_three_families_know_tools(name: str) -> None:
-    forms = {"qwen": HERMES, "llama3": LLAMA3, "mistral": MISTRAL}
-    if form := forms.get(name):
-        assert format_of(compiled(bundled(name))) is form
-    else:
-        with pytest.raises(UsageError, match="knows no tools"):
-            format_of(compiled(bundled(name)))
-
-
 @pytest.mark.parametrize(
     ("source", "form"),
     [
-        ("[TOOL_CALLS]", MISTRAL),
+        (bundled("qwen"), HERMES),
+        (bundled("llama3"), LLAMA3),
+        (bundled("mistral"), MISTRAL),
         ("[TOOL_CALLS][ARGS]", MISTRAL_ARGS),
         ("<tool_call>\n{'name'", HERMES),
-        (r"<tool_call>\n{\"name", HERMES),
         ("{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", HERMES),
         ("<tool_call><function=f>", None),
         ("<tool_call>{name}<arg_key>", None),
@@ -163,11 +152,8 @@ def test_a_call_is_found_in_every_form_wherever_the_text_is_cut(text: str) -> No
     for before in ("", "\n ", "Let me see <b> [x] `y` {z}.\n\n", "```python\nx = [1]\n```\n"):
         for parts in cuts(f"{before}{text}\n"):
             assert split(HERMES, parts) == (before.strip(), [("weather", ARGUMENTS)])
-
-
-@pytest.mark.parametrize("text", [text for text in WRITTEN_CALLS.values() if not text.startswith("{")])
-def test_a_call_with_a_tag_or_a_fence_may_stand_inside_a_line(text: str) -> None:
-    assert split(HERMES, [*f"So: {text}"]) == ("So:", [("weather", ARGUMENTS)])
+    if not text.startswith("{"):
+        assert split(HERMES, [*f"So: {text}"]) == ("So:", [("weather", ARGUMENTS)]), "inside a line"
 
 
 def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
@@ -197,9 +183,7 @@ def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: s
     [
         (HERMES, 'It is <tool_call>{"name": "weather", "arguments": '),
         (HERMES, '<tool_call>{"name": "nothing", "arguments": {}}</tool_call>'),
-        (HERMES, '<tool_call>{"name": "clock", "arguments": "now"}</tool_call>'),
         (HERMES, '<tool_call>{"arguments": {"a": NaN}, "name": "clock"}</tool_call>'),
-        (HERMES, "<tool_call> is how a call begins, {} not"),
         (HERMES, " <tool_call"),
         (LLAMA3, '{"name": "nothing", "parameters": {}}'),
         (LLAMA3, 'See {"name": "clock", "parameters": {}}'),
@@ -207,19 +191,14 @@ def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: s
         (LLAMA3, "{"),
         (MISTRAL, "[TOOL_CALLS][1]"),
         (MISTRAL_ARGS, "[TOOL_CALLS]clock{}"),
-        (MISTRAL_ARGS, "[TOOL_CALLS]nothing[ARGS]{}"),
         (MISTRAL_ARGS, "[TOOL_CALLS]"),
         (HERMES, '{"name": "nothing", "arguments": {}}'),
-        (HERMES, '```json\n{"name": "nothing", "arguments": {}}\n```'),
         (HERMES, '```json\n{"name": "clock", "arguments": "now"}\n```'),
         (HERMES, '{"name": "clock", "arguments": null}'),
-        (HERMES, '{"name": "clock", "arguments": [{}]}'),
-        (HERMES, '{"name": "clock"}'),
         (HERMES, '{"name": "clock", "price": {"city": "Bonn"}}'),
         (HERMES, '[{"name": "Ada", "arguments": {"age": 36}}]'),
         (HERMES, '{\n  "calls": [\n    {"name": "clock", "arguments": {}}\n  ]\n}'),
         (HERMES, '```python\nclock()\ncalls = [{"name": "clock", "arguments": {}}]\n```'),
-        (HERMES, "```python\ndef clock():\n    return {}\n```\nand ``` [ { ["),
         (HERMES, "{" * 50 + "[" * 50),
     ],
 )
@@ -238,14 +217,9 @@ def test_a_call_without_its_last_bracket_swallows_nothing_of_what_follows() -> N
 
 
 def test_text_that_begins_no_call_is_not_held_back() -> None:
+    fed, out = ("a", " <b", "> <tool", "ing>", "<tool_call>x y"), ["a", " <b", ">", " <tooling>", "<tool_call>x y"]
     splitter = CallSplitter(rules(HERMES))
-    assert [splitter.feed(text) for text in ("a", " <b", "> <tool", "ing>", "<tool_call>x y")] == [
-        "a",
-        " <b",
-        ">",
-        " <tooling>",
-        "<tool_call>x y",
-    ]
+    assert [splitter.feed(text) for text in fed] == out
 
 
 @pytest.fixture(scope="module")
@@ -303,21 +277,6 @@ def test_with_tools_and_a_response_format_the_answer_is_a_call_or_keeps_to_the_f
     assert forced["finish_reason"] == "tool_calls" and forced["message"]["tool_calls"]
 
 
-@pytest.mark.parametrize("arguments", ['{"city": "B', "[1]", "now"])
-def test_a_call_that_was_cut_or_is_no_object_may_come_back(arguments: str) -> None:
-    call = {"function": {"name": "weather", "arguments": arguments}}
-    _, message, _ = written([HISTORY[0], {"role": "assistant", "tool_calls": [call]}, HISTORY[2]])
-    assert message["tool_calls"][0]["function"]["arguments"] == {"arguments": arguments}
-
-
-@pytest.mark.parametrize(("wrong", "words"), [({"$ref": "#/$defs/none"}, "/$defs/none"), ({"type": "whole"}, "whole")])
-def test_a_schema_that_cannot_be_followed_is_refused(qwen: str, wrong: Any, words: str) -> None:
-    schema = {"type": "object", "properties": {"a": wrong}}
-    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    body = {"messages": QUESTION, "tools": tools, "tool_choice": "required"}
-    assert words in post(f"{qwen}/v1/chat/completions", body)["error"]["message"]
-
-
 def test_the_prompt_has_the_tools_unless_none_may_be_called(qwen: str) -> None:
     # What a function need not say is written all the same.
     asked = {"messages": HISTORY, "tools": [{"type": "function", "function": {"name": "clock", "description": None}}]}
@@ -342,19 +301,12 @@ def test_control_tokens_in_calls_results_and_functions_are_plain_text() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"tools": [{"type": "search"}]}, "type"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
         ({"tool_choice": "required"}, "no such function"),
         ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "no such function"),
         ({"tools": [CLOCK], "tool_choice": "required", "grammar": 'root ::= "a"'}, "another grammar"),
-        (
-            {
-                "tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}],
-                "tool_choice": "required",
-            },
-            "parameters of a",
-        ),
-        ({"messages": [{"role": "tool"}]}, "content"),
+        ({"tools": [taking({"type": "string"})], "tool_choice": "required"}, "parameters of f"),
+        ({"tools": [taking({"properties": {"a": {"type": "whole"}}})], "tool_choice": "required"}, "whole"),
     ],
 )
 def test_tools_that_cannot_be_are_refused_in_a_sentence(qwen: str, body: dict[str, Any], words: str) -> None:

