@@ -35,7 +35,7 @@ __all__ = ["ServeSettings", "Server"]
 
 
 class TooLong(PromptError):
-    """A prompt that is longer than the context."""
+    """A prompt of `tokens` tokens that is longer than the context."""
 
     def __init__(self, tokens: int, context: int) -> None:
         super().__init__(f"the request has {tokens:,} tokens and exceeds the available context size of {context:,}")
@@ -78,20 +78,18 @@ class Server:
 
     def _chat(self, asked: ChatRequest) -> Reply:
         prompts, rules = self._model.engine.prompts, None
-        rendered, sampling = self._rendered(asked), self._sampling(asked)
+        rendered, sampling, forced = self._rendered(asked), self._sampling(asked), asked.has_to_call
         if asked.offered:
             # A response_format is that of a text; these are of the whole answer.
-            if asked.has_to_call and (asked.grammar or asked.json_schema is not None):
+            if forced and (asked.grammar or asked.json_schema is not None):
                 raise UsageError("an answer that has to call a tool cannot have another grammar")
-            schema = "" if asked.has_to_call else sampling.json_schema
-            rules = CallRules(
-                format_of(prompts.template), asked.offered, asked.parallel_tool_calls, asked.has_to_call, schema
-            )
-            if rules.forced or rules.schema:
+            form, schema = format_of(prompts.template), "" if forced else sampling.json_schema
+            rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
+            if forced or schema:
                 sampling = replace(sampling, grammar=rules.grammar(rendered), json_schema="")
         logprobs = asked.top_logprobs if asked.logprobs else None
-        tokens, options = prompts.tokenize(rendered), AnswerOptions(logprobs=logprobs)
-        return self._reply(ChatReply, asked, sampling, [tokens], options, rules)
+        options = AnswerOptions(logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
+        return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
 
     def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
         logprobs = asked.n_probs or None if asked.logprobs is None else asked.logprobs
@@ -153,12 +151,9 @@ class Server:
             prompt = prompt.get("prompt_string", "")
         if isinstance(prompt, str):
             return self._model.engine.prompt(prompt, raw=True)
-        tokens: list[int] = []
+        tokenize, tokens = self._model.engine.model.tokenize, list[int]()
         for index, part in enumerate(prompt):
-            if isinstance(part, str):
-                tokens += self._model.engine.model.tokenize(part, add_special=not index)
-            else:
-                tokens.append(part)
+            tokens += tokenize(part, add_special=not index) if isinstance(part, str) else [part]
         if not tokens:
             raise UsageError("the prompt is empty")
         return tokens
@@ -199,14 +194,12 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) ->
 def _failure(error: Exception) -> tuple[int, dict[str, Any]]:
     """The status and the body of an error: what a request asks for is its fault, the rest is not."""
     said = str(error) if isinstance(error, LacliError) else in_one_line(error)
-    match error:
-        case TooLong():
-            return 400, error_body(400, said, "exceed_context_size_error", **error.sizes)
-        case UsageError() | PromptError() | SamplingError():
-            return 400, error_body(400, said)
-        case RecursionError():
-            return 400, error_body(400, "the request is nested too deeply")
-    return 500, error_body(500, said)
+    if isinstance(error, TooLong):
+        return 400, error_body(400, said, "exceed_context_size_error", **error.sizes)
+    if isinstance(error, RecursionError):
+        return 400, error_body(400, "the request is nested too deeply")
+    status = 400 if isinstance(error, UsageError | PromptError | SamplingError) else 500
+    return status, error_body(status, said)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

@@ -135,10 +135,7 @@ Stops = Annotated[list[Text], BeforeValidator(lambda stop: [stop] if isinstance(
 
 
 class AnswerRequest(Sampled):
-    """What chats and completions have in common.
-
-    `mode`: plain for one token a step. `lacli`: {"steps": true} for events that tell of their steps.
-    """
+    """What chats and completions have in common; `lacli`: {"steps": true} for events that tell of their steps."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -153,6 +150,7 @@ class AnswerRequest(Sampled):
     timings_per_token: bool = False
     return_progress: bool = False
     verbose: bool = False
+    post_sampling_probs: bool = False
     lacli: dict[Literal["steps"], bool] = {}
 
     @model_validator(mode="after")
@@ -253,15 +251,15 @@ class ChatRequest(AnswerRequest):
             if message.content is None and not message.tool_calls and message.role != "assistant":
                 raise ValueError(f"messages.{place}: a message needs a content")
         begun, before = self.is_begun, self.messages[:-1]
+        goes_on = self.continue_final_message or self.add_generation_prompt is False
         wrong = {
             "tool_choice: tools has no such function": self.has_to_call and not self.offered,
             "top_logprobs: it needs logprobs: true": self.top_logprobs and not self.logprobs,
             "messages: two answers are at the end": begun and before and before[-1].role == "assistant",
             "messages: an answer is continued behind another message": begun and not before,
-            "continue_final_message: it needs an assistant's last message and no add_generation_prompt": (
-                self.continue_final_message and not begun
+            "continue_final_message, add_generation_prompt: what is continued is an assistant's last message": (
+                goes_on and not begun
             ),
-            "add_generation_prompt: false is for a begun answer": self.add_generation_prompt is False and not begun,
         }
         for why, is_wrong in wrong.items():
             if is_wrong:
@@ -303,4 +301,3 @@ class CompletionRequest(AnswerRequest):
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
     logprobs: int | None = Field(None, ge=0, le=20)
     n_probs: int = Field(0, ge=0, le=100)
-    post_sampling_probs: bool = False

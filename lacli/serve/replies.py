@@ -17,7 +17,7 @@ from lacli.answer_options import AnswerOptions
 from lacli.engine.worker import AsyncStream, PromptProgress
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model
-from lacli.serve.protocol import AnswerRequest, CompletionRequest
+from lacli.serve.protocol import AnswerRequest
 from lacli.serve.status import Status, timings
 from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
@@ -69,22 +69,13 @@ class Choice:
         rules: CallRules | None,
     ) -> None:
         """`tokens`: the prompt's. `index`: the answer's place in the request. `rules`: what it may call."""
-        self.index, self._model, self._status, self._prompt = index, model, status, tokens
+        self.index, self._status = index, status
         self.stream: AsyncStream = model.astream(tokens, **options)
-        # A mark that begins reasoning has 16 tokens at most.
-        end = model.engine.text(tokens[-16:], special=True)
-        self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(end))
-        self._calls = CallSplitter(rules) if rules else None
+        self.prompt_text = model.engine.text(tokens, special=True)
+        self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(self.prompt_text))
+        self._splitter = CallSplitter(rules) if rules else None
+        self.calls: Sequence[Call] = self._splitter.calls if self._splitter else ()
         self.has_logprobs = options.get("logprobs") is not None
-
-    @property
-    def prompt_text(self) -> str:
-        """The prompt as a text, with its control tokens."""
-        return self._model.engine.text(self._prompt, special=True)
-
-    @property
-    def calls(self) -> Sequence[Call]:
-        return self._calls.calls if self._calls else ()
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         splitter, seen = self._reasoning, 0
@@ -98,11 +89,10 @@ class Choice:
         yield self._delta(splitter.finish() if splitter else (), final=True)
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
-        reasoning = "".join(piece.text for piece in pieces if piece.reasoning)
-        text = "".join(piece.text for piece in pieces if not piece.reasoning)
+        text, reasoning = ("".join(each.text for each in pieces if each.reasoning is kind) for kind in (False, True))
         before = len(self.calls)
-        if self._calls:
-            text = self._calls.feed(text, final=final)
+        if self._splitter:
+            text = self._splitter.feed(text, final=final)
         return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces, ended=final)
 
 
@@ -177,8 +167,9 @@ class Reply:
                 found = {"total": total, "cache": reused, "processed": read, "time_ms": round(1e3 * seconds)}
                 yield self._event(self._entry(choice, delta), prompt_progress=found, **more)
             elif asked.lacli.get("steps"):
-                shown = {"pieces": [*map(_piece, delta.pieces)], "tokens": len(delta.tokens)}
-                yield self._event(self._entry(choice, delta), lacli=shown, **more)
+                shown = [{"text": p.text, "origin": p.origin.value, "reasoning": p.reasoning} for p in delta.pieces]
+                step = {"pieces": shown, "tokens": len(delta.tokens)}
+                yield self._event(self._entry(choice, delta), lacli=step, **more)
             elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
                 yield self._event(self._entry(choice, delta), **more)
             if delta.ended:
@@ -221,7 +212,7 @@ class Reply:
 
     def _logprob(self, found: TokenLogprob) -> dict[str, Any]:
         """The log probabilities in a token's place, or probabilities behind the samplers if these are asked for."""
-        drawn = isinstance(self.asked, CompletionRequest) and self.asked.post_sampling_probs
+        drawn = self.asked.post_sampling_probs
 
         def entry(token: int, logprob: float) -> dict[str, Any]:
             text = self.model.engine.prompts.piece(token)
@@ -321,12 +312,8 @@ class PlainReply(Reply):
     @property
     def _settings(self) -> dict[str, Any]:
         """How the answers are decoded, in llama.cpp's words; null for a bias that forbids a token."""
-        sampling, model = self.sampling, self.model.engine.model
-        ends = model.ends if sampling.ignore_eos else ()
-        biases = [*((token, float("-inf")) for token in ends), *sampling.logit_bias]
+        sampling = self.sampling
+        forbidden = dict.fromkeys(self.model.engine.model.ends if sampling.ignore_eos else (), float("-inf"))
+        biases = [*forbidden.items(), *sampling.logit_bias]
         told = [{"token": token, "bias": None if bias == float("-inf") else bias} for token, bias in biases]
         return {"n_predict": self.limit, "seed": sampling.seed, "temperature": sampling.temp, "logit_bias": told}
-
-
-def _piece(piece: Piece) -> dict[str, Any]:
-    return {"text": piece.text, "origin": piece.origin.value, "reasoning": piece.reasoning}
