@@ -27,10 +27,7 @@ WIDEST = 10_000
 
 def suggest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """At most `most` of the `known` names that resemble `name`, the most similar first, or begin with it."""
-    by_folded: dict[str, str] = {}
-    for each in known:
-        by_folded.setdefault(each.casefold(), each)
-    folded = name.casefold()
+    by_folded, folded = {each.casefold(): each for each in known}, name.casefold()
     close = get_close_matches(folded, by_folded, n=most, cutoff=0.65)
     begun = [each for each in by_folded if len(folded) > 2 and each.startswith(folded)]
     return [by_folded[each] for each in dict.fromkeys([*close, *begun])][:most]

@@ -48,8 +48,6 @@ STOPS: dict[str, tuple[str, ...]] = {
 
 VARIABLES = "--chat-template-kwargs"
 
-EXAMPLE = """give an object, '{"enable_thinking": false}' for example"""
-
 ANOTHER = "give another with --chat-template; lacli run goes without one by --raw"
 
 MARK = token_hex(8)
@@ -167,12 +165,13 @@ def choose_template(wanted: str | None, model: TemplateModel) -> tuple[ChatTempl
 
 def read_variables(text: str) -> dict[str, object]:
     """A template's variables from a JSON object; an empty text has none. Raises UsageError for anything else."""
+    example = """give an object, '{"enable_thinking": false}' for example"""
     try:
         found = json.loads(check_text(text, VARIABLES)) if text else {}
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{VARIABLES} is not JSON: {in_one_line(error)}", EXAMPLE) from error
+        raise UsageError(f"{VARIABLES} is not JSON: {in_one_line(error)}", example) from error
     if not isinstance(found, dict):
-        raise UsageError(f"{VARIABLES} is no JSON object", EXAMPLE)
+        raise UsageError(f"{VARIABLES} is no JSON object", example)
     return found
 
 
@@ -198,11 +197,10 @@ def as_messages(question: str, system: str = "", history: Sequence[tuple[str, st
 
 def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
     """A rendered prompt whose tokens begin with one BOS at most. `adds_bos`: the tokenizer writes one."""
-    if not bos or not prompt.lstrip().startswith(bos):
+    begun = re.match(rf"(\s*{re.escape(bos)})+", prompt) if bos else None
+    if not begun:
         return prompt
-    rest = prompt
-    while rest.lstrip().startswith(bos):
-        rest = rest.lstrip().removeprefix(bos)
+    rest = prompt[begun.end() :]
     return rest if adds_bos else bos + rest
 
 
