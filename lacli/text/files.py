@@ -241,30 +241,22 @@ class Records:
 
     def read(self, kind: str, key: object) -> Any:
         """Return the record of this kind and key, None if there is none."""
-        return self._kinds().get(kind, {}).get(_text(key))
-
-    def all(self, kind: str) -> list[tuple[Any, Any]]:
-        """Return the keys and values of all records of a kind."""
-        found = []
-        for key, value in self._kinds().get(kind, {}).items():
-            with suppress(*UNREADABLE):
-                found.append((json.loads(key), value))
-        return found
+        return self.kinds().get(kind, {}).get(_text(key))
 
     def save(self, kind: str, key: object, value: object) -> str:
         """Save a record in place of an older one; return why that is impossible, '' if it was done."""
-        kinds = self._kinds()
+        kinds = self.kinds()
         kinds.setdefault(kind, {})[_text(key)] = value
         return self._write(kinds)
 
     def forget(self, kind: str) -> None:
         """Remove all records of a kind, if the file can be written."""
-        kinds = self._kinds()
+        kinds = self.kinds()
         if kinds.pop(kind, None):
             self._write(kinds)
 
-    def _kinds(self) -> dict[str, dict[str, Any]]:
-        """Return all records by kind and key."""
+    def kinds(self) -> dict[str, dict[str, Any]]:
+        """Return all records by kind and spelled key."""
         try:
             found = json.loads(read_file(self.path))
             return {kind: records for kind, records in found.items() if isinstance(records, dict)}

@@ -47,7 +47,8 @@ def measured(cache: dict[str, str], *arguments: str) -> dict[str, Any]:
 
 
 def kept(cache: dict[str, str]) -> list[tuple[Any, Any]]:
-    return Records(Path(cache["XDG_CACHE_HOME"]) / "lacli" / NAME).all("cost")
+    records = Records(Path(cache["XDG_CACHE_HOME"]) / "lacli" / NAME).kinds().get("cost", {})
+    return [(json.loads(key), value) for key, value in records.items()]
 
 
 def sizes_of(found: dict[str, Any]) -> list[tuple[int, list[int]]]:

@@ -54,7 +54,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
 
 def outcomes(folder: Path) -> int:
     """How many trials are kept."""
-    return len(Records(folder / NAME).all(probe.KIND))
+    return len(Records(folder / NAME).kinds().get(probe.KIND, {}))
 
 
 def killed(name: str) -> str:
