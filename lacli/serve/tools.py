@@ -29,6 +29,9 @@ STARTS = re.compile(r"<|`+|\[(?=T|\Z)|(?<=\n)[{\[,]")
 CLOSED = re.compile(r'(?:\s+|[;}\]]|,\s*"id"\s*:\s*"\w*"|,(?!\s*(?:"|\Z))|</tool_call>|</tools>|```(?=\W))*')
 """What ends a call behind its arguments, and what stands between it and another one."""
 
+STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
+"""Quotes, brackets and escapes of JSON."""
+
 CallFormat = tuple[str, str]
 """How a model writes a call: what stands before its arguments, with %s for its name, and after them."""
 
@@ -173,14 +176,25 @@ class CallSplitter:
     def _take(self, name: str, rest: str, final: bool) -> bool:
         """Take a call out whose arguments are `rest` behind their bracket; False if they do not end there."""
         rest = "{" + rest.lstrip("{")
-        try:
-            _, end = json.JSONDecoder(strict=False).raw_decode(rest)
-        except (ValueError, RecursionError):
-            if not final:
-                return False
-            end = len(rest)
-        self._held = rest[end:]
+        end = _end_of_object(rest)
+        if end is None and not final:
+            return False
+        arguments = rest[:end]
+        self._held = rest[len(arguments) :]
         if self._rules.several or not self.calls:
             # Mistral's templates refuse other ids than of nine letters.
-            self.calls.append(Call(name, rest[:end], token_hex(5)[:9]))
+            self.calls.append(Call(name, arguments, token_hex(5)[:9]))
         return True
+
+
+def _end_of_object(text: str) -> int | None:
+    """Return the length of the JSON object in front of a text, which may have escapes that JSON has not."""
+    depth, quoted = 0, False
+    for mark in STRUCTURE.finditer(text):
+        if mark[0] == '"':
+            quoted = not quoted
+        elif mark[0] in "{}[]" and not quoted:
+            depth += 1 if mark[0] in "{[" else -1
+        if not depth:
+            return mark.end()
+    return None

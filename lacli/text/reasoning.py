@@ -22,7 +22,7 @@ PAIRS = {
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 """GPT-OSS's format: a header of role and channel, then the message; the channel `final` is the answer."""
 
-OPENERS = {**{opener: (closer,) for opener, closer in PAIRS.items()}, START: (MESSAGE,), CHANNEL: (MESSAGE,)}
+OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE}
 
 OPEN_AT_END = (*PAIRS, f"{CHANNEL}analysis{MESSAGE}")
 
@@ -38,19 +38,15 @@ class ReasoningSplitter:
 
     A block begins only behind space and other blocks: a model that writes about <think> in its answer does not reason.
     Text that may be the beginning of a marker is held back. `begun`: the beginning of a block that ends the prompt.
+    `closer`: the marker that closes the block at the end of the text so far, "" where none is open.
     """
 
     def __init__(self, begun: str = "") -> None:
-        self._closers: tuple[str, ...] = ()
+        self.closer = ""
         self._may_begin = True
         self._header = ""
         self._held = HeldPieces()
         self.feed([Piece(begun)] if begun else [])
-
-    @property
-    def closer(self) -> str:
-        """The marker that closes the block at the end of the text so far; empty where none is open."""
-        return self._closers[0] if self._closers else ""
 
     def feed(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Return the text whose part is known, cut at the borders of reasoning."""
@@ -62,18 +58,18 @@ class ReasoningSplitter:
 
     def finish(self) -> list[Piece]:
         """Return the text held back, once nothing more comes."""
-        return self._take(len(self._held.text), bool(self._closers))
+        return self._take(len(self._held.text), bool(self.closer))
 
     def _advance(self, held: str) -> list[Piece]:
         """The next part of the held text that is known, or nothing."""
-        if self._closers:
+        if self.closer:
             return self._inside(held)
         if self._may_begin:
             if blank := len(held) - len(held.lstrip()):
                 return self._take(blank, False)
-            for opener, closers in OPENERS.items():
+            for opener, closer in OPENERS.items():
                 if held.startswith(opener):
-                    self._closers, self._header = closers, opener
+                    self.closer, self._header = closer, opener
                     return self._take(len(opener), True)
             if any(opener.startswith(held) for opener in OPENERS):
                 return []
@@ -81,15 +77,17 @@ class ReasoningSplitter:
         return self._take(len(held), False)
 
     def _inside(self, held: str) -> list[Piece]:
-        found = [(at, closer) for closer in self._closers if (at := held.find(closer)) >= 0]
-        at, closer = min(found, default=(len(held) - begun_length(held, self._closers), ""))
-        if MESSAGE in self._closers:
+        closer, at = self.closer, held.find(self.closer)
+        if at < 0:
+            at = len(held) - begun_length(held, [closer])
+        if closer == MESSAGE:
             self._header += held[:at]
-        if closer:
-            self._closers = ()
+        if not held.startswith(closer, at):
+            return self._take(at, True)
+        self.closer = ""
         if closer == MESSAGE:
             self._may_begin = not _is_final(self._header)
-            self._closers = (END,) if self._may_begin else ()
+            self.closer = END if self._may_begin else ""
         return self._take(at + len(closer), True)
 
     def _take(self, length: int, reasoning: bool) -> list[Piece]:
