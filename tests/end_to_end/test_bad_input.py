@@ -21,8 +21,8 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.settings import MAX_SEQUENCES, ModeName
 from lacli.tree import Tree
 from tests.fakes.tiny_models import (
-    write_bert,
     write_diffusion,
+    write_embedding,
     write_llama,
     write_unknown_architecture,
 )
@@ -206,7 +206,7 @@ def test_a_chat_template_that_is_none(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (write_bert, "model.gguf is an embedding model"),
+        (write_embedding, "model.gguf is an embedding model"),
         (write_diffusion, "encoder-decoder or diffusion model"),
         (write_unknown_architecture, "unknown model architecture: 'nonesuch'"),
     ],

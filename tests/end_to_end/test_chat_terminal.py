@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-import pyte
 import pytest
 
 from lacli.chat.transcript import read_chat
@@ -140,22 +139,6 @@ def test_a_conversation_is_seen_as_it_was_typed_and_answered(start_chat: Start) 
     assert chat.press(CTRL_C) == hint
     assert chat.says("/set mode").startswith("mode is lookup") and chat.press(CTRL_C) == hint
     assert chat.ends(CTRL_C) == 130
-
-
-def test_the_status_line_and_the_offers_stand_below_the_line(start_chat: Start) -> None:
-    chat = start_chat("--no-history", columns=40)
-    chat.process.send("/re")
-    screen = pyte.Screen(40, 24)
-    stream = pyte.Stream(screen)
-    stream.feed(chat.process.buffer)
-    wanted = ("> /re", "/regen", "answer the last", "/read", "context 0 of 2,048 (0%) · lookup")
-    # What is drawn may come in any pieces.
-    while not all(words in "\n".join(screen.display) for words in wanted):
-        stream.feed(chat.process.read_nonblocking(1000, SECONDS))
-    assert [row for row in screen.display if row.strip()][-1].strip() == wanted[-1]
-    chat.process.send("gen\r")
-    assert "no question to answer anew" in chat.shown().replace("\n", " ")
-    assert chat.ends() == 0
 
 
 def until_ctrl_c(rows: str) -> tuple[str, ...]:

@@ -8,7 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from threading import Event, Thread
+from typing import Self
 
 import pytest
 
@@ -59,42 +61,41 @@ def hello(major: int, minor: int, patch: int) -> bytes:
     return struct.pack("<Q4B24x", 28, major, minor, patch, 0)
 
 
-class Pretender:
+class Pretender(ThreadingTCPServer):
     """Somebody who listens on the loopback and answers every first message alike; None: with silence.
 
     heard: the last first message.
     """
 
-    def __init__(self, answer: bytes | None) -> None:
-        self._answer = answer
-        self._listening = socket.create_server((HERE, 0))
-        self._over = Event()
-        self._thread = Thread(target=self._serve)
-        self.endpoint = f"{HERE}:{self._listening.getsockname()[1]}"
-        self.heard = b""
+    daemon_threads = True
 
-    def __enter__(self) -> Pretender:
+    def __init__(self, answer: bytes | None) -> None:
+        super().__init__((HERE, 0), _Answers)
+        self.answer, self.heard = answer, b""
+        self.endpoint = f"{HERE}:{self.server_address[1]}"
+        self.over = Event()
+        self._thread = Thread(target=self.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        # It wakes whoever accepts, which closing alone does not.
-        with socket.create_connection(self._listening.getsockname()):
-            self._thread.join()
-        self._listening.close()
+        self.over.set()
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
-    def _serve(self) -> None:
-        while not self._over.is_set():
-            client, _ = self._listening.accept()
-            # Who only looks whether somebody is here says nothing, and who has waited too long is gone.
-            with client, suppress(OSError):
-                if message := client.recv(HELLO, socket.MSG_WAITALL) if not self._over.is_set() else b"":
-                    self.heard = message
-                    self._reply(client)
 
-    def _reply(self, client: socket.socket) -> None:
-        if self._answer is None:
-            self._over.wait()
-        else:
-            client.sendall(self._answer)
+class _Answers(BaseRequestHandler):
+    server: Pretender
+
+    def handle(self) -> None:
+        # Who only looks whether somebody is here says nothing, and who has waited too long is gone.
+        with suppress(OSError):
+            if message := self.request.recv(HELLO, socket.MSG_WAITALL):
+                self.server.heard = message
+                if self.server.answer is None:
+                    self.server.over.wait()
+                else:
+                    self.request.sendall(self.server.answer)

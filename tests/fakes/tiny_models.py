@@ -153,22 +153,14 @@ class _Builder:
         self.norm("output_norm")
         self.tokens_matrix("output", _OUTPUT_GAIN)
 
-    def attention(
-        self,
-        block: str,
-        *,
-        key_value_heads: int = _KEY_VALUE_HEADS,
-        biases: bool = False,
-        out: str = "output",
-        sharpness: float = 1.7,
-    ) -> None:
-        """Add the four attention matrices of one block; a large `sharpness` makes it pick out few positions."""
-        width = key_value_heads * _HEAD_WIDTH
-        for name, rows, gain in (("q", _WIDTH, sharpness), ("k", width, sharpness), ("v", width, 1.5)):
+    def attention(self, block: str, *, biases: bool = False) -> None:
+        """Add the four attention matrices of one block; queries and keys are large, so it picks out few positions."""
+        width = _KEY_VALUE_HEADS * _HEAD_WIDTH
+        for name, rows, gain in (("q", _WIDTH, 1.7), ("k", width, 1.7), ("v", width, 1.5)):
             self.matrix(f"{block}.attn_{name}", rows, gain=gain)
             if biases:
                 self.vector(f"{block}.attn_{name}.bias", rows)
-        self.matrix(f"{block}.attn_{out}", _WIDTH, gain=1.5)
+        self.matrix(f"{block}.attn_output", _WIDTH, gain=1.5)
 
     def feed_forward(self, block: str) -> None:
         """Add the norm and the three matrices of a gated feed-forward part."""
@@ -176,13 +168,6 @@ class _Builder:
         self.matrix(f"{block}.ffn_gate", _FEED_FORWARD, gain=1.5)
         self.matrix(f"{block}.ffn_up", _FEED_FORWARD, gain=1.5)
         self.matrix(f"{block}.ffn_down", _WIDTH, _FEED_FORWARD, 1.5)
-
-    def state_space_keys(self) -> None:
-        """Add the sizes that a mamba mixer reads."""
-        self.writer.add_ssm_conv_kernel(_STATE_KERNEL)
-        self.writer.add_ssm_inner_size(_STATE_INNER)
-        self.writer.add_ssm_state_size(_STATE_SIZE)
-        self.writer.add_ssm_time_step_rank(_STATE_RANK)
 
     def state_space(self, block: str) -> None:
         """Add the tensors of one mamba mixer; its states fade over some tens of tokens."""
@@ -219,11 +204,14 @@ def write_llama(
     query_norms: bool = False,
     split_tensors: int = 0,
     sentencepiece: bool = False,
+    pooled: bool = False,
 ) -> None:
     """Write a llama model: attention over the whole context, a norm before each part, no biases unless asked for."""
     builder = _Builder(
         path, architecture, split_tensors=split_tensors, tokenizer=tokenizer, sentencepiece=sentencepiece
     )
+    if pooled:
+        builder.writer.add_pooling_type(gguf.PoolingType.MEAN)
     builder.writer.add_rope_dimension_count(_HEAD_WIDTH)
     builder.writer.add_rope_freq_base(10000.0)
     builder.ends()
@@ -263,6 +251,11 @@ def write_qwen2(path: Path) -> None:
     write_llama(path, architecture="qwen2", biases=True)
 
 
+def write_embedding(path: Path) -> None:
+    """Write a qwen2 model that gives one embedding a text and no next token."""
+    write_llama(path, architecture="qwen2", biases=True, pooled=True)
+
+
 def write_diffusion(path: Path) -> None:
     """Write a dream model: a diffusion model, which sees the whole text at once and keeps no memory of it."""
     write_llama(path, architecture="dream", biases=True)
@@ -287,7 +280,10 @@ def write_gemma_swa(path: Path) -> None:
 def write_mamba(path: Path) -> None:
     """Write a mamba model: recurrent, with a state of fixed size instead of a cache."""
     builder = _Builder(path, "mamba")
-    builder.state_space_keys()
+    builder.writer.add_ssm_conv_kernel(_STATE_KERNEL)
+    builder.writer.add_ssm_inner_size(_STATE_INNER)
+    builder.writer.add_ssm_state_size(_STATE_SIZE)
+    builder.writer.add_ssm_time_step_rank(_STATE_RANK)
     builder.ends()
     for layer in range(_LAYERS):
         builder.norm(f"blk.{layer}.attn_norm")
@@ -317,29 +313,6 @@ def write_lfm2(path: Path) -> None:
         else:
             builder.short_convolution(block)
         builder.feed_forward(block)
-    builder.save()
-
-
-def write_bert(path: Path) -> None:
-    """Write a bert model: an encoder that gives one embedding per text and no next token."""
-    builder = _Builder(path, "bert", key_value_heads=_HEADS)
-    builder.writer.add_layer_norm_eps(_EPSILON)
-    builder.writer.add_causal_attention(False)
-    builder.writer.add_pooling_type(gguf.PoolingType.MEAN)
-    builder.writer.add_token_type_count(1)
-    builder.tokens_matrix("token_embd")
-    builder.matrix("token_types", 1)
-    builder.matrix("position_embd", CONTEXT_LENGTH)
-    norms = ["token_embd_norm"]
-    for layer in range(_LAYERS):
-        block = f"blk.{layer}"
-        builder.attention(block, key_value_heads=_HEADS, biases=True)
-        builder.matrix(f"{block}.ffn_up", _FEED_FORWARD)
-        builder.matrix(f"{block}.ffn_down", _WIDTH, _FEED_FORWARD)
-        norms += [f"{block}.attn_output_norm", f"{block}.layer_output_norm"]
-    for name in norms:
-        builder.norm(name)
-        builder.vector(f"{name}.bias")
     builder.save()
 
 

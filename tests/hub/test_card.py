@@ -53,7 +53,7 @@ def test_a_model_that_goes_back_along_chains_has_all_modes_but_lookahead(path: P
 
 
 def test_a_model_that_cannot_be_run_has_a_card_that_says_why(path: Path) -> None:
-    tiny_models.write_bert(path)
+    tiny_models.write_embedding(path)
     card = make_card(path, CPU, DECODING)
     assert "embedding model" in card.problem and not card.modes and not card.memory
     assert f"none: {card.problem}" in card_text(card, DECODING)

@@ -30,8 +30,7 @@ def serving(app: ASGIApp, **settings: Any) -> Iterator[str]:
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:
-        scheme = "https" if settings.get("ssl_certfile") else "http"
-        yield f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join()
