@@ -50,7 +50,7 @@ def test_a_mistake_is_said_in_one_line_with_what_may_be_meant(line: str, words: 
 
 
 def commands_of(chat: FakeChat) -> Commands:
-    return Commands(chat.as_chat, Log(None), "demo")
+    return Commands(chat, Log(None), "demo")
 
 
 def run(chat: FakeChat, *lines: str) -> Reply:

@@ -61,8 +61,8 @@ def say(streams: Streams, chat: FakeChat, *lines: Line, interactive: bool = True
     typed, screen = Typed([*lines]), Screen()
     try:
         with Log(str(log) if log else None) as opened:
-            commands = Commands(chat.as_chat, opened)
-            Repl(chat.as_chat, commands, screen, opened, ChatPlan(commands=True), interactive).run(typed)
+            commands = Commands(chat, opened)
+            Repl(chat, commands, screen, opened, ChatPlan(commands=True), interactive).run(typed)
     finally:
         streams.read()
     return typed

@@ -117,7 +117,7 @@ def test_a_log_has_the_chat_as_it_is_behind_what_it_had(tmp_path: Path, steps: l
     write_chat(saved, CHAT)
     earlier = path.read_bytes()
     with Log(str(path)) as log:
-        commands = Commands(chat.as_chat, log, "demo")
+        commands = Commands(chat, log, "demo")
         for number, step in enumerate(steps):
             command = parse(step.replace("saved", str(saved)))
             again = commands.run(*command).again if command else False

@@ -37,14 +37,6 @@ def said(setup: Setup, found: Result) -> str:
     return " ".join(conclusion(setup, found))
 
 
-def test_strict_is_advised_where_it_could_help() -> None:
-    found = run_check(Rounding)
-    assert "lacli check --strict" in said(SETUP, found)
-    for setup in (replace(SETUP, on_gpu=True), replace(SETUP, decode_settings=replace(DECODING, strict=True))):
-        assert "--strict" not in said(setup, found)
-    assert said(SETUP, run_check(FakeContext)) == "All 12 texts are plain decoding's."
-
-
 def test_json_has_every_difference_and_nothing_that_is_not_json() -> None:
     for found in map(run_check, (Rounding, WrongMask, LateCopy)):
         read = json.loads(json.dumps(as_json(SETUP, found), allow_nan=False))

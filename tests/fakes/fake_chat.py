@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
@@ -32,11 +32,6 @@ class FakeChat(Chat):
     cells: int = 100
     pieces: list[str | type[BaseException] | BaseException] = field(default_factory=lambda: ["ye", "s"])
     notes: list[str] = field(default_factory=list)
-    ended: Finish = "eog"
-
-    @property
-    def as_chat(self) -> Chat:
-        return cast(Chat, self)
 
     @property
     def engine(self) -> ModelEngine:  # type: ignore[override]  # made of what a test has set
@@ -74,7 +69,9 @@ class FakeChat(Chat):
             if text:
                 self.conversation.answer(text)
                 whole = text == "".join(piece for piece in self.pieces if isinstance(piece, str))
-                self.turns.append(replace(an_answer(text), finish_reason=self.ended if whole else "interrupt"))
+                run = RunStatistics(steps=2, tokens=6, decode_s=1.5, lengths=Counter({3: 2}))
+                end: Finish = "eog" if whole else "interrupt"
+                self.turns.append(Answer(text, tuple(range(6)), end, run, NgramPool(3, 2).statistics()))
                 self.turns[-1].statistics.accepted_from[Origin.POOL] = 1
             else:
                 self.conversation.undo()
@@ -100,8 +97,3 @@ def talked(turns: Sequence[tuple[str, str]], system: str = "") -> Conversation:
         conversation.ask(question)
         conversation.answer(answer)
     return conversation
-
-
-def an_answer(text: str = "yes", tokens: int = 6, steps: int = 2, seconds: float = 1.5) -> Answer:
-    run = RunStatistics(steps=steps, tokens=tokens, decode_s=seconds, lengths=Counter({tokens // steps: steps}))
-    return Answer(text, tuple(range(tokens)), "eog", run, NgramPool(3, 2).statistics())

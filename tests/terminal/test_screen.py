@@ -95,15 +95,6 @@ def test_nothing_that_is_said_on_stderr_has_codes_of_a_model_or_a_hub(capsys: py
     assert capsys.readouterr().err == "lacli: no a\N{SYMBOL FOR LINE FEED}b\ufffdc\ufffd\n"
 
 
-@pytest.mark.parametrize(("last", "added"), [("text", "\n"), ("text\n", "")])
-def test_a_line_is_ended_once(last: str, added: str, capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen()
-    screen.write([Piece(last), Piece("")])
-    screen.end_line()
-    screen.end_line()
-    assert capsys.readouterr().out == f"{last}{added}"
-
-
 def test_words_are_wrapped_on_a_terminal_and_a_second_column_stays_one(capsys: pytest.CaptureFixture[str]) -> None:
     Screen(color="off", quiet=True).say("temp: 0 -> 0.8 [red] :smile: and a line that is long")
     assert capsys.readouterr().err == "temp: 0 -> 0.8 [red] :smile: and a line that is long\n"
@@ -170,12 +161,6 @@ def test_no_line_is_drawn_where_it_is_not_wanted_or_cannot_be_erased(
     for screen, tokens, shown in ((Screen(quiet=True), 900, True), (Screen(), 9, True), (Screen(), 900, False)):
         with screen.reading(tokens, shown=shown) as read:
             read(tokens)
-    with loading_model(Screen(quiet=True)), loading_model(Screen(), verbose=True):
-        pass
-    monkeypatch.setenv("TERM", "dumb")
-    with Screen(color="on").reading(900):
-        pass
-    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(Terminal, "isatty", lambda self: False)
     with Screen(color="on").reading(900) as read:
         read(4)

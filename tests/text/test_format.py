@@ -6,20 +6,10 @@ from lacli.text.format import (
     age_in_words,
     columns,
     count_in_words,
-    did_you_mean,
     markdown,
     printable,
     size_in_words,
-    suggest,
 )
-
-
-def test_the_most_similar_name_is_suggested_first_whatever_its_case() -> None:
-    assert suggest("tmep", ["top-k", "temp", "seed"]) == ["temp"]
-    assert suggest("QWEN", ["Qwen-2", "qwen"])[0] == "qwen"
-    assert suggest("/sy", ["/system", "/set"]) == ["/system"] and suggest("/s", ["/system"]) == []
-    assert did_you_mean("plan", ["plain", "lookup"], "one of them") == "did you mean plain?"
-    assert did_you_mean("zzz", ["plain", "lookup"], "one of them") == "one of them"
 
 
 def test_numbers_are_said_in_their_units() -> None:
