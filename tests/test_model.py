@@ -21,11 +21,9 @@ from pydantic import BaseModel
 import lacli
 from lacli import AsyncStream, LacliError, Model, ModelSettings, SamplingSettings, Stream
 from lacli.check.judge import PLAIN, plain_logits
-from lacli.engine.engine import Progress
 from lacli.engine.worker import ENDED
-from lacli.errors import PromptError, SamplingError, UsageError
+from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.context import LlamaContext
-from lacli.text.stream import Piece
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
 
@@ -177,24 +175,6 @@ def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> No
         assert ends_of(model, streams) <= {"interrupt", None}
 
     asyncio.run(ask())
-
-
-def test_an_error_in_a_list_ends_its_other_answers(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    streams: list[Stream] = []
-    begin = Stream.begin
-
-    def noting(stream: Stream) -> None:
-        streams.append(stream)
-        begin(stream)
-
-    def failing(stream: Stream, arrival: Progress) -> list[Piece]:
-        raise SamplingError("nothing is left")
-
-    with monkeypatch.context() as patched, pytest.raises(SamplingError, match="nothing is left"):
-        patched.setattr(Stream, "begin", noting)
-        patched.setattr(Stream, "_take", failing)
-        model.generate(QUESTIONS, sampling=ENDLESS)
-    assert len({*streams}) == len(QUESTIONS) and ends_of(model, streams) == {"interrupt"}
 
 
 def test_a_chat_keeps_its_cache(model: Model) -> None:

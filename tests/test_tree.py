@@ -120,22 +120,6 @@ def test_of_attached_nodes_each_leaf_gets_a_sequence_and_the_nodes_above_it_too(
     assert all(tree.sequences[node] for node in range(len(tree)))
 
 
-@given(attached)
-def test_attached_nodes_are_where_added_paths_would_be(nodes: list[tuple[int, int]]) -> None:
-    tree, added = attach_all(nodes), Tree(9)
-    for node in range(1, len(tree)):
-        path, above = [tree.tokens[node]], tree.parents[node]
-        while above:
-            path.insert(0, tree.tokens[above])
-            above = tree.parents[above]
-        added.add_path(path, node, Origin.SUFFIX)
-    for name in ("tokens", "parents", "depths", "origins", "verified"):
-        assert getattr(tree, name) == getattr(added, name)
-    for node in range(len(tree)):
-        assert tree.guesses(node) == added.guesses(node)
-        assert [tree.child(node, token) for token in range(4)] == [added.child(node, token) for token in range(4)]
-
-
 def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:
     tree = Tree(9)
     tree.add_path([1, 2], 1, Origin.WINDOW, verify=False)

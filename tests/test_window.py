@@ -60,13 +60,6 @@ def test_an_end_token_is_no_guess_and_no_ngram_has_what_takes_its_place() -> Non
     assert window.rows[-1][0] == 1 and window.rows[-1][1] in DRAWN and window.rows[-1][1] != END
 
 
-def test_columns_that_are_narrowed_away_have_no_ngrams() -> None:
-    window = Window(3, 3, DRAWN)
-    found(window, [1, 2, 3])
-    window.narrow(1)
-    assert found(window, [1]) == [[1]]
-
-
 def test_guesses_are_placed_by_the_position_they_are_for() -> None:
     first, *_ = rows = Window(3, 4, [100], guesses=[1, 2, 3]).rows
     assert first == [100, 1, 2] and rows[1:] == [[1, 2, 3], [2, 3, 100]]

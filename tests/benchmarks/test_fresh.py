@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import fresh
-from benchmarks.fresh import OWN_PROMPTS, Ask, Plan, Prompt, asking_lacli, flags_of, read_conversations
-from benchmarks.fresh_table import Answer, Row, read_rows, tables
+from benchmarks.fresh import Ask, Plan, Prompt, asking_lacli, flags_of
+from benchmarks.fresh_table import Answer, Row, tables
 from lacli.errors import LacliError
 
 PROMPTS = {kind: [Prompt(kind, place, "", (1, 2)) for place in range(6)] for kind in ("edit", "maths", "question")}
@@ -55,13 +53,6 @@ def test_tables_have_times_as_fast_as_plain_then_tokens_and_rows_a_step_and_text
     assert found["plain's texts"]["llama-lookup"] == "1 of 2", "one goes on longer, one is another"
 
 
-def test_rows_are_read_back_without_the_line_that_an_interrupt_cut(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    whole = "".join(json.dumps(asdict(each)) + "\n" for each in ROWS)
-    file.write_text(whole + '{"model": "m.gguf", "lim')
-    assert read_rows(file) == ROWS
-
-
 def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.CaptureFixture[str]) -> None:
     asked: list[tuple[str, str, int]] = []
 
@@ -82,13 +73,6 @@ def test_each_prompt_is_asked_of_all_and_another_begins_each_time(capfd: pytest.
     assert Counter([asked[0][0], *begins]) == {"plain": 3, "auto": 3, "fails": 3}
     assert {row.contender for row in rows} == {"plain", "auto", "slow"}
     assert "maths 0, fails: left out: it broke" in capfd.readouterr().err
-
-
-def test_a_third_turn_has_the_answers_that_are_given() -> None:
-    found = read_conversations(OWN_PROMPTS)
-    counts = {kind: len(members) for kind, members in found.items() if members}
-    assert counts == {"code edit": 12, "JSON extraction": 8, "third turn": 4}
-    assert {len(texts) for texts in found["third turn"]} == {5}
 
 
 def test_lacli_gets_the_rendered_prompt_and_a_copy_of_the_cache_folder(

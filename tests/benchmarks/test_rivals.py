@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +13,6 @@ import pytest
 from benchmarks import rivals
 from benchmarks.fresh_table import Answer
 from benchmarks.rivals import Rival
-from lacli.errors import LacliError
 from lacli.llamacpp.settings import ModelSettings
 
 LOADING = ModelSettings(context=512, threads=2, threads_batch=3, flash_attention="on", cache_type_k="q8_0")
@@ -66,36 +63,6 @@ def test_programs_get_the_prompt_and_lacli_s_settings_and_each_token_not_accepte
     same = {"-m": "model.gguf", "-c": "512", "-t": "2", "-tb": "3", "-ngl": "999", "-fa": "on", "-ctk": "q8_0"}
     assert given.items() >= {**same, "-ctv": "f16", "--temp": "0"}.items()
     assert given["-n"] == last, "they stop one token later"
-
-
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [
-        ("print('no statistics')", "prints no statistics"),
-        ("import os, sys; print('a.c:1: GGML_ASSERT(n > 0)', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)",
-         r"was ended by signal 9: a.c:1: GGML_ASSERT\(n > 0\)"),
-        ("import signal; signal.pause()", "did not finish in time"),
-        ("import sys; sys.exit('E srv load_model: failed to load model')",
-         "exit code 1: E srv load_model: failed to load model"),
-        ("import signal; signal.pause()", "was not ready within"),
-    ],
-)  # fmt: skip
-def test_what_fails_is_one_line_and_leaves_no_process(
-    program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if "pause" in program:
-        monkeypatch.setattr(rivals, "START_S", 0.3)
-        monkeypatch.setattr(rivals, "ANSWER_S", 0.1)
-    name = "llama-server" if "srv" in program or "ready" in words else "llama-lookup"
-    noted = f"import os, pathlib\npathlib.Path({str(tmp_path / 'id')!r}).write_text(str(os.getpid()))"
-    (tmp_path / name).write_text(f"#!{sys.executable} -IS\n{noted}\n{program}\n")
-    (tmp_path / name).chmod(0o755)
-    with pytest.raises(LacliError, match=words) as error:
-        answered(rivals.find_rival(f"{name}:none" if name == "llama-server" else name))
-    assert "\n" not in str(error.value)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "id").read_text()), 0)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import pytest
 
 from benchmarks import suites
 from benchmarks.scores import final_number
-from benchmarks.suites import SUITES, load_suite, read_suite, task_of
+from benchmarks.suites import SUITES, load_suite, task_of
 from lacli.bench.tasks import Task
-from lacli.errors import LacliError
 from tests.loading import STDLIB_7M
 
 TURNS = {"question_id": 81, "category": "writing", "turns": ["First.", "Second."]}
@@ -42,17 +41,6 @@ def test_every_suite_reads_its_form_and_stops_where_it_should(
     limits = {"gsm8k": 1000, "xsum": 1000, "cnn-dm": 1000, "spec-bench": 6 * 1200}
     assert len(tasks) == limits.get(name, 1200)
     assert {task.kind for task in tasks} == ({"writing"} if "bench" in name else {name})
-
-
-def test_a_suite_that_cannot_be_fetched_or_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: 1 / 0)
-    with pytest.raises(LacliError, match=r"^cannot fetch suite gsm8k: division by zero \(give its file with --file\)$"):
-        load_suite("gsm8k")
-    for raw in (b"", b'{"text": "hello"}', b"{", b"\x1f\x8bno", b'{"turns": 3}', b"[3]"):
-        (file := tmp_path / "rows").write_bytes(raw)
-        if raw:
-            with pytest.raises(LacliError, match="cannot be read as a suite"):
-                read_suite(file)
 
 
 def test_rows_become_the_papers_prompts_and_limits() -> None:

@@ -89,9 +89,3 @@ def test_what_lacli_cost_measures_is_known_to_a_run_with_the_engine_that_auto_ta
     state = tmp_path / "lacli" / NAME
     assert saved_cost(state, STDLIB_7M, with_engine(STDLIB_7M, settings))
     assert not saved_cost(state, STDLIB_7M, replace(settings, engine="llama"))
-
-
-def test_check_opens_its_contexts_with_the_engine_of_the_model() -> None:
-    done = call("check", str(STDLIB_7M), "--engine", "ik", "--each", "1", "-n", "6", "--json")
-    assert done.code == 0, done.err
-    assert "ik_llama.cpp" in done.out

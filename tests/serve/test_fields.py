@@ -106,9 +106,6 @@ def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:
     assert len({each["content"] for each in found}) == 1 and len(found) == 3
     mixed = post(f"{address}/completion", {"prompt": [*tokens, "\n    "], "n_predict": 1, "verbose": True})
     assert mixed["prompt"] == text + "\n    "
-    assert "empty" in post(f"{address}/completion", {"prompt": []})["error"]["message"]
-    picture = post(f"{address}/completion", {"prompt": {"prompt_string": text, "multimodal_data": ["a"]}})
-    assert picture["error"]["code"] == 400
 
 
 @pytest.mark.parametrize(("path", "status"), [("/slots", 501), ("/metrics", 501), ("/", 404), ("/health", 200)])

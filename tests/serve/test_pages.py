@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
@@ -21,7 +21,7 @@ from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 KEY = "secret"
 WATCHED: Any = {"lacli": {"steps": True}}
@@ -64,61 +64,30 @@ def test_events_tell_of_their_steps_where_that_is_asked_for(client: OpenAI) -> N
     assert sum(step["tokens"] for step in steps) == told[-1]["timings"]["predicted_n"]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def test_a_hostile_answer_is_text(address: str) -> None:
     if not CHROMIUM:
         pytest.skip("no Chromium is here: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not here: pip install playwright")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    """The page of a server, which has to go without an error."""
-    page = browser.new_page()
     errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("dialog", lambda dialog: errors.append(dialog.message))
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-    page.goto(address)
-    page.get_by_text(NAME, exact=True).wait_for()
-    yield page
-    page.close()
-    assert not errors
-
-
-def answers(page: Page, *texts: str, origin: str = "suffix") -> None:
-    """Let the page's next chats be answered with these texts, an event each."""
     events: list[Mapping[str, Any]] = [
-        {"lacli": {"pieces": [{"text": text, "origin": origin, "reasoning": False}], "tokens": 1, "rows": 2, "ms": 3.0}}
-        for text in texts
+        {"lacli": {"pieces": [{"text": text, "origin": "suffix", "reasoning": False}], "tokens": 1, "rows": 2, "ms": 3}}
+        for text in (HOSTILE[:20], HOSTILE[20:])
     ]
     body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
-    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
-
-
-def send(page: Page, text: str = "a") -> None:
-    page.get_by_label("Message", exact=True).fill(text)
-    page.keyboard.press("Enter")
-
-
-def test_the_page_shows_an_answer_and_counts_its_tokens(page: Page, model: lacli.Model) -> None:
-    expected = model.chat(QUESTION, max_tokens=200)
-    send(page, QUESTION[0]["content"])
-    page.get_by_text(f"{len(expected.tokens)} tokens in").wait_for()
-    shown = page.locator("#chat .answer").text_content() or ""
-    assert shown == expected.text
-
-
-def test_a_hostile_answer_is_text(page: Page) -> None:
-    answers(page, HOSTILE[:20], HOSTILE[20:])
-    send(page)
-    answer = page.locator("#chat .answer")
-    answer.get_by_text("javascript:x").wait_for()
-    assert answer.text_content() == HOSTILE
-    assert answer.locator("script, img, a, b, i").count() == 0
-    assert answer.locator(".token.suffix").count() == 2
-    assert page.locator("#legend li").all_inner_texts() == ["the text so far 2"]
+    with playwright.sync_playwright() as started:
+        page: Page = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(dialog.message))
+        page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+        page.goto(address)
+        page.get_by_text(NAME, exact=True).wait_for()
+        page.get_by_label("Message", exact=True).fill("a")
+        page.keyboard.press("Enter")
+        answer = page.locator("#chat .answer")
+        answer.get_by_text("javascript:x").wait_for()
+        assert answer.text_content() == HOSTILE
+        assert answer.locator("script, img, a, b, i").count() == 0
+        assert answer.locator(".token.suffix").count() == 2
+        assert page.locator("#legend li").all_inner_texts() == ["the text so far 2"]
+    assert not errors
