@@ -2,9 +2,9 @@
 
     python -m benchmarks.hit_rates --models FILE,FILE --spec-bench FILE
 
-Every source follows each answer token by token, as in plain steps, and knows the prompt and the answer so far;
-recycling learns every row of the answer. The answers are those that `benchmarks.replay --record` has decoded. A class
-counts as much as any other, however many tokens its answers have. No test lives here.
+Each source follows each answer token by token, as in plain steps, and knows the prompt and the answer so far. The
+answers are those that `benchmarks.replay --record` has decoded. A class counts as much as any other, however many
+tokens its answers have. No test lives here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,14 @@ from pathlib import Path
 
 from benchmarks.records import OWN_PROMPTS, Record, Records, questions
 from benchmarks.replay import CACHE
-from lacli.auto import recycling, suffix
-from lacli.auto.draft import HitRates, Source
-from lacli.auto.recycling import RecycledRows, RecyclingSource
+from lacli.auto import suffix
+from lacli.auto.draft import HitRates
 from lacli.auto.suffix import RewritingSource, SuffixSource
-from lacli.context import Successors
 from lacli.text.format import markdown
 
 EXPECTED: Mapping[str, Sequence[float]] = {
     "suffix": suffix.EXPECTED,
     "rewriting": suffix.EXPECTED_BEHIND_CHANGE,
-    "recycling": recycling.EXPECTED,
 }
 
 
@@ -44,24 +41,15 @@ class Count(HitRates):
 def follow(record: Record) -> dict[str, Count]:
     """Let each source guess every token of a recorded answer."""
     counts = {name: Count(chances) for name, chances in EXPECTED.items()}
-    rows = RecycledRows()
-    matches, recycler = SuffixSource(frozenset(record.ends).__contains__), RecyclingSource(rows)
+    matches = SuffixSource(frozenset(record.ends).__contains__)
     copies = RewritingSource(matches)
-    matches.hits, copies.hits, recycler.hits = counts["suffix"], counts["rewriting"], counts["recycling"]
-    sources: list[Source] = [matches, copies, recycler]
-    seen: Successors | None = None
-    text, begin, best = record.text, len(record.prompt), recycling.MAX_SUCCESSORS
-    for source in sources:
+    matches.hits, copies.hits = counts["suffix"], counts["rewriting"]
+    for source in (matches, copies):
         source.begin(record.prompt)
-    for place, (tokens, logits) in enumerate(zip(record.successors, record.logits, strict=True), start=begin):
-        for source in sources:
-            source.extend(text[:place])
-            source.first(text[:place])
-        if seen:
-            rows.learn([text[place - 3]], [text[place - 2]], seen)
-        seen = Successors(tokens[None, :best], logits[None, :best])
-    for source in sources:
-        source.extend(text)
+    for place in range(len(record.prompt), len(record.text) + 1):
+        for source in (matches, copies):
+            source.extend(record.text[:place])
+            source.first(record.text[:place])
     return counts
 
 

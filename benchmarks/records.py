@@ -1,17 +1,13 @@
 """Real answers, recorded once and decoded again on any machine's clock: what `benchmarks.replay` answers from.
 
-A record is one prompt's greedy answer by plain decoding, with the most probable successors of each of its rows, or the
-steps that lookahead 15/5/15 took to it.
-`RecordedContext` stands in for the model: a row on the recorded way is followed by the recorded token, a row off it,
-behind a wrong guess, by what the other records of the model have behind the same token. So a mode accepts exactly what
-it would accept of the real model; only what it learns from rows that were rejected is approximate, and less fitting
-than the model's own. No test lives here.
+A record is one prompt's greedy answer by plain decoding, or the steps that lookahead 15/5/15 took to it.
+`RecordedContext` stands in for the model: each row is followed by the recorded token of its place. That is right for
+every row that can be accepted, so a mode accepts exactly what it would accept of the real model. No test lives here.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,16 +17,12 @@ import numpy as np
 
 from lacli.batch import Batch, Ints
 from lacli.bench.tasks import Task, read_tasks
-from lacli.check.replay import Recorder, Rows
-from lacli.context import Context, Floats, Successors
+from lacli.context import Floats
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-
-COUNT = 8
-"""Successors recorded of each row; mode auto asks for six."""
 
 CLASSES = {
     "qa": "question",
@@ -70,16 +62,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Record:
-    """A prompt's tokens and those of its plain answer.
-
-    `successors`, `logits`: (answer, COUNT), what the model held most probable in the place of each token of the answer.
-    `ends`: the model's end tokens among all of them.
-    """
+    """A prompt's tokens and those of its plain answer. `ends`: the model's end tokens among all of them."""
 
     prompt: list[int]
     answer: list[int]
-    successors: Ints
-    logits: Floats
     ends: list[int]
 
     @cached_property
@@ -129,13 +115,7 @@ class Records:
                 return None
             self._decode(question, path)
         with np.load(path) as found:
-            return Record(
-                found["prompt"].tolist(),
-                found["answer"].tolist(),
-                found["successors"].astype(np.int32),
-                found["logits"].astype(np.float32),
-                found["ends"].tolist(),
-            )
+            return Record(found["prompt"].tolist(), found["answer"].tolist(), found["ends"].tolist())
 
     def lookahead(self, question: Question, *, decode: bool = True) -> list[tuple[int, int]] | None:
         """Return the rows and tokens of the steps that lookahead 15/5/15 takes to a question's answer."""
@@ -150,19 +130,15 @@ class Records:
             return [(rows, tokens) for rows, tokens in found["steps"].tolist()]
 
     def _decode(self, question: Question, path: Path) -> None:
-        prompt, watched, answer = self._prompt(question), Watched(self._open().context), list[int]()
-        options = SequenceOptions(self._tokens(question))
-        for step in Engine(watched, DecodeSettings(mode="plain")).steps(prompt, options):
-            answer += step.tokens
-        rows = watched.rows[: len(answer)]
+        prompt, context = self._prompt(question), self._open().context
+        steps = Engine(context, DecodeSettings(mode="plain")).steps(prompt, SequenceOptions(self._tokens(question)))
+        answer = [token for step in steps for token in step.tokens]
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(
             path,
             prompt=np.array(prompt, np.int32),
             answer=np.array(answer, np.int32),
-            successors=np.array([row.tokens[0] for row in rows], np.int32),
-            logits=np.array([row.logits[0] for row in rows], np.float32),
-            ends=np.array([token for token in {*prompt, *answer} if watched.is_end(token)], np.int32),
+            ends=np.array([token for token in {*prompt, *answer} if context.is_end(token)], np.int32),
         )
 
     def _prompt(self, question: Question) -> list[int]:
@@ -192,46 +168,6 @@ class Records:
         return self._folder / f"{hashlib.sha256(named.encode()).hexdigest()[:16]}.{what}.npz"
 
 
-class Watched(Recorder):
-    """An engine that keeps the successors of each row that chose a token. `rows`: those of each step."""
-
-    def __init__(self, engine: Context) -> None:
-        super().__init__(engine)
-        self.rows: list[Successors] = []
-
-    def decode(self, batch: Batch) -> bool:
-        return self.engine.decode(batch)
-
-    def greedy(self) -> Ints:
-        found = self.engine.successors(COUNT)
-        self.rows.append(Successors(found.tokens.copy(), found.logits.copy()))
-        return self.engine.greedy()
-
-
-class OffTheWay:
-    """What follows a token behind a wrong guess: what some records of the model have behind it, at its last occurrence.
-
-    First behind the same two tokens, then behind the one; else their commonest tokens, all alike.
-    """
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._after: dict[tuple[int, ...], tuple[Ints, Floats]] = {}
-        common = Counter[int]()
-        for record in records:
-            common.update(record.answer)
-            begin = len(record.prompt)
-            for place, row in enumerate(zip(record.successors, record.logits, strict=True), start=begin):
-                self._after[record.text[place - 1],] = row
-                self._after[record.text[place - 2], record.text[place - 1]] = row
-        commonest = [token for token, _ in common.most_common(COUNT)]
-        commonest = [*commonest, *range(COUNT)][:COUNT]
-        self._unknown = np.array(commonest), np.zeros(COUNT)
-
-    def __call__(self, before: int, token: int) -> tuple[Ints, Floats]:
-        """Return the most probable successors and their logits, the best first."""
-        return self._after.get((before, token)) or self._after.get((token,)) or self._unknown
-
-
 class RecordedContext:
     """A context that answers one prompt as its record says."""
 
@@ -243,34 +179,14 @@ class RecordedContext:
     vocabulary = 151_936
     can_share, passes_all_cells = True, False
 
-    def __init__(self, record: Record, off: OffTheWay) -> None:
-        self._record, self._off = record, off
-        self._ends = frozenset(record.ends)
-        self._rows: list[tuple[Ints, Floats]] = []
+    def __init__(self, record: Record) -> None:
+        self._text, self._ends = record.text, frozenset(record.ends)
         self._chosen: list[int] = []
 
     def decode(self, batch: Batch) -> bool:
-        text, begin = self._record.text, len(self._record.prompt)
-        # By sequence: the token of its latest row, and whether that is the text's. Each row follows the one before it
-        # in its sequences; the first one of all follows the text.
-        latest: dict[int, tuple[int, bool]] = {}
-        self._rows, self._chosen = [], []
-        rows = Rows.of(batch)
-        for token, position, owners, wanted in zip(
-            rows.tokens, rows.positions, rows.sequences, rows.outputs, strict=True
-        ):
-            before, follows = latest[owners[0]] if owners[0] in latest else (text[position - 1], True)
-            on_way = follows and position < len(text) and text[position] == token
-            latest.update((owner, (token, on_way)) for owner in owners)
-            if wanted:
-                place = position + 1 - begin
-                known = on_way and 0 <= place < len(self._record.answer)
-                if known:
-                    self._rows.append((self._record.successors[place], self._record.logits[place]))
-                    self._chosen.append(self._record.answer[place])
-                else:
-                    self._rows.append(self._off(before, token))
-                    self._chosen.append(int(self._rows[-1][0][0]))
+        wanted = batch.positions[: len(batch)][batch.outputs[: len(batch)].astype(bool)].tolist()
+        # No token behind the answer's last one is ever accepted.
+        self._chosen = [self._text[min(place + 1, len(self._text) - 1)] for place in wanted]
         return True
 
     def greedy(self) -> Ints:
@@ -281,10 +197,6 @@ class RecordedContext:
 
     def row_logits(self, row: int) -> Floats:
         raise NotImplementedError("a record has the most probable tokens only")
-
-    def successors(self, count: int) -> Successors:
-        tokens, logits = zip(*self._rows, strict=True)
-        return Successors(np.array(tokens)[:, :count], np.array(logits)[:, :count])
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Nothing is held."""

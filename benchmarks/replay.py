@@ -6,8 +6,8 @@
 First each prompt is answered once by plain decoding, and one of each class by lookahead 15/5/15. Then modes answer
 from the records, on the clock of a law: what a step of b rows costs in plain steps, linear between its points, and
 nothing beyond the last one. lookahead's own steps are costed by the same law, beyond its last point by its last slope.
-lacli's own Python counts as it is, and SUCCESSORS_S for each row that recycling reads. Each answer begins with nothing
-learned. "auto" was told what steps cost, as after `lacli cost`; "auto learns" was not. No test lives here.
+lacli's own Python counts as it is. Each answer begins with nothing learned. "auto" was told what steps cost, as after
+`lacli cost`; "auto learns" was not. No test lives here.
 """
 
 from __future__ import annotations
@@ -21,20 +21,17 @@ from pathlib import Path
 from statistics import geometric_mean
 from time import thread_time
 
-from benchmarks.records import OWN_PROMPTS, OffTheWay, Question, Record, RecordedContext, Records, questions
+from benchmarks.records import OWN_PROMPTS, Question, Record, RecordedContext, Records, questions
 from benchmarks.simulated import SimulatedContext, Stairs
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost
-from lacli.context import Context, Successors
+from lacli.context import Context
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.settings import DecodeSettings
 from lacli.text.format import markdown
 
 FOLDER = Path(__file__).parent
 CACHE = Path.home() / ".cache" / "lacli-replay"
-
-SUCCESSORS_S = 1.1e-4
-"""Seconds in which the six best of 151,936 logits are found, for each row (docs/auto.md)."""
 
 LEARNS, KNOWS = "auto learns", "auto"
 CONTENDERS = ("lookup", "lookahead", LEARNS, KNOWS)
@@ -87,20 +84,6 @@ class LawContext(SimulatedContext):
     def now(self) -> float:
         return super().now + thread_time() - self.spent_s
 
-    def successors(self, count: int) -> Successors:
-        # Looking for the best tokens of a row is mode auto's own work.
-        return self.engine.successors(count)
-
-
-class RecordedLawContext(LawContext):
-    """The same of recorded answers, where finding the best tokens of a row takes SUCCESSORS_S."""
-
-    def successors(self, count: int) -> Successors:
-        with self._spending():
-            found = self.engine.successors(count)
-        self._steps_s += SUCCESSORS_S * len(found.tokens)
-        return found
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -117,11 +100,9 @@ class Answer:
     changes: int = 0
 
 
-def answer(
-    kind: str, record: Record, off: OffTheWay, settings: DecodeSettings, law: Law, plain_s: float, cost: Cost | None
-) -> Answer:
+def answer(kind: str, record: Record, settings: DecodeSettings, law: Law, plain_s: float, cost: Cost | None) -> Answer:
     """Decode a recorded answer on a law's clock. `cost`: of steps, where mode auto knows it."""
-    engine = RecordedLawContext(RecordedContext(record, off), law, plain_s)
+    engine = LawContext(RecordedContext(record), law, plain_s)
     with engine.clock():
         begin = engine.now
         decoding = Engine(engine, settings, make_mode=AutoModes(cost))
@@ -167,14 +148,13 @@ def seconds_a_token(answers: Iterable[Answer], kind: str) -> float:
 
 
 class Replay:
-    """The recorded questions of a half, and what the other half's records say about tokens that no answer has."""
+    """The recorded questions of a half."""
 
     def __init__(self, records: Records, asked: Sequence[Question], half: str, *, record: bool) -> None:
         self._records, self._record = records, record
-        found = [(question, records.plain(question, decode=record)) for question in asked]
-        known = [(question, each) for question, each in found if each]
-        self.asked = [(question, each) for question, each in known if question.half == half]
-        self._off = OffTheWay(each for question, each in known if question.half != half)
+        mine = [question for question in asked if question.half == half]
+        found = [(question, records.plain(question, decode=record)) for question in mine]
+        self.asked = [(question, each) for question, each in found if each]
 
     @property
     def kinds(self) -> list[str]:
@@ -191,8 +171,7 @@ class Replay:
             settings = settings_of(name, law)
             cost = law.cost(plain_s, law.rows) if name == KNOWS else None
             answers[name] = [
-                answer(question.kind, record, self._off, settings, law, plain_s, cost)
-                for question, record in self.asked
+                answer(question.kind, record, settings, law, plain_s, cost) for question, record in self.asked
             ]
         return Cell(law.name, plain_ms, {name: found for name, found in answers.items() if found})
 

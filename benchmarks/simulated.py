@@ -19,7 +19,7 @@ import numpy as np
 from lacli.auto.step_cost import ROWS, Cost, StepCost
 from lacli.batch import Batch, Ints
 from lacli.check.replay import Recorder
-from lacli.context import Context, Floats, Successors
+from lacli.context import Context, Floats
 from lacli.errors import UsageError
 
 PLAIN_S = 0.01
@@ -112,10 +112,6 @@ class SimulatedContext(Recorder):
     def logits(self) -> Floats:
         with self._spending():
             return self.engine.logits()
-
-    def successors(self, count: int) -> Successors:
-        with self._spending():
-            return self.engine.successors(count)
 
     def clock(self) -> AbstractContextManager[None]:
         """Let every module of lacli that asks for the time read this clock."""

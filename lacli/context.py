@@ -29,13 +29,6 @@ def unseen(tokens: int) -> AbstractContextManager[Read]:
     return nullcontext(unread)
 
 
-class Successors(NamedTuple):
-    """The most probable next tokens of each output row, best first: (outputs, count) token ids and their logits."""
-
-    tokens: Ints
-    logits: Floats
-
-
 class Context(Protocol):
     """A model with a cache of `cells` cells, in which a token of several sequences is one cell.
 
@@ -90,12 +83,6 @@ class Context(Protocol):
         """The logits of one output row of the last batch, (vocabulary,); where an engine is far away, only these come.
 
         Not for a context that was made to give greedy choices only.
-        """
-
-    def successors(self, count: int) -> Successors:
-        """The most probable next tokens of each output row of the last batch, valid until the next decode.
-
-        A context that was made to give greedy choices may give fewer than `count`.
         """
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:

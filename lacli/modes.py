@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from time import perf_counter
 from typing import NamedTuple
 
-from lacli.context import Context, Successors
+from lacli.context import Context
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings, window_rows
 from lacli.tree import ROOT, Origin, Tree
@@ -31,16 +30,13 @@ class Outcome(NamedTuple):
     """A verified step.
 
     `choices`: the most probable token after each output node. `nodes`: the accepted drafts. `rows`: of the batch.
-    `seconds`: what it took so far. `successors`: returns up to a given number of probable tokens after each output
-    node. `clock`: the one by which `seconds` were counted.
+    `seconds`: what it took so far.
     """
 
     choices: Mapping[int, int]
     nodes: Sequence[int]
     rows: int
     seconds: float
-    successors: Callable[[int], Successors]
-    clock: Callable[[], float] = perf_counter
 
     @property
     def accepted(self) -> int:

@@ -55,9 +55,8 @@ class Option:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that the value, or each of several, can be; empty if it can be others."""
-        kind = get_args(self.kind)[0] if get_origin(self.kind) is tuple else self.kind
-        return get_args(kind) if get_origin(kind) is Literal else ()
+        """The words that the value can be; empty if it can be others."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     def check(self, value: Any) -> None:
         """Raise UsageError for a value of another type, for an unknown word, and for a number out of its range."""
@@ -98,9 +97,3 @@ def check(settings: object) -> None:
     """Raise UsageError for a field of `settings` that is out of its range or of another type than declared."""
     for each in options_of(type(settings)).values():
         each.check(getattr(settings, each.name))
-
-
-def names_or_none(text: str) -> tuple[str, ...]:
-    """Return the names of a list with commas or spaces between them, each once; `none` says that there are none."""
-    names = () if text.strip().lower() in NOTHING else text.lower().replace(",", " ").split()
-    return tuple(dict.fromkeys(names))

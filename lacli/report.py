@@ -8,7 +8,7 @@ from typing import Any
 from lacli.engine.answer import Answer
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings
-from lacli.settings import SOURCES, DecodeSettings, Detail
+from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish, RunStatistics
 from lacli.text.format import counted
 from lacli.tree import Origin
@@ -26,7 +26,6 @@ SOURCE_WORDS = {
     Origin.WINDOW: "the lookahead window",
     Origin.CHAIN: "the draft",
     Origin.SUFFIX: "the text so far",
-    Origin.RECYCLING: "what the model held probable",
 }
 """Where drafts came from, in README's words."""
 
@@ -66,7 +65,6 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
         "window": settings.window,
         "ngram": settings.ngram,
         "guesses": settings.guesses,
-        "auto_sources": list(settings.sources),
         "auto_rows": settings.auto_rows,
         "temperature": engine.sampling.temp,
         "sampling": describe_sampling(engine.sampling),
@@ -143,8 +141,7 @@ def describe(settings: DecodeSettings) -> str:
         case "lookup":
             sizes = f", match up to {settings.lookup_match}, draft {settings.lookup_draft}"
         case "auto":
-            some = "" if {*SOURCES} <= {*settings.sources} else f", sources {','.join(settings.sources) or 'none'}"
-            sizes = f"{some}, at most {counted(settings.max_step_tokens, 'row')}"
+            sizes = f", at most {counted(settings.max_step_tokens, 'row')}"
         case "plain":
             sizes = ""
     return settings.mode + sizes + (", strict" if settings.strict else "")

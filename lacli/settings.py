@@ -7,19 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lacli.errors import UsageError
-from lacli.options import check, names_or_none, option
+from lacli.options import check, option
 
 ModeName = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
-
-SourceName = Literal["suffix", "recycling"]
 
 Switch = Literal["on", "off", "auto"]
 Detail = Literal["", "short", "full"]
 
 MODES: tuple[ModeName, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
-
-SOURCES: tuple[SourceName, ...] = ("suffix", "recycling")
-"""The sources of drafts in mode auto; all are asked unless some are named."""
 
 LEAVES = 48
 """Most candidates of a sequence in a step of mode auto: each takes an id, and llama.cpp's buffers grow with ids."""
@@ -55,8 +50,8 @@ class DecodeSettings:
 
     `window`, `ngram`, `guesses`: the paper's W, N and G. `pool_prompt`: n-grams of the text enter the pool too. Mode
     jacobi (Algorithm 1) has a block of `window` drafted tokens and starts a new one after `jacobi_iterations`; mode
-    lookup (Table 3, row 2) matches the sequence's last `lookup_match` tokens and drafts `lookup_draft`. Mode auto asks
-    `sources` and takes steps of at most `auto_rows` rows, in which a sequence has at most `leaves` candidates.
+    lookup (Table 3, row 2) matches the sequence's last `lookup_match` tokens and drafts `lookup_draft`. Mode auto
+    takes steps of at most `auto_rows` rows, in which a sequence has at most `leaves` candidates.
     `max_rollback`: drafted tokens that the model can take back after a step, -1 for any number and trees; otherwise one
     chain of at most that length is drafted. `strict`: the text does not depend on the rows of the steps; what that
     takes is found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
@@ -65,7 +60,7 @@ class DecodeSettings:
     mode: ModeName = option(
         "auto",
         "How tokens are drafted. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the paper; "
-        "auto: from several sources, as many as pay here. -W, -N, -G or --preset alone mean lookahead, whose many rows "
+        "auto: from earlier text, as many as pay here. -W, -N, -G or --preset alone mean lookahead, whose many rows "
         "a step are slower than plain decoding on most machines.",
         metavar="MODE",
     )
@@ -78,13 +73,6 @@ class DecodeSettings:
     jacobi_iterations: int = option(16, "Steps after which mode jacobi begins a new block.", least=1)
     lookup_match: int = option(2, "Tokens that mode lookup matches at most.", least=1)
     lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)
-    sources: tuple[SourceName, ...] = option(
-        SOURCES,
-        f"Sources of the drafts in mode auto. Some of {', '.join(SOURCES)}; or none.",
-        metavar="NAME,..",
-        shown="all of them",
-        read=names_or_none,
-    )
     auto_rows: int = option(64, "Rows of a step of mode auto at most.", least=1, most=MAX_SEQUENCES)
     leaves: int = option(LEAVES, "", least=1)
     max_rollback: int = -1
@@ -98,8 +86,6 @@ class DecodeSettings:
 
     def __post_init__(self) -> None:
         check(self)
-        if unknown := [name for name in self.sources if name not in SOURCES]:
-            raise UsageError(f"--sources: there is no source {unknown[0]!r}", f"some of {', '.join(SOURCES)}, or none")
         if self.sequences > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
             hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
@@ -143,11 +129,6 @@ class DecodeSettings:
         """Most drafted tokens of a step of mode jacobi or lookup, which draft one chain."""
         most = {"jacobi": self.window, "lookup": self.lookup_draft}.get(self.mode, 0)
         return most if self.max_rollback < 0 else min(most, self.max_rollback)
-
-    @property
-    def recycles(self) -> bool:
-        """Whether the most probable tokens after every row are asked for."""
-        return self.mode == "auto" and "recycling" in self.sources
 
     @property
     def _auto_rows(self) -> int:

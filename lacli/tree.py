@@ -19,7 +19,6 @@ class Origin(Enum):
     WINDOW = "window"
     CHAIN = "chain"
     SUFFIX = "suffix"
-    RECYCLING = "recycling"
     PADDING = "padding"
 
 

@@ -30,7 +30,6 @@ def engine(settings: DecodeSettings = AUTO, times: float | None = None) -> Model
         SimpleNamespace(
             **vars(made),
             notes=[],
-            sources=settings.sources,
             sampling=SamplingSettings(),
             model_settings=ModelSettings(),
             times_plain=lambda run: times,
@@ -90,6 +89,6 @@ def test_the_full_report_has_a_line_for_each_source_and_the_sizes_of_the_steps()
 
 def test_json_has_the_sources_in_flat_fields() -> None:
     run = answer(*plain_step(3), guessed((SUFFIX, POOL), (SUFFIX, SUFFIX, POOL)))
-    found = as_json(engine(replace(AUTO, sources=("suffix",), auto_rows=9)), run)
+    found = as_json(engine(replace(AUTO, auto_rows=9)), run)
     assert found["sources"] == {"pool": {"tried": 1, "accepted": 1}, "suffix": {"tried": 2, "accepted": 1}}
-    assert (found["auto_sources"], found["auto_rows"]) == (["suffix"], 9)
+    assert found["auto_rows"] == 9

@@ -20,7 +20,6 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
         r"W \+ G \+ 1 = 301 sequences.* 256 .*-W 127 -G 128",
         lambda: DecodeSettings(mode="lookahead", window=200, guesses=100),
     ),
-    (r"^--sources: there is no source 'magic'.*, or none", lambda: decode_settings(sources=("suffix", "magic"))),
     (r"^there is no preset 'speed' \(one of code, ", lambda: decode_settings("speed")),
     (r"^--auto-rows is 257 \(--auto-rows must be at most 256", lambda: DecodeSettings(auto_rows=257)),
     (r"^-ctk q9_9 is no cache type .*q8_0", lambda: ModelSettings(cache_type_k="q9_9")),
@@ -47,7 +46,6 @@ def test_what_just_fits_is_taken() -> None:
     assert DecodeSettings(mode="lookahead", window=127, guesses=128).sequences == MAX_SEQUENCES
     assert DecodeSettings(leaves=255).sequences == MAX_SEQUENCES
     assert DecodeSettings(mode="auto", max_rollback=7).sequences == 1
-    assert DecodeSettings(sources=()).sources == ()
     for mode in ("plain", "jacobi", "lookup"):
         assert decode_settings(mode=mode, window=300).sequences == 1
 

@@ -114,7 +114,7 @@ def test_what_a_column_found_goes_into_the_pool_and_the_rows_move_up(width: int,
         before = [list(row) for row in mode._window.rows]
         tree = mode.grow([5], 1000)
         choices = {end: 800 + 10 * step + column for column, end in enumerate(mode._window._ends)}
-        mode.observe(tree, Outcome(choices, [], len(tree), 1.0, lambda count: None))  # type: ignore[arg-type, return-value]
+        mode.observe(tree, Outcome(choices, [], len(tree), 1.0))
         assert mode._window.rows == [*before[1:], [*choices.values()]]
     expected = [[5, *paths(tree, width)[0]]]
     expected += [path[column - 1 :] for column, path in enumerate(paths(tree, width)) if column]

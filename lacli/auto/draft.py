@@ -1,4 +1,4 @@
-"""What sources know of the next tokens, their drafts as a tree, and the step of several sequences that pays best."""
+"""Drafts of the next tokens with their probabilities, as a tree, and the step of several sequences that pays best."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ class Drafted(NamedTuple):
 class Source:
     """Drafts tokens of one sequence."""
 
-    origin: Origin
-
     def begin(self, tokens: Sequence[int]) -> None:
         """Take in the prompt."""
 
@@ -62,10 +60,6 @@ class Source:
         """Return what may follow one of the source's own drafts, best first."""
         return ()
 
-    def anywhere(self, previous: int, token: int) -> Sequence[Drafted]:
-        """Return what may follow `token` behind `previous`, drafted by any source, best first."""
-        return ()
-
 
 Followers = list[tuple[Source, Drafted]]
 
@@ -77,50 +71,47 @@ class Draft:
     """
 
     def __init__(self, sources: Sequence[Source], tokens: Sequence[int], max_leaves: int, max_nodes: int) -> None:
-        self._sources, self.max_nodes, self._branches_left = sources, max_nodes, max_leaves - 1
-        # By node: its parent, or -1 for the input, its token and its origin.
-        self._nodes: list[tuple[int, int, Origin]] = []
+        self.max_nodes, self._branches_left = max_nodes, max_leaves - 1
+        # By node: its parent, or -1 for the input, and its token.
+        self._nodes: list[tuple[int, int]] = []
         self._parents: set[int] = set()
         # Negative probabilities, since a heap gives the smallest first; the count keeps equal ones in order.
-        self._waiting: list[tuple[float, int, int, int, Followers]] = []
+        self._waiting: list[tuple[float, int, int, Followers]] = []
         self._count = 0
-        self._wait(-1, 1.0, tokens[-1], [(source, drafted) for source in sources for drafted in source.first(tokens)])
+        self._wait(-1, 1.0, [(source, drafted) for source in sources for drafted in source.first(tokens)])
         self._offer()
 
     def take(self) -> bool:
         """Take the next node; return False if no branch is left for it."""
-        negative, _, parent, previous, followers = heappop(self._waiting)
+        negative, _, parent, followers = heappop(self._waiting)
         is_branch = parent in self._parents
         if is_branch and not self._branches_left:
             self._offer()
             return False
         self._branches_left -= is_branch
         self._parents.add(parent)
-        source, drafted = followers[0]
-        self._nodes.append((parent, drafted.token, source.origin))
+        self._nodes.append((parent, followers[0][1].token))
         found = [(source, drafted) for source, before in followers for drafted in source.after(before)]
-        for source in self._sources:
-            found += [(source, each) for each in source.anywhere(previous, drafted.token)]
-        self._wait(len(self._nodes) - 1, -negative, drafted.token, found)
+        self._wait(len(self._nodes) - 1, -negative, found)
         self._offer()
         return True
 
     def plant(self, tree: Tree, count: int) -> None:
         """Put the first `count` nodes into a tree: a single chain in sequence 0, else each branch in its own."""
-        for parent, token, origin in self._nodes[:count]:
-            tree.add_node(parent + 1, token, origin)
-        is_chain = all(parent == place for place, (parent, _, _) in enumerate(self._nodes[:count], start=-1))
+        for parent, token in self._nodes[:count]:
+            tree.add_node(parent + 1, token, Origin.SUFFIX)
+        is_chain = all(parent == place for place, (parent, _) in enumerate(self._nodes[:count], start=-1))
         tree.assign_sequences(0 if is_chain else 1)
 
     def _offer(self) -> None:
         self.chance = -self._waiting[0][0] if self._waiting and len(self._nodes) < self.max_nodes else 0.0
 
-    def _wait(self, parent: int, reach: float, token: int, found: Followers) -> None:
+    def _wait(self, parent: int, reach: float, found: Followers) -> None:
         """Queue what may follow a node that is accepted with probability `reach`."""
         for chance, followers in _merged(found):
             if reach * chance >= MIN_PROBABILITY:
                 self._count += 1
-                heappush(self._waiting, (-reach * chance, self._count, parent, token, followers))
+                heappush(self._waiting, (-reach * chance, self._count, parent, followers))
 
 
 def _merged(found: Followers) -> list[tuple[float, Followers]]:

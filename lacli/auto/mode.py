@@ -1,4 +1,4 @@
-"""Mode auto: drafts tokens from its sources, takes the step that pays best, and learns from the outcome."""
+"""Mode auto: drafts tokens from the sequence itself, takes the step that pays best, and learns from the outcome."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from math import inf
 
 from lacli.auto.draft import Draft, Limits, best_step
-from lacli.auto.recycling import MAX_SUCCESSORS, RecycledRows, RecyclingSource, Trial
 from lacli.auto.step_cost import Cost, StepCost, StepCostModel
 from lacli.auto.suffix import MIN_COPY, RewritingSource, SuffixSource
-from lacli.context import Context, Successors
+from lacli.context import Context
 from lacli.modes import Growing, Mode, Outcome, new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
-from lacli.tree import Origin, Tree
-
-CHEAP_ROW = 0.15
-"""Plain steps a row up to which recycling is tried; dearer rows only copies repay. Source: docs/auto.md."""
+from lacli.tree import Tree
 
 FIRST_DRAFT = 4
 """Rows of a sequence's first drafts; later ones may have twice the tokens of its best step more, or the match's length.
@@ -97,8 +93,6 @@ class Experience:
         self.fixed = cost.at(0) if cost and is_fixed else None
         self.costs = StepCostModel(settings.max_rows, cost)
         self.budget = LossBudget()
-        self.rows = RecycledRows()
-        self.trial = Trial()
 
 
 class SharedStep:
@@ -126,24 +120,19 @@ class SharedStep:
 
 
 class Auto(Mode):
-    """One tree a step from all sources, as large as pays; where nothing pays, a plain step."""
+    """One tree a step, as large as pays; where nothing pays, a plain step."""
 
     def __init__(self, settings: DecodeSettings, is_end: Callable[[int], bool], experience: Experience) -> None:
         self._settings, self.experience = settings, experience
         self._suffix = SuffixSource(is_end)
-        self._copies = [self._suffix, RewritingSource(self._suffix)] if "suffix" in settings.sources else []
-        self._recycling = RecyclingSource(experience.rows)
-        self._takes_trees = settings.max_rollback < 0
-        self._asks_recycling = False
+        self._sources = self._suffix, RewritingSource(self._suffix)
         self._step: SharedStep | None = None
         # Tokens of the best step, drafts in a row that did not pay, and steps until the next draft.
         self._longest = self._idle = self._pause = 0
-        # The token before the input, for recycling.
-        self._previous = -1
 
     def begin(self, tokens: Sequence[int]) -> None:
         self.experience.budget.begin()
-        for source in (*self._copies, self._recycling):
+        for source in self._sources:
             source.begin(tokens)
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
@@ -156,10 +145,8 @@ class Auto(Mode):
         costs.set_context(sum([len(text.tokens) for text in texts]))
         change = costs.change / costs.relative[sequences] if costs.last != sequences else 0.0
         step = SharedStep(sequences, 1 + change, has_prompt=beside > 0)
-        asks_recycling = self._decide_recycling(sequences)
         modes = [text.mode for text in texts if isinstance(text.mode, Auto)]
-        found = zip(modes, texts, trees, strict=True)
-        waking = [each for each in found if each[0]._wakes(step, each[1].tokens, asks_recycling=asks_recycling)]
+        waking = [each for each in zip(modes, texts, trees, strict=True) if each[0]._wakes(step)]
         max_rows = min(room, self._settings.max_step_tokens, costs.max_trial_rows, len(costs.relative) - 1 - beside)
         if max_rows > sequences and not costs.needs_plain_step:
             drafts = [(mode, mode._draft(text), tree) for mode, text, tree in waking]
@@ -167,32 +154,19 @@ class Auto(Mode):
                 self._draft_all(drafts, step, self._limits(sequences, beside, max_rows))
         return trees
 
-    def _decide_recycling(self, sequences: int) -> bool:
-        """Return whether recycling is asked in this step."""
-        costs, trial = self.experience.costs, self.experience.trial
-        is_dear = costs.slopes[sequences] * sequences > CHEAP_ROW * costs.relative[sequences]
-        if is_dear or "recycling" not in self._settings.sources or not self._takes_trees:
-            return False
-        if not trial.is_on:
-            trial.wait()
-        return trial.is_on
-
-    def _wakes(self, step: SharedStep, tokens: Sequence[int], *, asks_recycling: bool) -> bool:
+    def _wakes(self, step: SharedStep) -> bool:
         """Begin a step; return whether tokens are drafted."""
-        self._step, self._previous = step, tokens[-2] if len(tokens) > 1 else -1
-        self._asks_recycling = asks_recycling
+        self._step = step
         self._pause -= 1
-        return self._asks_recycling or self._pause <= 0
+        return self._pause <= 0
 
     def _draft(self, text: Growing) -> Draft:
-        sources = [*self._copies, self._recycling] if self._asks_recycling else self._copies
-        for source in sources:
+        for source in self._sources:
             source.extend(text.tokens)
-        most = self.experience.costs.max_trial_rows
-        if not self._asks_recycling:
-            most = min(most, max(FIRST_DRAFT + 2 * self._longest, self._suffix.matches[-1][1]))
-        leaves = self._settings.leaves if self._takes_trees else 1
-        return Draft(sources, text.tokens, leaves, min(text.room, most) - 1)
+        longest = max(FIRST_DRAFT + 2 * self._longest, self._suffix.matches[-1][1])
+        leaves = self._settings.leaves if self._settings.max_rollback < 0 else 1
+        rows = min(text.room, self.experience.costs.max_trial_rows, longest)
+        return Draft(self._sources, text.tokens, leaves, rows - 1)
 
     def _draft_all(self, drafts: Sequence[tuple[Auto, Draft, Tree]], step: SharedStep, limits: Limits) -> None:
         """Put the drafts that pay into the trees."""
@@ -209,42 +183,20 @@ class Auto(Mode):
         least = max(sequences, self._settings.min_outputs)
         costs, slopes = self.experience.costs.next_step(least, beside)
         budget = self.experience.budget
-        overdraft = 0.0 if self._asks_recycling else MAX_OVERDRAFT
         share = max(sequences / self.experience.costs.relative[sequences], 1.0)
         max_wait = MAX_DELAY * share if sequences > 1 else inf
-        return Limits(costs, slopes, max_rows, budget.margin, budget.max_cost, overdraft, max_wait)
+        return Limits(costs, slopes, max_rows, budget.margin, budget.max_cost, MAX_OVERDRAFT, max_wait)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         step, self._step = self._step, None
         if step is None:
             return
         if fixed := self.experience.fixed:
-            outcome = outcome._replace(seconds=fixed.seconds(outcome.rows), clock=float)
+            outcome = outcome._replace(seconds=fixed.seconds(outcome.rows))
         self._longest = max(self._longest, outcome.accepted)
-        if self._asks_recycling:
-            self._recycle(tree, outcome, step.sequences)
         step.take(outcome, self.experience)
         if not step.has_drafts and self._suffix.matches[-1][1] >= MIN_COPY:
             self.experience.budget.regain()
-
-    def _recycle(self, tree: Tree, outcome: Outcome, sequences: int) -> None:
-        """Remember a decoded step's rows, and whether recycling paid for itself."""
-        experience, begin = self.experience, outcome.clock()
-        # A row that pads the step is the last one, and its token does not follow the one above it.
-        nodes = [node for node in tree.outputs() if tree.origins[node] is not Origin.PADDING]
-        previous = [tree.tokens[tree.parents[node]] if node else self._previous for node in nodes]
-        found = outcome.successors(MAX_SUCCESSORS)
-        successors = Successors(found.tokens[: len(nodes)], found.logits[: len(nodes)])
-        experience.rows.learn(previous, [tree.tokens[node] for node in nodes], successors)
-        costs, rows = experience.costs, outcome.rows
-        if not (experience.trial.is_on and costs.single_s):
-            return
-        drafted = tree.origins.count(Origin.RECYCLING)
-        hits = sum(tree.origins[node] is Origin.RECYCLING for node in outcome.nodes)
-        cost = (outcome.clock() - begin) / costs.single_s
-        if drafted and rows < len(costs.relative):
-            cost += costs.relative[rows] - costs.relative[max(rows - drafted, 1)]
-        experience.trial.record(hits * costs.relative[sequences] / sequences - cost)
 
 
 @dataclass(frozen=True)

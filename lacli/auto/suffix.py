@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from lacli.auto.draft import Drafted, HitRates, Source
-from lacli.tree import Origin
 
 KIND_OF_LENGTH = (0, 0, 1, 2, 3, 4, 4, 5, 5, *[6] * 4, *[7] * 4, *[8] * 8, *[9] * 15, 10)
 """Kind of a match by its length: 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, 25-39, and 40 or more tokens."""
@@ -63,8 +62,6 @@ class SuffixSource(Source):
     `matches`: by length of the sequence, where its longest match goes on, and how long that is, 0 without one. `hits`:
     rates by the kind of the match.
     """
-
-    origin = Origin.SUFFIX
 
     def __init__(self, is_end: Callable[[int], bool] = lambda _: False) -> None:
         self.hits = HitRates(EXPECTED)
@@ -172,8 +169,6 @@ class RewritingSource(Source):
 
     `suffix`: tells of long matches; it takes in tokens first. `hits`: rates by kind.
     """
-
-    origin = Origin.SUFFIX
 
     def __init__(self, suffix: SuffixSource) -> None:
         self.hits = HitRates(EXPECTED_BEHIND_CHANGE)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
 from lacli.options import KINDS, NOTHING, Option, options_of
-from lacli.settings import SOURCES, AnswerSettings, DecodeSettings
+from lacli.settings import AnswerSettings, DecodeSettings
 from lacli.text.files import check_text
 from lacli.text.format import did_you_mean
 
@@ -58,12 +58,11 @@ def choices_of(setting: Option) -> tuple[str, ...]:
 
 def usage_of(setting: Option) -> str:
     """Say what can be typed as the value of a setting."""
-    several = isinstance(setting.default, tuple)
     if choices := choices_of(setting):
-        return f"some of {', '.join(choices)}, or none" if several else " or ".join(choices)
+        return " or ".join(choices)
     if setting.name == "logit_bias":
         return "15043+1 or 15043-inf, several with spaces between, or none"
-    if several:
+    if isinstance(setting.default, tuple):
         return "one or more texts, quoted where they hold spaces, or none to clear them"
     return KINDS[setting.kind][0] + (", or none" if setting.kind is str else "")
 
@@ -88,7 +87,7 @@ def _read_several(setting: Option, text: str) -> Value:
     if text.lower() in NOTHING:
         return ()
     if setting.read:
-        return tuple(map(setting.read, text.replace(",", " ").split())) if setting.repeated else setting.read(text)
+        return tuple(map(setting.read, text.replace(",", " ").split()))
     return tuple(filter(None, map(_unescaped, WORD.findall(text))))
 
 
@@ -108,8 +107,6 @@ def show(setting: Option, value: Value) -> str:
         return value if setting.words else shortened(value) or "none"
     if not isinstance(value, tuple):
         return str(value).removesuffix(".0")
-    if setting.words:
-        return " ".join(map(str, value)) or "none"
     shown = (json.dumps(each, ensure_ascii=False) if isinstance(each, str) else bias_words(*each) for each in value)
     return " ".join(shown) or "none"
 
@@ -170,9 +167,6 @@ def settings_from_json(found: object) -> ChatSettings:
     if not isinstance(found, dict):
         raise UsageError('"settings" is not an object')
     known = {field: value for field, value in found.items() if field in IN_FILES}
-    if isinstance(names := known.get("sources"), list):
-        # Earlier versions had more of them.
-        known["sources"] = [name for name in names if name in SOURCES]
     return ChatSettings().with_values({field: _read_json(IN_FILES[field], value) for field, value in known.items()})
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.context import Floats, Successors
+from lacli.context import Floats
 from lacli.errors import UsageError
 from lacli.ik.choice import open_context, open_model
 from lacli.llamacpp.decoding import DecodingContext
@@ -136,14 +136,6 @@ class ReplicaContext(Closing):
         replica, place = self._outputs[row]
         logits: Floats = replica.context.row_logits(place)
         return logits
-
-    def successors(self, count: int) -> Successors:
-        found = {replica: replica.context.successors(count) for replica, _ in self._outputs}
-        width = min(each.tokens.shape[1] for each in found.values())
-        return Successors(
-            np.array([found[replica].tokens[place, :width] for replica, place in self._outputs]),
-            np.array([found[replica].logits[place, :width] for replica, place in self._outputs]),
-        )
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         for replica in self._replicas:

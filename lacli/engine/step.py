@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from lacli.batch import Batch, BatchPart
-from lacli.context import Context, Successors
+from lacli.context import Context
 from lacli.engine.cells import Cells
 from lacli.errors import SamplingError
 from lacli.modes import Growing, Mode, Outcome
@@ -63,9 +63,8 @@ class Stepper:
         self._context = context
         self._batch = Batch(context.batch_rows)
         self._decode_s = self._choose_s = 0.0
-        # Of the last batch: the most probable token after each output row, and rankings by their width.
+        # The most probable token after each output row of the last batch.
         self._choices: list[int] = []
-        self._rankings: dict[int, Successors] = {}
 
     def room(self, sequence: TokenSequence) -> int:
         """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
@@ -133,7 +132,6 @@ class Stepper:
             return False
         decoded = perf_counter()
         self._choices = self._context.greedy().tolist() if self._batch.wanted else []
-        self._rankings = {}
         self._decode_s, self._choose_s = decoded - begin, perf_counter() - decoded
         return True
 
@@ -160,15 +158,7 @@ class Stepper:
         sequence.tokens += path.tokens
         if sequence.remaining is not None:
             sequence.remaining -= len(path.tokens)
-
-        def successors(count: int) -> Successors:
-            if count not in self._rankings:
-                self._rankings[count] = self._context.successors(count)
-            found, end = self._rankings[count], first + len(outputs)
-            return Successors(found.tokens[first:end], found.logits[first:end])
-
-        outcome = Outcome(choices, path.nodes, rows, clock.step_s(), successors, perf_counter)
-        sequence.mode.observe(tree, outcome)
+        sequence.mode.observe(tree, Outcome(choices, path.nodes, rows, clock.step_s()))
         finish = path.finish
         if finish is None and self.room(sequence) <= 0:
             finish = "length"

@@ -1,4 +1,4 @@
-"""One llama_context as a `lacli.context.Context`: candidates that a GPU selects, and states that go back."""
+"""One llama_context as a `lacli.context.Context`: tokens that a GPU chooses, and states that go back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Ints
-from lacli.context import Successors
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext
 from lacli.llamacpp.library import lib, library
@@ -26,9 +25,6 @@ MIXED_ROWS_ON_CPU = 63
 
 From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs.
 """
-
-CANDIDATES = 8
-"""Tokens of a row that a GPU selects for mode auto and copies to the host in place of the whole vocabulary."""
 
 FLASH_ATTENTION = {
     "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -56,9 +52,8 @@ class LlamaContext(DecodingContext):
         super().__init__(lib, library(), model, settings, decode)
         parameters = self._parameters(settings, decode)
         self._samplers: list[Any] = []
-        self._selects_candidates = False
         if model.chooses if backend_greedy is None else backend_greedy:
-            self._add_samplers(parameters, decode)
+            self._add_samplers(parameters, decode.sequences)
         self._open(model.handle, parameters, self._samplers)
         if not model.offloaded:
             self.mixed_rows = MIXED_ROWS_ON_CPU
@@ -76,10 +71,9 @@ class LlamaContext(DecodingContext):
         if not self._samplers:
             return super().logits()
         # A sampler that chooses, or that the device cannot run, leaves the logits as they are; none are copied raw.
-        there = lib.llama_get_sampled_logits_count_ith(self._handle, self._first)
-        assert there == self.vocabulary, "only candidates were copied"
-        found: npt.NDArray[np.float32] = self._rows_at(lib.llama_get_sampled_logits_ith(self._handle, self._first))
-        return found
+        assert self._batch is not None, "nothing is decoded yet"
+        first = int(self._batch.outputs.argmax())
+        return self._rows_at(lib.llama_get_sampled_logits_ith(self._handle, first))
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         if self.max_rollback >= 0 and start > 0:
@@ -103,28 +97,9 @@ class LlamaContext(DecodingContext):
             parameters.op_offload = parameters.offload_kqv = False
         return parameters
 
-    @property
-    def _first(self) -> int:
-        """The first output row of the last batch."""
-        assert self._batch is not None, "nothing is decoded yet"
-        return int(self._batch.outputs.argmax())
-
-    def _candidates(self, count: int) -> Successors | None:
-        """Return the best of the candidates that the GPU selected of each output row; None if it selects none."""
-        there = lib.llama_get_sampled_candidates_count_ith(self._handle, self._first) if self._selects_candidates else 0
-        if not 0 < there <= CANDIDATES:
-            return None
-        # One address is enough: llama.cpp lays the rows out a whole vocabulary apart.
-        tokens = lib.llama_get_sampled_candidates_ith(self._handle, self._first)
-        logits = lib.llama_get_sampled_logits_ith(self._handle, self._first)
-        found = self._rows_at(tokens, ctypes.c_int32)[:, :there], self._rows_at(logits)[:, :there]
-        # Best first; of equal logits the lower token, as an argmax has it.
-        order = np.lexsort((found[0], -found[1]))[:, :count]
-        return Successors(*(np.take_along_axis(each, order, 1) for each in found))
-
     def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
         """Return the most probable token of each output row: the backend's choice, or by the logits without one."""
-        if self._samplers and not self._selects_candidates:
+        if self._samplers:
             assert self._batch is not None
             rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
             tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
@@ -132,21 +107,16 @@ class LlamaContext(DecodingContext):
                 return tokens
         return super()._chosen(logits)
 
-    def _add_samplers(self, parameters: Any, decode: DecodeSettings | Capacity) -> None:
-        """Give each sequence a sampler chain: an output row without one would bring all raw logits back.
-
-        The best candidate is found on the host: llama.cpp's greedy sampler would give its index, not its token.
-        """
-        self._selects_candidates = decode.recycles
-        configs = (lib.llama_sampler_seq_config * decode.sequences)()
+    def _add_samplers(self, parameters: Any, sequences: int) -> None:
+        """Give each sequence a sampler chain: an output row without one would bring all raw logits back."""
+        configs = (lib.llama_sampler_seq_config * sequences)()
         for sequence, config in enumerate(configs):
             sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-            chooser = lib.llama_sampler_init_top_k(CANDIDATES) if decode.recycles else lib.llama_sampler_init_greedy()
-            lib.llama_sampler_chain_add(sampler_chain, chooser)
+            lib.llama_sampler_chain_add(sampler_chain, lib.llama_sampler_init_greedy())
             self._samplers.append(sampler_chain)
             config.seq_id, config.sampler = sequence, ctypes.cast(sampler_chain, ctypes.c_void_p)
         self._sampler_configs = configs
-        parameters.samplers, parameters.n_samplers = configs, decode.sequences
+        parameters.samplers, parameters.n_samplers = configs, sequences
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
 
 

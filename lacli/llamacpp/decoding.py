@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.context import Floats, Successors
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.llamacpp.devices import CPU, bounded_by_free_memory
 from lacli.llamacpp.library import Log, ctrl_c_calls, devices, free_with, late_ctrl_c, lib
@@ -112,7 +111,7 @@ class DecodingContext(Closing):
         self._in_use = ThreadsInUse(settings.threads) if can_give_way(settings) else None
         self._threads_set = settings.threads
         self._batch: Batch | None = None
-        self._views: dict[tuple[int, type], npt.NDArray[Any]] = {}
+        self._views: dict[int, npt.NDArray[np.float32]] = {}
 
     def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
         """Return the llama_context_params that are the same in both libraries."""
@@ -184,30 +183,20 @@ class DecodingContext(Closing):
         raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
     def greedy(self) -> Ints:
-        if (selected := self._candidates(1)) is not None:
-            best, found = selected.tokens[:, 0], selected.logits[:, 0].tolist()
-        else:
-            logits = self.logits()
-            best = self._chosen(logits)
-            found = map(logits.item, range(len(best)), best.tolist())
+        logits = self.logits()
+        best = self._chosen(logits)
         # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
-        if not all(map(isfinite, found)):
+        if not all(map(isfinite, map(logits.item, range(len(best)), best.tolist()))):
             hint = "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp"
             raise LacliError("the model's logits are NaN or infinite", hint)
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
-        """The last batch's logits, (outputs, vocabulary) float32, valid until the next decode; not with candidates."""
-        found: npt.NDArray[np.float32] = self._rows_at(self._api.llama_get_logits(self._handle))
-        return found
+        return self._rows_at(self._api.llama_get_logits(self._handle))
 
     def row_logits(self, row: int) -> npt.NDArray[np.float32]:
         logits: npt.NDArray[np.float32] = self.logits()[row]
         return logits
-
-    def successors(self, count: int) -> Successors:
-        selected = self._candidates(count)
-        return ranked(self.logits(), count) if selected is None else selected
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._api.llama_memory_seq_cp(self._memory, source, target, start, end)
@@ -230,23 +219,19 @@ class DecodingContext(Closing):
         """Let a prompt chunk raise KeyboardInterrupt at its next operation on the CPU; called by any thread."""
         self._interrupted = True
 
-    def _candidates(self, count: int) -> Successors | None:
-        """Return the best tokens of each output row if the device has selected some, else None."""
-        return None
-
     def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
         """Return the most probable token of each output row."""
         best: Ints = logits.argmax(axis=1)
         return best
 
-    def _rows_at(self, pointer: Any, kind: type[ctypes.c_float] | type[ctypes.c_int32] = ctypes.c_float) -> Any:
+    def _rows_at(self, pointer: Any) -> npt.NDArray[np.float32]:
         """Return the output rows at `pointer`, (outputs, vocabulary); making a view costs as much as reading a row."""
         assert self._batch is not None, "nothing is decoded yet"
         address = ctypes.addressof(pointer.contents)
-        if (address, kind) not in self._views:
-            memory = memoryview((kind * (self._max_outputs * self.vocabulary)).from_address(address))
-            self._views[address, kind] = np.asarray(memory).reshape(self._max_outputs, self.vocabulary)
-        return self._views[address, kind][: self._batch.wanted]
+        if address not in self._views:
+            memory = memoryview((ctypes.c_float * (self._max_outputs * self.vocabulary)).from_address(address))
+            self._views[address] = np.asarray(memory).reshape(self._max_outputs, self.vocabulary)
+        return self._views[address][: self._batch.wanted]
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -305,20 +290,3 @@ def _struct_over(api: Any, batch: Batch) -> Any:
         seq_id=batch.sequence_pointers.ctypes.data_as(pointer(pointer(api.llama_seq_id))),
         logits=batch.outputs.ctypes.data_as(pointer(ctypes.c_int8)),
     )
-
-
-def ranked(logits: Floats, most: int) -> Successors:
-    """Return each row's `most` best tokens at most, best first; of equal logits the lower token first, as an argmax.
-
-    A token with logit -inf means nothing, and may be named twice.
-    """
-    rows, vocabulary = logits.shape
-    found = Successors(*(np.empty((rows, min(most, vocabulary)), kind) for kind in (np.int32, np.float32)))
-    for row, tokens, values in zip(logits, *found, strict=True):
-        left = row.copy()
-        for place in range(len(tokens)):
-            # An argmax is numpy's fastest call; the 6 best of 151,936 take 50 us.
-            best = tokens[place] = left.argmax()
-            values[place] = left[best]
-            left[best] = -np.inf
-    return found

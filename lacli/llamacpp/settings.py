@@ -202,7 +202,6 @@ class Capacity:
     max_outputs: int
     ordered: bool
     max_rollback: int = -1
-    recycles: bool = False
     texts: int = 1
 
     @classmethod
@@ -213,7 +212,6 @@ class Capacity:
             max_outputs=max(each.max_outputs for each in settings),
             ordered=any(each.ordered for each in settings),
             max_rollback=max(each.max_rollback for each in settings),
-            recycles=any(each.recycles for each in settings),
         )
 
     @classmethod

@@ -28,7 +28,6 @@ from lacli.tree import Origin
 
 ORIGIN_COLORS: dict[Origin, str] = {
     Origin.SUFFIX: "green",
-    Origin.RECYCLING: "magenta",
     Origin.POOL: "cyan",
     Origin.WINDOW: "yellow",
     Origin.CHAIN: "bright_blue",

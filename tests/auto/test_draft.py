@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lacli.auto.draft import MIN_PROBABILITY, Draft, Drafted, Limits, Source, best_step
 from lacli.auto.step_cost import StepCostModel
-from lacli.tree import Origin, Tree
+from lacli.tree import Tree
 
 Words = Mapping[tuple[int, ...], Sequence[tuple[int, float]]]
 
@@ -19,8 +19,8 @@ Words = Mapping[tuple[int, ...], Sequence[tuple[int, float]]]
 class Listed(Source):
     """Guesses by the path to them: {(): [(1, 0.5)], (1,): [(2, 0.9)]}."""
 
-    def __init__(self, words: Words, origin: Origin = Origin.SUFFIX) -> None:
-        self._words, self.origin = words, origin
+    def __init__(self, words: Words) -> None:
+        self._words = words
         self._paths: list[tuple[int, ...]] = [()]
 
     def first(self, tokens: Sequence[int]) -> list[Drafted]:
@@ -37,23 +37,8 @@ class Listed(Source):
         return found
 
 
-class Anywhere(Source):
-    """Guesses behind any token, by that token."""
-
-    origin = Origin.RECYCLING
-
-    def __init__(self, words: Mapping[int, Sequence[tuple[int, float]]]) -> None:
-        self._words = words
-
-    def first(self, tokens: Sequence[int]) -> list[Drafted]:
-        return self.anywhere(-1, tokens[-1])
-
-    def anywhere(self, previous: int, token: int) -> list[Drafted]:
-        return [Drafted(*each) for each in self._words.get(token, ())]
-
-
-def taken(draft: Draft) -> list[tuple[int, object, str]]:
-    """Each node in the order in which it enters: depth, probability, origin."""
+def taken(draft: Draft) -> list[tuple[int, object]]:
+    """Each node in the order in which it enters: depth, probability."""
     chances = []
     while draft.chance:
         chance = draft.chance
@@ -61,10 +46,7 @@ def taken(draft: Draft) -> list[tuple[int, object, str]]:
             chances.append(chance)
     tree = Tree(0)
     draft.plant(tree, len(chances))
-    return [
-        (tree.depths[node], pytest.approx(chance), tree.origins[node].value)
-        for node, chance in enumerate(chances, start=1)
-    ]
+    return [(tree.depths[node], pytest.approx(chance)) for node, chance in enumerate(chances, start=1)]
 
 
 def drafted(*sources: Source, leaves: int = 9, nodes: int = 63) -> Draft:
@@ -75,14 +57,14 @@ WORDS: Words = {(): [(1, 0.6), (2, 0.3)], (1,): [(3, 0.9)], (2,): [(4, 0.9)], (1
 
 
 def test_the_most_probable_node_comes_first_and_is_worth_the_product_of_its_path() -> None:
-    expected = [(1, 0.6, "suffix"), (2, 0.54, "suffix"), (1, 0.3, "suffix")]
+    expected = [(1, 0.6), (2, 0.54), (1, 0.3)]
     found = taken(drafted(Listed(WORDS)))
     assert found[:3] == expected and len(found) == 5
 
 
 def test_nodes_that_are_hardly_ever_accepted_are_left_out() -> None:
     words = {(): [(1, 0.5)], (1,): [(2, 0.1)], (1, 2): [(3, 1.9 * MIN_PROBABILITY / 0.1)]}
-    assert [depth for depth, _, _ in taken(drafted(Listed(words)))] == [1, 2]
+    assert [depth for depth, _ in taken(drafted(Listed(words)))] == [1, 2]
 
 
 @pytest.mark.parametrize(("leaves", "nodes", "most"), [(1, 63, 3), (2, 63, 5), (9, 2, 2)])
@@ -92,15 +74,8 @@ def test_it_has_at_most_so_many_branches_and_nodes(leaves: int, nodes: int, most
 
 
 def test_two_drafts_of_one_token_are_one_node_as_probable_as_the_surer_one_and_others_are_worth_less() -> None:
-    sources = Listed({(): [(1, 0.5)]}), Listed({(): [(1, 0.8), (2, 0.5)]}, Origin.POOL)
-    assert taken(drafted(*sources)) == [(1, 0.8, "suffix"), (1, 0.5 * 0.2 / 0.6, "pool")]
-    ours, theirs = Listed({(): [(1, 0.8)]}), Listed({(): [(2, 0.5)]}, Origin.POOL)
-    assert taken(drafted(ours, theirs)) == [(1, 0.8, "suffix"), (1, 0.5 * 0.2 / 0.6, "pool")]
-
-
-def test_a_source_that_knows_any_token_goes_on_behind_the_others() -> None:
-    found = taken(drafted(Listed({(): [(1, 0.9)]}), Anywhere({1: [(7, 0.5)]})))
-    assert found == [(1, 0.9, "suffix"), (2, 0.45, "recycling")]
+    for ours, theirs in ([(1, 0.5)], [(1, 0.8), (2, 0.5)]), ([(1, 0.8)], [(2, 0.5)]):
+        assert taken(drafted(Listed({(): ours}), Listed({(): theirs}))) == [(1, 0.8), (1, 0.5 * 0.2 / 0.6)]
 
 
 def test_a_chain_is_in_the_sequence_itself_and_each_branch_in_one_of_its_own() -> None:

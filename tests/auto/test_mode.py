@@ -1,4 +1,4 @@
-"""Mode auto in the loop: plain's text from any sources at any cost, and hardly ever more time than plain's."""
+"""Mode auto in the loop: plain's text at any cost of rows, and hardly ever more time than plain's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.auto import recycling
 from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import FIRST_ROWS, Cost, StepCost
 from lacli.batch import Batch
-from lacli.context import Successors
-from lacli.settings import SOURCES, DecodeSettings
+from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.tree import Origin
 from lacli.verify import SampleAndMatch
@@ -29,11 +27,9 @@ from tests.fakes.scripted_context import ScriptedContext
 
 PLAIN_S = 0.01
 
-any_sources = st.lists(st.sampled_from(SOURCES), unique=True).map(tuple)
 any_auto = st.builds(
     DecodeSettings,
     mode=st.just("auto"),
-    sources=st.one_of(st.just(SOURCES), any_sources),
     auto_rows=st.integers(1, 70),
     ordered=st.booleans(),
     min_outputs=st.sampled_from([1, 2]),
@@ -67,11 +63,10 @@ seldom = st.one_of(st.just(frozenset[int]()), ends)
 
 
 @contextmanager
-def clocked(clock: FakeClock, first_trial: int = recycling.FIRST_PAUSE) -> Iterator[None]:
-    """Let the loop read this clock, and try recycling after `first_trial` steps."""
+def clocked(clock: FakeClock) -> Iterator[None]:
+    """Let the loop read this clock."""
     with pytest.MonkeyPatch.context() as patch:
         clock.install(patch)
-        patch.setattr(recycling, "FIRST_PAUSE", first_trial)
         yield
 
 
@@ -115,7 +110,7 @@ class Setting:
         clock = FakeClock()
         engine = toy(self.chosen, self.real, clock, self.cells, self.ends, self.batch_rows)
         text = self.plain(self.prompt, self.limit)
-        with clocked(clock, first_trial=2):
+        with clocked(clock):
             measured = self.measured.measured if self.measured else None
             decoder = Decoding(engine, self.chosen, make_mode=AutoModes(measured))
             steps = list(decoder.generate(self.prompt, self.limit))
@@ -144,7 +139,7 @@ any_setting = st.builds(
 )
 
 
-def test_any_sources_at_any_cost_give_plains_text() -> None:
+def test_drafts_at_any_cost_give_plains_text() -> None:
     count: Counter[str] = Counter()
 
     @given(any_setting)
@@ -168,7 +163,7 @@ def test_a_seed_gives_plains_text_at_any_cost(
     plain, sampler = DecodeSettings(mode="plain"), FakeSampler(seed, temperature, penalty)
     alone = tokens_of(list(Decoding(engine_for(plain), plain, SampleAndMatch(sampler)).generate(prompt, 40)))
     clock = FakeClock()
-    with clocked(clock, first_trial=2):
+    with clocked(clock):
         engine = toy(chosen, stairs, clock, 256, frozenset())
         decoder = Decoding(engine, chosen, SampleAndMatch(sampler), make_mode=AutoModes(stairs.measured))
         assert tokens_of(list(decoder.generate(prompt, 40))) == alone
@@ -303,15 +298,10 @@ def test_first_steps_that_were_slow_deceive_no_one(shape: str, passage: int, slo
 
 @dataclass
 class Watching(ScriptedContext):
-    """Remembers the rows of each step and their sequences.
-
-    learned: steps whose most probable tokens were asked for. looking_s: seconds that each of them takes for that.
-    """
+    """Remembers the rows of each step and their sequences."""
 
     used: list[set[int]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
-    learned: int = 0
-    looking_s: float = 0.0
 
     def decode(self, batch: Batch) -> bool:
         if batch.wanted:
@@ -319,22 +309,13 @@ class Watching(ScriptedContext):
             self.used.append(set(batch.sequence_ids[: int(batch.sequence_counts[: len(batch)].sum())].tolist()))
         return super().decode(batch)
 
-    def successors(self, count: int) -> Successors:
-        self.learned += 1
-        self.clock.now += self.looking_s
-        return super().successors(count)
-
 
 def watched(
-    writer: Writer,
-    stairs: Stairs,
-    chosen: DecodeSettings = AUTO,
-    length: int = 300,
-    first_trial: int = recycling.FIRST_PAUSE,
+    writer: Writer, stairs: Stairs, chosen: DecodeSettings = AUTO, length: int = 300
 ) -> tuple[Watching, list[Step]]:
     clock = FakeClock()
     engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, sequences=chosen.sequences)
-    with clocked(clock, first_trial):
+    with clocked(clock):
         decoder = Decoding(engine, chosen, make_mode=AutoModes(stairs.measured))
         prompt = list(writer.text)
         steps = list(decoder.generate(prompt, length))
@@ -344,7 +325,7 @@ def watched(
 def test_where_rows_are_dear_and_nothing_repeats_each_step_is_a_plain_one() -> None:
     engine, _ = watched(Writer(5, passage=1), CPU_F16)
     assert sum(rows > 1 for rows in engine.rows) < 0.02 * len(engine.rows)
-    assert not engine.learned and all(used == {0} for used in engine.used)
+    assert all(used == {0} for used in engine.used)
 
 
 @pytest.mark.parametrize("stairs", [CPU_F16, CPU_Q4])
@@ -354,12 +335,9 @@ def test_where_rows_are_dear_drafts_are_chains_in_the_texts_own_sequence(stairs:
     assert {origin for step in steps for origin in step.guesses} == {Origin.SUFFIX}
 
 
-def test_where_rows_are_nearly_free_all_sources_grow_one_tree() -> None:
-    engine, steps = watched(Writer(8, passage=10), GPU, first_trial=2)
-    assert max(engine.rows) > 30
-    guesses = Counter(origin for step in steps for origin in set(step.guesses))
-    assert {Origin.SUFFIX, Origin.RECYCLING} == set(guesses)
-    assert any(len(used) > 10 for used in engine.used)
+def test_where_rows_are_nearly_free_drafts_grow_a_tree() -> None:
+    engine, _ = watched(Writer(8, passage=10), GPU)
+    assert max(engine.rows) > 30 and any(len(used) > 2 for used in engine.used)
 
 
 def test_where_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
@@ -372,19 +350,6 @@ def test_where_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
         assert rows <= max(2 * largest, FIRST_ROWS)
         largest = max(largest, rows)
     assert largest > 4 * FIRST_ROWS
-
-
-AMX = Stairs(((1, 1.0), (2, 1.72), (4, 2.01), (8, 2.67), (16, 3.18), (32, 5.4), (64, 10.2)))
-"""A further row is dear, and the next ones are cheap."""
-
-
-@pytest.mark.parametrize(("stairs", "most"), [(AMX, 0.1), (GPU, 0.3)], ids=["amx", "gpu"])
-def test_a_source_whose_guesses_do_not_come_true_sleeps_and_learns_nothing(stairs: Stairs, most: float) -> None:
-    writer, clock, chosen = Writer(15, departs=0, passage=1), FakeClock(), replace(AUTO, sources=("recycling",))
-    engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, looking_s=0.03 * PLAIN_S)
-    with clocked(clock):
-        list(Decoding(engine, chosen, make_mode=AutoModes(stairs.measured)).generate(list(writer.text), 1000))
-    assert 0 < engine.learned < most * len(engine.rows)
 
 
 @given(st.integers(0, 6), st.sampled_from(list(STAIRS.values())))

@@ -6,7 +6,6 @@ import pytest
 
 from lacli.auto.mode import INITIAL_BALANCE, MAX_DELAY, SHARE, Auto, AutoModes
 from lacli.auto.step_cost import Cost, StepCost
-from lacli.context import Successors
 from lacli.modes import Growing, Outcome
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
@@ -14,7 +13,7 @@ from lacli.tree import Tree
 from tests.fakes.context import FakeContext
 
 PLAIN_S, ROW_S = 0.01, 0.001
-AUTO = DecodeSettings(sources=("suffix",))
+AUTO = DecodeSettings()
 COPY = [1, 2, 3, 4, 5, 6, 7, 8, 9] * 3
 NONSENSE = [*range(40, 20, -1)]
 
@@ -41,15 +40,11 @@ def grown(modes: list[Auto], *prompts: list[int], room: int = 64, beside: int = 
     return modes[0].grow_all(growing, room, beside)
 
 
-def no_successors(count: int) -> Successors:
-    raise NotImplementedError
-
-
 def observed(modes: list[Auto], trees: list[Tree], *accepted: int, beside: int = 0) -> None:
     """Tell each mode how many tokens its sequence got."""
     rows = sum(map(len, trees)) + beside
     for mode, tree, tokens in zip(modes, trees, accepted, strict=True):
-        mode.observe(tree, Outcome({}, range(1, tokens), rows, seconds(rows), no_successors, float))
+        mode.observe(tree, Outcome({}, range(1, tokens), rows, seconds(rows)))
 
 
 def balance(modes: list[Auto]) -> float:
@@ -65,9 +60,9 @@ def test_a_step_is_recorded_once_with_the_last_sequences_outcome_and_by_what_eac
     rows = sum(map(len, trees))
     assert len(trees[0]) > 1 == len(trees[1])
     before = balance(modes)
-    modes[0].observe(trees[0], Outcome({}, [1, 2], rows, seconds(rows), no_successors, float))
+    modes[0].observe(trees[0], Outcome({}, [1, 2], rows, seconds(rows)))
     assert balance(modes) == before and rows not in modes[0].experience.costs._seen
-    modes[1].observe(trees[1], Outcome({}, [], rows, seconds(rows), no_successors, float))
+    modes[1].observe(trees[1], Outcome({}, [], rows, seconds(rows)))
     assert len(modes[0].experience.costs._seen[rows]) == 1
     gain = (3 + 1) / 2 - seconds(rows) / seconds(2)
     assert balance(modes) == pytest.approx(before + gain + SHARE, abs=0.1)

@@ -28,7 +28,6 @@ WARM = ChatSettings(sampling=SamplingSettings(temp=0.7))
 
 TYPED: dict[str, tuple[str, Any]] = {
     "mode": ("lookup", "lookup"),
-    "sources": ("recycling", ("recycling",)),
     "verify": ("rejection", "rejection"),
     "logit_bias": ("15043-inf 7+1.5", ((15043, -math.inf), (7, 1.5))),
     "grammar": ('root ::= "yes" | "no"', 'root ::= "yes" | "no"'),
@@ -83,7 +82,6 @@ WRONG = [
     ("N", "1", "at least 2"),
     ("mode", "plan", "not 'plan' (did you mean plain?"),
     ("ignore-eos", "maybe", "on or off"),
-    ("sources", "suffix,magic", "no source 'magic' (some of suffix"),
     ("logit-bias", "x", "15043-1"),
     ("stop", "\ud800", "not UTF-8"),
     *((key, "1", "no setting") for key in ("strict", "ordered", "min-outputs", "c", "rpc")),

@@ -36,7 +36,6 @@ SAMPLES = {
     "--cache-type-v": ("bf16", "f32"),
     "--preset": ("code", "13b"),
     "--mode": ("lookup", "jacobi"),
-    "--sources": ("suffix", "suffix,recycling"),
     "--verify": ("rejection", "match"),
     "--color": ("on", "off"),
     "--gpu-layers": ("3", "all"),

@@ -18,9 +18,7 @@ from lacli.engine.admission import MOST_IDLE, slot_of
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.step import TokenSequence
 from lacli.errors import PromptError, SamplingError
-from lacli.modes import Lookup, Outcome
 from lacli.settings import DecodeSettings
-from lacli.tree import Tree
 from lacli.verify import Verifier
 from tests.engine.test_engine import VOCABULARY, any_settings, ends, tokens_of
 from tests.fakes.context import FakeContext, RuleBroken
@@ -382,20 +380,3 @@ def test_a_fixed_mode_takes_the_rows_for_each_sequence_that_it_takes_for_one(cho
     for sequence, prompt in zip(sequences, prompts, strict=True):
         steps = Decoding(FakeContext(800, 600, chosen.sequences, VOCABULARY), chosen).generate(prompt, 12)
         assert rows[sequence] == [step.rows for step in steps] and max(rows[sequence]) > 6
-
-
-def test_each_sequence_of_a_step_is_told_what_the_model_held_probable_after_its_own_rows() -> None:
-    heard: list[tuple[int, int]] = []
-
-    class Listening(Lookup):
-        def observe(self, tree: Tree, outcome: Outcome) -> None:
-            best = outcome.successors(1).tokens[:, 0].tolist()
-            heard.extend(zip(best, outcome.choices.values(), strict=True))
-
-    chosen = DecodeSettings(mode="lookup")
-    engine = Engine(engine_of(chosen, 800), chosen, PLACES, make_mode=lambda settings, *_, **__: Listening(settings))
-    for end in range(PLACES):
-        add(engine, [*SYSTEM, *SYSTEM, end], 6)
-    while engine.sequences:
-        engine.step()
-    assert len(heard) > 6 * PLACES and all(best == choice for best, choice in heard)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lacli.batch import Batch, Ints
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import PromptError
-from lacli.settings import MODES, SOURCES, DecodeSettings, ModeName
+from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.tree import Origin
 from tests.fakes.context import FakeContext
@@ -33,7 +33,6 @@ any_settings = st.builds(
     jacobi_iterations=st.integers(1, 6),
     lookup_match=st.integers(1, 3),
     lookup_draft=st.integers(1, 6),
-    sources=st.lists(st.sampled_from(SOURCES), unique=True).map(tuple),
     auto_rows=st.integers(1, 70),
     ordered=st.booleans(),
     min_outputs=st.sampled_from([1, 2]),

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.context import Floats, Successors
-from lacli.llamacpp.decoding import ranked
+from lacli.context import Floats
 
 SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
 
@@ -105,9 +104,6 @@ class FakeContext:
     def row_logits(self, row: int) -> Floats:
         logits: Floats = self.logits()[row]
         return logits
-
-    def successors(self, count: int) -> Successors:
-        return ranked(self.logits(), count)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         self._check_sequence(source)

@@ -40,7 +40,6 @@ class FakeChat(Chat):
             context=SimpleNamespace(cells=self.cells),
             prompts=SimpleNamespace(template=SimpleNamespace(name="chatml")),
             settings=self.settings.decode_settings,
-            sources=self.settings.decode_settings.sources,
             sampling=self.settings.sampling,
             model_settings=ModelSettings(),
             context_hint=lambda tokens: f"-c {tokens} has room",

@@ -13,7 +13,7 @@ import numpy as np
 
 from lacli.auto.draft import HitRates
 from lacli.batch import Batch, Ints
-from lacli.context import Floats, Successors
+from lacli.context import Floats
 from tests.fakes.clock import FakeClock
 
 Script = Callable[[int, Set[int]], int]
@@ -25,8 +25,6 @@ Cost = Callable[[int, int], float]
 
 @dataclass
 class ScriptedContext:
-    """successors: what it holds probable after any row, its own choice first."""
-
     script: Script
     cost: Cost
     clock: FakeClock
@@ -66,10 +64,6 @@ class ScriptedContext:
 
     def row_logits(self, row: int) -> Floats:
         raise NotImplementedError
-
-    def successors(self, count: int) -> Successors:
-        tokens = (np.array(self._choices)[:, None] + 7 * np.arange(count)) % self.vocabulary
-        return Successors(tokens.astype(np.int32), np.tile(-1.0 * np.arange(count), (len(tokens), 1)))
 
     def copy(self, source: int, target: int, start: int, end: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The best tokens of rows of logits, those that a backend selects, and the threads that decode."""
+"""The tokens that a backend chooses, and the threads that decode."""
 
 from __future__ import annotations
 
@@ -7,40 +7,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from lacli.batch import Batch, from_tokens
-from lacli.context import Floats
-from lacli.llamacpp.context import CANDIDATES, LlamaContext
-from lacli.llamacpp.decoding import MAX_RETRY_S, OBSERVED_S, RETRY_S, ThreadsInUse, ranked
+from lacli.llamacpp.context import LlamaContext
+from lacli.llamacpp.decoding import MAX_RETRY_S, OBSERVED_S, RETRY_S, ThreadsInUse
 from lacli.llamacpp.library import lib
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 
 LOADING = ModelSettings(context=512, gpu_layers=0, threads=1)
-AUTO = DecodeSettings(mode="auto")
-
-
-@given(
-    st.integers(1, 5).flatmap(
-        lambda rows: st.integers(1, 80).flatmap(
-            lambda columns: arrays(np.float32, (rows, columns), elements=st.integers(-3, 3).map(float))
-        )
-    ),
-    st.integers(1, 12),
-)
-@settings(max_examples=40, deadline=None)
-def test_tokens_are_ranked_as_by_a_sort_and_of_equal_logits_the_lower_one_is_first(logits: Floats, most: int) -> None:
-    before = logits.copy()
-    found = ranked(logits, most)
-    expected = np.argsort(-before, axis=1, kind="stable")[:, :most]
-    np.testing.assert_array_equal(found.tokens, expected)
-    np.testing.assert_array_equal(found.logits, np.take_along_axis(before, expected, axis=1))
-    np.testing.assert_array_equal(logits, before)
+AUTO, LOOKAHEAD = DecodeSettings(mode="auto"), DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=2)
 
 
 @pytest.fixture(scope="module")
@@ -76,43 +54,21 @@ def decoded(engine: LlamaContext, model: LlamaModel) -> Iterator[Batch]:
         engine.remove(-1, 22, -1)
 
 
-@pytest.mark.parametrize(
-    "chosen", [AUTO, Capacity.of([AUTO, DecodeSettings(mode="lookahead")])], ids=["auto", "auto and lookahead"]
-)
-def test_a_backend_keeps_the_candidates_that_raw_logits_have(
-    chosen: DecodeSettings | Capacity, model: LlamaModel
+@pytest.mark.parametrize("unable", [False, True], ids=["greedy sampler", "none that the device can run"])
+@pytest.mark.parametrize("chosen", [AUTO, LOOKAHEAD], ids=lambda chosen: chosen.mode)
+def test_a_backend_chooses_what_raw_logits_have(
+    chosen: DecodeSettings, unable: bool, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if unable:
+        # Llama.cpp has no form of this sampler for a backend at all.
+        monkeypatch.setattr(lib, "llama_sampler_init_greedy", lambda: lib.llama_sampler_init_typical(0.5, 1))
     with (
-        LlamaContext(model, LOADING, chosen, backend_greedy=True) as kept,
+        LlamaContext(model, LOADING, chosen, backend_greedy=True) as choosing,
         LlamaContext(model, LOADING, chosen, backend_greedy=False) as raw,
     ):
-        for batch, _ in zip(decoded(kept, model), decoded(raw, model), strict=True):
-            assert lib.llama_get_sampled_candidates_count_ith(kept._handle, 0) == CANDIDATES
-            np.testing.assert_array_equal(kept.greedy(), raw.logits().argmax(axis=1))
-            for most in (1, 3, CANDIDATES):
-                found, expected = kept.successors(most), ranked(raw.logits(), most)
-                assert found.tokens.shape == (batch.wanted, most)
-                np.testing.assert_array_equal(found.tokens, expected.tokens)
-                np.testing.assert_array_equal(found.logits, expected.logits)
-            assert kept.successors(20).tokens.shape == (batch.wanted, CANDIDATES)
-
-
-def test_a_backend_that_keeps_no_candidates_has_whole_rows_to_rank(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A device that cannot run the sampler runs none; greedy chains leave the logits as they are."""
-    # Llama.cpp has no form of this sampler for a backend at all.
-    monkeypatch.setattr(lib, "llama_sampler_init_top_k", lambda count: lib.llama_sampler_init_typical(0.5, 1))
-    several = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=2)
-    with LlamaContext(model, LOADING, AUTO, backend_greedy=False) as raw:
-        for chosen in (AUTO, several):
-            with LlamaContext(model, LOADING, chosen, backend_greedy=True) as unable:
-                raw.clear()
-                for batch, _ in zip(decoded(unable, model), decoded(raw, model), strict=True):
-                    np.testing.assert_array_equal(unable.greedy(), raw.logits().argmax(axis=1))
-                    found, expected = unable.successors(8), ranked(raw.logits(), 8)
-                    assert found.tokens.shape == (batch.wanted, 8)
-                    np.testing.assert_array_equal(found.tokens, expected.tokens)
+        for _, _ in zip(decoded(choosing, model), decoded(raw, model), strict=True):
+            np.testing.assert_array_equal(choosing.greedy(), raw.logits().argmax(axis=1))
+            np.testing.assert_array_equal(choosing.logits(), raw.logits())
 
 
 @pytest.mark.parametrize(("cores", "left"), [(4.0, 4), (3.3, 4), (3.1, 3), (1.9, 1), (0.1, 1)])

@@ -62,11 +62,11 @@ def test_reasoning_is_dim_and_guesses_are_coloured_and_each_token_is_out_before_
 def test_the_legend_names_the_colours_that_occurred_with_their_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     drafted = {*Origin} - {Origin.MODEL, Origin.PADDING}
     assert {*ORIGIN_COLORS} == drafted and len({*ORIGIN_COLORS.values()}) == len(drafted)
-    Screen(color="on", show_accepted=True).legend({SUFFIX: 3, POOL: 12, Origin.RECYCLING: 1})
+    Screen(color="on", show_accepted=True).legend({SUFFIX: 3, POOL: 12, Origin.WINDOW: 1})
     shown = capsys.readouterr().err
     assert f"{CYAN}12 pool{RESET}" in shown and f"{GREEN}3 suffix{RESET}" in shown
     words = re.sub(r"\x1b\[[0-9;]*m", "", shown)
-    assert words == "lacli: accepted in parallel: 12 pool, 3 suffix, 1 recycling\n"
+    assert words == "lacli: accepted in parallel: 12 pool, 3 suffix, 1 window\n"
     for screen in (Screen(color="off", show_accepted=True), Screen(color="on"), Screen(color="on", quiet=True)):
         screen.legend({POOL: 1})
     assert capsys.readouterr().err == ""

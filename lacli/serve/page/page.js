@@ -3,7 +3,6 @@
 
 const ORIGINS = {
   suffix: 'the text so far',
-  recycling: 'what the model held probable',
   pool: 'n-grams',
   window: 'the lookahead window',
   chain: 'the draft',
