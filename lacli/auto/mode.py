@@ -48,12 +48,6 @@ REGAINED, MAX_REGAINED = 0.25, 6.0
 Without this an answer whose first draft failed never followed its copies: 10% in three classes (benchmarks.replay).
 """
 
-MAX_OVERDRAFT = 8.0
-"""Plain steps beyond the budget that a step may cost at most, if it promises twice as many tokens beyond it.
-
-Where two rows cost 2.6 plain steps and eight 4.1 (Q8_0, two AVX-512 cores), no draft that pays fits into a new budget.
-"""
-
 
 class LossBudget:
     """Plain steps that drafts have saved and lost."""
@@ -185,7 +179,7 @@ class Auto(Mode):
         budget = self.experience.budget
         share = max(sequences / self.experience.costs.relative[sequences], 1.0)
         max_wait = MAX_DELAY * share if sequences > 1 else inf
-        return Limits(costs, slopes, max_rows, budget.margin, budget.max_cost, MAX_OVERDRAFT, max_wait)
+        return Limits(costs, slopes, max_rows, budget.margin, budget.max_cost, max_wait)
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         step, self._step = self._step, None

@@ -33,7 +33,7 @@ class Listed(Source):
         found = []
         for token, probability in self._words.get(path, ()):
             self._paths.append((*path, token))
-            found.append(Drafted(token, probability, len(self._paths) - 1))
+            found.append(Drafted(token, probability, len(self._paths) - 1, len(path)))
         return found
 
 
@@ -102,7 +102,7 @@ def limits(costs: Sequence[float], **others: float) -> Limits:
         min([(costs[more] - costs[rows]) / (more - rows) for more in range(rows + 1, len(costs))], default=inf)
         for rows in range(len(costs))
     ]
-    chosen = {"max_rows": 15, "margin": 1.0, "max_cost": inf, "overdraft": 0.0, "max_wait": inf, **others}
+    chosen = {"max_rows": 15, "margin": 1.0, "max_cost": inf, "max_wait": inf, **others}
     return Limits(costs, slopes, **chosen)  # type: ignore[arg-type]  # rows are whole numbers
 
 
@@ -133,11 +133,15 @@ def test_a_step_that_does_not_beat_the_margin_has_no_drafts() -> None:
     assert best_step([chain([0.9])], 1, limits(costs, max_rows=3, margin=1.3)) == ([0], 1.0)
 
 
-def test_a_step_costs_at_most_what_the_budget_has_and_half_of_what_it_promises_beyond() -> None:
+@pytest.mark.parametrize(
+    ("overdraft", "max_cost", "cost"), [(0.0, 2.0, 2.0), (1.0, 2.0, 3.0), (9.0, 2.0, 5.5), (9.0, 1.0, 1.0)]
+)
+def test_a_step_costs_at_most_what_the_budget_has_and_half_of_what_it_promises_beyond(
+    overdraft: float, max_cost: float, cost: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.auto.draft.MAX_OVERDRAFT", overdraft)
     costs = [1.0, *[1 + 0.5 * rows for rows in range(15)]]
-    assert best_step([chain([1.0] * 9)], 1, limits(costs, max_cost=2.0))[1] == 2.0
-    assert best_step([chain([1.0] * 9)], 1, limits(costs, max_cost=2.0, overdraft=1.0))[1] == 3.0
-    assert best_step([chain([1.0] * 9)], 1, limits(costs, max_cost=1.0, overdraft=9.0))[1] == 1.0
+    assert best_step([chain([1.0] * 9)], 1, limits(costs, max_cost=max_cost))[1] == cost
 
 
 def test_no_sequence_waits_long_for_the_drafts_of_others() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lacli.auto.measure import MAX_ROUNDS, MIN_ROUNDS, VISIT, measure
+from lacli.auto.model_cost import MAX_ROUNDS, MIN_ROUNDS, VISIT, measure
 from lacli.auto.step_cost import MeasurePlan, StepCost
 from lacli.batch import Batch
 from tests.fakes.context import FakeContext

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from lacli.auto.measure import measure
-from lacli.auto.model_cost import saved_cost
+from lacli.auto.model_cost import measure, saved_cost
 from lacli.auto.step_cost import Cost
 from lacli.text.files import NAME, Records
 from tests.fakes.tiny_models import write_lfm2

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lacli.auto.measure import measure
-from lacli.auto.model_cost import saved_cost
+from lacli.auto.model_cost import measure, saved_cost
 from lacli.errors import UsageError
 from lacli.ik import choice
 from lacli.ik.choice import with_engine
