@@ -185,8 +185,9 @@ class DecodingContext(Closing):
     def greedy(self) -> Ints:
         logits = self.logits()
         best = self._chosen(logits)
+        found = map(logits.item, range(len(best)), best.tolist())
         # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
-        if not all(map(isfinite, map(logits.item, range(len(best)), best.tolist()))):
+        if not all(map(isfinite, found)):
             hint = "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp"
             raise LacliError("the model's logits are NaN or infinite", hint)
         return best
