@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lacli.bench.sweep import Axes, Point, parse_modes, parse_numbers, points
+from lacli.bench.sweep import Axes, Point, parse_numbers, points
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
@@ -27,9 +27,7 @@ def swept(
 
 
 def sizes(found: list[Point]) -> list[tuple[str, int, int, int]]:
-    return [
-        (point.settings.mode, point.settings.window, point.settings.ngram, point.settings.guesses) for point in found
-    ]
+    return [(each.mode, each.window, each.ngram, each.guesses) for each in (point.settings for point in found)]
 
 
 @pytest.mark.parametrize(
@@ -49,17 +47,13 @@ def test_numbers_and_ranges_are_read_as_llama_bench_reads_them(text: str, number
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "1,,2", "-5", "5-", "1-5-9", "1.5", "10-5", "1-9+0", "1-9*1", "0-9*2", "1-9+", "1-9/2", "W", "9" * 5000],
+    ["", "1,,2", "-5", "5-", "1.5", "10-5", "1-9+0", "1-9*1", "0-9*2", "1-9/2", "W", "9" * 5000],
 )
 def test_what_is_no_range_is_an_error_that_names_the_flag_and_gives_an_example(text: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_numbers(text, "-W")
     assert "-W" in raised.value.what
     assert "-W 1,5,10" in raised.value.hint
-
-
-def test_modes_come_in_their_own_order() -> None:
-    assert parse_modes("auto, plain,lookup") == ("plain", "lookup", "auto")
 
 
 def test_a_sweep_is_plain_decoding_and_every_combination_of_what_a_mode_has() -> None:

@@ -103,13 +103,6 @@ def test_a_file_goes_before_the_next_message(tmp_path: Path) -> None:
     assert commands.message("and now?") == "and now?"
 
 
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    for name, words in (("none", "cannot read"), ("empty", "is empty"), ("", "cannot read"), ("a\0b", "cannot read")):
-        with pytest.raises(LacliError, match=words):
-            run(FakeChat(), f"/read {tmp_path}/{name}")
-
-
 def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("some words")
     write_chat(tmp_path / "chat", SavedChat("demo"))

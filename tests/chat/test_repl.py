@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,18 +105,6 @@ def test_ctrl_c_at_the_prompt_is_a_hint_and_twice_in_a_row_leaves(streams: Strea
     with pytest.raises(Interrupted):
         say(streams, chat, "one", ctrl_c, ctrl_c, "never")
     assert chat.conversation.questions == 2
-
-
-def test_a_command_that_waits_for_a_file_can_be_stopped(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(name: str) -> str:
-        signal.raise_signal(signal.SIGINT)
-        return name
-
-    monkeypatch.setattr("lacli.chat.commands.read_text", pressed)
-    say(streams, FakeChat(), "/read file", "one")
-    assert streams.words == "lacli: stopped\n" and streams.answers == "yes\n"
-    with pytest.raises(Interrupted):
-        say(streams, FakeChat(), "/read file", "never", interactive=False)
 
 
 @pytest.mark.parametrize("interactive", [True, False])

@@ -58,17 +58,6 @@ def test_a_split_model_is_one_with_the_size_of_all_parts_and_says_what_is_missin
     assert (found.problem, found.header, find("me/split", anything=True)) == ("1 of 2 parts missing", None, None)
 
 
-def test_what_is_no_model_with_a_name_is_passed_over(cache: Path, model: Path) -> None:
-    assert cached_models() == [] and find("me/a", anything=True) is None
-    link = hub_cache.add(cache, "me/a", "a-Q8_0.gguf", model)
-    (link.parent / "x.gguf").mkdir()
-    hub_cache.add(cache, "me/a", "config.json", b"{}")
-    hub_cache.add(cache, "gpt2", "a-Q8_0.gguf", model)
-    (cache / "datasets--me--d" / "snapshots" / "c").mkdir(parents=True)
-    (cache / "datasets--me--d" / "snapshots" / "c" / "d.gguf").write_bytes(b"")
-    assert only().path == link
-
-
 def test_the_newest_commit_comes_first_and_what_only_an_older_one_has_is_there_too(cache: Path, model: Path) -> None:
     raw = model.read_bytes()
     old = hub_cache.add(cache, "me/a", "a-Q4_0.gguf", raw, "b-old")

@@ -12,7 +12,6 @@ import pytest
 
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
-from lacli.errors import ModelLoadError
 from lacli.ik.context import IkContext, IkModel
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
@@ -124,14 +123,6 @@ def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(eng
         presses.join()
     engine.clear()
     assert plain_tokens(engine, prompt, 4) == text
-
-
-def test_a_file_that_is_cut_short_is_refused_in_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(STDLIB_7M.read_bytes()[:-1_000_000])
-    with pytest.raises(ModelLoadError) as error:
-        IkModel(path, ONE_THREAD)
-    assert "cut.gguf" in str(error.value)
 
 
 def test_cells_are_kept_without_free_ones_between_them_and_one_sequence_at_a_time() -> None:

@@ -77,12 +77,3 @@ def test_the_second_ctrl_c_ends_the_process_where_the_first_one_does_not() -> No
     terminal.expect_exact("HEARD")
     terminal.sendintr()
     assert ended(terminal)[0] == 130 and terminal.signalstatus == signal.SIGINT
-
-
-def test_a_second_ctrl_c_at_once_may_count_as_the_first() -> None:
-    terminal = program(INTERRUPTED * 2, "interrupts.second_ctrl_c_ends(1000)")
-    for _ in range(2):
-        terminal.expect_exact("WAITING")
-        terminal.sendintr()
-    terminal.expect_exact("OVER")
-    assert ended(terminal)[0] == 0
