@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -296,12 +297,13 @@ def test_first_steps_that_were_slow_deceive_no_one(shape: str, passage: int, slo
     assert run(Writer(4, passage=passage), seconds, None)[0] <= WORST
 
 
-@dataclass
 class Watching(ScriptedContext):
     """Remembers the rows of each step and their sequences."""
 
-    used: list[set[int]] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.used: list[set[int]] = []
+        self.rows: list[int] = []
 
     def decode(self, batch: Batch) -> bool:
         if batch.wanted:

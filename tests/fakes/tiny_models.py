@@ -7,6 +7,7 @@ usually well ahead of the second; the special tokens score low, so greedy text s
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,40 +226,20 @@ def write_llama(
     builder.save()
 
 
-def write_sentencepiece(path: Path) -> None:
-    """Write the model of `write_llama` with a vocabulary of scored pieces that adds BOS."""
-    write_llama(path, sentencepiece=True)
+write_sentencepiece = partial(write_llama, sentencepiece=True)
+"""With a vocabulary of scored pieces that adds BOS."""
+
+write_qwen2 = partial(write_llama, architecture="qwen2", biases=True)
+write_qwen3 = partial(write_llama, architecture="qwen3", query_norms=True)
+write_embedding = partial(write_qwen2, pooled=True)
+write_diffusion = partial(write_llama, architecture="dream", biases=True)
+write_unknown_architecture = partial(write_llama, architecture="nonesuch")
 
 
 def write_llama_split(folder: Path) -> list[Path]:
     """Write the model of `write_llama` as two files and return their paths; the first is the one to load."""
     write_llama(folder / "tiny.gguf", split_tensors=_SPLIT_TENSORS)
     return sorted(folder.glob("tiny-?????-of-?????.gguf"))
-
-
-def write_unknown_architecture(path: Path) -> None:
-    """Write the tensors of a llama model under an architecture name that llama.cpp does not know."""
-    write_llama(path, architecture="nonesuch")
-
-
-def write_qwen3(path: Path) -> None:
-    """Write a qwen3 model: queries and keys are normalised."""
-    write_llama(path, architecture="qwen3", query_norms=True)
-
-
-def write_qwen2(path: Path) -> None:
-    """Write a qwen2 model: queries, keys and values have biases."""
-    write_llama(path, architecture="qwen2", biases=True)
-
-
-def write_embedding(path: Path) -> None:
-    """Write a qwen2 model that gives one embedding a text and no next token."""
-    write_llama(path, architecture="qwen2", biases=True, pooled=True)
-
-
-def write_diffusion(path: Path) -> None:
-    """Write a dream model: a diffusion model, which sees the whole text at once and keeps no memory of it."""
-    write_llama(path, architecture="dream", biases=True)
 
 
 def write_gemma_swa(path: Path) -> None:
