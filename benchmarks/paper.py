@@ -1,7 +1,7 @@
 """What the lookahead paper says of S, measured: the nine settings of its Table 3, and the law of its section 4.
 
     python -m benchmarks.paper table3 --model FILE --seconds 600
-    lacli bench MODEL --modes lookahead -W 1,5,15,30 -N 3,5,7 --json > sweep.json
+    lacli bench MODEL --modes lookahead -W 1,5,15,30 -N 3,5,7 -o json > sweep.json
     python -m benchmarks.paper law sweep.json
 
 `law` fits Equation 7 to the settings of a sweep whose G is W (Figure 4), and prints S and the law's S of each.
@@ -100,7 +100,7 @@ def fit(points: Sequence[Measured]) -> Law:
 
 
 def tied(rows: Sequence[Mapping[str, Any]]) -> list[Measured]:
-    """The settings with G = W among the rows of `lacli bench --json`, over all classes."""
+    """The settings with G = W among the rows of `lacli bench -o json`, over all classes."""
     whole = [row for row in rows if row["class"] == ALL] or rows
     return [
         (row["ngram"] - 1, row["window"], row["tokens_per_step"])
@@ -132,7 +132,7 @@ def main() -> None:
     table3.add_argument("--model", type=Path, required=True, help="a GGUF file")
     table3.add_argument("--classes", default="code,edit,chat", help="of lacli bench's prompts")
     table3.add_argument("--seconds", type=float, default=600, help="of all of it")
-    commands.add_parser("law").add_argument("sweep", type=Path, help="what lacli bench --json has printed")
+    commands.add_parser("law").add_argument("sweep", type=Path, help="what lacli bench -o json has printed")
     arguments = parser.parse_args()
     try:
         if arguments.command == "law":

@@ -11,7 +11,6 @@ from lacli.llamacpp.sampling import DEFAULT, SamplingSettings
 from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish, RunStatistics
 from lacli.text.format import counted
-from lacli.tree import Origin
 
 ENDS: dict[Finish, str] = {
     "eog": "by the model",
@@ -20,14 +19,6 @@ ENDS: dict[Finish, str] = {
     "interrupt": "early",
 }
 """What ended an answer, in words."""
-
-SOURCE_WORDS = {
-    Origin.POOL: "n-grams",
-    Origin.WINDOW: "the lookahead window",
-    Origin.CHAIN: "the draft",
-    Origin.SUFFIX: "the text so far",
-}
-"""Where drafts came from, in README's words."""
 
 
 def context_full(cells: int, todo: str) -> str:
@@ -125,7 +116,7 @@ def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", m
         lines += [("tokens", _histogram(run.lengths)), ("rows", _histogram(run.batches))]
     for origin in run.origins:
         accepted, tried = run.accepted_from[origin], run.tried[origin]
-        lines.append(("drafts", f"{accepted:,} of {tried:,} accepted from {SOURCE_WORDS[origin]} ({origin.value})"))
+        lines.append(("drafts", f"{accepted:,} of {tried:,} accepted from {origin.value}"))
     if engine.settings.mode == "lookahead":
         lines.append(("pool", f"{pool.keys} keys, {pool.ngrams} n-grams, hit rate {pool.hit_rate:.0%}"))
     return "\n".join(f"{name:9} {text}" for name, text in lines)
@@ -133,18 +124,13 @@ def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", m
 
 def describe(settings: DecodeSettings) -> str:
     """Return the mode and its sizes in a few words."""
-    match settings.mode:
-        case "lookahead":
-            sizes = f", W={settings.window} N={settings.ngram} G={settings.guesses}"
-        case "jacobi":
-            sizes = f", block of {settings.window}, {settings.jacobi_iterations} iterations"
-        case "lookup":
-            sizes = f", match up to {settings.lookup_match}, draft {settings.lookup_draft}"
-        case "auto":
-            sizes = f", at most {counted(settings.max_step_tokens, 'row')}"
-        case "plain":
-            sizes = ""
-    return settings.mode + sizes + (", strict" if settings.strict else "")
+    sizes: dict[str, str] = {
+        "lookahead": f"W={settings.window} N={settings.ngram} G={settings.guesses}",
+        "jacobi": f"block of {settings.window}, {settings.jacobi_iterations} iterations",
+        "lookup": f"match up to {settings.lookup_match}, draft {settings.lookup_draft}",
+        "auto": f"at most {counted(settings.max_step_tokens, 'row')}",
+    }
+    return ", ".join(filter(None, [settings.mode, sizes.get(settings.mode), "strict" if settings.strict else ""]))
 
 
 def describe_sampling(sampling: SamplingSettings) -> str:

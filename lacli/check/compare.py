@@ -237,10 +237,6 @@ class Result:
             return "bug"
         return "rounding" if self.counts.rounding else "identical"
 
-    def exit_code(self, *, fail_on_difference: bool = False) -> int:
-        """3 for a bug, and with `fail_on_difference` for any difference."""
-        return 3 if self.verdict == "bug" or (fail_on_difference and self.counts.rounding) else 0
-
 
 def check(
     open_context: OpenContext,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lacli.check.compare import Result, Run
 from lacli.check.judge import Difference
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings, ModeName
+from lacli.engine.load import ModelEngine
+from lacli.report import describe_sampling
+from lacli.settings import ModeName
 from lacli.terminal.screen import wrapped
 from lacli.text.files import PAGE
 from lacli.text.format import columns, counted
@@ -19,30 +19,21 @@ from lacli.text.format import columns, counted
 
 @dataclass(frozen=True)
 class Setup:
-    """What was checked. `context`: cells. `predict`: tokens of an answer at most. `piece`: the bytes of a token."""
+    """What was checked: an engine, whose model is still open, and `prompts` with at most `predict` tokens of answer."""
 
-    model: str
-    description: str
-    backend: str
-    on_gpu: bool
-    context: int
-    model_settings: ModelSettings
-    decode_settings: DecodeSettings
-    sampling: SamplingSettings
-    sampled: str
-    predict: int
+    engine: ModelEngine
     prompts: int
-    piece: Callable[[int], bytes]
+    predict: int
 
 
 def as_lines(setup: Setup, result: Result, width: int = 0) -> str:
     """The verdict and what follows, what was checked, and a table a question; `width`: of the terminal, or 0."""
-    settings = setup.model_settings
-    strict = " --strict" if setup.decode_settings.strict else ""
+    engine, settings = setup.engine, setup.engine.model_settings
+    strict = " --strict" if engine.settings.strict else ""
     heading = (
-        f"model     {setup.description}, {setup.backend}, {settings.thread_words}\n"
-        f"context   {setup.context} cells, {settings.flags}{strict}\n"
-        f"sampling  {setup.sampled}"
+        f"model     {engine.model.description}, {engine.model.devices}, {settings.thread_words}\n"
+        f"context   {engine.context.cells} cells, {settings.flags}{strict}\n"
+        f"sampling  {describe_sampling(engine.sampling)}"
     )
     parts = [wrapped(part, width or PAGE) for part in (*conclusion(setup, result), heading)]
     if result.modes:
@@ -68,7 +59,7 @@ def conclusion(setup: Setup, result: Result) -> list[str]:
         return [verdict]
     why = "llama.cpp rounds a batch of many rows in another way than one row, and if two tokens are nearly as likely"
     advice = f"{why} the text can part."
-    if not (setup.on_gpu or setup.decode_settings.strict):
+    if not (setup.engine.model.offloaded or setup.engine.settings.strict):
         advice += " With --strict every mode gives the same text on the CPU: lacli check --strict tries it here."
     return [verdict, advice]
 
@@ -119,24 +110,24 @@ def _shown(setup: Setup, token: int | None) -> str:
 
 def token_text(setup: Setup, token: int | None) -> str | None:
     """A token as text, as far as it is text."""
-    return None if token is None else setup.piece(token).decode("utf-8", "replace")
+    return None if token is None else setup.engine.model.piece(token, special=True).decode("utf-8", "replace")
 
 
 def as_json(setup: Setup, result: Result) -> dict[str, Any]:
     """One object; docs/exactness.md says what it holds. null: there is no such number."""
-    decode_settings, sampling = setup.decode_settings, setup.sampling
+    engine, decode_settings, sampling = setup.engine, setup.engine.settings, setup.engine.sampling
     return {
-        "model": setup.model,
-        "description": setup.description,
-        "backend": setup.backend,
-        "context": setup.context,
-        **setup.model_settings.by_name,
+        "model": str(engine.model.path),
+        "description": engine.model.description,
+        "backend": engine.model.devices,
+        "context": engine.context.cells,
+        **engine.model_settings.by_name,
         "window": decode_settings.window,
         "ngram": decode_settings.ngram,
         "guesses": decode_settings.guesses,
         "strict": decode_settings.strict,
         "temperature": sampling.temp,
-        "sampling": setup.sampled,
+        "sampling": describe_sampling(sampling),
         "seed": None if sampling.greedy else sampling.seed,
         "prompts": setup.prompts,
         "predict": setup.predict,

@@ -12,66 +12,44 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, decode_settings
 
-MAX_TOKENS = 128
-"""Tokens of an answer without -n, as `lacli.bench.run` has them: help is shown without loading that."""
-
 DEFAULT_MODES = "lookup,lookahead,auto"
 """Jacobi decoding takes several times as long as plain on a CPU for 1.05 tokens a step, so it is asked for by name."""
 
 COMPARED = ("mode", "window", "ngram", "guesses")
 """Parameters that say what is compared."""
 
-Modes = Annotated[
-    str, typer.Option("--modes", "--mode", metavar="MODE,..", help="Modes to compare. Plain always runs.")
-]
+Modes = Annotated[str, typer.Option("--modes", "--mode", help="Modes to compare. Plain always runs.")]
 Window = Annotated[
-    str,
-    setting("-W", "--window", metavar="RANGE", show_default="15",
-            help="Columns of the lookahead window. 5, 1,5,15, 10-30+10 or 1-16*2: several values are compared."),
-]  # fmt: skip
-Ngram = Annotated[
-    str,
-    setting("-N", "--ngram", metavar="RANGE", show_default="5", help="Tokens of an n-gram. Several values as in -W."),
+    str, setting("-W", "--window", show_default="15", help="Columns of the window: 5, 1,5,15, 10-30+10 or 1-16*2.")
 ]
+Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram, as -W.")]
 Guesses = Annotated[
     str,
-    setting("-G", "--guesses", metavar="RANGE", show_default="15",
-            help="N-grams verified in a step at most. Several values as in -W; as many as -W where that alone has "
-            "several."),
+    setting("-G", "--guesses", show_default="15", help="N-grams verified in a step, as -W; as many as -W if that "
+            "alone has several values."),
 ]  # fmt: skip
 Classes = Annotated[
     str | None,
-    typer.Option("--classes", metavar="CLASS,..", show_default="all",
-                 help="Classes of the built-in prompts. Some of code, edit, chat, summary, extract, translate, "
-                 "maths, story, docs, forms."),
+    typer.Option("--classes", show_default="all", help="Some of code, edit, chat, summary, extract, translate, maths, "
+                 "story, docs, forms."),
 ]  # fmt: skip
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", show_default=False,
-                 help='A file of prompts of your own. JSON lines: {"prompt": ..., "class": ...} or {"turns": [...]}, '
-                 "as MT-bench and Spec-Bench have them."),
+    typer.Option("--prompts", metavar="FILE", help='Prompts of your own. JSON lines: {"prompt": ..., "class": ...} or '
+                 '{"turns": [...]}, as MT-bench and Spec-Bench have them.'),
 ]  # fmt: skip
-Each = Annotated[int | None, typer.Option("--each", min=1, show_default=False, help="Prompts of a class at most.")]
-Repetitions = Annotated[
-    int | None,
-    typer.Option("-r", "--repetitions", min=1, show_default="as many as there is time for",
-                 help="Answers to every prompt at most."),
-]  # fmt: skip
+Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a class at most.")]
+Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Answers to a prompt at most.")]
 Predict = Annotated[
     int | None,
-    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", "--n-gen", min=1, show_default=str(MAX_TOKENS),
+    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, show_default="128",
                  help="Tokens of an answer at most."),
 ]  # fmt: skip
-Seconds = Annotated[
-    float,
-    typer.Option("--seconds", min=6,
-                 help="How long all of it takes, loading included: prompts are answered in turns until then."),
-]  # fmt: skip
+Seconds = Annotated[float, typer.Option("--seconds", min=6, help="How long all of it takes, loading included.")]
 OutputFormat = Annotated[
     Literal["text", "md", "json"],
     typer.Option("-o", "--output", help="A summary for people, a table before it in Markdown, or rows for programs."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print rows as JSON, the same as -o json.")]
 
 
 @with_groups(
@@ -98,10 +76,8 @@ def bench(
     model_settings: ModelSettings,
     offline: options.Offline = False,
     output: OutputFormat = "text",
-    json: Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
-    color: options.ColorWhen = "auto",
     called: typer.Context,
 ) -> None:
     """Compare the modes on prompts of many kinds, and say which pays.
@@ -114,7 +90,7 @@ def bench(
     from lacli.terminal.screen import Screen
     from lacli.text.files import state_file
 
-    screen = Screen(color=color, quiet=quiet)
+    screen = Screen(quiet=quiet)
     numbers = [
         tuple(parse_numbers(text, flag)) if text else ()
         for flag, text in (("-W", window), ("-N", ngram), ("-G", guesses))
@@ -131,7 +107,7 @@ def bench(
         repetitions=repetitions,
         max_tokens=predict,
         axes=Axes(parse_modes(mode), *numbers),
-        form="json" if json else output,
+        form=output,
         leave_out=typed(called).isdisjoint(COMPARED),
         verbose=verbose,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,6 @@ import typer
 from lacli.cli import options
 from lacli.cli.groups import setting, typed, with_groups
 from lacli.cli.options import Loading, PromptOptions
-from lacli.errors import LacliError
 
 if TYPE_CHECKING:
     from lacli.chat.transcript import SavedChat
@@ -26,20 +24,14 @@ FIELDS = {
 
 Load = Annotated[
     str | None,
-    typer.Option("--load", metavar="FILE", show_default=False,
-                 help="Go on with a chat that /save or --log wrote. With its messages, settings and, without MODEL, "
-                 "its model."),
+    typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote: its messages, settings "
+                 "and, without MODEL, its model."),
 ]  # fmt: skip
-Log = Annotated[
-    str | None,
-    setting("--log", metavar="FILE", help="Keep the chat in a file, as /save writes it, after each turn."),
-]
+Log = Annotated[str | None, setting("--log", metavar="FILE", help="Save the chat after each turn, as /save does.")]
 History = Annotated[bool, setting("--history/--no-history", help="Keep typed lines for the next chat.")]
 Commands = Annotated[
-    bool,
-    setting("--commands/--no-commands",
-            help="Obey lines of a pipe that begin with /. On a terminal they always are commands."),
-]  # fmt: skip
+    bool, setting("--commands/--no-commands", help="Obey lines of a pipe that begin with /, as on a terminal.")
+]
 
 
 @with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group)
@@ -80,9 +72,6 @@ def chat(
         question, loading = _with_saved(saved, given, question, loading)
         if not given & {"argument", "model_file", "hf_repo"}:
             model = saved.model or model
-            if os.path.isabs(saved.model) and not os.path.exists(saved.model):
-                what = f"the model of {load} is gone: {model}"
-                raise LacliError(what, f"lacli chat MODEL --load {load} takes another")
     start = replace(
         saved,
         model=model or "",

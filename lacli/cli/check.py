@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,29 +18,21 @@ from lacli.settings import ModeName
 if TYPE_CHECKING:
     from lacli.bench.tasks import Task
     from lacli.check.compare import Result
-    from lacli.check.report import Setup
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
 
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", show_default=False,
-                 help="Prompts of your own instead of the built-in eight: JSON lines as lacli bench takes them, the "
-                 "first turn of each."),
+                 help="A file of prompts instead of the built-in eight, as lacli bench takes it; the first turns."),
 ]  # fmt: skip
 Each = Annotated[
     int | None,
     typer.Option("--each", min=1, show_default="all", help="Prompts of a class; the built-in ones are a single class."),
 ]
-Prompt = Annotated[
-    str | None, typer.Option("-p", "--prompt", help="Check with this prompt instead of the built-in ones.")
-]
 Predict = Annotated[
     int,
     typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most."),
-]
-FailOnDifference = Annotated[
-    bool, typer.Option("--fail-on-difference", help="Exit with 3 where rounding changes a text too.")
 ]
 
 
@@ -50,66 +41,55 @@ def check(
     model: str | None,
     prompts: Prompts = None,
     each: Each = None,
-    prompt: Prompt = None,
     predict: Predict = 64,
-    fail_on_difference: FailOnDifference = False,
     *,
     loading: Loading,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    color: options.ColorWhen = "auto",
     called: typer.Context,
 ) -> None:
     """Check whether every mode, or the one of --mode, gives the text of plain decoding.
 
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
-    from json import dumps
-
     from lacli.bench.tasks import Task, by_class, read_tasks
     from lacli.check.compare import PROMPTS, fixed_seed, refuse_other_draws
-    from lacli.check.report import as_json, as_lines
+    from lacli.check.report import Setup, as_json, as_lines
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
 
-    if prompts and prompt:
-        raise UsageError("--prompts and -p are both given", "give one of them")
     if loading.model_settings.replicas > 1 or loading.model_settings.rpc:
         raise UsageError("a check compares one copy of a model on this machine", "leave --replicas and --rpc out")
     refuse_other_draws(loading.sampling)
-    screen = Screen(color=color, quiet=quiet)
-    tasks = read_tasks(prompts) if prompts else [Task((text,)) for text in ([prompt] if prompt else PROMPTS)]
-    if each:
-        tasks = [task for group in by_class(tasks).values() for task in group[:each]]
+    screen = Screen(quiet=quiet)
+    tasks = read_tasks(prompts) if prompts else [Task((text,)) for text in PROMPTS]
+    tasks = [task for group in by_class(tasks).values() for task in group[:each]]
     only = loading.decode_settings.mode if "mode" in typed(called) else None
     plain = replace(loading.decode_settings, mode="plain")
     loading = replace(loading, decode_settings=plain, sampling=fixed_seed(loading.sampling))
     with loading.opened(model, PromptOptions(), screen) as engine:
         try:
-            setup, result = _checked(engine, tasks, predict, only, screen)
-            # While the model is open: it knows the tokens' texts.
-            found = as_json(setup, result) if json else None
-            shown = dumps(found, ensure_ascii=False) if found else as_lines(setup, result, columns())
+            result = _checked(engine, tasks, predict, only, screen)
         except KeyboardInterrupt:
             raise Interrupted("stopped before any mode had answered") from None
-    screen.line(shown)
+        setup = Setup(engine, len(tasks), predict)
+        if json:
+            screen.json(as_json(setup, result))
+        else:
+            screen.line(as_lines(setup, result, columns()))
     if result.stopped:
         raise Interrupted("")
-    if code := result.exit_code(fail_on_difference=fail_on_difference):
-        raise typer.Exit(code)
+    if result.verdict == "bug":
+        raise typer.Exit(3)
 
 
-def _checked(
-    engine: ModelEngine, tasks: Sequence[Task], predict: int, only: ModeName | None, screen: Screen
-) -> tuple[Setup, Result]:
-    """Check the modes, or the `only` one, in contexts of their own, which take the place of the session's.
+def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: ModeName | None, screen: Screen) -> Result:
+    """Check the modes, or the `only` one, in contexts of their own, which take the place of the engine's.
 
     `predict`: tokens of an answer at most.
     """
     from lacli.check import compare
-    from lacli.check.report import Setup
     from lacli.ik.choice import open_context
-    from lacli.report import describe_sampling
 
     model, model_settings = engine.model, engine.model_settings
     modes = [fitted(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
@@ -123,23 +103,9 @@ def _checked(
     if not engine.sampling.greedy:
         screen.note(f"sampling with seed {engine.sampling.seed}")
     asked = [engine.prompt(task.turns[0], task.system, raw=task.raw) for task in tasks]
-    setup = Setup(
-        model=str(model.path),
-        description=model.description,
-        backend=model.devices,
-        on_gpu=model.offloaded,
-        context=engine.context.cells,
-        model_settings=model_settings,
-        decode_settings=engine.settings,
-        sampling=engine.sampling,
-        sampled=describe_sampling(engine.sampling),
-        predict=predict,
-        prompts=len(asked),
-        piece=partial(model.piece, special=True),
-    )
     # There may be no memory for one more context.
     engine.context.close()
-    result = compare.check(
+    return compare.check(
         lambda mode: open_context(model, model_settings, mode, backend_greedy=False),
         asked,
         modes,
@@ -148,4 +114,3 @@ def _checked(
         repeats=not model.offloaded,
         progress=screen.note,
     )
-    return setup, result

@@ -80,7 +80,7 @@ def parameter(each: Option) -> Parameter:
 
 
 def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]:
-    """Return a group: a function that makes settings of those of its options that are given, lists as tuples."""
+    """Return a function that makes settings of those of its options that are given, lists as tuples."""
 
     def made(**values: Any) -> Made:
         given = {name: value for name, value in values.items() if value is not None}

@@ -40,7 +40,7 @@ NO_READER = 141
 
 
 class Command(TyperCommand):
-    """A command that knows the commonest foreign flags, and takes --stats without a value."""
+    """Refuses the commonest foreign flags, and takes --stats without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {name for each in self.params for name in each.opts}
@@ -54,7 +54,7 @@ class Command(TyperCommand):
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Make the program with the commands of these names; the modules of others are not imported, which saves 20 ms."""
+    """Make the program with the commands of these names; leaving out the modules of others saves 20 ms."""
     made = typer.Typer(
         name="lacli",
         # Rich's panels cut long flags off in a terminal of 80 columns.
@@ -77,10 +77,9 @@ def commands() -> dict[str, Any]:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"lacli {__version__}")
         from lacli.llamacpp.library import version_lines
 
-        print("\n".join(version_lines()))
+        print("\n".join([f"lacli {__version__}", *version_lines()]))
         raise typer.Exit
 
 
@@ -108,11 +107,12 @@ def main() -> None:
     except SystemExit as end:
         # Typer makes 1 of it.
         sys.exit(NO_READER if isinstance(end.__context__, BrokenPipeError) else end.code)
-    except (LacliError, TYPER_USAGE_ERROR, ImportError, OSError, RuntimeError) as error:
-        if os.environ.get(DEBUG) == "1" or not (found := _in_one_line(error)):
+    except (LacliError, TYPER_USAGE_ERROR, OSError) as error:
+        if os.environ.get(DEBUG) == "1":
             raise
         from lacli.terminal.screen import Screen, abandon_stdout
 
+        found = _in_one_line(error)
         if isinstance(found, OutputError) and isinstance(error, OSError):
             abandon_stdout()
         if isinstance(error, BrokenPipeError):
@@ -122,18 +122,15 @@ def main() -> None:
         sys.exit(found.exit_code)
 
 
-def _in_one_line(error: Any) -> LacliError | None:
-    """What to say about an error: ours, Typer's or the system's; None for other ones."""
+def _in_one_line(error: Any) -> LacliError:
+    """Return what to say about an error: ours, Typer's or the system's."""
     if isinstance(error, LacliError):
         return error
-    if isinstance(error, TYPER_USAGE_ERROR):
-        complaint: Any = error
-        what = " ".join(complaint.format_message().split()).rstrip(".")
-        command = complaint.ctx.command_path if complaint.ctx else "lacli"
-        return UsageError(what[:1].lower() + what[1:], f"{command} -h lists what there is")
-    if isinstance(error, OSError) and error.errno is not None:
+    if isinstance(error, OSError):
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EPIPE):
             return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
         place = "" if error.filename is None else f"{error.filename}: "
         return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
-    return None
+    what = " ".join(error.format_message().split()).rstrip(".")
+    command = error.ctx.command_path if error.ctx else "lacli"
+    return UsageError(what[:1].lower() + what[1:], f"{command} -h lists what there is")

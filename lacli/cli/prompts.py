@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AliasChoices, Field
 
-from lacli import PARALLEL
 from lacli.answer_options import AnswerOptions
 from lacli.bench.tasks import EXAMPLE, Row, each_line, opened
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model
 from lacli.report import counts
-from lacli.serve.protocol import Message, Sampled
+from lacli.serve.protocol import Message, Sampled, Stops
 from lacli.terminal.interrupts import second_ctrl_c_ends
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
@@ -31,9 +30,6 @@ from lacli.text.template import as_messages
 if TYPE_CHECKING:
     from lacli.cli.options import Loading, PromptOptions
 
-TWICE_S = 0.05
-"""Ignore a repeated SIGINT within this many seconds: `timeout -s INT` sends one to a program and one to its group."""
-
 BEGINNING = b'{"index": '
 """The beginning of an answer's line."""
 
@@ -43,29 +39,19 @@ Line = Mapping[str, Any]
 
 @dataclass
 class Answers:
-    """Answers as JSON lines on standard output, or in a file to which a second run adds; a row's later line counts.
+    """Writes answers as JSON lines. `answered`: the indices of rows with an answer, by the later of two lines."""
 
-    `answered`: the indices of the rows that have an answer.
-    """
-
-    screen: Screen
-    file: IO[bytes] | None = None
+    write: Callable[[str], object]
     answered: set[int] = field(default_factory=set)
 
     def add(self, row: Line) -> None:
         """Write what became of a row."""
-        line = json.dumps(row, ensure_ascii=False)
-        if self.file:
-            self.file.write(f"{line}\n".encode())
-        else:
-            self.screen.line(line)
+        self.write(json.dumps(row, ensure_ascii=False))
         self.count(row)
 
     def count(self, row: Line) -> None:
         """Note what became of a row."""
-        self.answered.discard(row["index"])
-        if "error" not in row:
-            self.answered.add(row["index"])
+        (self.answered.discard if "error" in row else self.answered.add)(row["index"])
 
 
 @contextmanager
@@ -75,10 +61,10 @@ def answers_in(name: str | None, screen: Screen) -> Iterator[Answers]:
     Raises LacliError for a file of anything else, which stays as it is.
     """
     if name is None:
-        yield Answers(screen)
+        yield Answers(screen.line)
         return
     with open(os.path.expanduser(name), "a+b", buffering=0) as file:
-        answers, whole = Answers(screen, file), 0
+        answers, whole = Answers(lambda line: file.write(f"{line}\n".encode())), 0
         try:
             lock(file)
             file.seek(0)
@@ -98,11 +84,6 @@ def answers_in(name: str | None, screen: Screen) -> Iterator[Answers]:
         yield answers
 
 
-Stops = Annotated[list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)]
-
-Nothing = Annotated[list[Any], Field(max_length=0)]
-
-
 class AskedRow(Sampled, Row):
     """A row, or the `body` of a request. What would change an answer and is not read here has to be empty."""
 
@@ -110,8 +91,7 @@ class AskedRow(Sampled, Row):
     max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_completion_tokens", "max_tokens"))
     stop: Stops | None = None
     n: Literal[1] = 1
-    tools: Nothing = []
-    functions: Nothing = []
+    tools: list[Any] = Field(default=[], max_length=0)
     logit_bias: None = None
 
     @property
@@ -123,9 +103,8 @@ class AskedRow(Sampled, Row):
 class PromptRow:
     """What a row asks, and how.
 
-    `repeated`: what the line of its answer begins with: ids, the prompt, the system prompt. `messages`: up to the first
-    answer; `turns`: questions after it, each behind the answer to the one before. `options`: of each answer; `raw` is
-    None where the template decides. `error`: why the row cannot be asked.
+    `repeated`: what the line of its answer begins with. `messages`: up to the first answer; `turns`: questions after
+    it. `options`: of each answer; `raw` is None where the template decides. `error`: why the row cannot be asked.
     """
 
     repeated: Line
@@ -138,8 +117,7 @@ class PromptRow:
 def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) -> list[PromptRow]:
     """Read the rows of a file of JSON lines, or of stdin for `-`; a row that is none has an error.
 
-    `question`, `sampling`: what holds where a row says nothing. Raises LacliError for a file that cannot be read, and
-    for one without rows.
+    `question`, `sampling`: what holds where a row says nothing. Raises LacliError for a file without rows.
     """
     with opened(path) as file:
         rows = [_row(found, place, question, sampling) for place, found in each_line(file, path)]
@@ -149,7 +127,6 @@ def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) ->
 
 
 def _row(found: object, place: str, question: PromptOptions, sampling: SamplingSettings) -> PromptRow:
-    """Read a row, or the `body` of a request in OpenAI's batch files."""
     request: Line = found if isinstance(found, dict) else {}
     repeated = {name: request[name] for name in ("id", "custom_id") if isinstance(request.get(name), str | int | float)}
     try:
@@ -189,28 +166,23 @@ def answer_file(
 ) -> None:
     """Answer the prompts of a file, with a line for each in the file `answers`, or on standard output for None.
 
-    `parallel`: answers at a time, None for what suits. `name`: MODEL. `question`: how rows are asked that say nothing
-    else. Raises Interrupted after Ctrl-C, and LacliError behind the last answer if a prompt has none.
+    `parallel`: answers at a time, None for what suits. `name`: MODEL. Raises Interrupted after Ctrl-C, and LacliError
+    behind the last answer if a prompt has none.
     """
     rows = read_rows(prompts, question, loading.sampling)
-    total = counted(len(rows), "answer")
     with answers_in(answers, screen) as lines:
         if lines.answered:
-            screen.note(f"{len(lines.answered):,} of {total} in {answers} already")
-        unanswered = [index for index in range(len(rows)) if index not in lines.answered]
-        for index in unanswered:
-            if rows[index].error:
-                lines.add({"index": index, **rows[index].repeated, "error": rows[index].error})
-        if left := [index for index in unanswered if not rows[index].error]:
-            alone = loading.decode_settings.strict or loading.model_settings.replicas > 1
-            slots = min(parallel or (1 if alone else PARALLEL), len(left))
+            screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} in {answers} already")
+        if left := [index for index in range(len(rows)) if index not in lines.answered]:
+            slots = min(loading.slots(parallel), len(left))
             with loading.opened(name, question, screen, slots) as engine, Model(engine) as model:
                 bar = screen.progress(len(left), "answers") if answers else nullcontext(lambda: None)
                 try:
-                    with second_ctrl_c_ends(TWICE_S), bar as advance:
+                    # `timeout -s INT` sends the signal to a program and to its group: two within 50 ms are one.
+                    with second_ctrl_c_ends(0.05), bar as advance:
                         screen.note(asyncio.run(_answer_all(model, rows, left, lines, advance)))
                 except KeyboardInterrupt:
-                    what = f"stopped: {len(lines.answered):,} of {total} written"
+                    what = f"stopped: {len(lines.answered):,} of {counted(len(rows), 'answer')} written"
                     raise Interrupted(what, "the same command with -o goes on") from None
         if failed := len(rows) - len(lines.answered):
             what = f"no answer to {failed:,} of {counted(len(rows), 'prompt')}"
@@ -221,7 +193,7 @@ async def _answer_all(
     model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, advance: Callable[[], None]
 ) -> str:
     """Answer the rows at the indices `left`; return what the answers were, and how fast."""
-    begin, tokens, indices = perf_counter(), 0, iter(left)
+    begin, tokens, indices, engine = perf_counter(), 0, iter(left), model.engine
 
     async def answer_next() -> None:
         nonlocal tokens
@@ -232,15 +204,17 @@ async def _answer_all(
             advance()
 
     # One more than there are slots: its prompt is cut into tokens before a slot is free.
-    await asyncio.gather(*(answer_next() for _ in range(model.engine.slots + 1)))
-    seconds, engine = perf_counter() - begin, model.engine
+    await asyncio.gather(*(answer_next() for _ in range(engine.slots + 1)))
+    seconds = perf_counter() - begin
     slots = f"{engine.slots} at a time in {engine.context.cells:,} tokens"
-    rate = f"{tokens / seconds:,.1f} tokens/s together"
-    return f"{counted(len(left), 'answer')}, {slots}: {counted(tokens, 'token')} in {seconds:,.2f} s, {rate}"
+    rate = f"{counted(tokens, 'token')} in {seconds:,.2f} s, {tokens / seconds:,.1f} tokens/s together"
+    return f"{counted(len(left), 'answer')}, {slots}: {rate}"
 
 
 async def _answered(model: Model, row: PromptRow) -> Line:
     """Return the answers to a row, and an error beside those before it."""
+    if row.error:
+        return {"error": row.error}
     line: dict[str, Any] = {"model": model.engine.model.path.name}
     messages, texts, options = [*row.messages], list[str](), row.options.copy()
     if options["raw"] is None:
@@ -249,7 +223,8 @@ async def _answered(model: Model, row: PromptRow) -> Line:
     numbers: dict[str, float] = {}
     try:
         for turn in ("", *row.turns):
-            messages += as_messages(turn, "", [("", texts[-1])])[1:] if turn else []
+            if turn:
+                messages += as_messages(turn, "", [("", texts[-1])])[1:]
             prompt = "\n\n".join(each["content"] for each in messages) if options["raw"] else messages
             async with model.astream(prompt, **options) as stream:
                 answer = await stream.answer()

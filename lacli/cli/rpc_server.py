@@ -13,22 +13,12 @@ from lacli.cli import options
 from lacli.errors import LacliError
 from lacli.llamacpp.settings import device_names
 
-Host = Annotated[
-    str,
-    typer.Option("-H", "--host", metavar="ADDRESS", help="IPv4 address to listen at. 0.0.0.0: all of this machine."),
-]
+Host = Annotated[str, typer.Option("-H", "--host", help="IPv4 address to listen at. 0.0.0.0: all of this machine.")]
 Port = Annotated[int, typer.Option("-p", "--port", min=0, max=65535, help="Port to listen at. 0: a free one.")]
-Devices = Annotated[
-    str,
-    typer.Option("-d", "-dev", "--device", metavar="NAME,..", show_default="all GPUs, or the CPU",
-                 help="Devices to serve. 'lacli doctor' names them."),
-]  # fmt: skip
+Devices = Annotated[str, typer.Option("-d", "-dev", "--device", help="Devices to serve, all GPUs or else the CPU.")]
 Cache = Annotated[bool, typer.Option("-c", "--cache", help="Keep large weights that clients send on this disk.")]
 
-DANGER = (
-    "anyone who reaches the port can use these devices, read what others compute and may run code on this machine; "
-    "only for a network whose every machine you trust, an SSH tunnel needs no -H"
-)
+DANGER = "who reaches the port can read what others compute and may run code here; an SSH tunnel needs no -H"
 
 
 def rpc_server(
@@ -72,8 +62,7 @@ def rpc_server(
     server = rpc.start_server(address, port, wanted, physical_cores(), folder)
     if server.is_alive():
         reached = socket.gethostname() if address == rpc.EVERYWHERE else address
-        screen.note(f"serving {', '.join(wanted)} to one client at a time; Ctrl-C ends it")
-        screen.note(f"use it with: lacli run --rpc {reached}:{port}")
+        screen.note(f"serving {', '.join(wanted)} to one client at a time: lacli run --rpc {reached}:{port}")
     while server.is_alive():
         server.join(1.0)
     raise LacliError(f"llama.cpp's RPC server at {address}:{port} has ended", "its reason may stand above")

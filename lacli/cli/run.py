@@ -16,8 +16,6 @@ from lacli.errors import Interrupted, UsageError
 from lacli.settings import Detail
 
 if TYPE_CHECKING:
-    from lacli.engine.answer import Answer, Generation
-    from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
 
 LAST_TOKENS = 16
@@ -28,22 +26,18 @@ NoStdin = Annotated[bool, typer.Option("--no-stdin", help="Leave standard input 
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")]
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", show_default=False,
-                 help='Answer the prompts of a file (-: stdin), several at a time. JSON lines: {"prompt": ...}, '
-                 '{"turns": [...]}, {"messages": [...]} or OpenAI\'s batch requests, with "system", "max_tokens", '
-                 '"raw" and "id" where wanted. Each answer is a line of JSON.'),
+    typer.Option("--prompts", metavar="FILE", help='Answer the prompts of a file (-: stdin). JSON lines: {"prompt": '
+                 '...}, {"turns": [...]}, {"messages": [...]} or OpenAI\'s batch requests (docs/prompts.md).'),
 ]  # fmt: skip
 Answers = Annotated[
     str | None,
-    typer.Option("-o", "--output", metavar="FILE", show_default=False,
-                 help="File of the answers to --prompts. Each is written when it is there, and kept through Ctrl-C: "
-                 "the same command goes on where it stopped."),
+    typer.Option("-o", "--output", metavar="FILE", help="File of the answers to --prompts, a line of JSON each. After "
+                 "Ctrl-C the same command goes on."),
 ]  # fmt: skip
 Parallel = Annotated[
     int | None,
     setting("-np", "--parallel", min=1, show_default=f"{PARALLEL}, with --strict 1",
-            help="Answers to --prompts decoded at a time. -c is for all of them together; without -c each has as "
-            "many tokens as one alone, where memory has room."),
+            help="Answers to --prompts decoded at a time, all in the context of -c."),
 ]  # fmt: skip
 
 
@@ -65,9 +59,7 @@ def run(
     quiet: options.Quiet = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Answer one prompt; only the answer goes to standard output.
-
-    Without MODEL smollm2-135m answers, if it is installed.
+    """Answer one prompt; only the answer goes to standard output. Without MODEL smollm2-135m answers, if installed.
 
     The prompt is PROMPT or -p, a file (-f), or piped input; of several, first the file, then the pipe, then PROMPT. A
     note tells what a pipe adds; --no-stdin leaves it alone.
@@ -101,60 +93,37 @@ def answer(
     model: str | None, question: PromptOptions, loading: Loading, screen: Screen, *, json: bool, stats: Detail
 ) -> None:
     """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
-    from json import dumps
-
-    from lacli.report import as_json, as_lines
-    from lacli.terminal.interrupts import without_ctrl_c
+    from lacli.report import as_json, as_lines, context_full
+    from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
+    from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
     with loading.opened(model, question, screen) as engine:
         prompt = engine.prompt(question.text, question.system, raw=question.raw)
         stops = (*question.stops, *(() if question.raw else engine.prompts.turn_ends))
         generation = engine.generate(prompt, question.max_tokens, stops)
+        reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
         stopped = False
         try:
-            _show(generation, engine.text(prompt[-LAST_TOKENS:], special=True), None if json else screen)
+            # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
+            with second_ctrl_c_ends(), closing(mark_reasoning(generation, reasons)) as pieces:
+                screen.write(() if json else pieces)
+                for _ in pieces:
+                    pass
         except KeyboardInterrupt:
             stopped = True
         finally:
             screen.end_line()
         with without_ctrl_c():
-            found = generation.answer()
-            if not stopped:
-                _tell_end(engine, found, question.max_tokens, screen, has_schema=bool(loading.sampling.json_schema))
-            elif not found.tokens:
-                screen.note("stopped before the answer began")
+            found, cells = generation.answer(), engine.context.cells
+            if found.filled_context(question.max_tokens):
+                screen.note(context_full(cells, engine.context_hint(cells + 1)))
+            if found.finish_reason == "length" and loading.sampling.json_schema:
+                screen.warn("the answer was cut, and its JSON may not be complete")
             if json:
-                screen.line(dumps(as_json(engine, found), ensure_ascii=False))
+                screen.json(as_json(engine, found))
             else:
                 screen.legend(found.statistics.accepted_from)
             if stats:
                 screen.say(as_lines(engine, found, detail=stats, max_tokens=question.max_tokens))
         if stopped:
             raise Interrupted("")
-
-
-def _show(generation: Generation, prompt_end: str, screen: Screen | None) -> None:
-    """Print the answer as it comes; without a `screen` only decode it."""
-    from lacli.terminal.interrupts import second_ctrl_c_ends
-    from lacli.text.reasoning import begun_reasoning, mark_reasoning
-
-    # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-    with second_ctrl_c_ends(), closing(mark_reasoning(generation, begun_reasoning(prompt_end))) as pieces:
-        if screen:
-            screen.write(pieces)
-        for _ in pieces:
-            pass
-
-
-def _tell_end(engine: ModelEngine, found: Answer, max_tokens: int, screen: Screen, *, has_schema: bool) -> None:
-    """Say that the context or the limit `max_tokens` has cut the answer; for a JSON schema under -q too."""
-    from lacli.report import context_full
-    from lacli.text.format import counted
-
-    tell = screen.warn if has_schema else screen.note
-    incomplete = "its JSON may not be complete; " if has_schema else ""
-    if found.filled_context(max_tokens):
-        cells = engine.context.cells
-        tell(context_full(cells, f"{incomplete}{engine.context_hint(cells + 1)}"))
-    elif found.finish_reason == "length" and has_schema:
-        tell(f"the answer was cut after {counted(len(found.tokens), 'token')} by -n: {incomplete}-n -1 lifts the limit")

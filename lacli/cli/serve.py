@@ -20,29 +20,16 @@ from lacli.options import check, option
 class ServerOptions:
     """How the server is reached and what it shows."""
 
-    host: str = option(
-        "127.0.0.1",
-        "Address to listen on, several with commas, or unix:PATH for a socket file alone.",
-        metavar="ADDRESS",
-    )
+    host: str = option("127.0.0.1", "Address to listen on, several with commas, or unix:PATH for a socket file alone.")
     port: int = option(8080, "Port. 0 takes a free one.", least=0, most=65535)
     parallel: int = option(
-        0,
-        "Answers decoded at a time. They share the context of -c.",
-        *("-np", "--parallel"),
-        least=0,
-        shown="4, or 1 with --strict",
+        0, "Answers decoded at a time.", "-np", "--parallel", least=0, shown=f"{PARALLEL}, or 1 with --strict"
     )
     drain: float = option(10.0, "Seconds that running answers have when the server ends.", least=0)
     alias: str = option(
-        "",
-        "Comma-separated names; replies carry the first in alphabetical order.",
-        *("-a", "--alias"),
-        shown="the file's",
+        "", "Comma-separated names; replies carry the first in alphabetical order.", "-a", "--alias", shown="the file's"
     )
-    api_key: tuple[str, ...] = option(
-        (), "Ask for this key, or one of several with commas.", metavar="KEY", repeated=True
-    )
+    api_key: tuple[str, ...] = option((), "Ask for this key, or one of several with commas.", repeated=True)
     api_key_file: str = option("", "Keys, one a line.", metavar="FILE")
     no_auth: bool = option(False, "Let everybody in who reaches the address.")
     ssl_cert_file: str = option("", "Certificate in PEM, for https.", metavar="FILE")
@@ -52,10 +39,7 @@ class ServerOptions:
     metrics: bool = option(True, "Answer GET /metrics.")
     ui: bool = option(True, "Show the page at /.")
     cors_origins: str = option(
-        "",
-        "Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *.",
-        *("--cors-origins", "--cors"),
-        metavar="ORIGINS",
+        "", "Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *."
     )
     measure: bool = option(True, "Measure once, for some seconds, what steps of a new model cost here.")
 
@@ -88,7 +72,6 @@ def serve(
     question: PromptOptions,
     loading: Loading,
     quiet: options.Quiet = False,
-    color: options.ColorWhen = "auto",
 ) -> None:
     """Answer programs that speak OpenAI's protocol, several at a time.
 
@@ -101,16 +84,16 @@ def serve(
     from lacli.model import Model
     from lacli.terminal.screen import Screen
 
-    screen = Screen(color=color, quiet=quiet)
-    hosts, keys = [each.strip("[]") for each in _names(own.host)] or [ServerOptions.host], own.keys
-    access = run.access_for(hosts, keys, _names(own.cors_origins), no_auth=own.no_auth)
+    screen = Screen(quiet=quiet)
+    hosts = [each.strip("[]") for each in _names(own.host)] or [ServerOptions.host]
+    access = run.access_for(hosts, own.keys, _names(own.cors_origins), no_auth=own.no_auth)
     socket_file = own.host.removeprefix(run.UNIX) if own.host.startswith(run.UNIX) else None
-    slots = own.parallel or (1 if loading.decode_settings.strict else PARALLEL)
     with ExitStack() as stack:
         bound = [] if socket_file else run.open_sockets(hosts, own.port)
         listening = [stack.enter_context(each) for each in bound]
+        slots, often_alone = loading.slots(own.parallel), not own.parallel
         engine = stack.enter_context(
-            loading.opened(model, question, screen, slots, often_alone=not own.parallel, measure=own.measure)
+            loading.opened(model, question, screen, slots, often_alone=often_alone, measure=own.measure)
         )
         answering = stack.enter_context(Model(engine, loading.sampling))
         # A client may ask for the name that the model was started by.
@@ -130,10 +113,11 @@ def serve(
             verbose=loading.verbose,
         )
         scheme = "https" if own.ssl_cert_file else "http"
-        names_of_hosts = [f"[{host}]" if ":" in host else host for host in hosts]
-        ports = [each.getsockname()[1] for each in listening]
-        places = [f"{scheme}://{host}:{port}" for host, port in zip(names_of_hosts, ports, strict=False)] or hosts
-        told = f"{settings.name} answers at {' and '.join(places)}, {engine.slots} at a time; Ctrl-C ends it"
+        places = [
+            f"{scheme}://{f'[{host}]' if ':' in host else host}:{each.getsockname()[1]}"
+            for host, each in zip(hosts, listening, strict=False)
+        ]
+        told = f"{names[0]} answers at {' and '.join(places or hosts)}, {engine.slots} at a time; Ctrl-C ends it"
         server = run.Listener(
             app.Server(answering, settings).app(access),
             drain_s=own.drain,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
+from json import dumps
 from textwrap import fill
 from time import perf_counter
 from typing import TextIO
@@ -90,6 +91,10 @@ class Screen:
     def line(self, text: str) -> None:
         """Print lines on stdout: JSON, a table."""
         self._put(f"{printable(text, lines=True) if self._on_terminal else text}\n")
+
+    def json(self, found: Mapping[str, object]) -> None:
+        """Print a JSON object in a line on stdout."""
+        self.line(dumps(found, ensure_ascii=False))
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
         """Print sentences on stderr; if quiet only the `warnings`: the answer is not what was asked for."""

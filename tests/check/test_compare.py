@@ -46,7 +46,6 @@ def test_an_exact_engine_gives_identical_texts(kind: type[FakeContext], sampler:
     found = run_check(kind, sampler)
     assert (found.counts.answers, found.counts.identical, found.verdict) == (12, 12, "identical")
     assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup", "lookahead", "auto"]
-    assert found.exit_code(fail_on_difference=True) == 0
 
 
 @pytest.mark.parametrize("kind", WRONG)
@@ -54,7 +53,7 @@ def test_an_exact_engine_gives_identical_texts(kind: type[FakeContext], sampler:
 def test_a_planted_mistake_is_a_bug(kind: type[FakeContext], sampler: FakeSampler | None) -> None:
     found = run_check(kind, sampler)
     assert found.counts.bugs
-    assert (found.verdict, found.exit_code()) == ("bug", 3)
+    assert found.verdict == "bug"
 
 
 def test_where_a_replay_need_not_repeat_a_run_a_small_margin_is_unclear() -> None:
@@ -72,7 +71,7 @@ def test_what_a_batch_rounds_is_no_bug(samplers: list[FakeSampler | None]) -> No
     assert partings, "all texts are equal: the test has lost its point"
     if samplers == [None]:
         (found,) = results
-        assert (found.verdict, found.exit_code(), found.exit_code(fail_on_difference=True)) == ("rounding", 0, 3)
+        assert found.verdict == "rounding"
         assert all(0 <= each.margin <= 2 * each.rounding < 0.1 for each in partings)
 
 

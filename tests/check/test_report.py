@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from lacli.check.compare import Result, checked_modes
 from lacli.check.report import Setup, as_json, as_lines, conclusion
+from lacli.engine.load import ModelEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from tests.check.test_compare import CELLS, DECODING, LIMIT, PROMPTS, run_check
@@ -17,20 +19,28 @@ from tests.fakes.context import FakeContext
 from tests.fakes.sampler import FakeSampler
 from tests.fakes.wrong_contexts import LateCopy, LateRemove, Rounding, WrongMask
 
-SETUP = Setup(
-    model="toy.gguf",
-    description="toy",
-    backend="CPU",
-    on_gpu=False,
-    context=CELLS,
-    model_settings=ModelSettings(threads=1, threads_batch=1),
-    decode_settings=DECODING,
-    sampling=SamplingSettings(),
-    sampled="as it says",
-    predict=LIMIT,
-    prompts=len(PROMPTS),
-    piece=lambda token: f"<{token}>".encode(),
-)
+GREEDY = SamplingSettings()
+
+
+def setup_of(sampling: SamplingSettings = GREEDY) -> Setup:
+    model = SimpleNamespace(
+        path="toy.gguf",
+        description="toy",
+        devices="CPU",
+        offloaded=False,
+        piece=lambda token, special: f"<{token}>".encode(),
+    )
+    engine = SimpleNamespace(
+        model=model,
+        context=SimpleNamespace(cells=CELLS),
+        model_settings=ModelSettings(threads=1, threads_batch=1),
+        settings=DECODING,
+        sampling=sampling,
+    )
+    return Setup(cast(ModelEngine, engine), len(PROMPTS), LIMIT)
+
+
+SETUP = setup_of()
 
 
 def said(setup: Setup, found: Result) -> str:
@@ -54,7 +64,7 @@ def test_the_verdict_comes_first_and_the_table_gives_each_parting_its_numbers(
     kind: type[FakeContext], sampler: FakeSampler | None
 ) -> None:
     found = run_check(kind, sampler)
-    setup = replace(SETUP, sampling=SamplingSettings(temp=1, seed=1)) if sampler else SETUP
+    setup = setup_of(SamplingSettings(temp=1, seed=1)) if sampler else SETUP
     text = as_lines(setup, found)
     assert " ".join(text.split()).startswith(said(setup, found))
     assert said(setup, found).startswith("BUG: ") == bool(found.counts.bugs)

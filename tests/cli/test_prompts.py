@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import signal
 import sys
@@ -117,22 +116,6 @@ def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
         with pytest.raises(LacliError, match=r"another run is writing .*out.jsonl"), answers_in(str(path), Screen()):
             pass
     assert path.read_text() == LINES[0]
-
-
-def test_a_full_disk_ends_the_run_in_a_line_and_the_answers_before_it_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add, out = Answers.add, tmp_path / "out.jsonl"
-
-    def full(lines: Answers, row: Row) -> None:
-        if lines.answered:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        add(lines, row)
-
-    monkeypatch.setattr(Answers, "add", full)
-    done = run(tmp_path, "-o", str(out))
-    assert done.code == 1 and done.err.splitlines()[-1].startswith("lacli: cannot write: No space left on device")
-    assert len(out.read_text().splitlines()) == 1
 
 
 def test_a_second_run_asks_what_has_no_answer_yet(tmp_path: Path) -> None:
