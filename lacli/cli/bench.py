@@ -24,15 +24,12 @@ Window = Annotated[
 ]
 Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram, as -W.")]
 Guesses = Annotated[
-    str,
-    setting("-G", "--guesses", show_default="15", help="N-grams verified in a step, as -W; as many as -W if that "
-            "alone has several values."),
-]  # fmt: skip
+    str, setting("-G", "--guesses", help="N-grams verified in a step, as -W; the same as -W if that alone is a range.")
+]
 Classes = Annotated[
     str | None,
-    typer.Option("--classes", show_default="all", help="Some of code, edit, chat, summary, extract, translate, maths, "
-                 "story, docs, forms."),
-]  # fmt: skip
+    typer.Option(help="Some of code, edit, chat, summary, extract, translate, maths, story, docs, forms."),
+]
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", help='Prompts of your own. JSON lines: {"prompt": ..., "class": ...} or '
@@ -42,9 +39,8 @@ Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a cl
 Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Answers to a prompt at most.")]
 Predict = Annotated[
     int | None,
-    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, show_default="128",
-                 help="Tokens of an answer at most."),
-]  # fmt: skip
+    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most: 128."),
+]
 Seconds = Annotated[float, typer.Option("--seconds", min=6, help="How long all of it takes, loading included.")]
 OutputFormat = Annotated[
     Literal["text", "md", "json"],

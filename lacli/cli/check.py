@@ -26,13 +26,9 @@ Prompts = Annotated[
     typer.Option("--prompts", metavar="FILE", show_default=False,
                  help="A file of prompts instead of the built-in eight, as lacli bench takes it; the first turns."),
 ]  # fmt: skip
-Each = Annotated[
-    int | None,
-    typer.Option("--each", min=1, show_default="all", help="Prompts of a class; the built-in ones are a single class."),
-]
+Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a class at most.")]
 Predict = Annotated[
-    int,
-    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most."),
+    int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.")
 ]
 
 

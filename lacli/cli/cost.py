@@ -16,11 +16,7 @@ if TYPE_CHECKING:
     from lacli.auto.step_cost import Cost
 
 Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps.")]
-Rows = Annotated[
-    str,
-    typer.Option("--rows", metavar="ROWS,..", show_default="31 sizes from 1 to 128",
-                 help="Sizes of the steps, also ranges: 1-16,32-128*2."),
-]  # fmt: skip
+Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Sizes of the steps: 1-16,32-128*2.")]
 Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="About how long to measure.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
 
@@ -39,11 +35,7 @@ def cost(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure what steps of many rows cost here.
-
-    It says what lookahead must bring to pay for itself. A model is measured once on a machine and for its flags; the
-    numbers are kept in the user's cache directory.
-    """
+    """Measure what steps of many rows cost here, once for a model and its flags, and what must come of lookahead."""
     from lacli.auto.model_cost import cost_of, measure_cost
     from lacli.auto.step_cost import ROWS, MeasurePlan
     from lacli.bench.cost_report import as_json, as_lines

@@ -13,9 +13,6 @@ from lacli.options import Option, options_of
 
 Made = TypeVar("Made")
 
-OURS, THEIRS = "LACLI_", "LLAMA_ARG_"
-"""The beginnings of variables: lacli's own, and those of llama.cpp's that it reads too."""
-
 DEBUG = "LACLI_DEBUG"
 """Shows tracebacks; `main.py` reads it, and it belongs to no option."""
 
@@ -32,8 +29,7 @@ OTHERS = {
 """llama.cpp's variables that are not called like their option (common/arg.cpp)."""
 
 EPILOG = (
-    "The environment can set defaults: LACLI_ and a flag's long name, such as LACLI_WINDOW=10 for --window. The "
-    "LLAMA_ARG_ variables of llama.cpp work too."
+    "LACLI_ and a flag's long name set a default, such as LACLI_WINDOW=10; llama.cpp's LLAMA_ARG_ variables do too."
 )
 """The end of a command's help."""
 
@@ -48,7 +44,7 @@ def variables(*names: str) -> list[str]:
     longs = [name.split("/")[0] for name in names if name.startswith("--")]
     words = [long.removeprefix("--").replace("-", "_").upper() for long in longs]
     others = [OTHERS[long] for long in longs if long in OTHERS]
-    return [*(OURS + each for each in words), *(THEIRS + each for each in words), *others]
+    return [*(f"LACLI_{each}" for each in words), *(f"LLAMA_ARG_{each}" for each in words), *others]
 
 
 def parameters_of(settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = ()) -> list[Parameter]:

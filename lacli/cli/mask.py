@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 200
 """Rows that are drawn at most, each with as many columns."""
 
-VOCABULARY = 2**30
-"""Token ids that the window's tokens are drawn from: no two of them begin a path alike."""
-
-INPUT = VOCABULARY
-"""The input token; the candidates' tokens follow it, so that they meet neither it nor the window's."""
+INPUT = 2**30
+"""The input token. The window's tokens are drawn from those below it, and the candidates' are above it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,6 @@ def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
         for index, row in enumerate(rows)
     ]
     sizes = f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(len(rows), 'row')}"
-    outputs, sequences = sum(row.logits for row in rows), len({each for row in rows for each in row.sequences})
-    last = f"{sizes}, {counted(outputs, 'output')}, {counted(sequences, 'sequence')} (W + G + 1)."
+    last = f"{sizes}, {counted(sum(row.logits for row in rows), 'output')}, {settings.sequences} sequences (W + G + 1)."
     header = f"{'':6}{''.join(row.kind for row in rows)}"
     return [*table, "", header, *picture, "", last, "Every row also sees all tokens before the input."]

@@ -22,23 +22,12 @@ if TYPE_CHECKING:
     from lacli.hub.cache import LocalModel
     from lacli.hub.names import Alias
 
-Pulled = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="MODEL",
-        help="owner/repo[:quant] on Hugging Face, or a name of 'lacli list'. hf:owner/repo/file.gguf names one file.",
-    ),
-]
-Removed = Annotated[list[str], typer.Argument(metavar="MODEL", help="A model as 'lacli list' names it.")]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="owner/repo[:quant], or a name of 'lacli list'.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 
 
 def list_models(json: options.Json = False) -> None:
-    """List the models on this disk, and names for MODEL.
-
-    With what each weighs and the memory it takes to run. On disk are the models of the Hugging Face cache, which
-    llama-cli shares. Nothing is fetched.
-    """
+    """List the models on this disk and names for MODEL, with sizes and the memory it takes to run."""
     from lacli.hub.listing import inventory_json, inventory_text, take_inventory
     from lacli.hub.names import own_aliases
     from lacli.terminal.screen import Screen
@@ -51,11 +40,8 @@ def list_models(json: options.Json = False) -> None:
         screen.line(inventory_text(found, columns(), time()))
 
 
-def pull(models: Pulled, offline: options.Offline = False, quiet: options.Quiet = False) -> None:
-    """Fetch models from Hugging Face, or their newest versions.
-
-    It prints the paths of their files. They go to the Hugging Face cache, which llama-cli shares.
-    """
+def pull(models: Models, offline: options.Offline = False, quiet: options.Quiet = False) -> None:
+    """Fetch models, or their newest versions, into Hugging Face's cache, and print the paths of their files."""
     from lacli.hub.download import check_file, fetch_model
     from lacli.hub.names import HubModel, own_aliases, read_aliases, read_name
     from lacli.terminal.screen import Screen
@@ -95,11 +81,8 @@ def show(
         screen.line(card_text(card, lookahead))
 
 
-def remove(models: Removed, yes: Yes = False, quiet: options.Quiet = False) -> None:
-    """Remove models from this disk, after asking.
-
-    Other quants of the same repository stay. Exit code 1 where the answer was no.
-    """
+def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> None:
+    """Remove models from this disk, after asking; other quants of the same repository stay."""
     from lacli.hub.cache import remove as remove_model
     from lacli.hub.names import own_aliases, read_aliases
     from lacli.terminal.screen import Screen
@@ -118,10 +101,7 @@ def remove(models: Removed, yes: Yes = False, quiet: options.Quiet = False) -> N
 
 
 def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
-    """Return the model of the cache that MODEL means.
-
-    Raises ModelLoadError if there is none or several, UsageError for files outside the cache.
-    """
+    """Return the model of the cache that MODEL means. Raises LacliError for none, several, or a file elsewhere."""
     from lacli.hub.cache import cached_models, matching
     from lacli.hub.names import read_name
 

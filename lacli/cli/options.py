@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lacli import PARALLEL
 from lacli.cli.groups import group, parameter, parameters_of, setting, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.options import Option
+from lacli.options import Option, option
 from lacli.settings import LETTERS, AnswerSettings, DecodeSettings, Detail, Switch, decode_settings
 from lacli.text.files import check_text, read_text
 
@@ -100,12 +98,7 @@ sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *paramet
 """The flags of a lookahead step's size."""
 
 
-def text(flags: tuple[str, ...], told: str, name: str, **more: Any) -> Parameter:
-    """Declare an option that takes a text."""
-    return parameter(Option(flags, told, name, kind=str, **more))
-
-
-file = partial(text, metavar="FILE", read=read_text, variable=False)
+file = partial(Option, kind=str, metavar="FILE", read=read_text, variable=False)
 """An option whose value is the text of a file."""
 
 
@@ -127,8 +120,8 @@ def _sampling(
 sampling_group = group(
     _sampling,
     *parameters_of(SamplingSettings),
-    file(("--grammar-file",), "Read the grammar from a file.", "grammar_file"),
-    file(("-jf", "--json-schema-file"), "Read the schema from a file.", "json_schema_file"),
+    parameter(file(("--grammar-file",), "Read the grammar from a file.", "grammar_file")),
+    parameter(file(("-jf", "--json-schema-file"), "Read the schema from a file.", "json_schema_file")),
 )
 
 
@@ -136,46 +129,29 @@ sampling_group = group(
 class PromptOptions(AnswerSettings):
     """What is asked and how the answer ends.
 
-    `chat_template`: "" for the model's own. `variables`: what the template gets beside the messages. `text`: the
-    prompt, which `lacli run` alone reads beforehand. `raw`: without the chat template.
+    `chat_template`: "" for the model's own. `text`: the prompt, which `lacli run` alone reads beforehand. `raw`:
+    without the chat template.
     """
 
-    system: str = ""
-    chat_template: str = ""
-    variables: Mapping[str, object] = field(default_factory=dict)
+    system: str = option("", "The system prompt.", "-sys", "--system-prompt")
+    chat_template: str = option("", "Chat template: a name (chatml, llama3, ...) or a Jinja file.")
+    chat_template_kwargs: str = option("", "Variables for it, such as '{\"enable_thinking\": false}'.")
     text: str = ""
     raw: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_text("".join(self.stops), "--stop")
 
-def _prompt_options(
-    *,
-    system: str = "",
-    system_file: str | None = None,
-    chat_template_kwargs: str = "",
-    stops: tuple[str, ...] = (),
-    **values: Any,
-) -> PromptOptions:
-    from lacli.text.template import read_variables
 
-    return PromptOptions(
-        system=_given("-sys", system, system_file),
-        variables=read_variables(chat_template_kwargs),
-        stops=tuple(check_text(each, "--stop") for each in stops),
-        **values,
-    )
+def _prompt_options(*, system: str = "", system_file: str | None = None, **values: Any) -> PromptOptions:
+    return PromptOptions(system=_given("-sys", system, system_file), **values)
 
 
 prompt_group = group(
     _prompt_options,
-    text(("-sys", "--system-prompt"), "The system prompt.", "system"),
-    file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system_file"),
-    text(("--chat-template",), "Chat template: a name (chatml, llama3, ...) or a Jinja file.", "chat_template"),
-    text(
-        ("--chat-template-kwargs",),
-        "Variables for the chat template, such as '{\"enable_thinking\": false}'.",
-        "chat_template_kwargs",
-    ),
-    *parameters_of(AnswerSettings),
+    *parameters_of(PromptOptions),
+    parameter(file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system_file")),
 )
 
 Offline = Annotated[bool, setting("--offline", help="Use models on this disk, without the network.")]
@@ -197,13 +173,8 @@ class Loading:
     decode_settings: DecodeSettings
     sampling: SamplingSettings
     model_settings: ModelSettings
-    offline: bool
-    verbose: bool
-
-    def slots(self, parallel: int | None) -> int:
-        """Return how many sequences to decode at a time if `parallel` are asked for; None or 0: what suits."""
-        alone = self.decode_settings.strict or self.model_settings.replicas > 1
-        return parallel or (1 if alone else PARALLEL)
+    offline: Offline = False
+    verbose: Verbose = False
 
     @contextmanager
     def opened(
@@ -226,6 +197,7 @@ class Loading:
         from lacli.terminal.interrupts import ctrl_c_ends_at_once
         from lacli.terminal.screen import loading_model
         from lacli.text.files import state_file
+        from lacli.text.template import read_variables
 
         path = model_path(model, screen, self.offline)
         with loading_model(screen, verbose=self.verbose) as loading:
@@ -235,7 +207,7 @@ class Loading:
                 self.decode_settings,
                 self.sampling,
                 template=None if question.raw else question.chat_template,
-                template_variables=question.variables,
+                template_variables=read_variables(question.chat_template_kwargs),
                 slots=slots,
                 often_alone=often_alone,
                 verbose=self.verbose,
@@ -251,13 +223,7 @@ class Loading:
             yield engine
 
 
-@with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)
-def loading_group(
-    decode_settings: DecodeSettings,
-    sampling: SamplingSettings,
-    model_settings: ModelSettings,
-    offline: Offline = False,
-    verbose: Verbose = False,
-) -> Loading:
-    """Return what the commands that answer load."""
-    return Loading(decode_settings, sampling, model_settings, offline, verbose)
+loading_group = with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)(
+    Loading
+)
+"""What the commands that answer load."""

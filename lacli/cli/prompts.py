@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import AliasChoices, Field
 
+from lacli import PARALLEL
 from lacli.answer_options import AnswerOptions
 from lacli.bench.tasks import EXAMPLE, Row, each_line, opened
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
@@ -174,7 +175,8 @@ def answer_file(
         if lines.answered:
             screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} in {answers} already")
         if left := [index for index in range(len(rows)) if index not in lines.answered]:
-            slots = min(loading.slots(parallel), len(left))
+            alone = loading.decode_settings.strict or loading.model_settings.replicas > 1
+            slots = min(parallel or (1 if alone else PARALLEL), len(left))
             with loading.opened(name, question, screen, slots) as engine, Model(engine) as model:
                 bar = screen.progress(len(left), "answers") if answers else nullcontext(lambda: None)
                 try:

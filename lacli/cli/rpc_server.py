@@ -30,9 +30,7 @@ def rpc_server(
 ) -> None:
     """Serve this machine's devices to lacli on other machines.
 
-    There 'lacli run --rpc host:port' uses them, and llama.cpp can too. It is llama.cpp's own RPC server, which has no
-    password and no encryption: by default only this machine reaches it. It serves one client at a time until Ctrl-C,
-    and needs a llama.cpp that was built with RPC.
+    It is llama.cpp's RPC server, which has no password and no encryption: by default only this machine reaches it.
     """
     from platformdirs import user_cache_path
 

@@ -91,9 +91,9 @@ def serve(
     with ExitStack() as stack:
         bound = [] if socket_file else run.open_sockets(hosts, own.port)
         listening = [stack.enter_context(each) for each in bound]
-        slots, often_alone = loading.slots(own.parallel), not own.parallel
+        slots = own.parallel or (1 if loading.decode_settings.strict else PARALLEL)
         engine = stack.enter_context(
-            loading.opened(model, question, screen, slots, often_alone=often_alone, measure=own.measure)
+            loading.opened(model, question, screen, slots, often_alone=not own.parallel, measure=own.measure)
         )
         answering = stack.enter_context(Model(engine, loading.sampling))
         # A client may ask for the name that the model was started by.

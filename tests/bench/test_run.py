@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("known")
 
 
 def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
-    done = call(*QUICK, "--modes", ",".join(MODES), "--json")
+    done = call(*QUICK, "--modes", ",".join(MODES), "-o", "json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)
     assert [row["mode"] for row in rows] == MODES
