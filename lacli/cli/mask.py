@@ -86,23 +86,15 @@ def _row(window: int, position: int, logits: bool, sequences: tuple[int, ...]) -
 
 def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
     """Return the rows, the mask and the sizes, as lines."""
-    cells = [
-        (
-            str(index),
-            row.kind,
-            row.part,
-            str(row.position),
-            "yes" if row.logits else "no",
-            ", ".join(map(str, row.sequences)),
-        )
-        for index, row in enumerate(rows)
-    ]
-    table = columns(["row", "kind", "part", "position", "logits", "sequences"], cells)
+    header, cells = ["row", "kind", "part", "position", "logits", "sequences"], []
+    for index, row in enumerate(rows):
+        sequences = ", ".join(map(str, row.sequences))
+        cells.append([str(index), row.kind, row.part, str(row.position), "yes" if row.logits else "no", sequences])
     picture = [
         f"{index:>3} {row.kind} {''.join('■' if row.sees(other) else '·' for other in rows)}"
         for index, row in enumerate(rows)
     ]
     sizes = f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(len(rows), 'row')}"
     last = f"{sizes}, {counted(sum(row.logits for row in rows), 'output')}, {settings.sequences} sequences (W + G + 1)."
-    header = f"{'':6}{''.join(row.kind for row in rows)}"
-    return [*table, "", header, *picture, "", last, "Every row also sees all tokens before the input."]
+    kinds = f"{'':6}{''.join(row.kind for row in rows)}"
+    return [*columns(header, cells), "", kinds, *picture, "", last, "Every row also sees all tokens before the input."]

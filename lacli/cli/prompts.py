@@ -102,10 +102,10 @@ class AskedRow(Sampled, Row):
 
 @dataclass(frozen=True)
 class PromptRow:
-    """What a row asks, and how.
+    """What a row asks, and how; `error`: why it cannot be asked.
 
     `repeated`: what the line of its answer begins with. `messages`: up to the first answer; `turns`: questions after
-    it. `options`: of each answer; `raw` is None where the template decides. `error`: why the row cannot be asked.
+    it. `options`: of each answer; `raw` is None where the template decides.
     """
 
     repeated: Line
@@ -146,8 +146,7 @@ def _row(found: object, place: str, question: PromptOptions, sampling: SamplingS
     except LacliError as error:
         return PromptRow(repeated, error=f"{place}: {error}")
     system = row.system or ("" if raw else question.system)
-    if row.messages:
-        messages = [each.for_template for each in row.messages]
+    if messages := [each.for_template for each in row.messages]:
         if system and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": system}, *messages]
         return PromptRow({**repeated, "messages": messages}, messages, (), options)
