@@ -15,7 +15,6 @@ from lacli.cli.main import commands
 from lacli.cli.options import engine_group
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
-from tests.program import call
 
 COMMANDS = commands()
 EVERY = [
@@ -87,11 +86,6 @@ def test_the_value_of_stats_may_be_left_out(arguments: list[str], stats: str) ->
     with patch.dict(os.environ, CLEAN, clear=True):
         found = COMMANDS["run"].make_context("run", [*arguments]).params
     assert found["stats"] == stats and ("m.gguf" in found.values()) == ("m.gguf" in arguments)
-
-
-def test_a_system_prompt_goes_without_raw_wherever_it_comes_from() -> None:
-    refused = call("run", "-p", "hi", "--raw", env={"LACLI_SYSTEM_PROMPT": "Be brief."})
-    assert refused.code == 2 and "a system prompt needs one" in refused.err
 
 
 def typed(*arguments: str) -> tuple[ModelSettings, int]:
