@@ -177,15 +177,6 @@ def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> No
     asyncio.run(ask())
 
 
-def test_a_chat_keeps_its_cache(model: Model) -> None:
-    messages = [{"role": "user", "content": "Write a Python function is_empty."}]
-    first = model.chat(messages, max_tokens=TOKENS)
-    messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "Shorter, please."}]
-    second = model.chat(messages, max_tokens=TOKENS)
-    assert second.statistics.reused_tokens >= first.statistics.prompt_tokens - 5
-    assert "".join(model.stream(messages, max_tokens=TOKENS)) == second.text
-
-
 def test_answers_of_all_kinds_share_steps_and_are_as_alone(model: Model) -> None:
     # Short enough that no draw is decided by rounding.
     alone = [model.generate("A list of", max_tokens=8, **options) for options in SIDE_BY_SIDE]

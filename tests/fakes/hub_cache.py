@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import program
+from tests.fakes.fake_hub import FakeHub
 from tests.fakes.tiny_models import write_llama
 
 COMMIT = "c0ffee"
@@ -50,13 +51,8 @@ class Home:
 
     @property
     def env(self) -> dict[str, str]:
-        """For the environment of a run; HF_HUB_CACHE matters to processes of their own."""
-        return {
-            "HF_HOME": str(self.folder),
-            "HF_HUB_CACHE": str(self.cache),
-            "HF_ENDPOINT": "http://127.0.0.1:9",
-            "XDG_CONFIG_HOME": str(self.folder / "config"),
-        }
+        """The environment of a run, where no hub answers."""
+        return FakeHub({}, address="http://127.0.0.1:9").environment(self.folder)
 
     def alias(self, *lines: str) -> Path:
         """Write the user's list of aliases."""

@@ -44,7 +44,3 @@ class FakeSampler:
 
     def accept(self, token: int) -> None:
         self._seen.append(token)
-
-    def preview(self, logits: Floats) -> Distribution:
-        """What the next token would be drawn from; nothing changes."""
-        return self.distribution(logits)
