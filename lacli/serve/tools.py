@@ -39,9 +39,11 @@ OBJECT = '{"name": "%s", "arguments": '
 HERMES: CallFormat = (f"<tool_call>\n{OBJECT}", "}\n</tool_call>")
 LLAMA3: CallFormat = (OBJECT.replace("arguments", "parameters"), "}")
 MISTRAL: CallFormat = (f"[TOOL_CALLS][{OBJECT}", "}]")
+MISTRAL_ARGS: CallFormat = ("[TOOL_CALLS]%s[ARGS]", "")
 
 SIGNS = {
-    r"\[TOOL_CALLS\](?![\s\S]*\[ARGS\])": MISTRAL,
+    r"\[TOOL_CALLS\][\s\S]*\[ARGS\]": MISTRAL_ARGS,
+    r"\[TOOL_CALLS\]": MISTRAL,
     r"<tool_call>[^<]{0,20}(?<!\{)\{\\?[\"']": HERMES,
     r'\{"name": function name, "parameters"': LLAMA3,
 }
@@ -119,11 +121,13 @@ class CallSplitter:
         # Fences in the text so far: an odd number of them begins code.
         self._fences = 0
         typed, keys = '"type":"function",', ("arguments", "parameters")
+        names = "|".join(map(re.escape, rules.functions))
         self._head = re.compile(
-            rf'{OPENED.pattern}(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*'
-            rf'"({"|".join(map(re.escape, rules.functions))})"\s*,\s*"(?:{"|".join(keys)})"\s*:\s*\{{'
+            rf'{OPENED.pattern}(?:(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"({names})"\s*,\s*'
+            rf'"(?:{"|".join(keys)})"\s*:|({names})(?:\[CALL_ID\]\w+)?\[ARGS\])\s*\{{'
         )
         heads = [f'{kind}"name":"{name}","{key}":{{' for kind, name, key in product(("", typed), rules.functions, keys)]
+        heads += [f"{name}{mark}[ARGS]{{" for name, mark in product(rules.functions, ("", "[CALL_ID]"))]
         self._beginnings = [*MARKS, FENCE, "</tool_call>", "</tools>", ',"id":"', *heads]
 
     def feed(self, text: str, *, final: bool = False) -> str:
@@ -140,7 +144,7 @@ class CallSplitter:
             self._fences += text.count(FENCE)
             self._fresh = bool(head) or (self._fresh and not text)
             content += text
-            if not head or not self._take(head[1], head.string[head.end() :], final):
+            if not head or not self._take(head[1] or head[2], head.string[head.end() :], final):
                 return content
 
     def _next(self, final: bool) -> tuple[int, re.Match[str] | None]:
@@ -169,8 +173,8 @@ class CallSplitter:
         """Whether the held text from `at` on is the beginning of a call, or a part of its end."""
         opened = OPENED.match(self._held, at)
         assert opened
-        # A name has at most 128 characters; the rest may be space.
-        rest = re.sub(r"\s+", "", self._held[opened.end() :][:400])
+        # A name has at most 128 characters; the rest may be space, and an id of Mistral's.
+        rest = re.sub(r"\s+|(?<=\[CALL_ID\])\w+", "", self._held[opened.end() :][:400])
         return rest.startswith(',"id":"') or any(beginning.startswith(rest) for beginning in self._beginnings)
 
     def _take(self, name: str, rest: str, final: bool) -> bool:

@@ -21,6 +21,7 @@ from lacli.serve.tools import (
     HERMES,
     LLAMA3,
     MISTRAL,
+    MISTRAL_ARGS,
     CallFormat,
     CallRules,
     CallSplitter,
@@ -59,6 +60,7 @@ WRITTEN_CALLS = {
     "Llama 3": PLAIN.replace("arguments", "parameters"),
     "Llama 3 with a tag": f"<|python_tag|>{PLAIN.replace('arguments', 'parameters')}",
     "Mistral": f'[TOOL_CALLS] [{PLAIN[:-1]}, "id": "a"}}]',
+    "Mistral with names in front": f"[TOOL_CALLS]weather[CALL_ID]abc[ARGS]{json.dumps(ARGUMENTS)}",
     "bare": PLAIN,
     "bare, indented": INDENTED,
     "fence": f"```json\n{INDENTED}\n```",
@@ -79,6 +81,7 @@ TWO = {
     "hermes": (HERMES, "{0}\n{0}", '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'),
     "llama3": (LLAMA3, "{0}; {0}", '{"name": "clock", "parameters": {}}'),
     "mistral": (MISTRAL, "[TOOL_CALLS][{0}, {0}]", '{"name": "clock", "arguments": {}}'),
+    "names": (MISTRAL_ARGS, "{0}{0}", "[TOOL_CALLS]clock[ARGS]{}"),
     "bare": (HERMES, "{0}\n{0}", '{"name": "clock", "arguments": {}}'),
     "fences": (HERMES, "{0}\n\n{0}", '```json\n{"name": "clock", "arguments": {}}\n```'),
     "list": (HERMES, "```json\n[\n  {0},\n  {0}\n]\n```", '{"name": "clock", "arguments": {}}'),
@@ -120,7 +123,7 @@ def cuts(text: str) -> Iterator[list[str]]:
         (bundled("qwen"), HERMES),
         (bundled("llama3"), LLAMA3),
         (bundled("mistral"), MISTRAL),
-        ("[TOOL_CALLS][ARGS]", None),
+        ("[TOOL_CALLS][ARGS]", MISTRAL_ARGS),
         ("<tool_call>\n{'name'", HERMES),
         ("{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", HERMES),
         ("<tool_call><function=f>", None),
@@ -248,7 +251,7 @@ def test_a_required_call_comes_whole_and_in_a_stream_without_its_markup(caller: 
     assert (part.function.name, part.function.arguments) == (call.function.name, call.function.arguments)
 
 
-@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL])
+@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
 @pytest.mark.parametrize("prompt", ["a?", "a?<think>\n"])
 def test_a_grammar_makes_calls_of_every_format(form: CallFormat, prompt: str, model: lacli.Model) -> None:
     grammar = rules(form, several=False, forced=True).grammar(prompt)
