@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -36,9 +37,9 @@ FLASH_ATTENTION = {
 class LlamaContext(DecodingContext):
     """One llama_context as a Context; close it before its model, or use it in `with`.
 
-    `backend_greedy`: choose greedy tokens where the logits are; None: only on a GPU, where it saves the host's argmax,
-    while on the CPU one vectorised argmax is faster (docs/measured.md). Raises ModelLoadError when the
-    context does not fit into memory or its options contradict each other.
+    `backend_greedy`: choose greedy tokens where the logits are; None: only on a GPU, where it saves the
+    logits' way to the host, while on the CPU one vectorised argmax is faster (docs/measured.md). Raises ModelLoadError
+    when the context does not fit into memory or its options contradict each other.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class LlamaContext(DecodingContext):
     def logits(self) -> npt.NDArray[np.float32]:
         if not self._samplers:
             return super().logits()
-        # A sampler that chooses, or that the device cannot run, leaves the logits as they are; none are copied raw.
-        assert self._batch is not None, "nothing is decoded yet"
-        first = int(self._batch.outputs.argmax())
-        return self._rows_at(lib.llama_get_sampled_logits_ith(self._handle, first))
+        # A sampler that the device cannot run leaves the logits as they are; none are copied raw.
+        there = lib.llama_get_sampled_logits_count_ith(self._handle, self._first)
+        assert there == self.vocabulary, "only the best tokens were copied"
+        return self._rows_at(lib.llama_get_sampled_logits_ith(self._handle, self._first))
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         if self.max_rollback >= 0 and start > 0:
@@ -97,22 +98,30 @@ class LlamaContext(DecodingContext):
             parameters.op_offload = parameters.offload_kqv = False
         return parameters
 
-    def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
-        """Return the most probable token of each output row: the backend's choice, or by the logits without one."""
-        if self._samplers:
-            assert self._batch is not None
-            rows = np.flatnonzero(self._batch.outputs[: len(self._batch)]).tolist()
-            tokens = np.fromiter((lib.llama_get_sampled_token_ith(self._handle, row) for row in rows), np.int32)
-            if not np.any(tokens < 0):
-                return tokens
-        return super()._chosen(logits)
+    @property
+    def _first(self) -> int:
+        """The first output row of the last batch."""
+        assert self._batch is not None, "nothing is decoded yet"
+        return int(self._batch.outputs.argmax())
+
+    def _best(self) -> tuple[Ints, Iterable[float]]:
+        if not self._samplers or lib.llama_get_sampled_candidates_count_ith(self._handle, self._first) != 1:
+            return super()._best()
+        # One address is enough: llama.cpp lays the rows out a whole vocabulary apart.
+        tokens = self._rows_at(lib.llama_get_sampled_candidates_ith(self._handle, self._first)).view(np.int32)
+        logits = self._rows_at(lib.llama_get_sampled_logits_ith(self._handle, self._first))
+        # The argmax of nothing but NaN is -1 on a GPU.
+        return tokens[:, 0], np.where(tokens[:, 0] < 0, np.nan, logits[:, 0]).tolist()
 
     def _add_samplers(self, parameters: Any, sequences: int) -> None:
-        """Give each sequence a sampler chain: an output row without one would bring all raw logits back."""
+        """Give each sequence a sampler chain: an output row without one would bring all raw logits back.
+
+        A temperature of 0 brings the best token and its logit; llama.cpp's greedy sampler would bring all logits too.
+        """
         configs = (lib.llama_sampler_seq_config * sequences)()
         for sequence, config in enumerate(configs):
             sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-            lib.llama_sampler_chain_add(sampler_chain, lib.llama_sampler_init_greedy())
+            lib.llama_sampler_chain_add(sampler_chain, lib.llama_sampler_init_temp(0.0))
             self._samplers.append(sampler_chain)
             config.seq_id, config.sampler = sequence, ctypes.cast(sampler_chain, ctypes.c_void_p)
         self._sampler_configs = configs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import isfinite
 from time import perf_counter, process_time
@@ -183,9 +183,7 @@ class DecodingContext(Closing):
         raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
     def greedy(self) -> Ints:
-        logits = self.logits()
-        best = self._chosen(logits)
-        found = map(logits.item, range(len(best)), best.tolist())
+        best, found = self._best()
         # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
         if not all(map(isfinite, found)):
             hint = "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp"
@@ -220,10 +218,11 @@ class DecodingContext(Closing):
         """Let a prompt chunk raise KeyboardInterrupt at its next operation on the CPU; called by any thread."""
         self._interrupted = True
 
-    def _chosen(self, logits: npt.NDArray[np.float32]) -> Ints:
-        """Return the most probable token of each output row."""
+    def _best(self) -> tuple[Ints, Iterable[float]]:
+        """Return the most probable token of each output row, and their logits."""
+        logits = self.logits()
         best: Ints = logits.argmax(axis=1)
-        return best
+        return best, map(logits.item, range(len(best)), best.tolist())
 
     def _rows_at(self, pointer: Any) -> npt.NDArray[np.float32]:
         """Return the output rows at `pointer`, (outputs, vocabulary); making a view costs as much as reading a row."""
