@@ -229,5 +229,5 @@ class Chat:
     def _count_used(self) -> None:
         """Count what the conversation takes after it was edited; the next turn cuts the cache back."""
         self._used = 0
-        with suppress(PromptError):  # the next turn says it
+        with suppress(PromptError):  # the next turn raises it again
             self._used = len(self._prompt()[1]) if self.conversation.messages else 0

@@ -112,7 +112,7 @@ class PromptWriter:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token's text; the tokens that mark reasoning and calls have one too."""
+        """Return the bytes of a token's text, which tokens that mark reasoning and calls have too."""
         return self._model.piece(token, special=token in self._markers)
 
     def control_tokens(self, texts: Sequence[str]) -> dict[int, str]:

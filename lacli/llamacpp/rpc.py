@@ -57,7 +57,7 @@ def remote_devices(endpoints: Sequence[str]) -> list[Device]:
     if len(answers) < len(endpoints):
         # The version is named in a line before the last.
         reason = next((line for line in words if "mismatch" in line), words[-1] if words else "no reason given")
-        # Behind the place in ggml's code.
+        # Without the file and line of ggml's code in front of it.
         reason = re.sub(r"^\S+:\d+: ", "", reason)
         what = f"--rpc: the RPC server at {endpoints[len(answers)]} cannot be used: {reason}"
         raise LacliError(what, "start one there with the same version of llama.cpp: lacli rpc-server -H ADDRESS")

@@ -93,7 +93,7 @@ class Keys:
         await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
-        """Compare with each key, in constant time."""
+        """Return whether the headers hold one of the keys, comparing with each of them in constant time."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
         return any([hmac.compare_digest(key, given) for key in self._keys])
