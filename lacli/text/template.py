@@ -188,7 +188,7 @@ def bundled_template(name: str, model: TemplateModel) -> ChatTemplate:
 
 
 def as_messages(question: str, system: str = "", history: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
-    """Return a conversation that ends with `question` as messages for a template; `history`: (question, answer) each."""
+    """Return a conversation that ends with `question` as messages for a template; `history`: questions and answers."""
     messages = [{"role": "system", "content": system}] if system else []
     for asked, answer in history:
         messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
