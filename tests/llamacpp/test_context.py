@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import llama_cpp as lib
@@ -30,14 +28,9 @@ SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
 
 
-@pytest.fixture(scope="module")
-def model(tiny: LlamaModel) -> LlamaModel:
-    return tiny
-
-
 @pytest.fixture
-def engine(model: LlamaModel) -> Iterator[LlamaContext]:
-    with LlamaContext(model, SETTINGS, LOOKAHEAD) as engine:
+def engine(tiny: LlamaModel) -> Iterator[LlamaContext]:
+    with LlamaContext(tiny, SETTINGS, LOOKAHEAD) as engine:
         yield engine
 
 
@@ -55,9 +48,9 @@ def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
 
 
 def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_for(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, one, room = lib.llama_init_from_model, model.default_context, 0
+    make, one, room = lib.llama_init_from_model, tiny.default_context, 0
 
     def bounded(handle: Any, parameters: Any) -> Any:
         return make(handle, parameters) if parameters.n_ctx <= room else None
@@ -65,10 +58,10 @@ def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_
     monkeypatch.setattr(lib, "llama_init_from_model", bounded)
     capacity = Capacity.for_texts(PLAIN, 3, SETTINGS.batch)
     for room in (one, 3 * one // 2, 3 * one):
-        with LlamaContext(model, replace(SETTINGS, context=0), capacity) as engine:
+        with LlamaContext(tiny, replace(SETTINGS, context=0), capacity) as engine:
             assert engine.cells == room
     with pytest.raises(ModelLoadError):
-        LlamaContext(model, replace(SETTINGS, context=4 * one), capacity)
+        LlamaContext(tiny, replace(SETTINGS, context=4 * one), capacity)
 
 
 def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext) -> None:
@@ -108,23 +101,6 @@ def test_a_decode_that_fails_says_why(engine: LlamaContext) -> None:
         engine.decode(input_at(engine.vocabulary, 2))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits a process's address space")
-def test_a_context_that_does_not_fit_into_memory_is_refused_and_says_how_much_it_wanted(model: LlamaModel) -> None:
-    import resource
-
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (128 << 20), hard))
-    try:
-        with pytest.raises(ModelLoadError, match="cannot make a context: .*failed to allocate") as refusal:
-            LlamaContext(model, replace(SETTINGS, context=1 << 21), PLAIN)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    assert "-c" in refusal.value.hint
-    with LlamaContext(model, SETTINGS, PLAIN) as engine:
-        assert engine.decode(input_at(5, 0))
-
-
 def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Let llama.cpp `act` whenever it is about to ask whether to go on with a piece of prompt."""
     set_callback, kept = lib.llama_set_abort_callback, list[object]()
@@ -141,9 +117,9 @@ def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) 
 
 
 def test_a_piece_of_prompt_in_another_thread_is_ended_too(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with LlamaContext(model, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
+    with LlamaContext(tiny, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
         monkeypatch.setattr(library(), "verbose", True)
         with monkeypatch.context() as patched:
             before_each_operation(patched, engine.interrupt)
@@ -153,7 +129,7 @@ def test_a_piece_of_prompt_in_another_thread_is_ended_too(
         assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it holds for one call only"
 
 
-def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     def press_once(log: Log, level: int, text: bytes) -> None:
@@ -163,12 +139,12 @@ def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(model: LlamaModel, m
 
     monkeypatch.setattr(Log, "receive", press_once)
     with pytest.raises(KeyboardInterrupt):
-        LlamaContext(model, SETTINGS, PLAIN)
+        LlamaContext(tiny, SETTINGS, PLAIN)
     assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
 
@@ -178,7 +154,7 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         calls.append(1)
 
     before_each_operation(monkeypatch, press_once)
-    with LlamaContext(model, SETTINGS, PLAIN) as engine:
+    with LlamaContext(tiny, SETTINGS, PLAIN) as engine:
         with pytest.raises(KeyboardInterrupt):
             engine.decode(from_tokens([*range(3, 103)], 0))
         assert len(calls) == 1
@@ -192,7 +168,7 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
 
 
 def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits_stay_the_same(
-    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lacli.llamacpp.decoding.process_time", lambda: 0.0)
     monkeypatch.setattr("lacli.llamacpp.decoding.perf_counter", count(step=OBSERVED_S).__next__)
@@ -204,8 +180,8 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
         return decode(handle, batch)
 
     with (
-        LlamaContext(model, busy, PLAIN) as easy,
-        LlamaContext(model, replace(busy, gives_way=False), PLAIN) as fixed,
+        LlamaContext(tiny, busy, PLAIN) as easy,
+        LlamaContext(tiny, replace(busy, gives_way=False), PLAIN) as fixed,
     ):
         monkeypatch.setattr(lib, "llama_decode", recorded)
         logits = [last_row(each, [5, 6, 7]) for each in (easy, easy, fixed, fixed)]

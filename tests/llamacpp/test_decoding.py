@@ -21,11 +21,6 @@ LOADING = ModelSettings(context=512, gpu_layers=0, threads=1)
 AUTO, LOOKAHEAD = DecodeSettings(mode="auto"), DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=2)
 
 
-@pytest.fixture(scope="module")
-def model(small: LlamaModel) -> LlamaModel:
-    return small
-
-
 def batches(model: LlamaModel) -> list[Batch]:
     """A prompt, then steps of one row, of a tree, and of a few rows whose choices are not all read."""
     text = model.tokenize("def find(path, name):\n    return os.path.join(path, name)\n" * 3)
@@ -57,16 +52,16 @@ def decoded(engine: LlamaContext, model: LlamaModel) -> Iterator[Batch]:
 @pytest.mark.parametrize("unable", [False, True], ids=["a sampler", "none that the device can run"])
 @pytest.mark.parametrize("chosen", [AUTO, LOOKAHEAD], ids=lambda chosen: chosen.mode)
 def test_a_backend_chooses_what_raw_logits_have(
-    chosen: DecodeSettings, unable: bool, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    chosen: DecodeSettings, unable: bool, small: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if unable:
         # Llama.cpp has no form of this sampler for a backend at all.
         monkeypatch.setattr(lib, "llama_sampler_init_temp", lambda temp: lib.llama_sampler_init_typical(0.5, 1))
     with (
-        LlamaContext(model, LOADING, chosen, backend_greedy=True) as choosing,
-        LlamaContext(model, LOADING, chosen, backend_greedy=False) as raw,
+        LlamaContext(small, LOADING, chosen, backend_greedy=True) as choosing,
+        LlamaContext(small, LOADING, chosen, backend_greedy=False) as raw,
     ):
-        for _, _ in zip(decoded(choosing, model), decoded(raw, model), strict=True):
+        for _, _ in zip(decoded(choosing, small), decoded(raw, small), strict=True):
             np.testing.assert_array_equal(choosing.greedy(), raw.logits().argmax(axis=1))
             there = lib.llama_get_sampled_logits_count_ith(choosing._handle, choosing._first)
             assert there == (raw.vocabulary if unable else 1), "the others stay on the device"

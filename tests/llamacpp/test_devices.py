@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp as lib
@@ -47,11 +48,9 @@ SERVED = ModelSettings(rpc=("10.0.0.0:50052",))
 
 DEALT: dict[str, tuple[ModelSettings, list[Device], str]] = {
     "llama.cpp's own choice": (ModelSettings(), FOUR, ""),
-    "names in ggml's spelling": (ModelSettings(devices=("cuda0", "Cuda3")), FOUR, "CUDA0+CUDA3"),
     "all GPUs": (ModelSettings(replicas=2), FOUR, "CUDA0+CUDA1,CUDA2+CUDA3"),
     "named ones": (ModelSettings(replicas=2, devices=("CUDA2", "cuda3")), FOUR, "CUDA2,CUDA3"),
     "the processor without a GPU": (ModelSettings(replicas=2), [BLAS, PROCESSOR], "CPU,CPU"),
-    "the processor several times": (ModelSettings(replicas=3, devices=("cpu",)), FOUR, "CPU,CPU,CPU"),
     "here and there": (replace(SERVED, replicas=2, devices=("CPU", "RPC0")), BESIDE_SERVERS, "CPU,RPC0"),
     "one replica over all": (SERVED, BESIDE_SERVERS, "RPC0+RPC1+CUDA0"),
     "one replica over named ones": (replace(SERVED, devices=("rpc1",)), BESIDE_SERVERS, "RPC1"),
@@ -67,7 +66,6 @@ def test_replicas_get_the_devices_that_are_asked_for(settings: ModelSettings, fo
     ("settings", "message"),
     [
         (ModelSettings(replicas=3), "--replicas 3 cannot share CUDA0, CUDA1, CUDA2, CUDA3 evenly"),
-        (ModelSettings(replicas=5), "cannot share"),
         (ModelSettings(devices=("CUDA7",)), "there is no device 'CUDA7' .there is CUDA0"),
         (ModelSettings(devices=("CUDA0", "cuda0")), "cannot have CUDA0.CUDA0"),
         (ModelSettings(devices=("CUDA0", "cpu")), "cannot have CUDA0.CPU .*-ngl N leaves"),
@@ -94,55 +92,29 @@ def test_layers_go_to_the_devices_named_or_chosen_and_never_to_the_processor() -
 
 
 POINTERS = {"CUDA0": 0x1000, "CUDA1": 0x2000, "RPC0": 0x3000}
+GGML: Any = SimpleNamespace(
+    ggml_backend_dev_by_name=lambda name: POINTERS[name.decode()], llama_max_devices=lib.llama_max_devices
+)
+"""ggml with devices that are only addresses."""
 
 
-class Library:
-    """ggml with devices that are only addresses."""
-
-    @staticmethod
-    def ggml_backend_dev_by_name(name: bytes) -> int:
-        return POINTERS[name.decode()]
-
-    @staticmethod
-    def llama_max_devices() -> int:
-        return int(lib.llama_max_devices())
-
-
-def parameters(settings: ModelSettings) -> tuple[Any, list[object]]:
+@pytest.mark.parametrize(
+    ("names", "layers"), [(("RPC0", "CUDA1", "CUDA0"), 7), ((CPU,), 0)], ids=["GPUs", "the processor"]
+)
+def test_devices_are_addresses_in_their_order_with_null_at_the_end(names: tuple[str, ...], layers: int) -> None:
     made = lib.llama_model_default_params()
-    return made, apply_placement(made, settings, Library())  # type: ignore[arg-type]  # the part of it that is called
-
-
-def pointers(made: Any) -> list[int]:
-    """The addresses up to the NULL that ends them."""
+    kept = apply_placement(
+        made, ModelSettings(gpu_layers=7, devices=names, split_mode="row", tensor_split=(3, 1)), GGML
+    )
+    # For the processor it is an empty list: an address of NULL would be llama.cpp's own choice, with every GPU in it.
+    assert made.devices
     array = ctypes.cast(made.devices, ctypes.POINTER(ctypes.c_void_p))
-    found: list[int] = []
-    while address := array[len(found)]:
-        found.append(address)
-    return found
-
-
-def test_devices_are_addresses_in_their_order_with_null_at_the_end() -> None:
-    settings = ModelSettings(gpu_layers=7, devices=("RPC0", "CUDA1", "CUDA0"))
-    made, kept = parameters(settings)
-    assert pointers(made) == [POINTERS["RPC0"], POINTERS["CUDA1"], POINTERS["CUDA0"]]
-    assert made.n_gpu_layers == 7
-    del kept
-
-
-def test_the_processor_is_an_empty_list_and_no_layer_elsewhere() -> None:
-    made, kept = parameters(ModelSettings(gpu_layers=99, devices=(CPU,)))
-    # An address of NULL would be llama.cpp's own choice, with every GPU in it.
-    assert made.devices and pointers(made) == []
-    assert made.n_gpu_layers == 0
-    del kept
-
-
-def test_shares_fill_an_array_of_all_devices_that_there_can_be() -> None:
-    made, kept = parameters(ModelSettings(devices=("CUDA0", "CUDA1"), split_mode="row", tensor_split=(3, 1)))
-    shares = made.tensor_split[: lib.llama_max_devices()]
-    assert shares == [3.0, 1.0] + [0.0] * (lib.llama_max_devices() - 2)
+    assert [array[place] for place in range(len(names))] == [POINTERS.get(name) for name in names]
+    assert names == (CPU,) or array[len(names)] is None
+    assert made.n_gpu_layers == layers
     assert made.split_mode == lib.LLAMA_SPLIT_MODE_ROW
+    most = lib.llama_max_devices()
+    assert made.tensor_split[:most] == [3.0, 1.0] + [0.0] * (most - 2), "an array of all devices that there can be"
     del kept
 
 
@@ -202,7 +174,6 @@ def test_the_threads_are_the_machines_and_every_copy_has_one(threads: int, copie
     [
         (ModelSettings(), True),
         (ModelSettings(threads=2), False),
-        (ModelSettings(threads_batch=2), False),
         (ModelSettings(flash_attention="on"), False),
         (ModelSettings(cache_type_v="q8_0"), False),
         (ModelSettings(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on"), True),

@@ -61,16 +61,12 @@ def test_keys_are_what_the_gguf_package_reads() -> None:
     assert header.file_type == gguf.LlamaFileType(int(str(value("general.file_type")))).name.removeprefix("MOSTLY_")
 
 
-def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_path: Path) -> None:
-    files = tiny_models.write_llama_split(tmp_path)
-    tiny_models.write_llama(tmp_path / "whole.gguf")
-    whole = read_header(tmp_path / "whole.gguf")
-    assert [parts(file) for file in files] == [files, files]
+def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_path: Path, tiny_path: Path) -> None:
+    files, whole = tiny_models.write_llama_split(tmp_path), read_header(tiny_path)
     for file in files:
         header = read_header(file)
-        assert header.parameters == whole.parameters
-        assert header.size == sum(each.stat().st_size for each in files)
-        assert header.template == whole.template
+        assert parts(file) == files and header.size == sum(each.stat().st_size for each in files)
+        assert (header.parameters, header.template) == (whole.parameters, whole.template)
 
 
 def _written(path: Path, file_type: int | None) -> Path:
@@ -93,18 +89,13 @@ def _written(path: Path, file_type: int | None) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [(15, "Q4_K_M"), (7, "Q8_0"), (1024 + 15, "Q4_K_M"), (999, "F16"), (None, "F16")]
-)
+@pytest.mark.parametrize(("number", "name"), [(7, "Q8_0"), (1024 + 15, "Q4_K_M"), (999, "F16"), (None, "F16")])
 def test_the_type_is_named_as_in_llama_h_or_is_that_of_most_parameters(
     number: int | None, name: str, tmp_path: Path
 ) -> None:
-    assert read_header(_written(tmp_path / "a.gguf", number)).file_type == name
-
-
-def test_keys_of_another_kind_are_like_missing_ones(tmp_path: Path) -> None:
-    header = read_header(_written(tmp_path / "a.gguf", None))
-    assert (header.context, header.heads, header.name, header.template) == (0, (), "", "")
+    header = read_header(_written(tmp_path / "a.gguf", number))
+    assert header.file_type == name
+    assert (header.context, header.heads, header.name, header.template) == (0, (), "", ""), "keys of another kind"
 
 
 @pytest.mark.parametrize("kept", [0, 10, 5_000])
@@ -114,13 +105,6 @@ def test_a_file_that_is_cut_off_cannot_be_read(kept: int, tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ModelLoadError, match="cut.gguf"):
         read_header(path)
-
-
-def test_a_missing_part_is_an_error_that_names_it(tmp_path: Path) -> None:
-    first, second = tiny_models.write_llama_split(tmp_path)
-    second.unlink()
-    with pytest.raises(ModelLoadError, match=second.name):
-        read_header(first)
 
 
 def test_a_damaged_header_is_an_error_or_another_header(tmp_path: Path) -> None:

@@ -274,8 +274,6 @@ def test_where_nothing_may_come_next_there_is_one_line_and_no_token(
     ("grammar", "words"),
     [
         ("root = [a]", "expecting ::="),
-        ('root ::= "a"\nnext ::= (("b")\n', "expecting ')'"),
-        ('root ::= "a" thing', "'thing'"),
         ('start ::= "a"', "'root' symbol"),
         ('root ::= one\none ::= ("x" | two)\ntwo ::= one "y"', "left recursion"),
         ("root ::= " + "(" * 2000 + ")" * 2000, "too many rules or parentheses"),
@@ -309,7 +307,7 @@ def test_two_captures_of_stderr_at_a_time_leave_it_as_it_was() -> None:
     assert inside.is_set() and os.fstat(2).st_ino == before
 
 
-INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
+INTEGER = {"type": "integer"}
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "value": INTEGER}}
 
 
@@ -327,18 +325,8 @@ def fits(model: LlamaModel, schema: Any, text: str) -> bool:
 @pytest.mark.parametrize(
     ("schema", "inside", "outside"),
     [
-        ({"enum": ["a", 1, None]}, ['"a"', "1", "null"], ['"b"', "2", "a"]),
         ({"const": 'say "hi" \\ 😀'}, [r'"say \"hi\" \\ 😀"'], ['"say hi"']),
         ({"type": "string", "maxLength": 3}, ['""', '"aé😀"'], ['"abcd"', '"a\nb"', '"', "a"]),
-        ({"type": "string", "pattern": r"^\d{2}-[a-z]+$"}, ['"12-ab"'], ['"1-ab"', '"12-"']),
-        ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2024-13-01"', '"today"']),
-        ({"type": "integer", "minimum": 3, "exclusiveMaximum": 100}, ["3", "99"], ["2", "100", "-3", "03", "3.5"]),
-        ({"type": ["string", "null"], "maxLength": 3}, ['"abc"', "null"], ['"abcd"', "1"]),
-        (
-            {"type": "array", "items": INTEGER, "minItems": 2, "maxItems": 3},
-            ["[1, 2]", "[1,2,3]"],
-            ["[1]", "[1,2,3,4]"],
-        ),
         (
             {"properties": {"a": INTEGER}, "required": ["a"], "additionalProperties": False},
             ['{"a": 1}'],
