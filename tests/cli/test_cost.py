@@ -101,7 +101,6 @@ def test_sizes_and_contexts_are_ranges_and_those_without_room_are_left_out(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--rows", "0"), "--rows take numbers from 1 to 1048576"),
         (("--rows", "1,x"), "--rows 'x' is neither a number nor a range"),
         (("--contexts", "0-4"), "--rows take numbers from 1 to 1048576"),
         (("--seconds", "0"), "--seconds"),

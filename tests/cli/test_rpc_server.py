@@ -1,28 +1,13 @@
-"""`lacli rpc-server`: wrong flags, and the program with clients, good and bad."""
+"""`lacli rpc-server`: the program with clients, good and bad."""
 
 from __future__ import annotations
 
 import signal
 import socket
 
-import pytest
-
 from lacli.llamacpp.rpc import remote_devices
 from tests.fakes.rpc_servers import HERE, rpc_server, with_rpc
 from tests.program import SECONDS, call, exit_code
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("-p", "65536"), "less than or equal to 65535"),
-        (("-d", "CPU,"), "--device 'CPU,' lacks a name"),
-        (("-p", "many"), "Input should be a valid integer"),
-    ],
-)
-def test_wrong_flags_are_one_line_and_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
-    done = call("rpc-server", *arguments)
-    assert done.code == 2 and words in done.err and done.err.count("\n") == 1
 
 
 @with_rpc
