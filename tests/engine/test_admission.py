@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
@@ -20,9 +20,9 @@ from lacli.engine.step import TokenSequence
 from lacli.errors import PromptError, SamplingError
 from lacli.settings import DecodeSettings
 from lacli.verify import Verifier
-from tests.engine.test_engine import VOCABULARY, any_settings, ends, tokens_of
+from tests.engine.test_engine import VOCABULARY, any_settings, ends, plain_tokens
 from tests.fakes.context import FakeContext, RuleBroken
-from tests.fakes.decoding import Decoding, fixed_clock_decoder
+from tests.fakes.decoding import PLAIN, Decoding
 
 PLACES = 4
 
@@ -110,11 +110,9 @@ def attend(schedule: Engine, coming: list[Visit]) -> None:
     raise AssertionError("the sequences do not end")
 
 
-def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
+def alone(visit: Visit, cells: int, ends: frozenset[int] = frozenset()) -> list[int]:
     """What plain decoding gives the sequence with the whole cache for itself."""
-    plain = DecodeSettings(mode="plain")
-    decoder = fixed_clock_decoder(FakeContext(cells, 256, 1, VOCABULARY, ends), plain)
-    return tokens_of(list(decoder.generate(visit.prompt, visit.limit)))
+    return plain_tokens(visit.prompt, visit.limit, cells, ends)
 
 
 @given(any_settings, visits, ends, st.integers(41, 200), st.integers(8, 256))
@@ -122,23 +120,19 @@ def alone(visit: Visit, cells: int, ends: frozenset[int]) -> list[int]:
 def test_every_sequence_gets_what_it_gets_alone(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
 ) -> None:
-    chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
+    chosen = replace(chosen, ordered=False, min_outputs=1)
     engine = engine_of(chosen, cells, ends, rows)
     schedule = Engine(engine, chosen, PLACES, make_mode=FIXED_CLOCK)
     attend(schedule, [*coming])
     for visit in coming:
         expected = alone(visit, cells, ends)
-        if visit.leaves is None:
-            assert visit.tokens == expected
-        else:
-            assert visit.tokens == expected[: len(visit.tokens)]
+        assert visit.tokens == (expected if visit.leaves is None else expected[: len(visit.tokens)])
     assert len(engine._cells) <= schedule._admission._used_cells(), "all other cells are free again"
     assert sum(bool(slot.past) for slot in schedule._admission.idle) <= MOST_IDLE
     for slot in schedule._admission.idle:
         assert engine.held(slot.first) == slot.tokens[: slot.past]
 
 
-PLAIN = DecodeSettings(mode="plain")
 LONG = [*SYSTEM, *SYSTEM, *SYSTEM]
 """A beginning that is worth waiting for."""
 
@@ -157,10 +151,14 @@ def test_a_prompt_is_read_in_short_pieces_where_others_may_come(places: int, pre
     assert sequence.cells.past == read
 
 
-def answered(schedule: Engine, prompt: Sequence[int], limit: int = 10) -> TokenSequence:
-    sequence = add(schedule, prompt, limit)
+def finish(schedule: Engine) -> None:
     while schedule.sequences:
         schedule.step()
+
+
+def answered(schedule: Engine, prompt: Sequence[int], limit: int = 10) -> TokenSequence:
+    sequence = add(schedule, prompt, limit)
+    finish(schedule)
     return sequence
 
 
@@ -172,9 +170,8 @@ def test_a_chat_goes_on_in_its_slot_and_other_prompts_take_empty_ones() -> None:
     turn = answered(schedule, [*first.tokens, 2])
     assert slot_of(turn) is slot_of(first) and turn.reused == len(first.tokens) - 1
     again = answered(schedule, [*first.tokens, 3])
-    assert slot_of(again) is slot_of(first) and again.reused == len(first.tokens), (
-        "it is cut back to what they have in common"
-    )
+    # It is cut back to what they have in common.
+    assert slot_of(again) is slot_of(first) and again.reused == len(first.tokens)
     assert len(engine._cells) == len(again.tokens) - 1 + len(other.tokens) - 1
 
 
@@ -197,7 +194,7 @@ def test_a_cut_that_a_recurrent_state_cannot_make_empties_the_slot() -> None:
     assert slot_of(turn) is slot_of(first) and turn.reused == len(first.tokens) - 1
     again = answered(schedule, [*first.tokens, 3])
     assert slot_of(again) is slot_of(first) and not again.reused
-    assert again.tokens[-10:] == alone(Visit([*first.tokens, 3], 10, 0, None), 400, frozenset())
+    assert again.tokens[-10:] == alone(Visit([*first.tokens, 3], 10, 0, None), 400)
 
 
 def test_idle_slots_are_emptied_oldest_first_where_others_need_their_cells() -> None:
@@ -228,10 +225,9 @@ def test_a_sequence_that_shares_cells_keeps_them_when_the_other_one_is_gone() ->
     schedule.end(first)
     schedule._admission._cut(slot_of(first), 0)
     assert slot_of(second).shared == slot_of(third).shared == 0
-    while schedule.sequences:
-        schedule.step()
+    finish(schedule)
     for sequence in (second, third):
-        assert sequence.tokens[-9:] == alone(Visit([*LONG, sequence.tokens[len(LONG)]], 9, 0, None), 180, frozenset())
+        assert sequence.tokens[-9:] == alone(Visit([*LONG, sequence.tokens[len(LONG)]], 9, 0, None), 180)
 
 
 @pytest.mark.parametrize("cells", [300, 110])
@@ -245,23 +241,20 @@ def test_eight_requests_with_one_long_system_prompt_read_it_once_and_all_end_in_
     schedule.step()
     if cells == 300:
         assert all(sequence.has_cells for sequence in schedule.sequences) and engine.rows_decoded == 91 + 8
-    while schedule.sequences:
-        schedule.step()
+    finish(schedule)
     for visit in visits:
-        assert visit.sequence and visit.sequence.tokens[-12:] == alone(visit, cells, frozenset())
+        assert visit.sequence and visit.sequence.tokens[-12:] == alone(visit, cells)
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
-    engine = engine_of(PLAIN, 200, rows=8)
-    schedule = Engine(engine, PLAIN, PLACES)
+    schedule, _ = plain_schedule(200, rows=8)
     long, short = add(schedule, [1] * 60, 1), add(schedule, [2] * 4, 1)
     schedule.step()
     assert (len(long.tokens), len(short.tokens)) == (60, 5)
 
 
 def test_a_long_prompt_is_read_while_short_ones_keep_coming() -> None:
-    engine = engine_of(PLAIN, 400, rows=8)
-    schedule = Engine(engine, PLAIN, PLACES)
+    schedule, _ = plain_schedule(400, rows=8)
     long = add(schedule, [1] * 60, 1)
     for number in count(2):
         while len(schedule.sequences) < PLACES:
@@ -276,9 +269,7 @@ def test_a_sequence_among_others_ends_where_the_models_context_does() -> None:
     engine = engine_of(PLAIN, 200)
     engine.trained_context = 30
     schedule = Engine(engine, PLAIN, PLACES)
-    sequence = add(schedule, [1] * 20)
-    while schedule.sequences:
-        schedule.step()
+    sequence = answered(schedule, [1] * 20, -1)
     # The last token needs no cell.
     assert sequence.finish == "length" and len(sequence.tokens) == 31
     with raises(PromptError, match="the model was trained for 30"):
@@ -314,13 +305,13 @@ def test_running_sequences_decode_a_quarter_of_the_time_while_a_long_prompt_is_r
     assert found == [reads, *[decodes] * 4, reads, both, *[(2, 2)] * 4, (1, 1)]
 
 
-class Stuck:
-    """A verifier that has nothing to choose from after `tokens`."""
+class Greedy:
+    """A verifier that takes the most probable tokens, and has nothing to choose from after `left` of them."""
 
-    def __init__(self, tokens: int) -> None:
-        self.left = tokens
+    def __init__(self, left: int = 1000) -> None:
+        self.left = left
 
-    def begin(self, text: object) -> None:
+    def begin(self, text: Sequence[int]) -> None:
         """Nothing is remembered."""
 
     def choose(self, logits: Floats, guesses: object) -> int:
@@ -333,10 +324,10 @@ class Stuck:
 @given(any_settings, st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
 def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int) -> None:
-    chosen = DecodeSettings(**{**vars(chosen), "ordered": False, "min_outputs": 1})
+    chosen = replace(chosen, ordered=False, min_outputs=1)
     engine = engine_of(chosen, 200)
     schedule = Engine(engine, chosen, PLACES, make_mode=FIXED_CLOCK)
-    stuck, other = add(schedule, [1, 2], 20, verifier=Stuck(tokens)), Visit([3, 4], 20, 0, None)
+    stuck, other = add(schedule, [1, 2], 20, verifier=Greedy(tokens)), Visit([3, 4], 20, 0, None)
     other.sequence = add(schedule, other.prompt, other.limit)
     errors: list[Exception] = []
     found: list[int] = []
@@ -346,15 +337,15 @@ def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens:
             tokens_found = news.step.tokens if news.step else ()
             (found if news.sequence is stuck else other.tokens).extend(tokens_found)
     assert len(errors) == 1 and str(errors[0]).startswith("nothing is left")
-    assert found == alone(Visit([1, 2], tokens, 0, None), 200, frozenset())
-    assert other.tokens == alone(other, 200, frozenset())
+    assert found == alone(Visit([1, 2], tokens, 0, None), 200)
+    assert other.tokens == alone(other, 200)
 
 
 def test_more_sequences_than_a_batch_has_rows_take_turns() -> None:
     schedule, engine = plain_schedule(256, rows=PLACES - 1)
     coming = [Visit([start], 10, 0, None) for start in range(PLACES)]
     attend(schedule, [*coming])
-    assert [visit.tokens for visit in coming] == [alone(visit, engine.cells, frozenset()) for visit in coming]
+    assert [visit.tokens for visit in coming] == [alone(visit, engine.cells) for visit in coming]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from lacli.modes import Mode
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.engine.test_engine import VOCABULARY, ends, plain_tokens, prompts, tokens_of
+from tests.engine.test_reuse import turns
 from tests.fakes.context import FakeContext
 from tests.fakes.decoding import Decoding, fixed_clock_decoder
 
@@ -26,9 +27,6 @@ chains = st.builds(
     lookup_draft=st.integers(1, 6),
     max_rollback=st.integers(1, 6),
 )
-few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
-turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12)), min_size=1, max_size=5)
-"""Each: tokens of the sequence that are kept, tokens behind them, the answer's limit."""
 
 
 class Prophet(Mode):

@@ -14,21 +14,13 @@ from hypothesis import strategies as st
 from lacli.engine.load import ModelEngine
 from lacli.errors import PromptError
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
-from lacli.text.template import (
-    MARK,
-    OWN,
-    STOPS,
-    as_messages,
-    bundled_template,
-    choose_template,
-)
+from lacli.text.template import MARK, OWN, STOPS, as_messages, bundled_template, choose_template
 from tests.fakes import tiny_models
+from tests.fakes.decoding import PLAIN
 from tests.loading import generate, load
 from tests.program import call
 
 SETTINGS = ModelSettings(context=512, gpu_layers=0, threads=1)
-PLAIN = DecodeSettings(mode="plain")
 BOS = tiny_models.END_OF_TEXT
 CONVERSATION = as_messages("the other thing", "Be brief.", [("the thing", "a thing")])
 NONE_WRITTEN = "{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
@@ -65,8 +57,6 @@ def opened(path: Path, template: str | None = "") -> ModelEngine:
 
 WRITERS = {
     "none": NONE_WRITTEN,
-    "one": "{{ bos_token }}" + NONE_WRITTEN,
-    "two": "{{ bos_token }}{{ bos_token }}" + NONE_WRITTEN,
     "one on a later line": "{% if true %}\n\n{% endif %}\n{{ bos_token }}" + NONE_WRITTEN,
     "its name spelled out": "<|endoftext|>" + NONE_WRITTEN,
     "a bundled one": "llama3",

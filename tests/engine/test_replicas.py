@@ -31,7 +31,7 @@ from tests.engine.test_engine import (
     prompts,
     tokens_of,
 )
-from tests.engine.test_reuse import few
+from tests.engine.test_reuse import turn
 from tests.fakes.context import FakeContext
 from tests.fakes.decoding import Decoding, fixed_clock_decoder
 from tests.fakes.sampler import FakeSampler
@@ -40,12 +40,8 @@ Engines = Sequence[FakeContext]
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 
 
-def decoder_of(
-    engines: Engines,
-    chosen: DecodeSettings,
-    verifier: Verifier | None = None,
-) -> Decoding:
-    return fixed_clock_decoder(ReplicaContext(engines), chosen, verifier)
+def decoder_of(engines: Engines, chosen: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
+    return fixed_clock_decoder(ReplicaContext(engines) if len(engines) > 1 else engines[0], chosen, verifier)
 
 
 def hold_beginnings(decoder: Decoding, engines: Engines) -> bool:
@@ -62,10 +58,8 @@ def all_hold(decoder: Decoding, engines: Engines) -> bool:
 
 
 def alike(kind: type[FakeContext], count: int, chosen: DecodeSettings) -> list[Any]:
-    return [
-        kind(256, 256, chosen.sequences, VOCABULARY, ordered=chosen.ordered, min_outputs=chosen.min_outputs)
-        for _ in range(count)
-    ]
+    sizes = 256, 256, chosen.sequences, VOCABULARY
+    return [kind(*sizes, ordered=chosen.ordered, min_outputs=chosen.min_outputs) for _ in range(count)]
 
 
 sizes = st.lists(st.tuples(st.integers(41, 130), st.integers(4, 64)), min_size=2, max_size=3)
@@ -93,19 +87,9 @@ def test_several_replicas_equal_one(
 
 
 def test_all_replicas_decode_branches_of_the_same_steps() -> None:
-    engines = alike(Watched, 3, LOOKAHEAD)
+    engines = alike(FakeContext, 3, LOOKAHEAD)
     list(decoder_of(engines, LOOKAHEAD).generate([1, 2, 3, 1, 2, 3], 200))
-    assert all(engine.steps > 10 for engine in engines)
-
-
-class Watched(FakeContext):
-    """Counts the calls of `decode` that want a choice."""
-
-    steps = 0
-
-    def decode(self, batch: Batch) -> bool:
-        self.steps += bool(batch.wanted)
-        return super().decode(batch)
+    assert all(engine.calls > 11 for engine in engines)
 
 
 def sampled(seed: int, *, rejects: bool) -> Verifier:
@@ -130,26 +114,24 @@ def test_a_seed_gives_one_replicas_tokens(
         prompt = [*prompt, 3]
 
 
-turns = st.lists(
-    st.tuples(
-        st.sampled_from(["go on", "close", "change"]),
-        st.integers(0, 60),
-        few,
-        st.integers(0, 12),
-    ),
-    min_size=1,
-    max_size=5,
+happenings = st.sampled_from(["go on", "close", "change"])
+"""What happens before a turn or in it."""
+
+
+@given(
+    any_settings,
+    any_settings,
+    prompts,
+    st.lists(st.tuples(happenings, turn), min_size=1, max_size=5),
+    ends,
+    st.integers(1, 3),
 )
-"""Each: what happens before or in it, tokens of the sequence that are kept, tokens behind them, the answer's limit."""
-
-
-@given(any_settings, any_settings, prompts, turns, ends, st.integers(2, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_sequence(
     first: DecodeSettings,
     second: DecodeSettings,
     prompt: list[int],
-    rest: list[tuple[str, int, list[int], int]],
+    rest: list[tuple[str, tuple[int, list[int], int]]],
     ends: frozenset[int],
     count: int,
 ) -> None:
@@ -160,7 +142,7 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_sequence(
         engine.max_outputs = 400
     decoder = decoder_of(engines, first)
     list(decoder.generate(prompt, 15))
-    for what, kept, more, limit in rest:
+    for what, (kept, more, limit) in rest:
         prompt = [*decoder.tokens[:kept], *more] or [1]
         if what == "change":
             decoder.engine.reconfigure(second if decoder.settings is first else first)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from os.path import commonprefix
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +22,6 @@ from lacli.settings import DecodeSettings
 from tests.engine.test_engine import (
     VOCABULARY,
     any_settings,
-    ends,
     engine_for,
     holds_its_text,
     plain_tokens,
@@ -32,8 +32,9 @@ from tests.fakes.context import FakeContext
 from tests.fakes.decoding import Decoding, fixed_clock_decoder
 
 few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
-turns = st.lists(st.tuples(st.integers(0, 60), few, st.integers(0, 12)), min_size=1, max_size=5)
-"""Each: tokens of the sequence that are kept, tokens behind them, the answer's limit."""
+turn = st.tuples(st.integers(0, 60), few, st.integers(0, 12))
+"""Tokens of the sequence that are kept, tokens behind them, the answer's limit."""
+turns = st.lists(turn, min_size=1, max_size=5)
 
 
 class Counting(FakeContext):
@@ -47,37 +48,21 @@ class Counting(FakeContext):
         return super().decode(batch)
 
 
-def common(left: list[int], right: list[int]) -> int:
-    """Length of the longest common prefix, by definition."""
-    return max(length for length in range(min(len(left), len(right)) + 1) if left[:length] == right[:length])
-
-
-@given(any_settings, prompts, turns, ends)
-@settings(max_examples=100)
-def test_every_turn_is_a_fresh_runs(
-    chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int]], ends: frozenset[int]
+@given(any_settings, any_settings, prompts, prompts, st.booleans())
+@settings(max_examples=80)
+def test_another_text_in_another_mode_reuses_the_longest_common_prefix(
+    chosen: DecodeSettings, other: DecodeSettings, first: list[int], second: list[int], goes_on: bool
 ) -> None:
-    engine = engine_for(chosen, 400, ends=ends)
-    decoder = fixed_clock_decoder(engine, chosen)
-    list(decoder.generate(prompt, 15))
-    for keep, more, limit in rest:
-        prompt = [*decoder.tokens[:keep], *more] or [1]
-        steps = list(decoder.generate(prompt, limit))
-        assert tokens_of(steps) == plain_tokens(prompt, limit, 400 - chosen.min_outputs + 1, ends)
-        assert decoder.tokens == prompt + tokens_of(steps)
-        assert not steps or holds_its_text(decoder, engine)
-
-
-@given(any_settings.filter(lambda chosen: not chosen.ordered), prompts, prompts)
-@settings(max_examples=40)
-def test_reuse_is_the_longest_common_prefix(chosen: DecodeSettings, first: list[int], second: list[int]) -> None:
-    engine = Counting(256, 256, chosen.sequences, VOCABULARY)
+    chosen, other = (replace(each, ordered=False, min_outputs=1) for each in (chosen, other))
+    engine = Counting(256, 256, max(chosen.sequences, other.sequences), VOCABULARY)
     decoder = fixed_clock_decoder(engine, chosen)
     list(decoder.generate(first, 10))
     held = engine.held()
     engine.prefilled = 0
-    list(decoder.generate(second, 5))
-    assert decoder.reused == min(common(held, second), len(second) - 1)
+    decoder.engine.reconfigure(other)
+    second = [*decoder.tokens, *second] if goes_on else second
+    assert tokens_of(list(decoder.generate(second, 5))) == plain_tokens(second, 5)
+    assert decoder.reused == min(len(commonprefix([held, second])), len(second) - 1)
     assert engine.prefilled == len(second) - 1 - decoder.reused
 
 
@@ -90,58 +75,28 @@ def test_the_pool_is_kept_between_turns() -> None:
     assert decoder.engine.pool.statistics().ngrams >= known > 10
 
 
-@given(any_settings, any_settings, prompts, few)
-@settings(max_examples=40)
-def test_another_mode_goes_on_with_the_same_cache(
-    first: DecodeSettings, second: DecodeSettings, prompt: list[int], more: list[int]
-) -> None:
-    second = replace(second, ordered=first.ordered, min_outputs=first.min_outputs)
-    largest = max(first, second, key=lambda each: each.sequences)
-    engine = FakeContext(256, 256, largest.sequences, VOCABULARY, ordered=first.ordered, min_outputs=first.min_outputs)
-    decoder = fixed_clock_decoder(engine, first)
-    list(decoder.generate(prompt, 15))
-    held = engine.held()
-    decoder.engine.reconfigure(second)
-    prompt = [*decoder.tokens, *more]
-    assert tokens_of(list(decoder.generate(prompt, 15))) == plain_tokens(prompt, 15)
-    assert decoder.reused == min(len(held), len(prompt) - 1)
-    assert holds_its_text(decoder, engine)
-
-
 WATCHED = ("auto/*", "engine/cells", "engine/step", "engine/admission", "engine/engine", "modes", "pool", "window")
 """The files that keep sequences, cells and drafts."""
 
 
-@dataclass
-class Lines:
-    """The lines that ran, up to the one at which Ctrl-C came."""
-
-    wanted: int
-    ran: list[tuple[str, int]] = field(default_factory=list)
-
-    @property
-    def reached(self) -> bool:
-        return len(self.ran) >= self.wanted
-
-
 @contextmanager
-def ctrl_c_at_line(number: int) -> Iterator[Lines]:
-    """Ctrl-C before the n-th line, from 1, that runs in what keeps text, cells and guesses."""
+def ctrl_c_at_line(number: int) -> Iterator[list[tuple[str, int]]]:
+    """Ctrl-C before the n-th line, from 1, that runs in what keeps text, cells and guesses; the lines that ran."""
     folder = Path(lacli.__file__).parent
     files = {str(path) for name in WATCHED for path in folder.glob(f"{name}.py")}
-    lines = Lines(number)
+    ran: list[tuple[str, int]] = []
 
     def local(frame: FrameType, event: str, _: object) -> Any:
         if event == "line":
-            lines.ran.append((frame.f_code.co_filename, frame.f_lineno))
-            if len(lines.ran) == number:
+            ran.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(ran) == number:
                 raise KeyboardInterrupt
         return local
 
     before = sys.gettrace()
     sys.settrace(lambda frame, event, argument: local if frame.f_code.co_filename in files else None)
     try:
-        yield lines
+        yield ran
     finally:
         sys.settrace(before)
 
@@ -160,12 +115,12 @@ def spoiled(new: Callable[[], tuple[Decoding, FakeContext]], line: int) -> list[
     """Interrupt the second of three turns at a line, and see that the third is a fresh run's; the lines that ran."""
     decoder, engine = new()
     list(decoder.generate([1, 2, 3, 4, 5, 6], 5))
-    with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as lines:
+    with suppress(KeyboardInterrupt), ctrl_c_at_line(line) as ran:
         list(decoder.generate([*decoder.tokens[:8], 7, 3], 20))
     third = [*decoder.tokens[:9], 2]
     assert tokens_of(list(decoder.generate(third, 4))) == plain_tokens(third, 4), line
     assert holds_its_text(decoder, engine)
-    return lines.ran
+    return ran
 
 
 @pytest.mark.parametrize(

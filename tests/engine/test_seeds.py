@@ -15,7 +15,6 @@ from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-from lacli.text.json_schema import grammar_of
 from lacli.text.template import as_messages, choose_template
 from tests.fakes.decoding import bugs
 from tests.loading import STDLIB_7M, generate
@@ -26,7 +25,6 @@ ON_ONE_THREAD = ModelSettings(context=512, gpu_layers=0, threads=1)
 SCHEMA = '{"type": "object", "properties": {"name": {"type": "string"}, "tags": {"items": {"enum": ["a", "b"]}}}}'
 WARM = SamplingSettings(seed=7, temp=0.8)
 SAMPLINGS = {
-    "temperature 0.2": replace(WARM, temp=0.2),
     "temperature 0.8": WARM,
     "temperature 1.5": replace(WARM, temp=1.5),
     "all candidates": replace(WARM, top_k=0, top_p=1.0, min_p=0.0),
@@ -64,12 +62,9 @@ def test_strict_texts_are_the_same_in_every_mode(name: str) -> None:
             assert [generate(engine, question, max_tokens=LIMIT).tokens for question in QUESTIONS] == texts
 
 
-@pytest.mark.parametrize("name", ["temperature 0.8", "penalties", "XTC", "a JSON schema"])
+@pytest.mark.parametrize("name", ["temperature 0.8", "penalties", "XTC", "a grammar"])
 def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None:
     sampling = SAMPLINGS[name]
-    if sampling.json_schema:
-        grammar, _ = grammar_of(sampling.json_schema)
-        sampling = replace(sampling, json_schema="", grammar=grammar)
     template, _ = choose_template("", model)
     prompts = [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
 

@@ -13,7 +13,6 @@ import pytest
 
 from lacli.auto.mode import FIXED_CLOCK
 from lacli.batch import Batch
-from lacli.context import Floats
 from lacli.engine.answer import AnswerText
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.worker import Stream, Worker
@@ -21,12 +20,10 @@ from lacli.errors import LacliError, PromptError
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
 from lacli.verify import Verifier
-from tests.engine.test_admission import SharedContext
-from tests.engine.test_engine import VOCABULARY, tokens_of
-from tests.fakes.context import FakeContext
-from tests.fakes.decoding import fixed_clock_decoder
+from tests.engine.test_admission import Greedy, SharedContext
+from tests.engine.test_engine import VOCABULARY, plain_tokens
+from tests.fakes.decoding import PLAIN
 
-PLAIN = DecodeSettings(mode="plain")
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=3)
 CELLS = 300
 
@@ -61,16 +58,6 @@ class SteppedContext(SharedContext):
         """Let all steps be taken from now on."""
         self._free = True
         self._allowed.release(2)
-
-
-class Greedy:
-    """A verifier that takes the most probable tokens."""
-
-    def begin(self, text: Sequence[int]) -> None:
-        """Nothing is remembered."""
-
-    def choose(self, logits: Floats, guesses: object) -> int:
-        return int(logits.argmax())
 
 
 class Reader(Stream):
@@ -114,22 +101,13 @@ def stepped(places: int) -> Iterator[tuple[Worker, SteppedContext]]:
             engine.run()
 
 
-def alone(prompt: Sequence[int], limit: int = 10) -> list[int]:
-    """What plain decoding gives a sequence by itself."""
-    engine = FakeContext(CELLS, 256, 1, VOCABULARY)
-    return tokens_of(list(fixed_clock_decoder(engine, PLAIN).generate(prompt, limit)))
-
-
 @pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])
-def test_many_threads_at_once_each_get_what_they_get_alone(settings: DecodeSettings) -> None:
+def test_many_threads_at_once_each_get_what_they_get_plain_tokens(settings: DecodeSettings) -> None:
     engine = SharedContext(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
     prompts = [[one, two, one] for one in range(6) for two in range(4)]
-    with (
-        Worker(Engine(engine, settings, 3, make_mode=FIXED_CLOCK)) as loop,
-        ThreadPoolExecutor(8) as threads,
-    ):
+    with Worker(Engine(engine, settings, 3, make_mode=FIXED_CLOCK)) as loop, ThreadPoolExecutor(8) as threads:
         sequences = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]
-        assert sequences == [alone(prompt, 12) for prompt in prompts]
+        assert sequences == [plain_tokens(prompt, 12) for prompt in prompts]
         assert loop.load == (0, 0)
 
 
@@ -146,7 +124,7 @@ def test_requests_get_a_place_in_their_order() -> None:
         engine.step()
         assert loop.load == (2, 4) and began == [[0], [1]]
         engine.run()
-        assert [reader.all(4) for reader in readers] == [alone([number], 4) for number in range(6)]
+        assert [reader.all(4) for reader in readers] == [plain_tokens([number], 4) for number in range(6)]
     assert began == [[number] for number in range(6)]
 
 
@@ -176,7 +154,7 @@ def leave_while_decoding(loop: Worker, engine: SteppedContext) -> Reader:
     leaving = Reader(loop, [2], 30)
     engine.wait()
     engine.step()
-    assert leaving.next() == alone([2], 1)
+    assert leaving.next() == plain_tokens([2], 1)
     leaving.close()
     return leaving
 
@@ -191,9 +169,9 @@ def test_a_sequence_that_is_left_frees_its_place_before_the_next_step(
         engine.step()
         assert loop.load == (1, 0) and other in loop._running
         engine.run()
-        assert other.all(5) == alone([3], 5)
+        assert other.all(5) == plain_tokens([3], 5)
         leaving.close()
-        assert Reader(loop, [4], 5).all(5) == alone([4], 5), "a sequence that has ended can be left once more"
+        assert Reader(loop, [4], 5).all(5) == plain_tokens([4], 5), "a sequence that has ended can be left once more"
 
 
 def test_a_step_that_raises_ends_all_sequences_and_later_ones_with_its_error() -> None:
