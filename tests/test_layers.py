@@ -17,10 +17,13 @@ MODULES = {
 """The package's modules by their dotted names."""
 
 
-def imported_by(path: Path) -> set[str]:
-    """What a file imports, also inside functions and for type checkers; of a name in a module, the module."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def imported_by(path: Path, *, at_once: bool = False) -> set[str]:
+    """What a file imports, also inside functions and for type checkers; of a name in a module, the module.
+
+    at_once: only what is imported with it.
+    """
+    found, tree = set(), ast.parse(path.read_text())
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {name if (name := f"{node.module}.{each.name}") in MODULES else node.module for each in node.names}
         elif isinstance(node, ast.Import):
@@ -44,3 +47,12 @@ def test_imports_go_down_only_and_the_house_has_at_most_twelve_floors() -> None:
 def test_one_file_imports_llama_cpp() -> None:
     theirs = [path for path in MODULES.values() if any(each.split(".")[0] == "llama_cpp" for each in imported_by(path))]
     assert theirs == [ROOT / "lacli" / "llamacpp" / "library.py"]
+
+
+def test_only_a_server_needs_the_extra_serve() -> None:
+    imports = {module: imported_by(path, at_once=True) for module, path in MODULES.items()}
+    reached = {module for module in MODULES if not module.startswith(("lacli.serve", "lacli.cli.serve"))}
+    while more := {each for module in reached for each in imports[module] if each in MODULES} - reached:
+        reached |= more
+    assert "lacli.serve.protocol" in reached, "rows of prompts are requests"
+    assert not {each.split(".")[0] for module in reached for each in imports[module]} & {"starlette", "uvicorn"}

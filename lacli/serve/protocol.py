@@ -22,13 +22,15 @@ from pydantic import (
     create_model,
     model_validator,
 )
-from starlette.requests import Request
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.options import options_of
 from lacli.text.checked import WithoutNull
 from lacli.text.format import printable
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 REFUSED = {
     *("functions", "function_call", "suffix", "audio", "web_search_options", "echo", "format", "samplers", "lora"),
