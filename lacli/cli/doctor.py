@@ -126,4 +126,4 @@ def answer_tokens(path: Path, mode: ModeName) -> tuple[int, ...]:
         generation = engine.generate(engine.prompt("Name three colors."), 16)
         for _ in generation:
             pass
-        return tuple(generation.answer().tokens)
+        return generation.answer().tokens

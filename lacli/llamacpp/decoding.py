@@ -136,14 +136,14 @@ class DecodingContext(Closing):
             # A GPU's driver reserves addresses beyond the memory. The log is told to a callback, which loses Ctrl-C.
             with late_ctrl_c() as is_stopped, nullcontext() if self._model.offloaded else bounded_by_free_memory():
                 self._handle = self._api.llama_init_from_model(weights, parameters)
-                # The model is an argument, so that it outlives the context when both are dropped at once.
-                self._free = free_with(self, _free_context, self._api, self._handle, samplers, self._model)
                 if is_stopped():
-                    self._free()
+                    _free_context(self._api, self._handle, samplers, self._model)
             if self._handle or parameters.n_ctx <= self._fewest_cells:
                 break
             # Sequences that find no cells wait for each other.
             parameters.n_ctx = max(parameters.n_ctx // 2, self._fewest_cells)
+        # The model is an argument, so that it outlives the context when both are dropped at once.
+        self._free = free_with(self, _free_context, self._api, self._handle, samplers, self._model)
         if not self._handle:
             self.close()
             hint = "a smaller one may fit: -c 4096, or -ctk q8_0; see more with -v"

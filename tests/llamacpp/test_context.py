@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,29 @@ def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_
             assert engine.cells == room
     with pytest.raises(ModelLoadError):
         LlamaContext(tiny, replace(SETTINGS, context=4 * one), capacity)
+
+
+def test_samplers_are_freed_once_where_a_context_needs_a_second_try(
+    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, free, freed = lib.llama_init_from_model, lib.llama_sampler_free, list[object]()
+
+    def bounded(handle: Any, parameters: Any) -> Any:
+        return make(handle, parameters) if parameters.n_ctx <= tiny.default_context else None
+
+    def noted(sampler: Any) -> None:
+        freed.append(sampler)
+        if freed.count(sampler) == 1:
+            free(sampler)
+
+    monkeypatch.setattr(lib, "llama_init_from_model", bounded)
+    monkeypatch.setattr(lib, "llama_sampler_free", noted)
+    capacity = Capacity.for_texts(PLAIN, 3, SETTINGS.batch)
+    with LlamaContext(tiny, replace(SETTINGS, context=0), capacity, backend_greedy=True) as engine:
+        made = [*engine._samplers]
+    del engine
+    gc.collect()
+    assert freed == made and len(made) == capacity.sequences
 
 
 def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext) -> None:
