@@ -157,7 +157,7 @@ def _facts(card: Card) -> list[tuple[str, str]]:
         ("context", f"trained with {header.context:,} tokens" if header.context else ""),
         ("shape", f"{header.layers} layers, embedding {header.embedding:,}{heads}, vocabulary {header.vocabulary:,}"),
         ("experts", f"{header.experts_used} of {header.experts} a token" if header.experts else ""),
-        ("template", "its own (--template prints it)" if header.template else "none of its own"),
+        ("template", "its own" if header.template else "none of its own"),
         ("modes", f"none: {card.problem}" if card.problem else ", ".join(card.modes)),
         *(("", note) for note in card.notes),
     ]
