@@ -1,4 +1,4 @@
-"""The modes plain, jacobi, lookup and lookahead: each grows a step's tree and learns from its outcome."""
+"""The modes but auto: each grows a step's tree and learns from its outcome."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Mode:
         """Take in the prompt, before the first step."""
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
-        """Grow a tree below the sequence's last token with at most `room` (1 or more) nodes.
+        """Grow a tree of at most `room` (1 or more) nodes, of which the first is the sequence's last token.
 
         Calling it again with less room, when the cache had too little, gives a smaller tree of the same step.
         """

@@ -30,8 +30,8 @@ class Option:
 
     `kind`: the type of the field `name`. `flags`: its spellings; the first names it in messages and, without dashes, in
     /set. `help`: "" for a field without a flag. `least`, `most`: the range of a number. `request`: its name in
-    requests. `metavar`, `shown`: its value and its default in help. `read`: makes a value of a text, of a `repeated`
-    option one of its values. `variable`: whether the environment sets a default.
+    requests if not `name`. `metavar`, `shown`: its value and its default in help. `read`: makes a value of a text, of
+    a `repeated` option one of its values. `variable`: whether the environment sets a default.
     """
 
     flags: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lacli.errors import UsageError
 from lacli.options import check, option
@@ -14,7 +14,7 @@ ModeName = Literal["plain", "jacobi", "lookup", "lookahead", "auto"]
 Switch = Literal["on", "off", "auto"]
 Detail = Literal["", "short", "full"]
 
-MODES: tuple[ModeName, ...] = ("plain", "jacobi", "lookup", "lookahead", "auto")
+MODES: tuple[ModeName, ...] = get_args(ModeName)
 
 LEAVES = 48
 """Most candidates of a sequence in a step of mode auto: each takes an id, and llama.cpp's buffers grow with ids."""
@@ -126,7 +126,7 @@ class DecodeSettings:
 
     @property
     def linear_draft(self) -> int:
-        """Most drafted tokens of a step of mode jacobi or lookup, which draft one chain."""
+        """Most drafted tokens of a step in the modes of one chain; a mode without an entry drafts none."""
         most = {"jacobi": self.window, "lookup": self.lookup_draft}.get(self.mode, 0)
         return most if self.max_rollback < 0 else min(most, self.max_rollback)
 

@@ -18,7 +18,7 @@ from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import MakeMode
-from lacli.settings import DecodeSettings, ModeName
+from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
 from lacli.text.format import counted
@@ -26,8 +26,6 @@ from lacli.verify import SampleAndMatch
 
 OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 """Opens a context of the model for a mode; its logits can be read."""
-
-CHECKED: tuple[ModeName, ...] = ("jacobi", "lookup", "lookahead", "auto")
 
 FIXED_SEED = 7
 """What a random seed becomes: a check is repeated with the same numbers."""
@@ -292,4 +290,4 @@ def refuse_other_draws(sampling: SamplingSettings) -> None:
 
 def checked_modes(settings: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:
     """The settings of the modes to check: all that draft, or `only` one."""
-    return [replace(settings, mode=mode) for mode in ((only,) if only else CHECKED)]
+    return [replace(settings, mode=mode) for mode in ((only,) if only else MODES[1:])]

@@ -122,6 +122,7 @@ def test_a_full_context_ends_with_length_and_its_last_cell_is_used(mode: ModeNam
     steps = list(decoder.generate([1, 2, 3], -1))
     assert len(engine.held()) == 50
     assert len(tokens_of(steps)) == 48
+    assert any(step.drafted for step in steps) == (mode != "plain")
     assert steps[-1].finish == "length"
 
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.modes import Mode
-from lacli.settings import DecodeSettings
+from lacli.settings import MODES, DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.engine.test_engine import VOCABULARY, ends, plain_tokens, prompts, tokens_of
 from tests.engine.test_reuse import turns
 from tests.fakes.context import FakeContext
 from tests.fakes.decoding import Decoding, fixed_clock_decoder
 
-CHAINS = ("jacobi", "lookup", "auto")
+CHAINS = tuple(mode for mode in MODES if mode not in ("plain", "lookahead"))
 
 chains = st.builds(
     DecodeSettings,
