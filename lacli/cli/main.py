@@ -131,6 +131,6 @@ def _in_one_line(error: Any) -> LacliError:
             return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
         place = "" if error.filename is None else f"{error.filename}: "
         return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
-    what = " ".join(error.format_message().split()).rstrip(".")
+    what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     command = error.ctx.command_path if error.ctx else "lacli"
     return UsageError(what[:1].lower() + what[1:], f"{command} -h lists what there is")

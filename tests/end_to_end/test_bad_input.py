@@ -64,7 +64,7 @@ SLIPS = [
     (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
     (USAGE, (*ASKED, "-n", "many"), "invalid value for '-n'"),
     (USAGE, (*ASKED, "-ngl", "most"), "-ngl is 'most' (it must be a whole number)"),
-    (USAGE, (*ASKED, "--mode", "magic"), "'lookahead'"),
+    (USAGE, (*ASKED, "--mode", "magic"), "'--mode': 'magic' is not one of 'plain'"),
     (USAGE, (*ASKED, "--chat-template", "chatlm"), "did you mean chatml?"),
     (USAGE, ("bench", "--classes", "edits"), "did you mean edit?"),
     (USAGE, ("run", "model.gguf", "hello", "-p", "hi"), "the prompt is given twice"),
