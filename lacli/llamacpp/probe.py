@@ -7,16 +7,15 @@ the records keep the outcome.
 
 from __future__ import annotations
 
-import ctypes
+import gzip
 import os
 import signal
-import struct
 import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from math import prod
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,20 +31,14 @@ COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 IN_TRIAL = "_LACLI_TRIAL"
 """Set in the environment of a process that must use the build untried, to the fault that is known, "" in a trial."""
 
-WEIGHTS = {"F16": 1, "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q6_K": 18}
-"""llama_ftype of the tried weights: those of most model files, each with kernels of its own."""
-
 ROWS = (1, 2, 16)
 """Rows of the tried batches: one row, a few rows and a whole AMX tile have kernels of their own."""
 
 PATIENCE_S = 60.0
-"""Seconds for a trial: a hundred times its 0.6 s on two cores."""
+"""Seconds for a trial: a hundred times what it takes on two cores."""
 
 CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals of failed computing; others come from a user, a supervisor or a system short of memory."""
-
-CELLS, VOCABULARY, WIDTH = 256, 64, 256
-"""Shape of the tried model: one layer of the least width that K-quants allow, 0.9 MB in F16."""
 
 KERNELS_OFF = "the faster kernels of this build fail here and are off"
 
@@ -120,75 +113,25 @@ def python_environment() -> dict[str, str]:
 
 
 def main(folder: Path, *, repack: bool) -> None:
-    """Decode every batch, a line for each before it begins."""
+    """Decode every batch with the bundled model (recipes/trial.py), a line for each before it begins."""
     with suppress(ImportError):  # Windows has no core dumps
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from lacli.batch import Batch
     from lacli.llamacpp.context import LlamaContext
-    from lacli.llamacpp.library import lib, library
     from lacli.llamacpp.model import LlamaModel
     from lacli.settings import DecodeSettings
 
-    library()
-    settings = ModelSettings(context=CELLS, batch=ROWS[-1], gpu_layers=0, repack=repack, devices=(CPU,))
+    path = folder / "trial.gguf"
+    path.write_bytes(gzip.decompress((files("lacli") / "data" / "trial.gguf.gz").read_bytes()))
+    settings = ModelSettings(context=256, batch=ROWS[-1], gpu_layers=0, repack=repack, devices=(CPU,))
     chain = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
-    original, path = folder / "model.gguf", folder / "quantized.gguf"
-    write_model(original)
-    for weights, kind in WEIGHTS.items():
-        parameters = lib.llama_model_quantize_default_params()
-        parameters.ftype, parameters.pure, parameters.nthread = kind, True, 1
-        assert not lib.llama_model_quantize(os.fsencode(original), os.fsencode(path), ctypes.byref(parameters))
-        with LlamaModel(path, settings) as model, LlamaContext(model, settings, chain) as context:
-            for rows in ROWS:
-                print(f"{counted(rows, 'row')} with {weights} weights", flush=True)
-                context.clear()
-                assert context.decode(Batch(rows).set_rows(range(rows), range(rows), [(0,)] * rows, [True] * rows))
-
-
-def write_model(path: Path) -> None:
-    """Write a llama model of one layer whose weights are all 0, the matrices in F16 and the norms in F32."""
-    shapes: dict[str, tuple[int, ...]] = {"token_embd": (WIDTH, VOCABULARY), "output_norm": (WIDTH,)}
-    shapes |= {f"blk.0.{name}": (WIDTH,) for name in ("attn_norm", "ffn_norm")}
-    shapes |= {f"blk.0.attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
-    shapes |= {f"blk.0.ffn_{name}": (WIDTH, WIDTH) for name in ("gate", "up", "down")}
-    tokens = [chr(ord("!") + number) for number in range(VOCABULARY)]
-    keys: dict[str, int | float | str | list[str]] = {
-        "general.architecture": "llama",
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.merges": [" ".join(tokens[:2])],
-        "llama.block_count": 1,
-        "llama.context_length": CELLS,
-        "llama.embedding_length": WIDTH,
-        "llama.feed_forward_length": WIDTH,
-        "llama.attention.head_count": 4,
-        "llama.attention.layer_norm_rms_epsilon": 1e-5,
-    }
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(keys))
-    head += b"".join(_string(key) + _value(value) for key, value in keys.items())
-    size = 0
-    for name, shape in shapes.items():
-        # Type 0 is F32, 1 is F16. All sizes are multiples of GGUF's alignment.
-        head += _string(f"{name}.weight") + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        head += struct.pack("<IQ", len(shape) - 1, size)
-        size += prod(shape) * (4 if len(shape) == 1 else 2)
-    path.write_bytes(head + bytes(-len(head) % 32 + size))
-
-
-def _string(text: str) -> bytes:
-    return struct.pack("<Q", len(text)) + text.encode()
-
-
-def _value(value: int | float | str | list[str]) -> bytes:
-    """Return a header's value behind the number of its gguf_type."""
-    if isinstance(value, list):
-        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_string, value))
-    if isinstance(value, str):
-        return struct.pack("<I", 8) + _string(value)
-    return struct.pack("<II", 4, value) if isinstance(value, int) else struct.pack("<If", 6, value)
+    with LlamaModel(path, settings) as model, LlamaContext(model, settings, chain) as context:
+        for rows in ROWS:
+            print(counted(rows, "row"), flush=True)
+            context.clear()
+            assert context.decode(Batch(rows).set_rows(range(rows), range(rows), [(0,)] * rows, [True] * rows))
 
 
 if __name__ == "__main__":

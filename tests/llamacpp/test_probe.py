@@ -20,7 +20,7 @@ WITH_REPACK = {"LACLI_REPACK": "1"}
 """Where the tests' other runs go without, because this build fails with repacked weights."""
 
 RUN = ("run", "-n", "4", "-p", "hello")
-BATCH = "2 rows with Q8_0 weights"
+BATCH = "2 rows"
 AT_TWO_ROWS = f"SIGSEGV in a batch of {BATCH}"
 
 CHILD = """
@@ -37,9 +37,7 @@ Play = Callable[..., None]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     """Let a child with some end take the place of a trial; outcomes are kept in a file of the test's."""
 
-    def child(
-        end: str, printed: str = f"1 row with F16 weights\n{BATCH}", failing: tuple[str, ...] = ("repack",)
-    ) -> None:
+    def child(end: str, printed: str = f"1 row\n{BATCH}", failing: tuple[str, ...] = ("repack",)) -> None:
         script = CHILD.format(printed=printed, failing=failing, end=end)
         monkeypatch.setattr(probe, "COMMAND", (sys.executable, "-c", script))
 
