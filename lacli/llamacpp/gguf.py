@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import struct
 from collections import Counter
@@ -166,7 +165,7 @@ def _read_file(path: Path) -> GgufFile:
 
 def _parsed(data: mmap) -> GgufFile:
     """Read a file's header. Raises one of BROKEN where it makes no sense."""
-    from lacli.llamacpp.library import declared, lib
+    from lacli.llamacpp.library import ggml, lib
 
     at, keys = 0, dict[str, Any]()
 
@@ -199,6 +198,5 @@ def _parsed(data: mmap) -> GgufFile:
     infos = [(text(), read(f"{read('I')[0]}Q"), *read("IQ")) for _ in range(tensors)]
     if any(kind >= lib.GGML_TYPE_COUNT for *_, kind, _ in infos):
         raise ValueError
-    ggml = declared(("ggml_type_name", [ctypes.c_int], ctypes.c_char_p))
     found = [Tensor(name, ggml.ggml_type_name(kind).decode(), prod(sizes)) for name, sizes, kind, _ in infos]
     return GgufFile(keys, found, at)

@@ -24,7 +24,9 @@ from lacli.text.format import printable
 DEBUG, ERROR, CONTINUE = 1, 4, 5
 """ggml_log_level; llama-cpp-python's own table has older numbers and hides errors."""
 
-BUFFER = re.compile(r"(?P<device>\S+) +(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
+GRAPH = re.compile(r"(?P<device>\S+) +compute buffer size = +(?P<mebibytes>[\d.]+) MiB")
+
+BUFFER = re.compile(r"(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
 
 CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 """Logged for each part of a cache, also when its buffer is only simulated and has no size."""
@@ -34,7 +36,7 @@ class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr, without what it logs for each step (its level debug).
 
     `muted`: nothing is passed on while that is set. `callbacks`: the library has only their addresses, so that the
-    functions must live here.
+    functions must live here. `buffers`: MiB made since the last `forget`, by kind; graphs are by device too.
     """
 
     def __init__(self) -> None:
@@ -42,7 +44,7 @@ class Log:
         self.verbose = self.muted = False
         self._errors: deque[str] = deque(maxlen=3)
         self._level = 0
-        self._buffers: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self.buffers: defaultdict[str, float] = defaultdict(float)
 
     def receive(self, level: int, text: bytes) -> None:
         """Take one call of the library's callback: a line, or the next part of one."""
@@ -52,27 +54,19 @@ class Log:
         if self._level == ERROR and line.strip():
             self._errors.append(line.strip())
         if cells := CELLS.search(line):
-            self._buffers["", "KV"] += float(cells["mebibytes"])
+            self.buffers["KV"] += float(cells["mebibytes"])
+        elif graph := GRAPH.search(line):
+            # It is made anew for a larger graph.
+            self.buffers[graph["device"]] = float(graph["mebibytes"])
         elif (buffer := BUFFER.search(line)) and buffer["kind"] != "KV":
-            place = buffer["device"], buffer["kind"]
-            # A compute buffer may be made anew for a larger graph.
-            before = 0.0 if buffer["kind"] == "compute" else self._buffers[place]
-            self._buffers[place] = before + float(buffer["mebibytes"])
+            self.buffers[buffer["kind"]] += float(buffer["mebibytes"])
         if self.verbose and not self.muted and self._level != DEBUG:
             sys.stderr.write(printable(line, lines=True))
 
     def forget(self) -> None:
         """Drop what was collected, before a call whose errors or buffers are wanted."""
         self._errors.clear()
-        self._buffers.clear()
-
-    @property
-    def buffers(self) -> dict[str, float]:
-        """MiB by kind ("KV", "compute", ..) of the buffers made since the last `forget`, on all devices."""
-        made: defaultdict[str, float] = defaultdict(float)
-        for (_, kind), mebibytes in self._buffers.items():
-            made[kind] += mebibytes
-        return dict(made)
+        self.buffers.clear()
 
     def last_error(self) -> str:
         """Take the first of the last error lines, without the C function's name; the lines after it follow from it."""
@@ -93,6 +87,28 @@ except Exception as error:  # a missing driver, a wrong architecture, a package 
 
 lib = llama_cpp
 
+POINTER, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+
+ggml: ctypes.CDLL = lib.llama_cpp._lib
+"""The C library, for functions that llama_cpp does not declare."""
+
+for _name, _arguments, _result in (
+    ("ggml_backend_dev_name", [POINTER], TEXT),
+    ("ggml_backend_dev_description", [POINTER], TEXT),
+    ("ggml_backend_dev_type", [POINTER], ctypes.c_int),
+    ("ggml_backend_dev_memory", [POINTER] * 3, None),
+    ("ggml_backend_dev_count", [], SIZE),
+    ("ggml_backend_dev_get", [SIZE], POINTER),
+    ("ggml_backend_dev_by_name", [TEXT], POINTER),
+    ("ggml_backend_reg_by_name", [TEXT], POINTER),
+    ("ggml_backend_reg_get_proc_address", [POINTER, TEXT], POINTER),
+    ("ggml_backend_register", [POINTER], None),
+    ("ggml_type_name", [ctypes.c_int], TEXT),
+    ("llama_max_devices", [], SIZE),
+):
+    _function = getattr(ggml, _name)
+    _function.argtypes, _function.restype = _arguments, _result
+
 TILED_SWITCH = "GGML_CPU_TILED_MM"
 """Read by ggml at its first matrix product: the switch of its kernels for 8 rows and more (ggml-cpu/tiled)."""
 
@@ -103,9 +119,8 @@ def on_abort(report: Callable[[str], None]) -> None:
     The process aborts when `report` returns.
     """
     callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: report(message.decode("utf-8", "replace")))
-    if set_callback := getattr(lib.llama_cpp._lib, "ggml_set_abort_callback", None):
-        library().callbacks.append(callback)
-        set_callback(callback)
+    library().callbacks.append(callback)
+    ggml.ggml_set_abort_callback(callback)
 
 
 def abort_error(message: str, hint: str) -> LacliError:
@@ -124,15 +139,6 @@ def library() -> Log:
     lib.llama_log_set(callback, ctypes.c_void_p(0))
     lib.llama_backend_init()
     return log
-
-
-def declared(*functions: tuple[str, list[Any], Any]) -> ctypes.CDLL:
-    """Return the C library with functions that llama_cpp does not declare: (name, argument types, result type)."""
-    found: ctypes.CDLL = lib.llama_cpp._lib
-    for name, arguments, result in functions:
-        function = getattr(found, name)
-        function.argtypes, function.restype = arguments, result
-    return found
 
 
 def free_with(owner: object, free: Callable[..., object], *arguments: object) -> weakref.finalize[..., Any]:
@@ -209,18 +215,6 @@ GPU, INTEGRATED = 1, 2
 SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 """llama.cpp's llama_split_mode."""
 
-FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
-    ("ggml_backend_dev_name", [ctypes.c_void_p], ctypes.c_char_p),
-    ("ggml_backend_dev_description", [ctypes.c_void_p], ctypes.c_char_p),
-    ("ggml_backend_dev_type", [ctypes.c_void_p], ctypes.c_int),
-    ("ggml_backend_dev_memory", [ctypes.c_void_p] * 3, None),
-    ("ggml_backend_dev_count", [], ctypes.c_size_t),
-    ("ggml_backend_dev_get", [ctypes.c_size_t], ctypes.c_void_p),
-    ("ggml_backend_dev_by_name", [ctypes.c_char_p], ctypes.c_void_p),
-    ("llama_max_devices", [], ctypes.c_size_t),
-)
-"""The library's functions about devices, for `declared`."""
-
 
 def devices(*, memory: bool = True) -> list[Device]:
     """Return the devices of this build on this machine, in llama.cpp's order.
@@ -228,7 +222,7 @@ def devices(*, memory: bool = True) -> list[Device]:
     `memory`: ask for it too, which starts a GPU's driver.
     """
     library()
-    ggml, found = declared(*FUNCTIONS), []
+    found = []
     for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):
         kind = ggml.ggml_backend_dev_type(handle)
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -240,7 +234,7 @@ def devices(*, memory: bool = True) -> list[Device]:
     return found
 
 
-def apply_placement(parameters: Any, settings: ModelSettings, ggml: ctypes.CDLL) -> list[object]:
+def apply_placement(parameters: Any, settings: ModelSettings) -> list[object]:
     """Write the layers and devices of settings into llama_model_params; return what these point to.
 
     llama.cpp's list of devices never names the processor, which takes all other layers. For the processor alone the

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llamacpp.devices import CPU, named, offloading
 from lacli.llamacpp.library import (
-    FUNCTIONS,
     apply_placement,
-    declared,
     devices,
     free_with,
+    ggml,
     late_ctrl_c,
     lib,
     library,
@@ -74,7 +73,7 @@ class LlamaModel(Closing):
             settings, _ = proven(settings)
         settings = replace(settings, devices=named(settings.devices, devices(memory=False)))
         parameters = lib.llama_model_default_params()
-        pointed_to = apply_placement(parameters, settings, declared(*FUNCTIONS))
+        pointed_to = apply_placement(parameters, settings)
         parameters.use_extra_bufts = settings.repack
         if simulated:
             parameters.no_alloc, parameters.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
@@ -183,7 +182,7 @@ class LlamaModel(Closing):
         unprinted = {name.encode() for name in self.control_tokens if name not in printed}
         pieces = [self.piece(token, special=True) for token in range(self.vocabulary)]
         tokens = [b"\xff" + piece if piece in unprinted else piece for piece in pieces]
-        tokenize = ctypes.cast(declared().llama_tokenize, ctypes.c_void_p).value
+        tokenize = ctypes.cast(ggml.llama_tokenize, ctypes.c_void_p).value
         make: Any = LLTokenizer  # its types leave the function out
         made: LLTokenizer = make.from_llamacpp(
             tokens=tokens, vocab_ptr=self.vocabulary_handle, tokenize_fptr=tokenize, eos_token=self.ends

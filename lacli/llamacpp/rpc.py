@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from lacli.errors import LacliError, reason_of
 from lacli.llamacpp.devices import PYTHON, Device, rebuild_command
-from lacli.llamacpp.library import declared, devices, library, on_abort
+from lacli.llamacpp.library import POINTER, SIZE, TEXT, devices, ggml, library, on_abort
 from lacli.llamacpp.probe import python_environment
 
 LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
@@ -35,8 +35,6 @@ ANSWER_S = 15.0
 
 ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 """ggml's functions, found by name as llama.cpp's programs do (common/arg.cpp), also in backends loaded at run time."""
-
-POINTER, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 
 
 def remote_devices(endpoints: Sequence[str]) -> list[Device]:
@@ -89,7 +87,6 @@ def register(endpoints: Sequence[str]) -> list[Device]:
 
 @cache
 def _add(endpoint: str) -> None:
-    ggml = declared(("ggml_backend_register", [POINTER], None))
     registry = ctypes.CFUNCTYPE(POINTER, TEXT)(_address(ADD))(endpoint.encode())
     if not registry:
         raise LacliError(f"the RPC server at {endpoint} is absent or has no devices", "start it again with --device")
@@ -113,7 +110,6 @@ def start_server(address: str, port: int, names: Sequence[str], threads: int, ca
     `cache`: a folder for weights that clients send, None to keep none.
     """
     start = ctypes.CFUNCTYPE(None, TEXT, TEXT, SIZE, SIZE, POINTER)(_address(SERVE))
-    ggml = declared(("ggml_backend_dev_by_name", [TEXT], POINTER))
     handles = (POINTER * len(names))(*(ggml.ggml_backend_dev_by_name(name.encode()) for name in names))
     folder = os.fsencode(cache) if cache else None
     arguments = (f"{address}:{port}".encode(), folder, threads, len(names), handles)
@@ -130,9 +126,6 @@ def start_server(address: str, port: int, names: Sequence[str], threads: int, ca
 def _address(function: str) -> int:
     """Return the address of a function of ggml's RPC library, 0 in a build without it."""
     library()
-    ggml = declared(
-        ("ggml_backend_reg_by_name", [TEXT], POINTER), ("ggml_backend_reg_get_proc_address", [POINTER, TEXT], POINTER)
-    )
     backend: int | None = ggml.ggml_backend_reg_by_name(b"RPC")
     found: int | None = ggml.ggml_backend_reg_get_proc_address(backend, function.encode()) if backend else None
     return found or 0

@@ -101,11 +101,12 @@ GGML: Any = SimpleNamespace(
 @pytest.mark.parametrize(
     ("names", "layers"), [(("RPC0", "CUDA1", "CUDA0"), 7), ((CPU,), 0)], ids=["GPUs", "the processor"]
 )
-def test_devices_are_addresses_in_their_order_with_null_at_the_end(names: tuple[str, ...], layers: int) -> None:
+def test_devices_are_addresses_in_their_order_with_null_at_the_end(
+    names: tuple[str, ...], layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = lib.llama_model_default_params()
-    kept = apply_placement(
-        made, ModelSettings(gpu_layers=7, devices=names, split_mode="row", tensor_split=(3, 1)), GGML
-    )
+    monkeypatch.setattr("lacli.llamacpp.library.ggml", GGML)
+    kept = apply_placement(made, ModelSettings(gpu_layers=7, devices=names, split_mode="row", tensor_split=(3, 1)))
     # For the processor it is an empty list: an address of NULL would be llama.cpp's own choice, with every GPU in it.
     assert made.devices
     array = ctypes.cast(made.devices, ctypes.POINTER(ctypes.c_void_p))
@@ -129,7 +130,7 @@ def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """A machine with these GPUs, whose models are loaded without them."""
     cards = [Device(name, "A card", True) for name in names]
     monkeypatch.setattr("lacli.llamacpp.model.devices", lambda *, memory: [*cards, Device(CPU, "A processor", False)])
-    monkeypatch.setattr("lacli.llamacpp.model.apply_placement", lambda parameters, settings, ggml: [])
+    monkeypatch.setattr("lacli.llamacpp.model.apply_placement", lambda parameters, settings: [])
 
 
 @pytest.mark.parametrize(
