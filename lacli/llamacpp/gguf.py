@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -46,16 +45,13 @@ class GgufFile(NamedTuple):
     header_size: int
 
     def text(self, key: str) -> str:
-        """Return the text of a key, "" without one or for a value of another kind."""
-        value = self.keys.get(key)
-        return value if isinstance(value, str) else ""
+        return str(self.keys.get(key, ""))
 
     def number(self, key: str, missing: int = 0) -> int:
-        """Return the whole number of a key, or the largest of its array; `missing` without one."""
         return max(self.numbers(key), default=missing)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """Return the whole numbers of a key: one, or those of an array."""
+        """Return the whole numbers of a key: one, or those of an array; () without one."""
         value = self.keys.get(key, ())
         return tuple(int(each) for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, int))
 
@@ -143,12 +139,10 @@ def _file_type(number: int, tensors: list[Tensor]) -> str:
     from lacli.llamacpp.library import lib
 
     for name, value in vars(lib).items():
-        if (found := FILE_TYPE.fullmatch(name)) and number >= 0 and value == number & ~lib.LLAMA_FTYPE_GUESSED:
+        if value == number & ~lib.LLAMA_FTYPE_GUESSED and (found := FILE_TYPE.fullmatch(name)):
             return found[1]
-    count: Counter[str] = Counter()
-    for tensor in tensors:
-        count[tensor.type] += tensor.elements
-    return max(count, key=lambda name: count[name]).upper() if count else ""
+    types = {tensor.type for tensor in tensors}
+    return max(types, key=lambda each: sum(t.elements for t in tensors if t.type == each), default="").upper()
 
 
 def _read_file(path: Path) -> GgufFile:
