@@ -83,7 +83,7 @@ def named(names: Sequence[str], found: Sequence[Device]) -> tuple[str, ...]:
 
 
 def chosen(found: Sequence[Device]) -> tuple[str, ...]:
-    """Return llama.cpp's choice without --device: RPC's devices, then GPUs, or integrated ones if there are no others.
+    """Return llama.cpp's choice without --device: RPC's devices, then GPUs, or an integrated one without any.
 
     Source: `llama_prepare_model_devices` of llama.cpp 0.3.36.
     """
@@ -91,15 +91,7 @@ def chosen(found: Sequence[Device]) -> tuple[str, ...]:
     remote = [device.name for device in cards if device.name.startswith(RPC)]
     local = [device for device in cards if not device.name.startswith(RPC)]
     own = [device.name for device in local if not device.is_integrated]
-    backend = local[0].name.rstrip("0123456789") if local else ""
-    shared = [device.name for device in local if device.name.startswith(backend)]
-    return tuple(remote + (own or shared))
-
-
-def offloading(settings: ModelSettings, found: Sequence[Device]) -> tuple[str, ...]:
-    """Return the devices that layers can go to; () if only the processor computes."""
-    devices = settings.devices or chosen(found)
-    return () if [name.upper() for name in devices] == [CPU] else devices
+    return tuple(remote + (own or [device.name for device in local[:1]]))
 
 
 class Processor(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
-from lacli.llamacpp.devices import CPU, named, offloading
+from lacli.llamacpp.devices import CPU, chosen, named
 from lacli.llamacpp.library import (
     apply_placement,
     devices,
@@ -43,7 +43,8 @@ TOO_LARGE = "a smaller model, fewer layers on a GPU (-ngl) or more devices (-dev
 
 def offloads(settings: ModelSettings) -> bool:
     """Return whether a model with these settings computes on a GPU, of this machine or of another."""
-    return settings.gpu_layers != 0 and bool(offloading(settings, devices(memory=False)))
+    names = [name.upper() for name in settings.devices or chosen(devices(memory=False))]
+    return settings.gpu_layers != 0 and names not in ([], [CPU])
 
 
 class LlamaModel(Closing):

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -89,12 +90,7 @@ def trial(*, repack: bool) -> str | None:
     """Try this build now and return its fault, "" for none; None where the end says nothing about the build."""
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as folder:
         try:
-            # Its own process group keeps a terminal's Ctrl-C away.
-            child = subprocess.run(
-                [*COMMAND, folder, "repack" if repack else "plain"], cwd=folder,
-                env={**python_environment(), IN_TRIAL: ""}, stdin=subprocess.DEVNULL, capture_output=True,
-                timeout=PATIENCE_S, process_group=0,
-            )  # fmt: skip
+            child = run_python([*COMMAND, folder, "repack" if repack else "plain"], PATIENCE_S, {IN_TRIAL: ""})
         except (OSError, subprocess.TimeoutExpired):
             return None
     reached = child.stdout.decode("utf-8", "replace").splitlines()[-1:]
@@ -104,12 +100,17 @@ def trial(*, repack: bool) -> str | None:
     return None if child.returncode else ""
 
 
-def python_environment() -> dict[str, str]:
-    """Return the environment in which a Python started with -P finds the modules that this one finds.
+def run_python(
+    command: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a Python that finds the modules that this one finds; its own process group keeps a terminal's Ctrl-C away.
 
-    Without -P it would look first into the user's folder, where a json.py may lie.
+    It is started with -P: without, it would look first into the user's folder, where a json.py may lie.
     """
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
+    return subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, process_group=0
+    )
 
 
 def main(folder: Path, *, repack: bool) -> None:

@@ -23,7 +23,7 @@ from typing import NoReturn
 from lacli.errors import LacliError, reason_of
 from lacli.llamacpp.devices import PYTHON, Device, rebuild_command
 from lacli.llamacpp.library import POINTER, SIZE, TEXT, devices, ggml, library, on_abort
-from lacli.llamacpp.probe import python_environment
+from lacli.llamacpp.probe import run_python
 
 LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
 """Starts the child process that asks servers for their devices."""
@@ -43,20 +43,16 @@ def remote_devices(endpoints: Sequence[str]) -> list[Device]:
     Raises LacliError if this build has no RPC, or a server is absent, busy, something else or of another version.
     """
     need_support()
-    command, environment = [*LISTING, *endpoints], python_environment()
     try:
-        child = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=ANSWER_S
-        )
-        out, words = child.stdout, child.stderr.decode("utf-8", "replace").strip().splitlines()
+        child = run_python([*LISTING, *endpoints], ANSWER_S)
+        out, said = child.stdout, child.stderr.decode("utf-8", "replace")
     except subprocess.TimeoutExpired as late:
-        out, words = late.stdout or b"", ["no answer; it serves one client at a time, and another may be using it"]
+        out, said = late.stdout or b"", "no answer; it serves one client at a time, and another may be using it"
     answers = out.decode().splitlines()
     if len(answers) < len(endpoints):
-        # The version is named in a line before the last.
-        reason = next((line for line in words if "mismatch" in line), words[-1] if words else "no reason given")
-        # Without the file and line of ggml's code in front of it.
-        reason = re.sub(r"^\S+:\d+: ", "", reason)
+        # The version is named in a line before the last; in front stand the file and line of ggml's code.
+        lines = [re.sub(r"^\S+: ", "", line) for line in said.strip().splitlines()]
+        reason = next((line for line in lines if "mismatch" in line), lines[-1] if lines else "no reason given")
         what = f"--rpc: the RPC server at {endpoints[len(answers)]} cannot be used: {reason}"
         raise LacliError(what, "start one there with the same version of llama.cpp: lacli rpc-server -H ADDRESS")
     return [Device(*row) for line in answers for row in json.loads(line)]
@@ -89,7 +85,7 @@ def register(endpoints: Sequence[str]) -> list[Device]:
 def _add(endpoint: str) -> None:
     registry = ctypes.CFUNCTYPE(POINTER, TEXT)(_address(ADD))(endpoint.encode())
     if not registry:
-        raise LacliError(f"the RPC server at {endpoint} is absent or has no devices", "start it again with --device")
+        raise LacliError(f"the RPC server at {endpoint} is absent or has no devices")
     ggml.ggml_backend_register(registry)
 
 
@@ -140,8 +136,5 @@ def _end(message: str) -> NoReturn:
 if __name__ == "__main__":
     library().verbose = True
     on_abort(_end)
-    try:
-        for each in sys.argv[1:]:
-            print(json.dumps(register([each])), flush=True)
-    except LacliError as error:
-        _end(error.what)
+    for each in sys.argv[1:]:
+        print(json.dumps(register([each])), flush=True)

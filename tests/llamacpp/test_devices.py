@@ -21,7 +21,6 @@ from lacli.llamacpp.devices import (
     Processor,
     chosen,
     dealt,
-    offloading,
     with_threads,
 )
 from lacli.llamacpp.library import apply_placement
@@ -82,13 +81,6 @@ def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
     assert chosen([card(0), shared, PROCESSOR]) == ("CUDA0",)
     assert chosen([BLAS, shared, of_another, remote(0), PROCESSOR]) == ("RPC0", "Vulkan0")
     assert chosen([PROCESSOR]) == ()
-
-
-def test_layers_go_to_the_devices_named_or_chosen_and_never_to_the_processor() -> None:
-    assert offloading(ModelSettings(), FOUR) == ("CUDA0", "CUDA1", "CUDA2", "CUDA3")
-    assert offloading(ModelSettings(devices=("CUDA1",)), FOUR) == ("CUDA1",)
-    assert [offloading(ModelSettings(devices=(name,)), FOUR) for name in ("CPU", "cpu")] == [(), ()]
-    assert offloading(ModelSettings(), [PROCESSOR]) == ()
 
 
 POINTERS = {"CUDA0": 0x1000, "CUDA1": 0x2000, "RPC0": 0x3000}
@@ -159,7 +151,7 @@ def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(mon
     assert not offloads(ModelSettings())
     played(monkeypatch, "RPC0")
     assert offloads(ModelSettings()) and not offloads(ModelSettings(gpu_layers=0))
-    assert not offloads(ModelSettings(devices=(CPU,)))
+    assert [offloads(ModelSettings(devices=(name,))) for name in (CPU, "cpu", "RPC0")] == [False, False, True]
 
 
 @pytest.mark.parametrize(

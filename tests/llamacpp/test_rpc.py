@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from lacli.errors import LacliError
 from lacli.llamacpp import rpc
-from lacli.llamacpp.probe import python_environment
+from lacli.llamacpp.probe import run_python
 from lacli.llamacpp.rpc import remote_devices
 from tests.fakes.rpc_servers import HERE, Pretender, hello, rpc_server, with_rpc
 from tests.program import call
@@ -77,7 +76,5 @@ def test_what_is_no_server_of_this_version_is_said_in_one_line(
 @with_rpc
 def test_the_process_that_asks_ends_by_itself_where_ggml_would_abort_it() -> None:
     with Pretender(b"") as pretender:
-        done = subprocess.run(
-            [*rpc.LISTING, pretender.endpoint], env=python_environment(), capture_output=True, text=True
-        )
-    assert (done.returncode, done.stdout) == (1, "") and "Remote RPC server crashed" in done.stderr
+        done = run_python([*rpc.LISTING, pretender.endpoint], rpc.ANSWER_S)
+    assert (done.returncode, done.stdout) == (1, b"") and b"Remote RPC server crashed" in done.stderr
