@@ -85,7 +85,7 @@ def run(
         return
     if answers is not None:
         raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
-    text = read_question(prompt, file, stdin=False if no_stdin else None, say=screen.note)
+    text = read_question(prompt, file, stdin=not no_stdin, say=screen.note)
     answer(model, replace(question, text=text), loading, screen, json=json, stats=stats)
 
 

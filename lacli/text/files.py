@@ -15,7 +15,6 @@ from pathlib import Path
 from secrets import token_hex
 from select import select
 from shutil import get_terminal_size
-from types import TracebackType
 from typing import IO, Any, Self, TextIO, TypeGuard
 
 from lacli.errors import LacliError, UsageError, reason_of
@@ -61,21 +60,19 @@ def read_question(
     prompt: str | None,
     file: str | None,
     *,
-    stdin: bool | None = None,
+    stdin: bool = True,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> str:
     """The prompt: a file, piped input and -p in this order, separated by blank lines.
 
-    `stdin`: True reads it even from a terminal (the user typed `-`), False never, None if it is piped. `say`: takes a
-    sentence while piped input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
-    nothing was given and LacliError when a part cannot be read.
+    `-` reads from a terminal too. `stdin`: False leaves piped input alone. `say`: takes a sentence while input is
+    waited for, and one if it adds to the other parts unasked. Raises UsageError when nothing was given and LacliError
+    when a part cannot be read.
     """
-    wants_stdin = stdin or STDIN in (prompt, file)
-    alone = prompt is None and file is None
-    parts = []
+    wants_stdin, alone, parts = STDIN in (prompt, file), prompt is None and file is None, list[str]()
     if file is not None and file != STDIN:
         parts.append(read_text(file))
-    if wants_stdin or (stdin is None and sys.stdin is not None and not is_terminal(sys.stdin)):
+    if wants_stdin or (stdin and sys.stdin is not None and not is_terminal(sys.stdin)):
         _say_waiting(say)
         parts.append(_read_stdin())
         if not (wants_stdin or alone) and parts[-1].strip():
@@ -106,16 +103,11 @@ def read_text(name: str) -> str:
 def read_raw(name: str) -> bytes:
     """A file's bytes. Raises LacliError if it cannot be read or is too large."""
     try:
-        return read_file(os.path.expanduser(name))
+        with open(os.path.expanduser(name), "rb") as file:
+            return _read_to_end(file)
     except (OSError, ValueError) as error:  # a name cannot have a zero in it
         hint = "check the file's name" if isinstance(error, FileNotFoundError) else "give another file, or a part of it"
         raise LacliError(f"cannot read {name}: {reason_of(error)}", hint) from error
-
-
-def read_file(path: str | Path) -> bytes:
-    """The bytes of a file of at most MAX_TEXT bytes. Raises OSError if it is larger or cannot be read."""
-    with open(path, "rb") as file:
-        return _read_to_end(file)
 
 
 def decode(raw: bytes, name: str) -> str:
@@ -209,7 +201,7 @@ class Closing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -258,7 +250,7 @@ class Records:
     def kinds(self) -> dict[str, dict[str, Any]]:
         """Return all records by kind and spelled key."""
         try:
-            found = json.loads(read_file(self.path))
+            found = json.loads(self.path.read_bytes())
             return {kind: records for kind, records in found.items() if isinstance(records, dict)}
         except (OSError, AttributeError, *UNREADABLE):
             return {}

@@ -13,7 +13,7 @@ import pytest
 
 from lacli.errors import LacliError
 from lacli.text import files
-from lacli.text.files import HASHED, NAME, Records, model_identity, read_file, read_question, read_text, replace_file
+from lacli.text.files import HASHED, NAME, Records, model_identity, read_question, read_text, replace_file
 
 KEY = {"b": 1, "a": [1, 2]}
 
@@ -21,11 +21,10 @@ KEY = {"b": 1, "a": [1, 2]}
 def test_a_file_of_exactly_the_most_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     monkeypatch.setattr(files, "MAX_TEXT", 3)
-    assert read_file(tmp_path / "a") == b"abc"
+    assert read_text(str(tmp_path / "a")) == "abc"
     monkeypatch.setattr(files, "MAX_TEXT", 2)
-    for path in (tmp_path / "a", Path("/dev/zero")):
-        with pytest.raises(OSError, match="larger than"):
-            read_file(path)
+    with pytest.raises(LacliError, match="larger than"):
+        read_text(str(tmp_path / "a"))
 
 
 def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(
@@ -58,13 +57,13 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
 @pytest.mark.parametrize(
     ("piped", "prompt", "stdin", "question", "said"),
     [
-        ("one\n\ntwo\n\n", "p", None, "one\n\ntwo\n\np", ["added standard input to the prompt (--no-stdin adds none)"]),
-        ("\n", "p", None, "p", []),
+        ("one\n\ntwo\n\n", "p", True, "one\n\ntwo\n\np", ["added standard input to the prompt (--no-stdin adds none)"]),
+        ("\n", "p", True, "p", []),
         ("one\n", "p", False, "p", []),
     ],
 )
 def test_what_standard_input_adds_to_a_prompt_is_said(
-    piped: str, prompt: str | None, stdin: bool | None, question: str, said: list[str], pipe: BinaryIO
+    piped: str, prompt: str, stdin: bool, question: str, said: list[str], pipe: BinaryIO
 ) -> None:
     pipe.write(piped.encode())
     pipe.close()
