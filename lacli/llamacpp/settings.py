@@ -110,22 +110,13 @@ class ModelSettings:
         "llama", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.", shown="auto"
     )
     devices: tuple[str, ...] = option(
-        (),
-        "Devices that share the model (see doctor). none: the CPU.",
-        *DEV,
-        metavar="NAME,..",
-        read=device_names,
+        (), "Devices that share the model (see doctor). none: the CPU.", *DEV, metavar="NAME,..", read=device_names
     )
     split_mode: SplitMode = option(
         "layer", "How several devices share the model. none: one has all of it.", "-sm", "--split-mode"
     )
     tensor_split: tuple[float, ...] = option(
-        (),
-        "Each device's share of the model: 3,1.",
-        "-ts",
-        "--tensor-split",
-        metavar="N,N,..",
-        read=proportions,
+        (), "Each device's share of the model: 3,1.", "-ts", "--tensor-split", metavar="N,N,..", read=proportions
     )
     main_gpu: int = option(0, "The device that has all of it with -sm none.", "-mg", "--main-gpu", metavar="N", least=0)
     replicas: int = option(

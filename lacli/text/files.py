@@ -57,11 +57,7 @@ def columns() -> int:
 
 
 def read_question(
-    prompt: str | None,
-    file: str | None,
-    *,
-    stdin: bool = True,
-    say: Callable[[str], None] = lambda sentence: None,
+    prompt: str | None, file: str | None, *, stdin: bool = True, say: Callable[[str], None] = lambda sentence: None
 ) -> str:
     """The prompt: a file, piped input and -p in this order, separated by blank lines.
 

@@ -203,10 +203,7 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
         threads.append((handle, lib.llama_n_threads(handle)))
         return decode(handle, batch)
 
-    with (
-        LlamaContext(tiny, busy, PLAIN) as easy,
-        LlamaContext(tiny, replace(busy, gives_way=False), PLAIN) as fixed,
-    ):
+    with LlamaContext(tiny, busy, PLAIN) as easy, LlamaContext(tiny, replace(busy, gives_way=False), PLAIN) as fixed:
         monkeypatch.setattr(lib, "llama_decode", recorded)
         logits = [last_row(each, [5, 6, 7]) for each in (easy, easy, fixed, fixed)]
         by_easy, by_fixed = ([count for handle, count in threads if handle == each._handle] for each in (easy, fixed))

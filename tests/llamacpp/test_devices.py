@@ -15,14 +15,7 @@ from lacli import __version__
 from lacli.errors import UsageError
 from lacli.llamacpp import devices
 from lacli.llamacpp.decoding import can_give_way
-from lacli.llamacpp.devices import (
-    CPU,
-    Device,
-    Processor,
-    chosen,
-    dealt,
-    with_threads,
-)
+from lacli.llamacpp.devices import CPU, Device, Processor, chosen, dealt, with_threads
 from lacli.llamacpp.library import apply_placement
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import ModelSettings

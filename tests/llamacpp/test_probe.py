@@ -70,10 +70,7 @@ def test_the_build_at_hand_is_sound_with_and_without_repacked_weights(play: Play
 
 @pytest.mark.parametrize(
     ("end", "printed", "words"),
-    [
-        (killed("SIGSEGV"), BATCH, AT_TWO_ROWS),
-        (killed("SIGILL"), "", "SIGILL when it is loaded"),
-    ],
+    [(killed("SIGSEGV"), BATCH, AT_TWO_ROWS), (killed("SIGILL"), "", "SIGILL when it is loaded")],
 )
 def test_a_fault_is_named_with_the_batch_it_came_in(
     end: str, printed: str, words: str, play: Play, tmp_path: Path

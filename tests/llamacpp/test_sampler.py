@@ -153,10 +153,7 @@ def test_every_sampler_draws_what_llama_cpp_draws(model: LlamaModel, context: An
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_distribution_is_what_llama_cpps_samplers_leave(model: LlamaModel, name: str) -> None:
     settings, samplers = SAMPLERS[name]
-    with (
-        LlamaSampler(model, settings) as sampler,
-        llama_cpps(samplers(model.vocabulary_handle), PROMPT) as own,
-    ):
+    with LlamaSampler(model, settings) as sampler, llama_cpps(samplers(model.vocabulary_handle), PROMPT) as own:
         sampler.begin(PROMPT)
         for row in random_rows(6):
             candidates = (lib.llama_token_data * len(row))()
@@ -195,10 +192,7 @@ def test_with_a_grammar_llama_cpp_draws_again_among_what_it_allows(
         lib.llama_sampler_init_dist(7),
     ]
     again = 0
-    with (
-        LlamaSampler(model, replace(settings, grammar="root ::= [a-z]+")) as sampler,
-        llama_cpps(samplers) as own,
-    ):
+    with LlamaSampler(model, replace(settings, grammar="root ::= [a-z]+")) as sampler, llama_cpps(samplers) as own:
         sampler.begin(PROMPT)
         for row in np.random.default_rng(5).normal(0, 4, (40, model.vocabulary)).astype(np.float32):
             row[model.ends] = -20.0

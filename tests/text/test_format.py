@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from lacli.text.format import (
-    age_in_words,
-    columns,
-    count_in_words,
-    markdown,
-    printable,
-    size_in_words,
-)
+from lacli.text.format import age_in_words, columns, count_in_words, markdown, printable, size_in_words
 
 
 def test_numbers_are_said_in_their_units() -> None:

@@ -63,11 +63,7 @@ def test_a_token_counts_as_begun_once_a_part_of_its_text_is_out(
 
 
 @pytest.mark.parametrize(
-    ("stop", "printed", "kept", "read"),
-    [
-        ("<end>", "one.two", 2, 3),
-        ("end", "one.two three<", 4, 5),
-    ],
+    ("stop", "printed", "kept", "read"), [("<end>", "one.two", 2, 3), ("end", "one.two three<", 4, 5)]
 )
 def test_a_stop_may_be_a_control_token_which_has_no_text_itself(stop: str, printed: str, kept: int, read: int) -> None:
     pieces = [b"one", b".two", b"", b" three", b"<end>"]
