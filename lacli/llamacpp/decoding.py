@@ -40,8 +40,8 @@ BF16 = 30
 OBSERVED_S = 0.25
 """Seconds of decoding over which the threads' share of the cores is taken: a few steps of the 0.5B that wait."""
 
-RETRY_S, MAX_RETRY_S = 3.0, 60.0
-"""Seconds until all threads are tried again; each failed try, of OBSERVED_S or two, doubles them up to the second."""
+RETRY_S = 10.0
+"""Seconds until all threads are tried again: a try that fails lasts OBSERVED_S or two."""
 
 
 class ThreadsInUse:
@@ -52,8 +52,7 @@ class ThreadsInUse:
 
     def __init__(self, threads: int) -> None:
         self._all = self.count = threads
-        self._pause_s, self._until_s = RETRY_S, 0.0
-        self._seconds = self._core_s = 0.0
+        self._seconds = self._core_s = self._until_s = 0.0
 
     def note(self, seconds: float, core_s: float, now_s: float) -> None:
         """Record a decode of `seconds` and `core_s` processor seconds that ended at `now_s`."""
@@ -67,12 +66,8 @@ class ThreadsInUse:
             return
         cores = self._core_s / self._seconds
         self._seconds = self._core_s = 0.0
-        if cores >= MIN_CORE_SHARE * self._all:
-            self._pause_s = RETRY_S
-        else:
-            self.count = max(int(cores), 1)
-            self._until_s = now_s + self._pause_s
-            self._pause_s = min(2 * self._pause_s, MAX_RETRY_S)
+        if cores < MIN_CORE_SHARE * self._all:
+            self.count, self._until_s = max(int(cores), 1), now_s + RETRY_S
 
 
 def can_give_way(settings: ModelSettings) -> bool:
@@ -237,14 +232,13 @@ class DecodingContext(Closing):
     def _interruptible(self) -> Iterator[None]:
         """Let Ctrl-C or `interrupt` end a prompt chunk, whose rows the caller removes from the cache."""
         self._interrupted = False
-        callback = self._api.ggml_abort_callback(lambda _: self._muted_end())
+        callback = self._api.ggml_abort_callback(lambda _: self._interrupted)
         with ctrl_c_calls(self.interrupt):
             self._api.llama_set_abort_callback(self._handle, callback, None)
             try:
                 yield
             finally:
                 self._api.llama_set_abort_callback(self._handle, self._api.ggml_abort_callback(), None)
-                self._log.muted = False
         if self._interrupted:
             raise KeyboardInterrupt
 
@@ -260,12 +254,6 @@ class DecodingContext(Closing):
             end = perf_counter()
             in_use.note(end - begin, process_time() - core_begin, end)
         return status
-
-    def _muted_end(self) -> bool:
-        """Return whether to end a prompt chunk; mute the lines in which llama.cpp's log calls this a failure."""
-        if self._interrupted:
-            self._log.muted = True
-        return self._interrupted
 
 
 def padded(cells: int) -> int:

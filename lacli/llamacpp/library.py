@@ -35,13 +35,13 @@ CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 class Log:
     """Receives llama.cpp's log; `verbose` passes it on to stderr, without what it logs for each step (its level debug).
 
-    `muted`: nothing is passed on while that is set. `callbacks`: the library has only their addresses, so that the
-    functions must live here. `buffers`: MiB made since the last `forget`, by kind; graphs are by device too.
+    `callbacks`: the library has only their addresses, so that the functions must live here. `buffers`: MiB made since
+    the last `forget`, by kind; those of graphs by device.
     """
 
     def __init__(self) -> None:
         self.callbacks: list[object] = []
-        self.verbose = self.muted = False
+        self.verbose = False
         self._errors: deque[str] = deque(maxlen=3)
         self._level = 0
         self.buffers: defaultdict[str, float] = defaultdict(float)
@@ -60,7 +60,7 @@ class Log:
             self.buffers[graph["device"]] = float(graph["mebibytes"])
         elif (buffer := BUFFER.search(line)) and buffer["kind"] != "KV":
             self.buffers[buffer["kind"]] += float(buffer["mebibytes"])
-        if self.verbose and not self.muted and self._level != DEBUG:
+        if self.verbose and self._level != DEBUG:
             sys.stderr.write(printable(line, lines=True))
 
     def forget(self) -> None:

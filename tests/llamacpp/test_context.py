@@ -18,7 +18,7 @@ from lacli.batch import Batch, from_tokens, from_tree
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.decoding import OBSERVED_S
-from lacli.llamacpp.library import Log, library
+from lacli.llamacpp.library import Log
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings
@@ -140,15 +140,12 @@ def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) 
     patch.setattr(lib, "llama_set_abort_callback", acting)
 
 
-def test_a_piece_of_prompt_in_another_thread_is_ended_too(
-    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_piece_of_prompt_in_another_thread_is_ended_too(tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     with LlamaContext(tiny, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
-        monkeypatch.setattr(library(), "verbose", True)
         with monkeypatch.context() as patched:
             before_each_operation(patched, engine.interrupt)
             ended = thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).exception()
-        assert isinstance(ended, KeyboardInterrupt) and capfd.readouterr().err == "", "no failure is told"
+        assert isinstance(ended, KeyboardInterrupt)
         engine.clear()
         assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it holds for one call only"
 

@@ -10,7 +10,7 @@ import pytest
 
 from lacli.batch import Batch, from_tokens
 from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.decoding import MAX_RETRY_S, OBSERVED_S, RETRY_S, ThreadsInUse
+from lacli.llamacpp.decoding import OBSERVED_S, RETRY_S, ThreadsInUse
 from lacli.llamacpp.library import lib
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
@@ -76,19 +76,11 @@ def test_as_many_threads_decode_as_had_a_core(cores: float, left: int) -> None:
     assert threads.count == left
 
 
-def test_all_threads_are_tried_again_ever_later_while_that_fails() -> None:
-    threads, now_s, pauses = ThreadsInUse(2), 0.0, list[float]()
-    for _ in range(7):
-        begin_s = now_s
-        while threads.count == 2:
-            now_s += OBSERVED_S
-            threads.note(OBSERVED_S, OBSERVED_S, now_s)
-        begin_s = now_s
-        while threads.count == 1:
-            now_s += 0.125
-            threads.note(0.125, 0.125, now_s)
-        pauses.append(now_s - begin_s)
-    assert pauses == [RETRY_S * 2**each for each in range(5)] + [MAX_RETRY_S] * 2
-    threads.note(OBSERVED_S, 2 * OBSERVED_S, now_s)
-    threads.note(OBSERVED_S, OBSERVED_S, now_s)
-    assert threads.count == 1 and threads._until_s == now_s + RETRY_S, "a try that succeeds begins anew"
+def test_all_threads_are_tried_again_after_a_while() -> None:
+    threads = ThreadsInUse(2)
+    for begin_s in (0.0, 100.0):
+        threads.note(OBSERVED_S, OBSERVED_S, begin_s)
+        threads.note(9.0, 9.0, begin_s + 0.9 * RETRY_S)
+        assert threads.count == 1
+        threads.note(0.1, 0.1, begin_s + RETRY_S)
+        assert threads.count == 2
