@@ -99,16 +99,16 @@ class LlamaModel(Closing):
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocabulary_handle))
         architecture = self._metadata("general.architecture")
         self.has_experts = self._metadata(f"{architecture}.expert_count") not in ("", "0")
-        self.chain_only = ""
-        if lib.llama_model_is_recurrent(handle):
-            self.chain_only = "a recurrent model has one state and cannot forget a rejected token"
-        elif lib.llama_model_is_hybrid(handle):
-            self.chain_only = "a hybrid model has a recurrent state and cannot forget a rejected token"
-        self._refuse()
+        has_state = lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle)
+        self.chain_only = "a model with a recurrent state cannot forget a rejected token" if has_state else ""
+        is_other = lib.llama_model_has_encoder(handle) or lib.llama_model_is_diffusion(handle)
+        if is_other or lib.llama_vocab_type(self._vocabulary_handle) == lib.LLAMA_VOCAB_TYPE_NONE:
+            self._free()
+            what = "is an encoder, encoder-decoder or diffusion model, or has no vocabulary"
+            raise ModelLoadError(f"{path.name} {what}", "lacli decodes causal text models only")
 
     @property
     def closed(self) -> bool:
-        """Whether its memory is freed."""
         return not self._free.alive
 
     @property
@@ -119,7 +119,6 @@ class LlamaModel(Closing):
 
     @property
     def vocabulary_handle(self) -> Any:
-        """The llama_vocab, a part of the model."""
         self.check_open()
         return self._vocabulary_handle
 
@@ -258,14 +257,3 @@ class LlamaModel(Closing):
 
     def _special(self, token: int) -> str:
         return "" if token < 0 else self.piece(token, special=True).decode("utf-8", "replace")
-
-    def _refuse(self) -> None:
-        """Close and raise ModelLoadError if the model does not generate one token after another."""
-        if lib.llama_model_has_encoder(self._handle) or lib.llama_model_is_diffusion(self._handle):
-            what = "is an encoder, encoder-decoder or diffusion model"
-        elif lib.llama_vocab_type(self.vocabulary_handle) == lib.LLAMA_VOCAB_TYPE_NONE:
-            what = "has no vocabulary"
-        else:
-            return
-        self.close()
-        raise ModelLoadError(f"{self.path.name} {what}", "lacli decodes causal text models only")

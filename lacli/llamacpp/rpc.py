@@ -58,14 +58,9 @@ def remote_devices(endpoints: Sequence[str]) -> list[Device]:
     return [Device(*row) for line in answers for row in json.loads(line)]
 
 
-def supported() -> bool:
-    """Return whether this llama.cpp was built with RPC."""
-    return bool(_address(ADD) and _address(SERVE))
-
-
 def need_support() -> None:
     """Raise LacliError, with the command that builds llama.cpp again, if it was built without RPC."""
-    if not supported():
+    if not (_address(ADD) and _address(SERVE)):
         raise LacliError("this llama.cpp was built without RPC", f"build it again: {rebuild_command('rpc')}")
 
 

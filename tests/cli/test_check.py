@@ -65,7 +65,7 @@ def test_a_model_that_goes_back_along_chains_is_checked_without_lookahead(
     found = json.loads(done.out)
     assert [mode["mode"] for mode in found["modes"]] == modes
     assert (found["answers"], found["bugs"]) == (2 * len(modes), 0)
-    assert f"{said}: a hybrid model" in done.err
+    assert f"{said}: a model with a recurrent state" in done.err
 
 
 def test_ctrl_c_later_shows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Self
 
 import pytest
 
-from lacli.llamacpp.rpc import supported
+from lacli.llamacpp.rpc import SERVE, _address
 from tests.program import PROGRAM, start
 
 HERE = "127.0.0.1"
@@ -22,7 +22,7 @@ HERE = "127.0.0.1"
 HELLO = 33
 """Bytes of a client's first message: the command, the length of what follows, what it can do."""
 
-with_rpc = pytest.mark.skipif(not supported(), reason="this llama.cpp was built without RPC")
+with_rpc = pytest.mark.skipif(not _address(SERVE), reason="this llama.cpp was built without RPC")
 
 
 @dataclass(frozen=True)

@@ -61,5 +61,5 @@ def test_text_json_and_list_tell_the_same_memory_and_drafts_of_a_hybrid_model_ar
     counted = card.header.weights + memory["cache"]
     assert running_memory(card.header) == pytest.approx(counted, rel=0.02)
     assert card.modes == ("plain", "jacobi", "lookup", "auto")
-    assert f"at most {MAX_ROLLBACK} tokens: a hybrid model" in card.notes[0]
+    assert f"at most {MAX_ROLLBACK} tokens: a model with a recurrent state" in card.notes[0]
     assert make_card(STDLIB_7M, CPU, DECODING).modes == MODES
