@@ -162,7 +162,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "left = self._candidates[: _apply(samplers.sampler_chain, self._filled(logits)).size]",
         ),
     ),
-    ("lacli/llamacpp/decoding.py", ("tests/end_to_end/test_bad_input.py",)): (
+    ("lacli/llamacpp/context.py", ("tests/end_to_end/test_bad_input.py",)): (
         ("if not all(map(isfinite, found)):", "if False:"),
     ),
     ("lacli/text/template.py", ("tests/text/test_template.py", "tests/engine/test_prompts.py")): (

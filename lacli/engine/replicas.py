@@ -21,7 +21,7 @@ from lacli.batch import Batch, Ints
 from lacli.context import Floats
 from lacli.errors import UsageError
 from lacli.ik.choice import open_context, open_model
-from lacli.llamacpp.decoding import DecodingContext
+from lacli.llamacpp.context import DecodingContext
 from lacli.llamacpp.devices import CPU, RPC, Device, with_threads
 from lacli.llamacpp.devices import dealt as device_groups
 from lacli.llamacpp.library import devices

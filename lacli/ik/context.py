@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lacli.errors import ModelLoadError
 from lacli.ik.library import library
-from lacli.llamacpp.decoding import PREFILL_ROWS, DecodingContext
+from lacli.llamacpp.context import PREFILL_ROWS, DecodingContext
 from lacli.llamacpp.devices import CPU
 from lacli.llamacpp.library import free_with, late_ctrl_c, progress_callback
 from lacli.llamacpp.model import LlamaModel

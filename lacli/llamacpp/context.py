@@ -1,22 +1,41 @@
-"""One llama_context as a `lacli.context.Context`: tokens that a GPU chooses, and states that go back."""
+"""One llama_context as a `lacli.context.Context`, and what contexts of llama.cpp and of ik_llama.cpp share."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from math import isfinite
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lacli.batch import Ints
-from lacli.errors import ModelLoadError
-from lacli.llamacpp.decoding import CONTEXT_PAD, DecodingContext
-from lacli.llamacpp.library import lib, library
+from lacli.batch import Batch, Ints
+from lacli.errors import BatchRefused, LacliError, ModelLoadError
+from lacli.llamacpp.devices import CPU, ThreadsInUse, bounded_by_free_memory
+from lacli.llamacpp.library import Log, ctrl_c_calls, devices, free_with, late_ctrl_c, lib, library
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
+from lacli.text.files import Closing
+
+CONTEXT_PAD = 256
+"""Cells to whose multiple llama.cpp rounds a context up."""
+
+PREFILL_ROWS = 512
+"""Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch)."""
+
+PREFILL_ROWS_ON_CPU = 128
+"""Rows of a prefill call where a CPU computes with all weights: as fast as 512 (0.5B, 3B), and Ctrl-C is heard soon."""
+
+CHUNK_ROWS = 64
+"""Rows without logits from which a step that has others too can be interrupted: they are a prompt chunk."""
+
+BF16 = 30
+"""ggml's GGML_TYPE_BF16, which llama_cpp lacks."""
 
 MAX_ROLLBACK = 8
 """Drafted tokens by which a recurrent state can be rolled back, at most: each costs a copy of that state."""
@@ -32,6 +51,180 @@ FLASH_ATTENTION = {
     "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
     "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
 }
+
+
+class DecodingContext(Closing):
+    """Decodes batches in one llama_context of a library; a subclass makes its parameters, and `_open` makes it.
+
+    `max_rollback`: drafted tokens that can be rolled back after a step, -1 for any number and trees.
+    """
+
+    max_rollback = -1
+    can_share = True
+
+    def __init__(
+        self, api: Any, log: Log, model: LlamaModel, settings: ModelSettings, decode: DecodeSettings | Capacity
+    ) -> None:
+        """`api`: the library's functions and structures by their names in C. `log`: what the library says."""
+        self._api, self._log, self._model = api, log, model
+        self._handle: Any = None
+        self._memory: Any = None
+        self.sequences, self.vocabulary, self.trained_context = decode.sequences, model.vocabulary, model.context
+        self.passes_all_cells = not model.offloaded
+        self.calls = self._snapshots = 0
+        self._interrupted = False
+        self._max_outputs = max(decode.sequences, decode.max_outputs)
+        self._in_use = ThreadsInUse(settings.threads) if can_give_way(settings) else None
+        self._threads_set = settings.threads
+        self._batch: Batch | None = None
+        self._views: dict[int, npt.NDArray[np.float32]] = {}
+
+    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
+        """Return the llama_context_params that are the same in both libraries."""
+        parameters = self._api.llama_context_default_params()
+        texts = decode.texts if isinstance(decode, Capacity) else 1
+        # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
+        parameters.n_ctx = padded(settings.context or texts * self._model.default_context)
+        self._fewest_cells = parameters.n_ctx if settings.context else padded(self._model.default_context)
+        parameters.n_batch = min(settings.batch, parameters.n_ctx)
+        parameters.n_seq_max = decode.sequences
+        parameters.n_threads = settings.threads
+        parameters.n_threads_batch = settings.threads_batch or settings.threads
+        for name in ("k", "v"):
+            kind: str = getattr(settings, f"cache_type_{name}")
+            setattr(parameters, f"type_{name}", BF16 if kind == "bf16" else getattr(lib, f"GGML_TYPE_{kind.upper()}"))
+        return parameters
+
+    def _open(self, weights: Any, parameters: Any, samplers: Sequence[Any] = ()) -> None:
+        """Make the context of `weights`, with the `samplers` that it owns. Raises ModelLoadError if it cannot be."""
+        while True:
+            self._log.forget()
+            # A GPU's driver reserves addresses beyond the memory. The log is told to a callback, which loses Ctrl-C.
+            with late_ctrl_c() as is_stopped, nullcontext() if self._model.offloaded else bounded_by_free_memory():
+                self._handle = self._api.llama_init_from_model(weights, parameters)
+                if is_stopped():
+                    _free_context(self._api, self._handle, samplers, self._model)
+            if self._handle or parameters.n_ctx <= self._fewest_cells:
+                break
+            # Sequences that find no cells wait for each other.
+            parameters.n_ctx = max(parameters.n_ctx // 2, self._fewest_cells)
+        # The model is an argument, so that it outlives the context when both are dropped at once.
+        self._free = free_with(self, _free_context, self._api, self._handle, samplers, self._model)
+        if not self._handle:
+            self.close()
+            hint = "a smaller one may fit: -c 4096, or -ctk q8_0; see more with -v"
+            raise ModelLoadError(f"cannot make a context: {self._log.last_error()}", hint)
+        self._memory = self._api.llama_get_memory(self._handle)
+        self.cells = int(self._api.llama_n_ctx(self._handle))
+        self.batch_rows = self.mixed_rows = int(self._api.llama_n_batch(self._handle))
+        few = not self._model.offloaded and not self._model.has_experts
+        self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
+
+    def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
+        """Return whether settings fit into this context. `raw_logits`: all logits of a row are asked for."""
+        return bool(self._handle) and decode.sequences <= self.sequences and decode.max_outputs <= self._max_outputs
+
+    def decode(self, batch: Batch) -> bool:
+        rows = batch.rows
+        assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
+        assert batch.wanted <= self._max_outputs, f"{batch.wanted} outputs in a context for {self._max_outputs}"
+        if not self._handle:
+            self._model.check_open()
+            raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
+        if batch is not self._batch:
+            self._batch, self._struct = batch, _struct_over(self._api, batch)
+        self._struct.n_tokens = rows
+        self.calls += 1
+        status = self._decoded(prefills=not batch.wanted or rows - batch.wanted >= CHUNK_ROWS)
+        if status == 0:
+            # llama.cpp has a state after each row, none from before the first one, and each for one rollback.
+            self._snapshots = min(self.max_rollback, rows - 1)
+            return True
+        if status == 1:
+            self._log.forget()
+            return False
+        self._snapshots = 0
+        # -1 is a batch that it does not begin.
+        kind = BatchRefused if status == -1 else LacliError
+        raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
+
+    def greedy(self) -> Ints:
+        best, found = self._best()
+        # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
+        if not all(map(isfinite, found)):
+            hint = "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp"
+            raise LacliError("the model's logits are NaN or infinite", hint)
+        return best
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        return self._rows_at(self._api.llama_get_logits(self._handle))
+
+    def row_logits(self, row: int) -> npt.NDArray[np.float32]:
+        logits: npt.NDArray[np.float32] = self.logits()[row]
+        return logits
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        self._api.llama_memory_seq_cp(self._memory, source, target, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, end))
+
+    def clear(self) -> None:
+        self._api.llama_memory_clear(self._memory, False)
+
+    def close(self) -> None:
+        # A generator closed later finds no memory, which llama.cpp takes for an empty one.
+        self._handle = self._memory = self._batch = None
+        self._free()
+
+    def is_end(self, token: int) -> bool:
+        return self._model.is_end(token)
+
+    def interrupt(self) -> None:
+        """Let a prompt chunk raise KeyboardInterrupt at its next operation on the CPU; called by any thread."""
+        self._interrupted = True
+
+    def _best(self) -> tuple[Ints, Iterable[float]]:
+        """Return the most probable token of each output row, and their logits."""
+        logits = self.logits()
+        best: Ints = logits.argmax(axis=1)
+        return best, map(logits.item, range(len(best)), best.tolist())
+
+    def _rows_at(self, pointer: Any) -> npt.NDArray[np.float32]:
+        """Return the output rows at `pointer`, (outputs, vocabulary); making a view costs as much as reading a row."""
+        assert self._batch is not None, "nothing is decoded yet"
+        address = ctypes.addressof(pointer.contents)
+        if address not in self._views:
+            memory = memoryview((ctypes.c_float * (self._max_outputs * self.vocabulary)).from_address(address))
+            self._views[address] = np.asarray(memory).reshape(self._max_outputs, self.vocabulary)
+        return self._views[address][: self._batch.wanted]
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C or `interrupt` end a prompt chunk, whose rows the caller removes from the cache."""
+        self._interrupted = False
+        callback = self._api.ggml_abort_callback(lambda _: self._interrupted)
+        with ctrl_c_calls(self.interrupt):
+            self._api.llama_set_abort_callback(self._handle, callback, None)
+            try:
+                yield
+            finally:
+                self._api.llama_set_abort_callback(self._handle, self._api.ggml_abort_callback(), None)
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def _decoded(self, *, prefills: bool) -> int:
+        """Decode the batch and return llama.cpp's status. `prefills`: it is a prompt chunk, which Ctrl-C aborts."""
+        if (in_use := self._in_use) and in_use.count != self._threads_set:
+            self._threads_set = in_use.count
+            self._api.llama_set_n_threads(self._handle, in_use.count, in_use.count)
+        begin, core_begin = perf_counter(), process_time()
+        with self._interruptible() if prefills else nullcontext():
+            status = int(self._api.llama_decode(self._handle, self._struct))
+        if in_use:
+            end = perf_counter()
+            in_use.note(end - begin, process_time() - core_begin, end)
+        return status
 
 
 class LlamaContext(DecodingContext):
@@ -141,3 +334,39 @@ def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
     smallest = replace(model_settings, context=CONTEXT_PAD, batch=min(model_settings.batch, CONTEXT_PAD))
     with LlamaContext(model, smallest, DecodeSettings(mode="lookup", max_rollback=1), backend_greedy=False) as engine:
         return most if engine.max_rollback else 0
+
+
+def can_give_way(settings: ModelSettings) -> bool:
+    """Return whether fewer threads may decode: the bits of the logits stay the same, and nothing but the CPU computes.
+
+    Flash attention over plain cells adds up in another order with each number of threads, over Q8_0 cells it does not.
+    A GPU or BLAS computes large batches with -ngl 0 too, and then the threads only seem to wait for a core.
+    """
+    has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
+    is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells
+    is_cpu_alone = all(device.name == CPU for device in devices(memory=False))
+    return settings.gives_way and settings.threads > 1 and is_cpu_alone and not is_split
+
+
+def padded(cells: int) -> int:
+    """Round a context up as llama.cpp does."""
+    return -(-cells // CONTEXT_PAD) * CONTEXT_PAD
+
+
+def _free_context(api: Any, handle: Any, samplers: Sequence[Any], _: LlamaModel) -> None:
+    if handle:
+        api.llama_free(handle)
+    for sampler in samplers:
+        api.llama_sampler_free(sampler)
+
+
+def _struct_over(api: Any, batch: Batch) -> Any:
+    """Return a llama_batch over the arrays of `batch`, valid while that lives."""
+    pointer = ctypes.POINTER
+    return api.llama_batch(
+        token=batch.tokens.ctypes.data_as(pointer(api.llama_token)),
+        pos=batch.positions.ctypes.data_as(pointer(api.llama_pos)),
+        n_seq_id=batch.sequence_counts.ctypes.data_as(pointer(ctypes.c_int32)),
+        seq_id=batch.sequence_pointers.ctypes.data_as(pointer(pointer(api.llama_seq_id))),
+        logits=batch.outputs.ctypes.data_as(pointer(ctypes.c_int8)),
+    )

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
+from lacli.stats import MIN_CORE_SHARE
 
 CPU = "CPU"
 """ggml's name of the processor, as a backend and as a device."""
@@ -136,6 +137,39 @@ def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSett
         threads_batch=max((max(settings.threads_batch, 0) or threads) // copies, 1),
         gives_way=(settings.gives_way or is_free) and copies == 1,
     )
+
+
+OBSERVED_S = 0.25
+"""Seconds of decoding over which the threads' share of the cores is taken: a few steps of the 0.5B that wait."""
+
+RETRY_S = 10.0
+"""Seconds until all threads are tried again: a try that fails lasts OBSERVED_S or two."""
+
+
+class ThreadsInUse:
+    """The threads of the next decode: as many as had a core while all of them decoded, until all are tried again.
+
+    A step is slow where it takes longer than its threads' processor seconds say. `count`: of the next decode.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._all = self.count = threads
+        self._seconds = self._core_s = self._until_s = 0.0
+
+    def note(self, seconds: float, core_s: float, now_s: float) -> None:
+        """Record a decode of `seconds` and `core_s` processor seconds that ended at `now_s`."""
+        if self.count < self._all:
+            if now_s >= self._until_s:
+                self.count = self._all
+            return
+        self._seconds += seconds
+        self._core_s += core_s
+        if self._seconds < OBSERVED_S:
+            return
+        cores = self._core_s / self._seconds
+        self._seconds = self._core_s = 0.0
+        if cores < MIN_CORE_SHARE * self._all:
+            self.count, self._until_s = max(int(cores), 1), now_s + RETRY_S
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import llama_cpp as lib
@@ -17,7 +17,7 @@ import pytest
 from lacli.batch import Batch, from_tokens, from_tree
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.decoding import OBSERVED_S
+from lacli.llamacpp.devices import OBSERVED_S
 from lacli.llamacpp.library import Log
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
@@ -191,8 +191,8 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
 def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits_stay_the_same(
     tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lacli.llamacpp.decoding.process_time", lambda: 0.0)
-    monkeypatch.setattr("lacli.llamacpp.decoding.perf_counter", count(step=OBSERVED_S).__next__)
+    monkeypatch.setattr("lacli.llamacpp.context.process_time", lambda: 0.0)
+    monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=OBSERVED_S).__next__)
     busy = replace(SETTINGS, threads=2, threads_batch=2, gives_way=True)
     decode, threads = lib.llama_decode, list[tuple[object, int]]()
 
@@ -206,3 +206,49 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
         by_easy, by_fixed = ([count for handle, count in threads if handle == each._handle] for each in (easy, fixed))
     assert by_easy == [2] + [1] * (len(by_easy) - 1) and {*by_fixed} == {2}
     assert all(np.array_equal(each, logits[0]) for each in logits)
+
+
+def batches(model: LlamaModel) -> list[Batch]:
+    """A prompt, then steps of one row, of a tree, and of a few rows whose choices are not all read."""
+    text = model.tokenize("def find(path, name):\n    return os.path.join(path, name)\n" * 3)
+    tree = Tree(text[21])
+    for sequence, path in enumerate(([5, 6, 7], [5, 6, 9], [11, 12], [40]), start=1):
+        tree.add_path(path, sequence, Origin.POOL)
+    some = [place % 3 != 1 for place in range(12)]
+    return [
+        from_tokens(text[:20], 0),
+        Batch(1).set_tree(Tree(text[20]), 20),
+        Batch(len(tree)).set_tree(tree, 21),
+        Batch(12).set_rows(text[22:34], range(22, 34), [[0]] * 12, some),
+    ]
+
+
+def decoded(engine: LlamaContext, model: LlamaModel) -> Iterator[Batch]:
+    """Each batch after it was decoded; all sequences own the prompt, and a tree's guesses are gone after it."""
+    for before, batch in pairwise([None, *batches(model)]):
+        assert batch
+        if before and before.rows == 1:
+            for sequence in range(1, 5):
+                engine.copy(0, sequence, 0, 21)
+        assert engine.decode(batch)
+        if batch.wanted:
+            yield batch
+        engine.remove(-1, 22, -1)
+
+
+@pytest.mark.parametrize("unable", [False, True], ids=["a sampler", "none that the device can run"])
+@pytest.mark.parametrize("chosen", [DecodeSettings(mode="auto"), LOOKAHEAD], ids=lambda chosen: chosen.mode)
+def test_a_backend_chooses_what_raw_logits_have(
+    chosen: DecodeSettings, unable: bool, small: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if unable:
+        # Llama.cpp has no form of this sampler for a backend at all.
+        monkeypatch.setattr(lib, "llama_sampler_init_temp", lambda temp: lib.llama_sampler_init_typical(0.5, 1))
+    with (
+        LlamaContext(small, SETTINGS, chosen, backend_greedy=True) as choosing,
+        LlamaContext(small, SETTINGS, chosen, backend_greedy=False) as raw,
+    ):
+        for _, _ in zip(decoded(choosing, small), decoded(raw, small), strict=True):
+            np.testing.assert_array_equal(choosing.greedy(), raw.logits().argmax(axis=1))
+            there = lib.llama_get_sampled_logits_count_ith(choosing._handle, choosing._first)
+            assert there == (raw.vocabulary if unable else 1), "the others stay on the device"

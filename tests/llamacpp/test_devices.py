@@ -14,7 +14,7 @@ import pytest
 from lacli import __version__
 from lacli.errors import UsageError
 from lacli.llamacpp import devices
-from lacli.llamacpp.decoding import can_give_way
+from lacli.llamacpp.context import can_give_way
 from lacli.llamacpp.devices import CPU, Device, Processor, chosen, dealt, with_threads
 from lacli.llamacpp.library import apply_placement
 from lacli.llamacpp.model import LlamaModel, offloads
@@ -169,12 +169,31 @@ def test_threads_give_way_where_nobody_said_how_many_and_the_bits_of_a_text_stay
     settings: ModelSettings, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Device(CPU, "", is_gpu=False)]
-    monkeypatch.setattr("lacli.llamacpp.decoding.devices", lambda *, memory: found)
+    monkeypatch.setattr("lacli.llamacpp.context.devices", lambda *, memory: found)
     monkeypatch.setattr("lacli.llamacpp.devices.physical_cores", lambda: 8)
     assert can_give_way(with_threads(with_threads(settings))) == expected
     assert not can_give_way(with_threads(settings, 2)), "replicas do not know whose seconds they count"
     found.append(BLAS)
     assert not can_give_way(with_threads(settings)), "it takes over large batches, and the threads wait"
+
+
+@pytest.mark.parametrize(("cores", "left"), [(4.0, 4), (3.3, 4), (3.1, 3), (1.9, 1), (0.1, 1)])
+def test_as_many_threads_decode_as_had_a_core(cores: float, left: int) -> None:
+    threads = devices.ThreadsInUse(4)
+    for step in range(4):
+        assert threads.count == 4, "a step alone decides nothing"
+        threads.note(devices.OBSERVED_S / 3.9, cores * devices.OBSERVED_S / 3.9, step * devices.OBSERVED_S)
+    assert threads.count == left
+
+
+def test_all_threads_are_tried_again_after_a_while() -> None:
+    threads = devices.ThreadsInUse(2)
+    for begin_s in (0.0, 100.0):
+        threads.note(devices.OBSERVED_S, devices.OBSERVED_S, begin_s)
+        threads.note(9.0, 9.0, begin_s + 0.9 * devices.RETRY_S)
+        assert threads.count == 1
+        threads.note(0.1, 0.1, begin_s + devices.RETRY_S)
+        assert threads.count == 2
 
 
 @pytest.mark.parametrize(
