@@ -18,7 +18,7 @@ from typing import Any
 from lacli.errors import LacliError, in_one_line
 from lacli.llamacpp.devices import CPU, Device
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import ModelSettings, SplitMode
+from lacli.llamacpp.settings import ModelSettings
 from lacli.text.format import printable
 
 DEBUG, ERROR, CONTINUE = 1, 4, 5
@@ -212,9 +212,6 @@ def version_lines() -> list[str]:
 GPU, INTEGRATED = 1, 2
 """ggml_backend_dev_type of a GPU, and of one that shares the processor's memory."""
 
-SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
-"""llama.cpp's llama_split_mode."""
-
 
 def devices(*, memory: bool = True) -> list[Device]:
     """Return the devices of this build on this machine, in llama.cpp's order.
@@ -241,7 +238,7 @@ def apply_placement(parameters: Any, settings: ModelSettings) -> list[object]:
     list is empty: a GPU would still compute large batches.
     """
     parameters.n_gpu_layers = settings.gpu_layers
-    parameters.split_mode = SPLIT_MODES[settings.split_mode]
+    parameters.split_mode = getattr(lib, f"LLAMA_SPLIT_MODE_{settings.split_mode.upper()}")
     parameters.main_gpu = settings.main_gpu
     arrays: list[object] = []
     if settings.tensor_split:

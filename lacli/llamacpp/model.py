@@ -245,7 +245,6 @@ class LlamaModel(Closing):
         self._free()
 
     def check_open(self) -> None:
-        """Raise LacliError if it is closed."""
         if self.closed:
             raise LacliError(f"{self.path.name} is closed", "load the model again")
 

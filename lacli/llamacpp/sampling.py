@@ -116,7 +116,6 @@ class SamplingSettings:
 
 
 def new_seed() -> int:
-    """Return a random seed."""
     return randbelow(MOST_SEED + 1)
 
 
