@@ -234,11 +234,12 @@ def planned(model_settings: ModelSettings) -> list[ReplicaPlan]:
     if model_settings.replicas == 1 and not model_settings.rpc:
         return [ReplicaPlan("", model_settings)]
     if model_settings.rpc:
-        from lacli.llamacpp.rpc import register, remote_devices
+        from lacli.llamacpp.rpc import check_servers, register
 
         # A child process asks first: in this one ggml aborts where a server is absent or of another version.
-        remote_devices(model_settings.rpc)
-        register(model_settings.rpc)
+        check_servers(model_settings.rpc)
+        for server in model_settings.rpc:
+            register(server)
     there = devices()
     groups = device_groups(model_settings, there)
     settings = with_threads(model_settings, sum(group == (CPU,) for group in groups))

@@ -1,13 +1,12 @@
 """llama.cpp's RPC: the devices of servers, and serving this machine's.
 
-ggml's client aborts the process when a server is absent or goes away, so `remote_devices` asks from a child process:
-this file as a program prints a line of JSON for each address among its arguments.
+ggml's client aborts the process when a server is absent or goes away, so `check_servers` asks from a child process:
+this file as a program prints each address among its arguments whose server it could add.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import socket
@@ -21,8 +20,8 @@ from threading import Thread
 from typing import NoReturn
 
 from lacli.errors import LacliError, reason_of
-from lacli.llamacpp.devices import PYTHON, Device, rebuild_command
-from lacli.llamacpp.library import POINTER, SIZE, TEXT, devices, ggml, library, on_abort
+from lacli.llamacpp.devices import PYTHON, rebuild_command
+from lacli.llamacpp.library import POINTER, SIZE, TEXT, ggml, library, on_abort
 from lacli.llamacpp.probe import run_python
 
 LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
@@ -37,25 +36,20 @@ ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 """ggml's functions, found by name as llama.cpp's programs do (common/arg.cpp), also in backends loaded at run time."""
 
 
-def remote_devices(endpoints: Sequence[str]) -> list[Device]:
-    """Ask servers for their devices: RPC0, RPC1 and so on in their order, each with its server's address.
-
-    Raises LacliError if this build has no RPC, or a server is absent, busy, something else or of another version.
-    """
+def check_servers(endpoints: Sequence[str]) -> None:
+    """Raise LacliError if this build has no RPC, or a server is absent, busy, something else or of another version."""
     need_support()
     try:
         child = run_python([*LISTING, *endpoints], ANSWER_S)
         out, said = child.stdout, child.stderr.decode("utf-8", "replace")
     except subprocess.TimeoutExpired as late:
         out, said = late.stdout or b"", "no answer; it serves one client at a time, and another may be using it"
-    answers = out.decode().splitlines()
-    if len(answers) < len(endpoints):
+    if (good := len(out.splitlines())) < len(endpoints):
         # The version is named in a line before the last; in front stand the file and line of ggml's code.
         lines = [re.sub(r"^\S+: ", "", line) for line in said.strip().splitlines()]
         reason = next((line for line in lines if "mismatch" in line), lines[-1] if lines else "no reason given")
-        what = f"--rpc: the RPC server at {endpoints[len(answers)]} cannot be used: {reason}"
+        what = f"--rpc: the RPC server at {endpoints[good]} cannot be used: {reason}"
         raise LacliError(what, "start one there with the same version of llama.cpp: lacli rpc-server -H ADDRESS")
-    return [Device(*row) for line in answers for row in json.loads(line)]
 
 
 def need_support() -> None:
@@ -64,20 +58,9 @@ def need_support() -> None:
         raise LacliError("this llama.cpp was built without RPC", f"build it again: {rebuild_command('rpc')}")
 
 
-def register(endpoints: Sequence[str]) -> list[Device]:
-    """Add the devices of servers to this process, once each: RPC0, RPC1 and so on in their order.
-
-    ggml aborts the process when a server is absent or goes away.
-    """
-    need_support()
-    before = len(devices(memory=False))
-    for endpoint in endpoints:
-        _add(endpoint)
-    return devices()[before:]
-
-
 @cache
-def _add(endpoint: str) -> None:
+def register(endpoint: str) -> None:
+    """Add the devices of a server to this process, as RPC0 or the next number, with the address as description."""
     registry = ctypes.CFUNCTYPE(POINTER, TEXT)(_address(ADD))(endpoint.encode())
     if not registry:
         raise LacliError(f"the RPC server at {endpoint} is absent or has no devices")
@@ -132,4 +115,5 @@ if __name__ == "__main__":
     library().verbose = True
     on_abort(_end)
     for each in sys.argv[1:]:
-        print(json.dumps(register([each])), flush=True)
+        register(each)
+        print(each, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 
-from lacli.llamacpp.rpc import remote_devices
+from lacli.llamacpp.rpc import check_servers
 from tests.fakes.rpc_servers import HERE, rpc_server, with_rpc
 from tests.program import SECONDS, call, exit_code
 
@@ -33,7 +33,7 @@ def test_a_server_says_what_it_serves_survives_bad_clients_and_ends_at_ctrl_c_wi
         for said in (b"", b"GET / HTTP/1.1\r\n\r\n", greeting[:5], greeting, unknown):
             with socket.create_connection((host, int(port))) as client:
                 client.sendall(said)
-        assert len(remote_devices([server.endpoint])) == 1
+        check_servers([server.endpoint])
         server.process.send_signal(signal.SIGINT)
         out, err = server.process.communicate(timeout=SECONDS)
         assert (exit_code(server.process.returncode), out, err) == (130, b"", b"")
@@ -43,7 +43,7 @@ def test_a_server_says_what_it_serves_survives_bad_clients_and_ends_at_ctrl_c_wi
 def test_other_machines_are_let_in_only_with_a_warning_and_a_verbose_server_shows_them_on_stderr() -> None:
     with rpc_server("-v", "-H", "0.0.0.0") as server:
         assert "without a password" in next(line for line in server.said if line.startswith("lacli: "))
-        assert len(remote_devices([server.endpoint])) == 1
+        check_servers([server.endpoint])
         server.kill()
         out, err = server.process.communicate(timeout=SECONDS)
         assert out == b"" and b"Accepted client connection" in err

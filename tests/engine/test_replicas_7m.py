@@ -179,7 +179,7 @@ def test_copies_that_cannot_be_are_refused_in_one_line(flags: list[str], words: 
 def test_two_copies_on_one_server_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(("a:1", "a:1", "b:2"))]
     monkeypatch.setattr(replicas, "devices", lambda: [Device("CPU", "a processor", False), *remote])
-    for name in ("remote_devices", "register"):
+    for name in ("check_servers", "register"):
         monkeypatch.setattr(f"lacli.llamacpp.rpc.{name}", lambda *_: remote)
     with pytest.raises(UsageError, match="a:1, which does one thing at a time"):
         planned(replace(SERVED, devices=("RPC0", "RPC1"), replicas=2))

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 
 import pytest
 
 from lacli.errors import LacliError
 from lacli.llamacpp import rpc
+from lacli.llamacpp.devices import PYTHON
 from lacli.llamacpp.probe import run_python
-from lacli.llamacpp.rpc import remote_devices
+from lacli.llamacpp.rpc import check_servers
 from tests.fakes.rpc_servers import HERE, Pretender, hello, rpc_server, with_rpc
-from tests.program import call
+from tests.program import SECONDS, call
+
+LISTED = """
+import sys
+from lacli.llamacpp import library, rpc
+for endpoint in sys.argv[1:]:
+    rpc.register(endpoint)
+for device in library.devices():
+    if device.is_gpu and device.total:
+        print(device.name, device.description)
+"""
 
 
-@pytest.mark.parametrize("use", [rpc.register, remote_devices])
-def test_a_build_without_rpc_says_how_to_get_one(
-    use: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_without_rpc_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "_address", lambda function: 0)
     with pytest.raises(LacliError, match="built without RPC") as caught:
-        use([f"{HERE}:1"])
+        check_servers([f"{HERE}:1"])
     assert "-DGGML_RPC=on" in caught.value.hint and "pip install --force-reinstall" in caught.value.hint
     done = call("rpc-server")
     assert (done.code, done.out) == (1, "")
@@ -42,15 +49,14 @@ def test_a_port_in_use_and_a_foreign_address_are_said() -> None:
 def test_devices_are_numbered_in_the_order_of_their_servers_and_a_server_at_fault_is_named() -> None:
     with rpc_server() as one, rpc_server() as other:
         endpoints = [other.endpoint, one.endpoint]
-        devices = remote_devices(endpoints)
-        assert [device.name for device in devices] == ["RPC0", "RPC1"]
-        assert [device.description for device in devices] == endpoints
-        assert all(device.is_gpu and device.total for device in devices)
+        check_servers(endpoints)
+        listed = run_python([PYTHON, "-P", "-c", LISTED, *endpoints], SECONDS)
+        assert listed.stdout.decode() == f"RPC0 {other.endpoint}\nRPC1 {one.endpoint}\n"
         with (
             Pretender(hello(6, 0, 0)) as old,
             pytest.raises(LacliError, match=f"server at {old.endpoint} cannot be used: .*version mismatch: 6.0.0"),
         ):
-            remote_devices([one.endpoint, old.endpoint])
+            check_servers([one.endpoint, old.endpoint])
 
 
 @with_rpc
@@ -68,7 +74,7 @@ def test_what_is_no_server_of_this_version_is_said_in_one_line(
     monkeypatch.setattr(rpc, "ANSWER_S", rpc.ANSWER_S if answer else 3.0)
     with Pretender(answer) as pretender:
         with pytest.raises(LacliError, match=f"{pretender.endpoint} cannot be used: .*{words}") as caught:
-            remote_devices([pretender.endpoint])
+            check_servers([pretender.endpoint])
         assert pretender.heard and "\n" not in str(caught.value)
 
 
