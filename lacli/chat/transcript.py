@@ -122,7 +122,7 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
     if _earlier(path) and not replaces:
         raise LacliError(f"{path} holds another chat", "give another name")
     try:
-        replace_file(Path(os.path.expanduser(path)), chat.lines, for_owner)
+        replace_file(Path(os.path.expanduser(path)), chat.lines)
     except (OSError, ValueError) as error:
         raise LacliError(f"cannot write {str(path)!r}: {reason_of(error)}", "give another name") from error
 

@@ -163,14 +163,11 @@ def lock(file: IO[bytes]) -> None:
         pass  # this file system has no locks
 
 
-def replace_file(path: Path, content: bytes, opener: Callable[[str, int], int] | None = None) -> None:
-    """Write a file in one go: one of that name is whole before and after, and keeps its mode. Raises OSError.
-
-    `opener`: opens a new file, as for `open`.
-    """
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file in one go: one of that name is whole before and after, and keeps its mode. Raises OSError."""
     written = path.parent / f".lacli-{token_hex(8)}"
     try:
-        with open(written, "xb", opener=opener) as file:
+        with open(written, "xb", opener=for_owner) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -254,7 +251,7 @@ class Records:
     def _write(self, kinds: dict[str, dict[str, Any]]) -> str:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self.path, json.dumps(kinds).encode(), for_owner)
+            replace_file(self.path, json.dumps(kinds).encode())
         except OSError as error:
             return f"cannot save it in {self.path}: {reason_of(error)}"
         return ""

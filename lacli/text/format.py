@@ -25,12 +25,12 @@ WIDEST = 10_000
 """Columns of a table that is not wrapped."""
 
 
-def suggest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """At most `most` of the `known` names that resemble `name`, the most similar first, or begin with it."""
+def suggest(name: str, known: Iterable[str]) -> list[str]:
+    """At most three of the `known` names that resemble `name`, the most similar first, or begin with it."""
     by_folded, folded = {each.casefold(): each for each in known}, name.casefold()
-    close = get_close_matches(folded, by_folded, n=most, cutoff=0.65)
+    close = get_close_matches(folded, by_folded, cutoff=0.65)
     begun = [each for each in by_folded if len(folded) > 2 and each.startswith(folded)]
-    return [by_folded[each] for each in dict.fromkeys([*close, *begun])][:most]
+    return [by_folded[each] for each in dict.fromkeys([*close, *begun])][:3]
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
@@ -68,9 +68,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def listed(names: Sequence[str], word: str = "and") -> str:
-    """The names with commas between them, and `word` before the last."""
-    return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+def listed(names: Sequence[str]) -> str:
+    """The names with commas between them, and `and` before the last."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def printable(text: str, *, lines: bool = False) -> str:
