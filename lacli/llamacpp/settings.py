@@ -82,13 +82,10 @@ THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": MOST_THREADS}
 class ModelSettings:
     """How a model is loaded, where it computes, and its context; names follow llama.cpp's flags.
 
-    `context`: cells, 0 for the model's own (at most 8,192). `batch`: rows of a llama_decode call, at most.
-    `gpu_layers`: -1 for all. `threads`: 0 for one per physical core. `repack`, `tiled`: allow llama.cpp's faster CPU
-    kernels for several rows; tiled can be switched off before a process's first decode only. `devices`: ggml's names
-    ("CUDA0", "CPU", "RPC0"), () for llama.cpp's choice. `tensor_split`: each device's proportion of the model, () for
-    a split by free memory. `main_gpu`: index of the device that computes with -sm none. `rpc`: addresses of llama.cpp's
-    RPC servers. `engine`: what decodes; `with_engine` of ik/choice.py decides `auto`. `gives_way`: fewer threads decode
-    after steps that other programs have made slow; `with_threads` of devices.py decides it.
+    `gpu_layers`: -1 for all. `devices`: ggml's names ("CUDA0", "CPU", "RPC0"), () for llama.cpp's choice.
+    `tensor_split`: () for a split by free memory. `engine`: `with_engine` of ik/choice.py decides `auto`. `tiled`: of
+    llama.cpp's faster CPU kernels for several rows, can be switched off before a process's first decode only.
+    `gives_way`: fewer threads decode after steps that other programs have made slow; devices.py decides it.
     """
 
     context: int = option(
@@ -196,7 +193,7 @@ class Capacity:
     texts: int = 1
 
     @classmethod
-    def of(cls, settings: Sequence[DecodeSettings | Capacity]) -> Capacity:
+    def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
         """Return enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
             sequences=max(each.sequences for each in settings),
@@ -208,11 +205,10 @@ class Capacity:
     @classmethod
     def for_texts(cls, settings: DecodeSettings, texts: int, batch: int) -> Capacity:
         """Return enough for `texts` sequences that decode in common steps of at most `batch` rows."""
-        one = cls.of([settings])
         # A step of mode auto has a row of each sequence and shares the others.
-        outputs = max(one.max_outputs, texts) if settings.mode == "auto" else texts * one.max_outputs
-        sequences = min(texts * one.sequences, MAX_SEQUENCES)
-        return replace(one, sequences=sequences, max_outputs=min(outputs, batch), texts=texts)
+        outputs = max(settings.max_outputs, texts) if settings.mode == "auto" else texts * settings.max_outputs
+        sequences = min(texts * settings.sequences, MAX_SEQUENCES)
+        return cls(sequences, min(outputs, batch), settings.ordered, settings.max_rollback, texts)
 
 
 EXACT_CELLS = ("q8_0", "bf16")
