@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -29,19 +30,14 @@ VECTORS = ("norm", ".bias", "rope_", "position_embd", "token_types", "ssm_", "ti
 """Parts of the names of tensors that no batch is multiplied with as a matrix; they are F32 in every file."""
 
 
-class Tensor(NamedTuple):
-    """One tensor; `type` is ggml's name (q4_K)."""
-
-    name: str
-    type: str
-    elements: int
-
-
 class GgufFile(NamedTuple):
-    """One file: its keys, with KEY.length for an array of texts; its tensors; the bytes of both."""
+    """One file: its keys, with KEY.length for an array of texts; its tensors; the bytes of both.
+
+    `tensors`: the name of each, ggml's name of its type (q4_K), and its number of elements.
+    """
 
     keys: Mapping[str, Any]
-    tensors: list[Tensor]
+    tensors: list[tuple[str, str, int]]
     header_size: int
 
     def text(self, key: str) -> str:
@@ -99,7 +95,8 @@ def parts(path: Path) -> list[Path]:
 def architecture_and_types(path: Path) -> tuple[str, frozenset[str]]:
     """Return a model's architecture and ggml's names of the types of its matrices (q4_K). Raises ModelLoadError."""
     files = [_read_file(part) for part in parts(path)]
-    types = {each.type for file in files for each in file.tensors if not any(vector in each.name for vector in VECTORS)}
+    matrices = ((name, kind) for file in files for name, kind, _ in file.tensors)
+    types = {kind for name, kind in matrices if not any(vector in name for vector in VECTORS)}
     return files[0].text("general.architecture"), frozenset(types)
 
 
@@ -107,7 +104,9 @@ def read_header(path: Path) -> Header:
     """Read the header of a model, given any part of a split one. Raises ModelLoadError when it cannot be read."""
     files = [_read_file(part) for part in parts(path)]
     first, size = files[0], sum(part.stat().st_size for part in parts(path))
-    tensors = [tensor for file in files for tensor in file.tensors]
+    elements = Counter[str]()
+    for _, kind, count in (tensor for file in files for tensor in file.tensors):
+        elements[kind] += count
     architecture = first.text("general.architecture")
     layers, embedding = first.number(f"{architecture}.block_count"), first.number(f"{architecture}.embedding_length")
     heads = first.numbers(f"{architecture}.attention.head_count")
@@ -117,8 +116,8 @@ def read_header(path: Path) -> Header:
     return Header(
         architecture=architecture,
         name=first.text("general.name"),
-        parameters=sum(tensor.elements for tensor in tensors),
-        file_type=_file_type(first.number("general.file_type", -1), tensors),
+        parameters=elements.total(),
+        file_type=_file_type(first.number("general.file_type", -1), elements),
         weights=size - sum(file.header_size for file in files),
         size=size,
         context=first.number(f"{architecture}.context_length"),
@@ -134,15 +133,14 @@ def read_header(path: Path) -> Header:
     )
 
 
-def _file_type(number: int, tensors: list[Tensor]) -> str:
+def _file_type(number: int, elements: Counter[str]) -> str:
     """Return the name of `number` in llama_ftype, or the type of most parameters."""
     from lacli.llamacpp.library import lib
 
     for name, value in vars(lib).items():
         if value == number & ~lib.LLAMA_FTYPE_GUESSED and (found := FILE_TYPE.fullmatch(name)):
             return found[1]
-    types = {tensor.type for tensor in tensors}
-    return max(types, key=lambda each: sum(t.elements for t in tensors if t.type == each), default="").upper()
+    return max(elements, key=elements.__getitem__, default="").upper()
 
 
 def _read_file(path: Path) -> GgufFile:
@@ -192,5 +190,5 @@ def _parsed(data: mmap) -> GgufFile:
     infos = [(text(), read(f"{read('I')[0]}Q"), *read("IQ")) for _ in range(tensors)]
     if any(kind >= lib.GGML_TYPE_COUNT for *_, kind, _ in infos):
         raise ValueError
-    found = [Tensor(name, ggml.ggml_type_name(kind).decode(), prod(sizes)) for name, sizes, kind, _ in infos]
+    found = [(name, ggml.ggml_type_name(kind).decode(), prod(sizes)) for name, sizes, kind, _ in infos]
     return GgufFile(keys, found, at)

@@ -207,9 +207,6 @@ class LlamaModel(Closing):
     def bos(self) -> str:
         return self._special(lib.llama_vocab_bos(self.vocabulary_handle))
 
-    def eos(self) -> str:
-        return self._special(lib.llama_vocab_eos(self.vocabulary_handle))
-
     def is_end(self, token: int) -> bool:
         return bool(lib.llama_vocab_is_eog(self.vocabulary_handle, token))
 
@@ -234,7 +231,7 @@ class LlamaModel(Closing):
 
     def compile_template(self, source: str) -> Callable[..., str]:
         """Compile the Jinja template `source` to a function of `messages`. Raises PromptError if it is broken."""
-        return compile_template(source, self.bos(), self.eos())
+        return compile_template(source, self.bos(), self._special(lib.llama_vocab_eos(self.vocabulary_handle)))
 
     def has_token(self, text: str) -> bool:
         """Return whether this text is a token by itself."""
