@@ -46,11 +46,8 @@ MIXED_ROWS_ON_CPU = 63
 From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs.
 """
 
-FLASH_ATTENTION = {
-    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
-}
+FLASH_ATTENTION = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
+"""The ends of llama.cpp's names in llama_flash_attn_type."""
 
 
 class DecodingContext(Closing):
@@ -285,7 +282,8 @@ class LlamaContext(DecodingContext):
         parameters.kv_unified = True
         parameters.swa_full = True
         parameters.n_outputs_max = self._max_outputs
-        parameters.flash_attn_type = FLASH_ATTENTION[settings.attention(on_gpu=self._model.offloaded)]
+        attention = FLASH_ATTENTION[settings.attention(on_gpu=self._model.offloaded)]
+        parameters.flash_attn_type = getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{attention}")
         if decode.ordered:
             # Also with no layer on a GPU one would compute large batches, in its own way.
             parameters.op_offload = parameters.offload_kqv = False

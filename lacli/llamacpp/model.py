@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.llamacpp.devices import CPU, chosen, named
@@ -30,9 +30,6 @@ from lacli.text.files import Closing
 from lacli.text.format import count_in_words
 from lacli.text.reasoning import PAIRS
 from lacli.text.template import CALL_MARKERS, compile_template
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
 
 LARGEST_DEFAULT_CONTEXT = 8192
 """Most tokens of a context without -c: 1 GiB of F16 cache at 32 layers with 8 key-value heads of width 128."""
@@ -171,7 +168,7 @@ class LlamaModel(Closing):
         return frozenset(map(self._special, tokens))
 
     @cached_property
-    def schema_tokenizer(self) -> LLTokenizer:
+    def schema_tokenizer(self) -> Any:
         """llguidance's copy of the vocabulary, made when a schema first needs it: 150,000 tokens take a second.
 
         In its tokens a first byte of 255 marks those that no text is made of.
@@ -184,10 +181,8 @@ class LlamaModel(Closing):
         tokens = [b"\xff" + piece if piece in unprinted else piece for piece in pieces]
         tokenize = ctypes.cast(ggml.llama_tokenize, ctypes.c_void_p).value
         make: Any = LLTokenizer  # its types leave the function out
-        made: LLTokenizer = make.from_llamacpp(
-            tokens=tokens, vocab_ptr=self.vocabulary_handle, tokenize_fptr=tokenize, eos_token=self.ends
-        )
-        return made
+        handle = self.vocabulary_handle
+        return make.from_llamacpp(tokens=tokens, vocab_ptr=handle, tokenize_fptr=tokenize, eos_token=self.ends)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """Return the bytes of one token, possibly a part of a character; those of special tokens only with `special`.

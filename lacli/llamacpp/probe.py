@@ -44,7 +44,6 @@ CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSY
 KERNELS_OFF = "the faster kernels of this build fail here and are off"
 
 KIND = "trial"
-"""The records' kind."""
 
 
 def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
