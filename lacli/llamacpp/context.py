@@ -291,7 +291,6 @@ class LlamaContext(DecodingContext):
 
     @property
     def _first(self) -> int:
-        """The first output row of the last batch."""
         assert self._batch is not None, "nothing is decoded yet"
         return int(self._batch.outputs.argmax())
 
@@ -347,7 +346,6 @@ def can_give_way(settings: ModelSettings) -> bool:
 
 
 def padded(cells: int) -> int:
-    """Round a context up as llama.cpp does."""
     return -(-cells // CONTEXT_PAD) * CONTEXT_PAD
 
 

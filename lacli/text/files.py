@@ -47,7 +47,6 @@ HASHED = 1 << 20
 
 
 def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
-    """True if `stream` is open and a terminal."""
     return stream is not None and stream.isatty()
 
 

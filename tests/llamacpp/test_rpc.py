@@ -63,7 +63,6 @@ def test_devices_are_numbered_in_the_order_of_their_servers_and_a_server_at_faul
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (hello(8, 1, 2), "version mismatch: 8.1.2"),
         (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", "malformed response"),
         (None, "no answer; it serves one client at a time"),
     ],
