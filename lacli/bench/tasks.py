@@ -16,8 +16,8 @@ from pydantic_core import from_json
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.checked import WithoutNull, checked
-from lacli.text.files import STDIN
-from lacli.text.format import did_you_mean
+from lacli.text.files import MAX_TEXT, STDIN
+from lacli.text.format import did_you_mean, size_in_words
 
 CLASSES = ("code", "edit", "chat", "summary", "extract", "translate", "maths", "story", "docs", "forms")
 """The classes that ship with lacli, in the order of its tables."""
@@ -151,9 +151,11 @@ def opened(path: str) -> Iterator[BufferedReader]:
 
 def each_line(file: BufferedReader, path: str) -> Iterator[tuple[str, object]]:
     """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it."""
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
+        place = f"{path}:{number}"
+        if len(line) > MAX_TEXT:
+            raise LacliError(f"{place}: longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
         if line.strip():
-            place = f"{path}:{number}"
             try:
                 yield place, from_json(line.removeprefix(codecs.BOM_UTF8))
             except ValueError as error:

@@ -242,9 +242,9 @@ class Records:
     def kinds(self) -> dict[str, dict[str, Any]]:
         """Return all records by kind and spelled key."""
         try:
-            found = json.loads(self.path.read_bytes())
+            found = json.loads(read_raw(str(self.path)))
             return {kind: records for kind, records in found.items() if isinstance(records, dict)}
-        except (OSError, AttributeError, *UNREADABLE):
+        except (LacliError, AttributeError, *UNREADABLE):
             return {}
 
     def _write(self, kinds: dict[str, dict[str, Any]]) -> str:

@@ -59,3 +59,8 @@ def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: bytes, wor
         read_tasks(path)
     assert caught.value.hint and "\n" not in str(caught.value)
     assert caught.value.what.startswith(f"{path}:3: ") and words in caught.value.what
+
+
+def test_a_file_without_lines_ends_in_one_line() -> None:
+    with pytest.raises(LacliError, match=r"/dev/zero:1: longer than 67.1 MB"):
+        read_tasks("/dev/zero")
