@@ -30,29 +30,6 @@ The one that was used last keeps its cells in any case: a chat that is longer go
 """
 
 
-class Slot(Cells):
-    """The cells of one sequence at a time.
-
-    `tokens`: of the sequence that has it or had it last; the cache has a beginning of them. `source`: the slot with
-    which it shares the cells of its first `shared` tokens. `used`: grows with every use.
-    """
-
-    def __init__(self, context: Context, ids: range, limit: int) -> None:
-        super().__init__(context, ids, limit)
-        self.tokens: list[int] = []
-        self.source: Slot | None = None
-        self.shared = self.used = 0
-
-    @property
-    def own_cells(self) -> int:
-        """Cells that it has for itself."""
-        return self.past - self.shared
-
-    def common(self, tokens: Sequence[int]) -> int:
-        """Tokens at the beginning of `tokens` that the cache has."""
-        return min(common_prefix(self.tokens, tokens), self.past)
-
-
 class Admission:
     """The slots of a context, each a range of sequence ids, and the sequences in the order of their arrival.
 
@@ -64,16 +41,16 @@ class Admission:
         self._context = context
         self._shares = shares and context.can_share
         self._most_idle_cells = int(context.cells * (IDLE_SHARE if context.passes_all_cells else 1))
-        self._slots = [Slot(context, range(place * ids, (place + 1) * ids), limit) for place in range(slots)]
+        self._slots = [Cells(context, range(place * ids, (place + 1) * ids), limit) for place in range(slots)]
         self.sequences: list[TokenSequence] = []
 
     @property
-    def idle(self) -> list[Slot]:
+    def idle(self) -> list[Cells]:
         """The slots without a sequence, the one that was used longest ago first."""
         taken = [each.cells for each in self.sequences]
         return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.used)
 
-    def take_slot(self, prompt: Sequence[int]) -> Slot:
+    def take_slot(self, prompt: Sequence[int]) -> Cells:
         """Take the idle slot of which at least half is the beginning of a prompt, and cut it back to that.
 
         Else an empty one, else the one that was used longest ago.
@@ -88,7 +65,7 @@ class Admission:
 
     def free_slot(self, sequence: TokenSequence) -> None:
         """Take out a sequence; its slot is idle, and keeps its cells if not too many others do."""
-        slot_of(sequence).used = 1 + max(slot.used for slot in self._slots)
+        sequence.cells.used = 1 + max(slot.used for slot in self._slots)
         self.sequences.remove(sequence)
         filled = [slot for slot in self.idle if slot.past]
         while len(filled) > MOST_IDLE or (
@@ -101,7 +78,7 @@ class Admission:
         for sequence in self.sequences:
             if sequence.has_cells:
                 continue
-            slot = slot_of(sequence)
+            slot = sequence.cells
             source, shared, coming = self._longest_beginning(sequence)
             if coming - max(shared, slot.past) >= MIN_SHARED:
                 continue
@@ -114,21 +91,20 @@ class Admission:
             if source:
                 self._cut(slot, 0)
                 slot.share_beginning(source, shared)
-                slot.source, slot.shared = source, shared
             if sequence.reused is None:
                 sequence.reused = slot.past
             sequence.is_prefilled = sequence.missing == 0
 
-    def find_cells(self, cells: int, kept: Slot | None = None) -> bool:
+    def find_cells(self, cells: int, kept: Cells | None = None) -> bool:
         """Empty slots as `empty_oldest` does until `cells` are free; False if there are too few all the same."""
         while self._used_cells() + cells > self._context.cells:
             if not self.empty_oldest(kept):
                 return False
         return True
 
-    def empty_oldest(self, kept: Slot | None = None) -> bool:
+    def empty_oldest(self, kept: Cells | None = None) -> bool:
         """Empty the idle slot used longest ago, or one whose sequence waits, but not `kept`; False without one."""
-        waiting = (slot_of(each) for each in self.sequences if not each.has_cells)
+        waiting = (each.cells for each in self.sequences if not each.has_cells)
         slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
         if slot:
             self._cut(slot, 0)
@@ -136,7 +112,7 @@ class Admission:
 
     def clear(self, sequence: TokenSequence) -> None:
         """Take the cells of a sequence, which goes on once there are enough again."""
-        self._cut(slot_of(sequence), 0)
+        self._cut(sequence.cells, 0)
         sequence.has_cells = sequence.is_prefilled = False
 
     def mend(self) -> None:
@@ -150,10 +126,10 @@ class Admission:
         """Cells that idle slots have, and that sequences with cells have or are about to have."""
         idle = sum(slot.own_cells for slot in self.idle)
         return idle + sum(
-            (len(each.tokens) if each.has_cells else each.cells.past) - slot_of(each).shared for each in self.sequences
+            (len(each.tokens) if each.has_cells else each.cells.past) - each.cells.shared for each in self.sequences
         )
 
-    def _longest_beginning(self, sequence: TokenSequence) -> tuple[Slot | None, int, int]:
+    def _longest_beginning(self, sequence: TokenSequence) -> tuple[Cells | None, int, int]:
         """The running slot with most of the beginning of a sequence, and the number of those tokens.
 
         Last the number of them that any running slot will have once its prompt is decoded.
@@ -163,19 +139,13 @@ class Admission:
             if other is sequence or not other.has_cells:
                 continue
             coming = max(coming, common_prefix(other.tokens, sequence.tokens[:-1]))
-            if (common := slot_of(other).common(sequence.tokens[:-1])) > shared:
-                source, shared = slot_of(other), common
+            if (common := other.cells.common(sequence.tokens[:-1])) > shared:
+                source, shared = other.cells, common
         return source, shared, coming
 
-    def _cut(self, slot: Slot, length: int) -> None:
+    def _cut(self, slot: Cells, length: int) -> None:
         """Cut a slot back to its first `length` tokens; cells that others share stay with them."""
         slot.cut(length)
         for each in self._slots:
             if each is slot or each.source is slot:
                 each.shared = min(each.shared, slot.past)
-
-
-def slot_of(sequence: TokenSequence) -> Slot:
-    """The slot of a sequence."""
-    assert isinstance(sequence.cells, Slot), "every sequence has a slot"
-    return sequence.cells

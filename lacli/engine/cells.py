@@ -1,4 +1,4 @@
-"""The cells of one slot: which tokens of its sequence the cache has, and how far the slot's other ids share them.
+"""A slot's cells: which tokens of its sequence the cache has, and how far its other ids and other slots share them.
 
 All sequence calls of a decode go through `Cells`, each limited to the positions it is about: an unlimited one walks
 the cache's per-sequence bookkeeping and costs milliseconds at a few thousand tokens.
@@ -11,6 +11,7 @@ from time import perf_counter
 
 from lacli.batch import BatchPart
 from lacli.context import Context
+from lacli.modes import common_prefix
 from lacli.tree import ROOT, Tree
 
 ALL = -1
@@ -18,22 +19,34 @@ ALL = -1
 
 
 class Cells:
-    """The tokens 0 .. past-1 of a sequence in its first id, and how far its other ids share them.
+    """A slot: the tokens 0 .. past-1 of one sequence at a time in its first id, and how far its other ids share them.
 
-    `past`: tokens in the cache; the next input goes to this position. `limit`: tokens that the sequence may have.
-    `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. After the prefill an id is
-    brought up to date when a tree next uses it, not before: idle ones cost nothing.
+    `past`: tokens in the cache; the next input goes to this position. `tokens`: of the sequence that has the slot or
+    had it last. `source`: the slot with which it shares the cells of its first `shared` tokens. `used`: grows with
+    every use. `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. After the prefill an
+    id is brought up to date when a tree next uses it, not before: idle ones cost nothing.
     """
 
     def __init__(self, context: Context, ids: range, limit: int) -> None:
-        """`ids`: the sequence ids that belong to the slot; trees count them from 0."""
+        """`ids`: the sequence ids that belong to the slot; trees count them from 0. `limit`: tokens of a sequence."""
         self._context, self._ids, self.limit = context, ids, limit
         self.first = ids.start
         self._owns_all = ids == range(context.sequences)
         self._shared = [0] * len(ids)
-        self.past = 0
+        self.tokens: list[int] = []
+        self.source: Cells | None = None
+        self.past = self.shared = self.used = 0
         self.seconds = 0.0
         self.part = BatchPart(None, 0)
+
+    @property
+    def own_cells(self) -> int:
+        """Cells that it has for itself."""
+        return self.past - self.shared
+
+    def common(self, tokens: Sequence[int]) -> int:
+        """Tokens at the beginning of `tokens` that the cache has."""
+        return min(common_prefix(self.tokens, tokens), self.past)
 
     def room(self, tokens: Sequence[int]) -> int:
         """Rows that the next step's tree may have, beside the tokens before its input that the cache lacks."""
@@ -103,7 +116,8 @@ class Cells:
     def share_beginning(self, other: Cells, length: int) -> None:
         """Share the cells of the first `length` tokens of another slot; this one is empty."""
         self._context.copy(other.first, self.first, 0, length)
-        self.past = length
+        self.past = self.shared = length
+        self.source = other
 
     def unshare(self) -> None:
         """Take everything from all ids but the first; each gets it again when a tree next uses it."""

@@ -58,18 +58,6 @@ class Progress(NamedTuple):
     error: Exception | None = None
 
 
-class StepPlan(NamedTuple):
-    """What the next step decodes, oldest sequences first.
-
-    `ready`: sequences that take a step. `pieces`: those of which a piece of the prompt is laid out. `makes_wait`: True
-    if the step only reads while sequences could decode.
-    """
-
-    ready: list[TokenSequence]
-    pieces: list[TokenSequence]
-    makes_wait: bool
-
-
 class Engine:
     """Decodes up to `slots` sequences together; owns the cells of its context.
 
@@ -268,16 +256,17 @@ class Engine:
         self._end(sequence, "length")
         return False
 
-    def _plan(self) -> StepPlan:
-        """Choose what the next step decodes.
+    def _plan(self) -> tuple[list[TokenSequence], list[TokenSequence], bool]:
+        """Choose the sequences that take the next step and those of which a piece of the prompt is laid out.
 
-        Among several sequences the last piece of a prompt and the sequence's first step are one batch. Steps that only
-        read and steps that only decode take turns if both together would take longer.
+        Last whether the step only reads while sequences could decode. Among several sequences the last piece of a
+        prompt and the sequence's first step are one batch. Steps that only read and steps that only decode take turns
+        if both together would take longer.
         """
         able = [each for each in self.sequences if each.has_cells]
         if len(able) == 1 and able[0].is_prefilled:
             # Plain decoding of one sequence hides nothing of what Python costs.
-            return StepPlan(able, [], makes_wait=False)
+            return able, [], False
         ready, pieces = [each for each in able if each.is_prefilled], []
         left = min(self._piece_rows(bool(ready)), self.context.batch_rows - len(ready))
         unread = [each for each in able if not each.is_prefilled]
@@ -302,7 +291,7 @@ class Engine:
                 pieces.append(sequence)
         if unread:
             ready.sort(key=self.sequences.index)
-        return StepPlan(ready, pieces, makes_wait)
+        return ready, pieces, makes_wait
 
     def _piece_rows(self, others_wait: bool) -> int:
         """Rows of a prompt that a step reads. `others_wait`: whether sequences could decode meanwhile."""

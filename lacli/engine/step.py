@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
 
 from lacli.batch import Batch, BatchPart
 from lacli.context import Context
@@ -18,19 +17,19 @@ from lacli.modes import Growing, Mode, Outcome
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
-from lacli.verify import Choose, Path, Verifier, verify_tree
+from lacli.verify import Path, Verifier, verify_tree
 
 
 @dataclass(eq=False)
 class TokenSequence:
     """One sequence on its way: its tokens, and what drafts, chooses and stores them.
 
-    `tokens`: the prompt's and the accepted ones; a cache has all
-    of them but the last, which is the next step's input, and but those before it that have to be decoded again.
-    `verifier`: draws tokens, None takes the most probable ones. `remaining`: tokens it may still get, None for no
-    limit. `has_cells`: False while it waits for them. `is_prefilled`: the cache has all that the next step needs.
-    `reused`: tokens of its prompt that were in the cache when it first got cells, None before. `prompt_s`: seconds from
-    `added`, a time of `perf_counter`, to its first step. `finish`: why it has ended, None while it goes on.
+    `tokens`: the prompt's and the accepted ones; a cache has all of them but the last, which is the next step's input,
+    and but those before it that have to be decoded again. `verifier`: draws tokens, None takes the most probable ones.
+    `remaining`: tokens it may still get, None for no limit. `has_cells`: False while it waits for them. `is_prefilled`:
+    the cache has all that the next step needs. `reused`: tokens of its prompt that were in the cache when it first got
+    cells, None before. `prompt_s`: seconds from `added`, a time of `perf_counter`, to its first step. `finish`: why it
+    has ended, None while it goes on.
     """
 
     tokens: list[int]
@@ -63,6 +62,8 @@ class Stepper:
         self._context = context
         self._batch = Batch(context.batch_rows)
         self._decode_s = self._choose_s = 0.0
+        # When a step began, seconds of sequence calls before it, and those that no step like it takes again.
+        self._begin = self._cache_before = self._shared_s = 0.0
         # The most probable token after each output row of the last batch.
         self._choices: list[int] = []
 
@@ -81,16 +82,15 @@ class Stepper:
         pieces = [each.cells.part for each in prompts]
         if not ready:
             return [] if self._run(pieces) else None
-        begin, cache_before = perf_counter(), sum([each.cells.seconds for each in ready])
+        self._begin, self._cache_before = perf_counter(), sum([each.cells.seconds for each in ready])
         trees = self._decode(ready, pieces)
         if trees is None:
             return None
         # Ids that catch up with a long sequence do so once: no step costs that again.
-        shared_s = sum([each.cells.seconds for each in ready]) - cache_before
-        clock = _Clock(begin, cache_before, shared_s)
+        self._shared_s = sum([each.cells.seconds for each in ready]) - self._cache_before
         first, taken = 0, []
         for sequence, tree in zip(ready, trees, strict=True):
-            taken.append(self._accept(sequence, tree, first, ready, clock))
+            taken.append(self._accept(sequence, tree, first, ready))
             first += sum(tree.verified)
         return taken
 
@@ -136,7 +136,7 @@ class Stepper:
         return True
 
     def _accept(
-        self, sequence: TokenSequence, tree: Tree, first: int, ready: Sequence[TokenSequence], clock: _Clock
+        self, sequence: TokenSequence, tree: Tree, first: int, ready: Sequence[TokenSequence]
     ) -> Step | SamplingError:
         """Verify a decoded tree, commit what is accepted, and say what the step was.
 
@@ -158,12 +158,14 @@ class Stepper:
         sequence.tokens += path.tokens
         if sequence.remaining is not None:
             sequence.remaining -= len(path.tokens)
-        sequence.mode.observe(tree, Outcome(choices, path.nodes, rows, clock.step_s()))
+        # What another step like this one takes too.
+        step_s = perf_counter() - self._begin - self._shared_s
+        sequence.mode.observe(tree, Outcome(choices, path.nodes, rows, step_s))
         finish = path.finish
         if finish is None and self.room(sequence) <= 0:
             finish = "length"
         drafted = tree.reachable()
-        cache_s = sum([each.cells.seconds for each in ready]) - clock.cache_before
+        cache_s = sum([each.cells.seconds for each in ready]) - self._cache_before
         known = self._decode_s + self._choose_s + cache_s
         return Step(
             tokens=tuple(path.tokens),
@@ -173,36 +175,22 @@ class Stepper:
             decode_s=self._decode_s,
             choose_s=self._choose_s,
             cache_s=cache_s,
-            python_s=perf_counter() - clock.begin - known,
+            python_s=perf_counter() - self._begin - known,
             finish=finish,
             guesses=drafted,
         )
 
     def _verify(self, sequence: TokenSequence, tree: Tree, choices: Mapping[int, int], first: int) -> Path:
         """The accepted way down a tree that was just decoded. Raises SamplingError as `verify_tree`."""
-        choose = self._drawn(sequence.verifier, tree, choices, first) if sequence.verifier else choices.__getitem__
-        is_end, remaining = self._context.is_end, sequence.remaining
+        verifier, is_end, remaining = sequence.verifier, self._context.is_end, sequence.remaining
 
         def ends(token: int, count: int) -> Finish | None:
             if is_end(token):
                 return "eog"
             return "length" if count == remaining else None
 
-        return verify_tree(tree, choose, ends)
-
-    def _drawn(self, verifier: Verifier, tree: Tree, outputs: Mapping[int, int], first: int) -> Choose:
-        """The verifier's choice after a node of the tree that was just decoded."""
-        rows = {node: row for row, node in enumerate(outputs, start=first)}
-        return lambda node: verifier.choose(self._context.row_logits(rows[node]), tree.guesses(node))
-
-
-class _Clock(NamedTuple):
-    """When a step began, seconds of sequence calls before it, and those that no step like it takes again."""
-
-    begin: float
-    cache_before: float
-    shared_s: float
-
-    def step_s(self) -> float:
-        """The time so far, which another step like this one takes too."""
-        return perf_counter() - self.begin - self.shared_s
+        if not verifier:
+            return verify_tree(tree, choices.__getitem__, ends)
+        rows = {node: row for row, node in enumerate(choices, start=first)}
+        logits_of = self._context.row_logits
+        return verify_tree(tree, lambda node: verifier.choose(logits_of(rows[node]), tree.guesses(node)), ends)

@@ -14,7 +14,7 @@ from pytest import raises
 from lacli.auto.mode import FIXED_CLOCK
 from lacli.batch import Batch
 from lacli.context import Floats
-from lacli.engine.admission import MOST_IDLE, slot_of
+from lacli.engine.admission import MOST_IDLE
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.step import TokenSequence
 from lacli.errors import PromptError, SamplingError
@@ -166,12 +166,12 @@ def test_a_chat_goes_on_in_its_slot_and_other_prompts_take_empty_ones() -> None:
     schedule, engine = plain_schedule(400)
     first = answered(schedule, [*LONG, 1])
     other = answered(schedule, [7] * 30)
-    assert slot_of(other) is not slot_of(first) and other.reused == 0
+    assert other.cells is not first.cells and other.reused == 0
     turn = answered(schedule, [*first.tokens, 2])
-    assert slot_of(turn) is slot_of(first) and turn.reused == len(first.tokens) - 1
+    assert turn.cells is first.cells and turn.reused == len(first.tokens) - 1
     again = answered(schedule, [*first.tokens, 3])
     # It is cut back to what they have in common.
-    assert slot_of(again) is slot_of(first) and again.reused == len(first.tokens)
+    assert again.cells is first.cells and again.reused == len(first.tokens)
     assert len(engine._cells) == len(again.tokens) - 1 + len(other.tokens) - 1
 
 
@@ -179,11 +179,11 @@ def test_a_slot_of_which_less_than_half_begins_a_prompt_is_left_alone_while_othe
     schedule, _ = plain_schedule(800)
     first = answered(schedule, [*LONG, *[1] * 60])
     second = answered(schedule, [*LONG, 2])
-    assert slot_of(second) is not slot_of(first) and not second.reused
+    assert second.cells is not first.cells and not second.reused
     sequences = [first, second, *(answered(schedule, [token] * 20) for token in (3, 4))]
-    assert len({slot_of(sequence) for sequence in sequences}) == PLACES
-    assert slot_of(answered(schedule, [*LONG, 9])) is slot_of(second)
-    assert slot_of(answered(schedule, [5] * 20)) is slot_of(first), "the one that was used longest ago"
+    assert len({sequence.cells for sequence in sequences}) == PLACES
+    assert answered(schedule, [*LONG, 9]).cells is second.cells
+    assert answered(schedule, [5] * 20).cells is first.cells, "the one that was used longest ago"
 
 
 def test_a_cut_that_a_recurrent_state_cannot_make_empties_the_slot() -> None:
@@ -191,9 +191,9 @@ def test_a_cut_that_a_recurrent_state_cannot_make_empties_the_slot() -> None:
     schedule = Engine(engine, PLAIN, PLACES)
     first = answered(schedule, [*LONG, 1])
     turn = answered(schedule, [*first.tokens, 2])
-    assert slot_of(turn) is slot_of(first) and turn.reused == len(first.tokens) - 1
+    assert turn.cells is first.cells and turn.reused == len(first.tokens) - 1
     again = answered(schedule, [*first.tokens, 3])
-    assert slot_of(again) is slot_of(first) and not again.reused
+    assert again.cells is first.cells and not again.reused
     assert again.tokens[-10:] == alone(Visit([*first.tokens, 3], 10, 0, None), 400)
 
 
@@ -202,14 +202,14 @@ def test_idle_slots_are_emptied_oldest_first_where_others_need_their_cells() -> 
     ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
     running = add(schedule, [4] * 60, 20)
     schedule.step()
-    assert running.has_cells and [bool(slot_of(sequence).past) for sequence in ended] == [False, False, True]
+    assert running.has_cells and [bool(sequence.cells.past) for sequence in ended] == [False, False, True]
 
 
 def test_on_a_cpu_idle_slots_keep_a_quarter_of_the_cells_and_the_newest_all_of_its_own() -> None:
     engine = SharedContext(400, 256, PLACES, VOCABULARY, passes_all_cells=True)
     schedule = Engine(engine, PLAIN, PLACES)
     ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
-    assert [bool(slot_of(sequence).past) for sequence in ended] == [False, True, True]
+    assert [bool(sequence.cells.past) for sequence in ended] == [False, True, True]
     long = answered(schedule, [4] * 150, 5)
     assert [slot.past for slot in schedule._admission.idle if slot.past] == [len(long.tokens) - 1]
 
@@ -220,11 +220,11 @@ def test_a_sequence_that_shares_cells_keeps_them_when_the_other_one_is_gone() ->
     schedule.step()
     second, third = add(schedule, [*LONG, 2], 9), add(schedule, [*LONG, 3], 9)
     schedule.step()
-    assert [slot_of(sequence).shared for sequence in schedule.sequences] == [0, len(LONG), len(LONG)]
+    assert [sequence.cells.shared for sequence in schedule.sequences] == [0, len(LONG), len(LONG)]
     assert len(engine._cells) == len(LONG) + 4 == schedule._admission._used_cells() - 3
     schedule.end(first)
-    schedule._admission._cut(slot_of(first), 0)
-    assert slot_of(second).shared == slot_of(third).shared == 0
+    schedule._admission._cut(first.cells, 0)
+    assert second.cells.shared == third.cells.shared == 0
     finish(schedule)
     for sequence in (second, third):
         assert sequence.tokens[-9:] == alone(Visit([*LONG, sequence.tokens[len(LONG)]], 9, 0, None), 180)
