@@ -99,7 +99,7 @@ def read_conversations(paths: Sequence[Path]) -> dict[str, list[list[str]]]:
 def prompt_of(session: ModelEngine, kind: str, place: int, conversation: Sequence[str]) -> Prompt:
     """Render a conversation as a prompt of the session's model."""
     *earlier, question = conversation
-    tokens = session.prompt(question, history=list(zip(earlier[::2], earlier[1::2], strict=True)))
+    tokens = session.prompts.question(question, history=list(zip(earlier[::2], earlier[1::2], strict=True)))
     text = session.text(tokens, special=True)
     return Prompt(kind, place, with_one_bos(text, session.model.bos(), adds_bos=session.model.adds_bos), tuple(tokens))
 

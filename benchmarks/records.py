@@ -144,11 +144,11 @@ class Records:
     def _prompt(self, question: Question) -> list[int]:
         session, task = self._open(), question.task
         if not question.turn:
-            return session.prompt(task.turns[0], task.system, raw=task.raw)
+            return session.prompts.question(task.turns[0], task.system, raw=task.raw)
         first = self.plain(replace(question, turn=0))
         assert first
         answer = session.text(first.answer)
-        return session.prompt(task.turns[1], task.system, raw=task.raw, history=[(task.turns[0], answer)])
+        return session.prompts.question(task.turns[1], task.system, raw=task.raw, history=[(task.turns[0], answer)])
 
     def _tokens(self, question: Question) -> int:
         return min(question.task.max_tokens, MAX_EDIT) or self._limit

@@ -159,7 +159,7 @@ class Model(Closing):
     def _prompt_tokens(self, prompt: Prompt, system: str, *, raw: bool) -> list[int]:
         prompts = self.engine.prompts
         if isinstance(prompt, str):
-            return prompts.question(prompt, system, (), raw=raw)
+            return prompts.question(prompt, system, raw=raw)
         is_tokens = isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
         if system or (raw and not is_tokens):
             raise UsageError("raw and system are for a prompt that is a text", "write a system message in front")

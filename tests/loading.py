@@ -63,8 +63,8 @@ def generate(
     raw: bool = False,
 ) -> Answer:
     """The whole answer to a prompt."""
-    ends = () if raw else engine.prompts.turn_ends
-    generation = engine.generate(engine.prompt(prompt, system, raw=raw), max_tokens, (*as_stops(stops), *ends))
+    asked, ends = engine.prompts.question(prompt, system, raw=raw), () if raw else engine.prompts.turn_ends
+    generation = engine.generate(asked, max_tokens, (*as_stops(stops), *ends))
     for _ in generation:
         pass
     return generation.answer()

@@ -196,7 +196,7 @@ def test_without_a_seed_each_answer_draws_its_own_text(model: Model) -> None:
 
 def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArray[np.float64]]:
     """Log probabilities behind a prompt, and behind each of these tokens, as plain decoding computes them."""
-    prompt = model.engine.prompt(QUESTIONS[0], raw=True)
+    prompt = model.engine.prompts.question(QUESTIONS[0], raw=True)
     settings = ModelSettings(threads=1, gpu_layers=0, context=256)
     with LlamaContext(model.engine.model, settings, PLAIN, backend_greedy=False) as engine:
         for place in range(len(tokens)):

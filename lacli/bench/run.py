@@ -193,7 +193,7 @@ def asking(engine: ModelEngine) -> Ask:
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))
-        prompt = engine.prompt(task.turns[len(answers)], task.system, raw=task.raw, history=history)
+        prompt = engine.prompts.question(task.turns[len(answers)], task.system, raw=task.raw, history=history)
         room = engine.context.cells - len(prompt)
         return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= LEAST_ROOM else None
 

@@ -98,7 +98,7 @@ def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: Mod
         check_rows(mode, model_settings)
     if not engine.sampling.greedy:
         screen.note(f"sampling with seed {engine.sampling.seed}")
-    asked = [engine.prompt(task.turns[0], task.system, raw=task.raw) for task in tasks]
+    asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
     # There may be no memory for one more context.
     engine.context.close()
     return compare.check(

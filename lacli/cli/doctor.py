@@ -123,7 +123,7 @@ def answer_tokens(path: Path, mode: ModeName) -> tuple[int, ...]:
     from lacli.engine.load import open_engine
 
     with open_engine(path, ModelSettings(context=512, engine="auto"), DecodeSettings(mode=mode)) as engine:
-        generation = engine.generate(engine.prompt("Name three colors."), 16)
+        generation = engine.generate(engine.prompts.question("Name three colors."), 16)
         for _ in generation:
             pass
         return generation.answer().tokens

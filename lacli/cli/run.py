@@ -98,7 +98,7 @@ def answer(
     from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
     with loading.opened(model, question, screen) as engine:
-        prompt = engine.prompt(question.text, question.system, raw=question.raw)
+        prompt = engine.prompts.question(question.text, question.system, raw=question.raw)
         stops = (*question.stops, *(() if question.raw else engine.prompts.turn_ends))
         generation = engine.generate(prompt, question.max_tokens, stops)
         reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))

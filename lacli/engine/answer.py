@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 from lacli.context import Reading, unseen
 from lacli.engine.engine import Engine, Progress, SequenceOptions
@@ -172,15 +173,14 @@ class Generation(AnswerText):
         stops: Sequence[str] = (),
         *,
         verifier: Verifier | None = None,
-        controls: Mapping[int, str] | None = None,
-        seed: int | None = None,
         reading: Reading = unseen,
+        **more: Any,
     ) -> None:
         """`max_tokens`: -1 for no limit. `verifier`: draws the tokens. `reading`: entered during prefill.
 
-        The others: as `AnswerText` takes them.
+        The others and `more`: as `AnswerText` takes them.
         """
-        super().__init__(engine, bytes_of, prompt, stops, controls=controls, seed=seed)
+        super().__init__(engine, bytes_of, prompt, stops, **more)
         self._prompt, self._options, self._reading = prompt, SequenceOptions(max_tokens, verifier), reading
         self._iterated = False
 

@@ -141,15 +141,6 @@ class ModelEngine(Engine, Closing):
         """Drafted tokens that the model can take back after a step: -1 for any number and trees."""
         return max_rollback(self.model, self.model_settings)
 
-    def prompt(
-        self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
-    ) -> list[int]:
-        """The tokens of a question: through the chat template where there is one, or as it stands.
-
-        `history`: the questions before it, each with its answer. Raises PromptError when the question is empty.
-        """
-        return self.prompts.question(question, system, history, raw=raw)
-
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """What tokens say; end tokens and other control tokens only with `special`."""
         return self.prompts.text(tokens, special=special)

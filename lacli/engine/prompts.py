@@ -38,7 +38,9 @@ class PromptWriter:
         """Texts that end an answer in the template's format, where the model's end tokens may be others."""
         return self.template.stops
 
-    def question(self, question: str, system: str, history: Sequence[tuple[str, str]], *, raw: bool) -> list[int]:
+    def question(
+        self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
+    ) -> list[int]:
         """The tokens of a question behind earlier ones with their answers; `raw` or without a template, as it stands.
 
         Raises PromptError when the question is empty or the template fails.

@@ -22,7 +22,7 @@ from lacli.context import Floats
 from lacli.errors import UsageError
 from lacli.ik.choice import open_context, open_model
 from lacli.llamacpp.context import DecodingContext
-from lacli.llamacpp.devices import CPU, RPC, Device, with_threads
+from lacli.llamacpp.devices import CPU, RPC, with_threads
 from lacli.llamacpp.devices import dealt as device_groups
 from lacli.llamacpp.library import devices
 from lacli.llamacpp.model import LlamaModel
@@ -243,21 +243,17 @@ def planned(model_settings: ModelSettings) -> list[ReplicaPlan]:
     there = devices()
     groups = device_groups(model_settings, there)
     settings = with_threads(model_settings, sum(group == (CPU,) for group in groups))
-    plans = [
-        ReplicaPlan("+".join(group) or CPU, replace(settings, devices=group), _servers(group, there))
-        for group in groups
-    ]
-    servers = [server for plan in plans for server in plan.rpc]
-    if twice := [server for server in model_settings.rpc if servers.count(server) > 1]:
+    plans = []
+    for group in groups:
+        # The description of a server's device is the server's address.
+        used = [each.description for each in there if each.name in group and each.name.startswith(RPC)]
+        name, servers = "+".join(group) or CPU, tuple(dict.fromkeys(used))
+        plans.append(ReplicaPlan(name, replace(settings, devices=group), servers))
+    all_used = [server for plan in plans for server in plan.rpc]
+    if twice := [server for server in model_settings.rpc if all_used.count(server) > 1]:
         what = f"several copies need the RPC server at {twice[0]}, which does one thing at a time"
         raise UsageError(what, "one server for each: lacli rpc-server --device NAME -p PORT")
     return plans
-
-
-def _servers(group: Sequence[str], found: Sequence[Device]) -> tuple[str, ...]:
-    """The addresses of the servers whose devices a replica uses: the descriptions of those devices."""
-    used = [device.description for device in found if device.name in group and device.name.startswith(RPC)]
-    return tuple(dict.fromkeys(used))
 
 
 OpenContext = DecodingContext | ReplicaContext
@@ -294,23 +290,16 @@ class Weights(Closing):
         with ExitStack() as stack:
             opened = []
             for plan in plans:
-                opened.append(self._context(plan, size, backend_greedy))
-                stack.callback(opened[-1].close)
+                # llama.cpp fetches choices from a server row by row, but all rows' logits at once.
+                chosen, model = False if plan.rpc else backend_greedy, self._model(plan.model_settings)
+                context = open_context(model, plan.model_settings, size, backend_greedy=chosen)
+                opened.append(stack.enter_context(context))
             stack.pop_all()
         return ReplicaContext(opened) if len(opened) > 1 else opened[0]
 
     def close(self) -> None:
         for model in self._models.values():
             model.close()
-
-    def _context(
-        self, plan: ReplicaPlan, size: DecodeSettings | Capacity, backend_greedy: bool | None
-    ) -> DecodingContext:
-        if plan.rpc:
-            # llama.cpp fetches choices from a server row by row, but all rows' logits at once.
-            backend_greedy = False
-        model = self._model(plan.model_settings)
-        return open_context(model, plan.model_settings, size, backend_greedy=backend_greedy)
 
     def _model(self, model_settings: ModelSettings) -> LlamaModel:
         """The weights on a replica's devices, shared by all replicas on the same ones."""

@@ -11,7 +11,7 @@ from os import getpid
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
 from time import perf_counter
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from lacli.engine.answer import Answer, AnswerText
 from lacli.engine.engine import GREEDY, Engine, Progress, SequenceOptions
@@ -51,6 +51,8 @@ class Request(Closing):
     the prompt is read.
     """
 
+    new_queue: Callable[[], Any] = SimpleQueue
+
     def __init__(
         self,
         worker: Worker,
@@ -66,18 +68,15 @@ class Request(Closing):
         self.prompt, self.options, self.sampler = prompt, options, sampler
         self.sequence: TokenSequence | None = None
         self.in_worker = self._begun = self._iterated = self._ended = False
+        self._arrived = self.new_queue()
         self.watch: Callable[[PromptProgress], None] | None = None
         self._progress = PromptProgress(len(prompt), 0, -1, 0.0)
         # When its last step ended, 0 before the first.
         self._stepped = 0.0
 
-    def open(self) -> None:
-        """Make ready for progress; called once, where it begins."""
-        raise NotImplementedError
-
     def deliver(self, progress: Progress) -> None:
         """Hand progress to the reader; called in the worker's thread."""
-        raise NotImplementedError
+        self._arrived.put(progress)
 
     @property
     def cost(self) -> RunStatistics:
@@ -93,7 +92,6 @@ class Request(Closing):
         """Have it decoded from now on; otherwise that begins with the first piece that is asked for."""
         if not (self._begun or self._ended):
             self._begun = True
-            self.open()
             self.text.begin()
             self._worker.add(self)
 
@@ -159,12 +157,6 @@ class Stream(Request):
     A loop that is left ends the answer; so do `close` and the end of a `with` block.
     """
 
-    def open(self) -> None:
-        self._arrived: SimpleQueue[Progress] = SimpleQueue()
-
-    def deliver(self, progress: Progress) -> None:
-        self._arrived.put(progress)
-
     def __iter__(self) -> Iterator[str]:
         self._iterate()
         try:
@@ -185,15 +177,17 @@ class Stream(Request):
 class AsyncStream(Request):
     """The same for `async for` and `async with`; other tasks go on in the meantime."""
 
+    new_queue = asyncio.Queue
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def open(self) -> None:
-        self._arrived: asyncio.Queue[Progress] = asyncio.Queue()
+    def begin(self) -> None:
         self._loop = asyncio.get_running_loop()
+        super().begin()
 
     def deliver(self, progress: Progress) -> None:
         try:
@@ -213,7 +207,7 @@ class AsyncStream(Request):
         self._iterate()
         try:
             while not self._ended:
-                progress = await self._arrived.get()
+                progress: Progress = await self._arrived.get()
                 yield progress.step, self._take(progress)
         finally:
             self.close()

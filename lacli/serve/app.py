@@ -150,7 +150,7 @@ class Server:
         if isinstance(prompt, dict):
             prompt = prompt.get("prompt_string", "")
         if isinstance(prompt, str):
-            return self._model.engine.prompt(prompt, raw=True)
+            return self._model.engine.prompts.question(prompt, raw=True)
         tokenize, tokens = self._model.engine.model.tokenize, list[int]()
         for index, part in enumerate(prompt):
             tokens += tokenize(part, add_special=not index) if isinstance(part, str) else [part]

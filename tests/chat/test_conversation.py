@@ -17,6 +17,7 @@ from lacli.chat.settings import ChatSettings
 from lacli.check.judge import PLAIN
 from lacli.engine.load import open_engine
 from lacli.errors import ModelLoadError, PromptError
+from lacli.ik.choice import open_context
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
@@ -138,8 +139,8 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
 
 def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat) -> None:
     said(chat.ask(QUESTION))
-    weights, full = chat.engine.weights, ModelLoadError("cannot make a context: not enough memory")
-    with patch.object(weights, "_context", Mock(wraps=weights._context, side_effect=[full, DEFAULT])):
+    full = ModelLoadError("cannot make a context: not enough memory")
+    with patch("lacli.engine.replicas.open_context", Mock(wraps=open_context, side_effect=[full, DEFAULT])):
         with pytest.raises(ModelLoadError):
             chat.change(ChatSettings(replace(SMALL, window=30)))
         assert chat.settings.decode_settings == SMALL

@@ -55,14 +55,14 @@ def test_the_template_is_its_own_and_the_first_sentence_answers_the_question(eng
     question = "What is the capital of Japan?"
     system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     turns = [f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in (("system", system), ("user", question))]
-    assert engine.text(engine.prompt(question), special=True) == "".join(turns) + "<|im_start|>assistant\n"
+    assert engine.text(engine.prompts.question(question), special=True) == "".join(turns) + "<|im_start|>assistant\n"
     answer = generate(engine, question, max_tokens=24)
     assert (answer.text, answer.finish_reason) == ("The capital of Japan is Tokyo.", "eog")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_gives_plains_text_but_for_rounding(mode: str, engine: ModelEngine, comparison: Comparison) -> None:
-    runs = comparison.run(MODES[mode], [engine.prompt(question, "Be brief.") for question in QUESTIONS.values()])
+    runs = comparison.run(MODES[mode], [engine.prompts.question(each, "Be brief.") for each in QUESTIONS.values()])
     assert bugs(runs) == []
     assert all(len(run.tokens) == LIMIT or engine.model.is_end(run.tokens[-1]) for run in runs)
 
@@ -89,7 +89,7 @@ def test_an_answer_under_a_schema_is_json_of_it() -> None:
 
 def test_text_that_is_not_latin_comes_in_whole_characters(engine: ModelEngine) -> None:
     question = "Repeat: Привет, 世界! 🙂"
-    generation = engine.generate(engine.prompt(question), 24, engine.prompts.turn_ends)
+    generation = engine.generate(engine.prompts.question(question), 24, engine.prompts.turn_ends)
     pieces = [piece.text for piece in generation]
     assert "".join(pieces) == generation.answer().text and len(pieces) > 3
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)

@@ -67,7 +67,7 @@ def test_closing_twice_is_harmless(path: Path) -> None:
 ON_A_CLOSED_ENGINE: dict[str, Callable[[ModelEngine], object]] = {
     "generate": lambda engine: engine.generate([5]),
     "decode": lambda engine: list(engine.decode([5])),
-    "raw prompt": lambda engine: engine.prompt("the", raw=True),
+    "raw prompt": lambda engine: engine.prompts.question("the", raw=True),
     "conversation_prompt": lambda engine: engine.prompts.conversation(as_messages("the")),
     "piece": lambda engine: engine.prompts.piece(5),
     "adapt": lambda engine: engine.adapt(LOOKAHEAD, SamplingSettings(temp=1)),

@@ -68,7 +68,7 @@ def test_a_prompt_begins_with_one_bos_where_the_vocabulary_adds_it_or_the_templa
     template: str, path: Path, adding: Path
 ) -> None:
     with opened(adding, WRITERS[template]) as engine:
-        for tokens in (engine.prompts.conversation(CONVERSATION), engine.prompt("the thing", "Be brief.")):
+        for tokens in (engine.prompts.conversation(CONVERSATION), engine.prompts.question("the thing", "Be brief.")):
             assert tokens[0] == BOS and tokens.count(BOS) == 1
     with opened(path, WRITERS[template]) as engine:
         tokens = engine.prompts.conversation(CONVERSATION)
@@ -77,10 +77,10 @@ def test_a_prompt_begins_with_one_bos_where_the_vocabulary_adds_it_or_the_templa
 
 def test_a_question_is_a_conversation_of_one(path: Path) -> None:
     with opened(path, None) as engine:
-        assert engine.text(engine.prompt("the thing"), special=True) == "the thing"
+        assert engine.text(engine.prompts.question("the thing"), special=True) == "the thing"
     with opened(path) as engine:
         assert engine.prompts.template and engine.prompts.template.name == OWN and engine.notes == []
-        asked = engine.prompt("the other thing", "Be brief.", history=[("the thing", "a thing")])
+        asked = engine.prompts.question("the other thing", "Be brief.", history=[("the thing", "a thing")])
         assert asked == engine.prompts.conversation(CONVERSATION)
         assert engine.text(asked, special=True) == (
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nthe thing<|im_end|>\n"
@@ -92,7 +92,7 @@ def test_a_question_is_a_conversation_of_one(path: Path) -> None:
 def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_in_chatml(bare: Path) -> None:
     with opened(bare) as engine:
         assert "no chat template" in engine.notes[0] and engine.prompts.turn_ends == STOPS["chatml"]
-        assert engine.text(engine.prompt("the thing", "Be brief."), special=True) == "Be brief.\n\nthe thing"
+        assert engine.text(engine.prompts.question("the thing", "Be brief."), special=True) == "Be brief.\n\nthe thing"
         rendered = engine.text(engine.prompts.conversation(CONVERSATION), special=True)
         assert rendered == bundled_template("chatml", engine.model).render(CONVERSATION)
 
@@ -103,7 +103,7 @@ SPOKEN = "{{ word }}{{ messages[-1].content }}"
 
 def test_variables_of_a_template_reach_every_prompt_of_an_engine(path: Path) -> None:
     with load(path, model_settings=SETTINGS, template=SPOKEN, template_variables={"word": "and the "}) as engine:
-        for tokens in (engine.prompt("thing"), engine.prompts.conversation(as_messages("thing"))):
+        for tokens in (engine.prompts.question("thing"), engine.prompts.conversation(as_messages("thing"))):
             assert engine.text(tokens) == "and the thing"
 
 
@@ -125,7 +125,7 @@ def test_a_failing_template_names_the_ways_out(path: Path) -> None:
     with opened(path, "{{ raise_exception('not today') }}") as engine:
         with pytest.raises(PromptError, match=r"not today \(.*--chat-template.*--raw"):
             engine.prompts.conversation(CONVERSATION)
-        assert engine.prompt("the thing", raw=True)
+        assert engine.prompts.question("the thing", raw=True)
 
 
 def tokens_of(*arguments: str, prompt: str = "the thing", env: dict[str, str] | None = None) -> list[int]:

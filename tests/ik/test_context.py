@@ -140,7 +140,7 @@ def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:
         with load(
             model_settings=ONE_THREAD, decode_settings=mode, sampling=SamplingSettings(seed=5, temp=0.8)
         ) as engine:
-            generation = engine.generate(engine.prompt(QUESTION, raw=True), 24)
+            generation = engine.generate(engine.prompts.question(QUESTION, raw=True), 24)
             for _ in generation:
                 pass
             texts.add(tuple(generation.answer().tokens))
