@@ -1,12 +1,16 @@
-"""The HTTP application: the endpoints that answer, streams of events, and errors in OpenAI's shape."""
+"""The HTTP application: its endpoints, streams of events, and errors in OpenAI's shape."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from time import time
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -14,24 +18,67 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 
-from lacli.answer_options import AnswerOptions
+from lacli import __version__
+from lacli.answer_options import AnswerOptions, checked_tokens
+from lacli.engine.worker import AsyncStream
 from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import Model
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
-from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply
-from lacli.serve.status import ServeSettings, Status
+from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
 from lacli.serve.tools import CallRules, format_of
+from lacli.stats import RunStatistics
 from lacli.text.checked import checked
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import MARK
 
 Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
 
-__all__ = ["ServeSettings", "Server"]
+COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
+    "prompt_tokens_total": ("Tokens of prompts that were decoded.", lambda run: run.prompt_tokens - run.reused_tokens),
+    "prompt_tokens_cached_total": ("Tokens of prompts that were in the KV cache.", lambda run: run.reused_tokens),
+    "prompt_seconds_total": ("Seconds of prefill, of each request.", lambda run: run.prompt_s),
+    "tokens_predicted_total": ("Tokens of answers.", lambda run: run.tokens),
+    "tokens_predicted_seconds_total": ("Seconds of answers from their first step on.", lambda run: run.predicted_s),
+    "n_decode_total": ("Steps, of each answer.", lambda run: run.steps),
+    "spec_decode_num_draft_tokens_total": ("Drafted tokens that were verified.", lambda run: run.drafted),
+    "spec_decode_num_accepted_tokens_total": ("Drafted tokens that were accepted.", lambda run: run.accepted),
+    "spec_decode_num_drafts_total": ("Steps with drafts.", lambda run: run.drafts),
+}
+"""What is counted at the end of an answer, by llama.cpp's names, with its help."""
+
+PAGE = Path(__file__).with_name("page")
+
+POLICY = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
+"""Keeps what a model wrote from running in the page."""
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """How requests are answered. `name`: of the model. `sampling`, `system`, `max_tokens`: if a request gives none.
+
+    `aliases`, `tags`: names of the model, and words beside them. `slots`, `metrics`, `page`: whether these are
+    answered. `verbose`: replies have the prompt.
+    """
+
+    name: str
+    sampling: SamplingSettings
+    system: str = ""
+    max_tokens: int = -1
+    stops: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    slots: bool = True
+    metrics: bool = True
+    page: bool = True
+    verbose: bool = False
 
 
 class TooLong(PromptError):
@@ -47,8 +94,10 @@ class Server:
 
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self._model, self._settings = model, settings
-        self._status = Status(model, settings)
         self._preparing = asyncio.Lock()
+        self._started = str(int(time()))
+        self._sums, self._longest = dict.fromkeys(COUNTERS, 0.0), 0
+        self._running: list[AsyncStream] = []
 
     def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
         """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
@@ -57,11 +106,109 @@ class Server:
         plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
         posts: dict[str, Callable[[Request], Any]]
         posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
-        posts |= {"/completion": plain, "/completions": plain, "/apply-template": self._apply_template}
-        routes = [*(Route(path, call, methods=["POST"]) for path, call in posts.items()), *self._status.routes()]
+        posts |= {"/completion": plain, "/completions": plain, "/apply-template": self.apply_template}
+        posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
+        gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
+        gets["/slots"] = self.slots if self._settings.slots else not_offered
+        gets["/metrics"] = self.metrics if self._settings.metrics else not_offered
+        routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
+        routes += [Route(path, call) for path, call in gets.items()]
+        if self._settings.page:
+            routes += [Route("/", page_file), Mount("/page", StaticFiles(directory=PAGE))]
         return Starlette(routes=routes, middleware=layers, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
 
-    async def _apply_template(self, request: Request) -> Response:
+    @contextmanager
+    def counting(self, stream: AsyncStream) -> Generator[None]:
+        """Show an answer while it runs, and count it at its end."""
+        self._running.append(stream)
+        try:
+            yield
+        finally:
+            self._running.remove(stream)
+            for name, (_, count) in COUNTERS.items():
+                self._sums[name] += count(stream.cost)
+            self._longest = max(self._longest, stream.cost.prompt_tokens + stream.cost.tokens)
+
+    async def health(self, request: Request) -> Response:
+        if failure := self._model.worker.failure:
+            raise HTTPException(503, f"nothing is decoded any more, start the server again: {in_one_line(failure)}")
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        model, settings = self._model.engine.model, self._settings
+        found = {
+            "id": settings.name,
+            "aliases": settings.aliases,
+            "tags": settings.tags,
+            "object": "model",
+            "created": 0,
+            "owned_by": "lacli",
+            "meta": {"n_ctx_train": model.context, "n_params": model.parameters, "size": model.size},
+        }
+        return JSONResponse({"object": "list", "data": [found]})
+
+    async def props(self, request: Request) -> Response:
+        engine, sampling = self._model.engine, self._settings.sampling
+        params = {"seed": sampling.seed, "temperature": sampling.temp}
+        props = {
+            "default_generation_settings": {"n_ctx": self._model.context, "params": params},
+            "total_slots": engine.slots,
+            "model_path": str(engine.model.path),
+            "chat_template": engine.prompts.template.source,
+            "build_info": f"lacli {__version__}",
+        }
+        return JSONResponse(props)
+
+    async def slots(self, request: Request) -> Response:
+        """Show each slot's state and the counts of its answer, never a text."""
+        running = [stream for stream in self._running if stream.is_decoded]
+        slots = []
+        for number, stream in zip_longest(range(self._model.engine.slots), running):
+            counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens} if stream else {}
+            slots.append({"id": number, "n_ctx": self._model.context, "is_processing": stream is not None, **counts})
+        return JSONResponse(slots)
+
+    async def metrics(self, request: Request) -> Response:
+        sums, (processing, deferred) = self._sums, self._model.worker.load
+        read = rate(sums["prompt_tokens_total"], sums["prompt_seconds_total"])
+        predicted = rate(sums["tokens_predicted_total"], sums["tokens_predicted_seconds_total"])
+        metrics = [
+            *((name, help, "counter", sums[name]) for name, (help, _) in COUNTERS.items()),
+            ("n_tokens_max", "Tokens of the longest sequence so far.", "counter", self._longest),
+            ("prompt_tokens_seconds", "Tokens of prompts a second, by the two totals.", "gauge", read),
+            ("predicted_tokens_seconds", "Tokens of an answer a second, the mean of all.", "gauge", predicted),
+            ("requests_processing", "Answers in a slot.", "gauge", processing),
+            ("requests_deferred", "Answers that wait for a slot.", "gauge", deferred),
+            ("n_busy_slots_per_decode", "Slots in use.", "gauge", processing),
+        ]
+        text = "".join(
+            f"# HELP llamacpp:{name} {help}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value:.15g}\n"
+            for name, help, kind, value in metrics
+        )
+        response = Response(text, media_type="text/plain; version=0.0.4")
+        # Starlette writes names in small letters, and llama.cpp's tests look for its spelling.
+        response.raw_headers.append((b"Process-Start-Time-Unix", self._started.encode()))
+        return response
+
+    async def tokenize(self, request: Request) -> Response:
+        asked, model = await body_of(request), self._model.engine.model
+        if not isinstance(content := asked.get("content"), str):
+            raise UsageError("content: give a text")
+        begins, is_parsed = bool(asked.get("add_special", False)), bool(asked.get("parse_special", True))
+        tokens = await run_in_threadpool(model.tokenize, content, add_special=begins, special=is_parsed)
+        if not asked.get("with_pieces"):
+            return JSONResponse({"tokens": tokens})
+        pieces = [{"id": token, "piece": _piece(model.piece(token, special=True))} for token in tokens]
+        return JSONResponse({"tokens": pieces})
+
+    async def detokenize(self, request: Request) -> Response:
+        engine = self._model.engine
+        if not isinstance(tokens := (await body_of(request)).get("tokens"), list):
+            raise UsageError("tokens: give a list of token ids")
+        known = checked_tokens(tokens, engine.model.vocabulary)
+        return JSONResponse({"content": await run_in_threadpool(partial(engine.text, special=True), known)})
+
+    async def apply_template(self, request: Request) -> Response:
         asked = checked(ChatRequest, await body_of(request))
         return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
 
@@ -124,7 +271,7 @@ class Server:
             for place in range(asked.n):
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
-                choices.append(Choice(self._model, self._status, tokens, len(choices), options, rules))
+                choices.append(Choice(self._model, self.counting, tokens, len(choices), options, rules))
         return shape(asked, choices, self._model, self._settings.name, sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:
@@ -157,6 +304,22 @@ class Server:
         if not tokens:
             raise UsageError("the prompt is empty")
         return tokens
+
+
+async def not_offered(request: Request) -> Response:
+    raise HTTPException(501, "this server was started without it")
+
+
+async def page_file(request: Request) -> Response:
+    return FileResponse(PAGE / "index.html", headers=POLICY)
+
+
+def _piece(text: bytes) -> str | list[int]:
+    """A piece as a text, or its bytes if they are a part of a character."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return [*text]
 
 
 async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import exp
@@ -18,14 +18,41 @@ from lacli.engine.worker import AsyncStream, PromptProgress
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model
 from lacli.serve.protocol import AnswerRequest
-from lacli.serve.status import Status, timings
 from lacli.serve.tools import Call, CallRules, CallSplitter
+from lacli.stats import RunStatistics
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
 
 STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit"}
 """What ended an answer, in llama.cpp's words."""
+
+Counting = Callable[[AsyncStream], AbstractContextManager[None]]
+
+
+def rate(amount: float, per: float) -> float:
+    return amount / per if per else 0.0
+
+
+def timings(run: RunStatistics) -> dict[str, Any]:
+    """What an answer took, in llama.cpp's words: milliseconds, and tokens a second."""
+    read = run.prompt_tokens - run.reused_tokens
+    # llama.cpp counts the first token as the prompt's; a rate over the others here is rather too low.
+    later = max(run.tokens - 1, 0)
+    prompt_ms, predicted_ms = 1e3 * run.prompt_s, 1e3 * run.predicted_s
+    return {
+        "cache_n": run.reused_tokens,
+        "prompt_n": read,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": prompt_ms / max(read, 1),
+        "prompt_per_second": 1e3 * rate(read, prompt_ms),
+        "predicted_n": run.tokens,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": rate(predicted_ms, later),
+        "predicted_per_second": 1e3 * rate(later, predicted_ms),
+        "draft_n": run.drafted,
+        "draft_n_accepted": run.accepted,
+    }
 
 
 class Delta(NamedTuple):
@@ -62,14 +89,17 @@ class Choice:
     def __init__(
         self,
         model: Model,
-        status: Status,
+        counting: Counting,
         tokens: Sequence[int],
         index: int,
         options: AnswerOptions,
         rules: CallRules | None,
     ) -> None:
-        """`tokens`: the prompt's. `index`: the answer's place in the request. `rules`: what it may call."""
-        self.index, self._status = index, status
+        """`counting`: entered with the answer while it runs. `tokens`: the prompt's. `index`: its place in the request.
+
+        `rules`: what it may call.
+        """
+        self.index, self._counting = index, counting
         self.stream: AsyncStream = model.astream(tokens, **options)
         self.prompt_text = model.engine.text(tokens, special=True)
         self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(self.prompt_text))
@@ -79,7 +109,7 @@ class Choice:
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         splitter, seen = self._reasoning, 0
-        with self._status.counting(self.stream):
+        with self._counting(self.stream):
             async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
                     logprobs = self.stream.text.logprobs_from(seen)

@@ -14,9 +14,8 @@ from openai import OpenAI
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
+from lacli.serve.app import PAGE, POLICY, Server, ServeSettings
 from lacli.serve.run import access_for
-from lacli.serve.status import PAGE, POLICY
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION
 
