@@ -6,7 +6,7 @@ import asyncio
 import atexit
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from os import getpid
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
@@ -47,8 +47,7 @@ class Request(Closing):
     """An answer asked of a worker from any thread.
 
     `text`: the answer as far as it was read. `sequence`: what the engine decodes, None until there is a slot.
-    `in_worker`: True from its beginning until the worker has ended it. `watch`: told in the worker's thread how much of
-    the prompt is read.
+    `in_worker`: True from its beginning until the worker has ended it.
     """
 
     new_queue: Callable[[], Any] = SimpleQueue
@@ -69,12 +68,11 @@ class Request(Closing):
         self.sequence: TokenSequence | None = None
         self.in_worker = self._begun = self._iterated = self._ended = False
         self._arrived = self.new_queue()
-        self.watch: Callable[[PromptProgress], None] | None = None
         self._progress = PromptProgress(len(prompt), 0, -1, 0.0)
         # When its last step ended, 0 before the first.
         self._stepped = 0.0
 
-    def deliver(self, progress: Progress) -> None:
+    def deliver(self, progress: Progress | PromptProgress) -> None:
         """Hand progress to the reader; called in the worker's thread."""
         self._arrived.put(progress)
 
@@ -101,7 +99,7 @@ class Request(Closing):
         self._worker.remove(self)
 
     def note_prompt(self) -> None:
-        """Note in the worker's thread how much of the prompt is read, and tell `watch`, first of what is reused."""
+        """Note in the worker's thread how much of the prompt is read, and deliver it, first what is reused."""
         sequence, (total, _, known, _) = self.sequence, self._progress
         if sequence is None or sequence.reused is None or known == total:
             return
@@ -110,8 +108,7 @@ class Request(Closing):
             if tokens > self._progress.read:
                 seconds = perf_counter() - sequence.added if tokens > sequence.reused else 0.0
                 self._progress = PromptProgress(total, sequence.reused, tokens, seconds)
-                if self.watch:
-                    self.watch(self._progress)
+                self.deliver(self._progress)
 
     def tell(self, progress: Progress) -> None:
         """Deliver progress in the worker's thread; a step gets the time that its sequence has waited for it."""
@@ -129,9 +126,9 @@ class Request(Closing):
         self._iterated = True
         self.begin()
 
-    def _take(self, progress: Progress) -> list[Piece]:
+    def _take(self, progress: Progress | PromptProgress) -> list[Piece]:
         """The text that progress makes certain. Raises what ended the answer."""
-        if self._ended:
+        if self._ended or isinstance(progress, PromptProgress):
             return []
         if progress.error is not None:
             self._ended = True
@@ -189,7 +186,7 @@ class AsyncStream(Request):
         self._loop = asyncio.get_running_loop()
         super().begin()
 
-    def deliver(self, progress: Progress) -> None:
+    def deliver(self, progress: Progress | PromptProgress) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, progress)
         except RuntimeError:
@@ -202,26 +199,15 @@ class AsyncStream(Request):
                 for piece in pieces:
                     yield piece.text
 
-    async def steps(self) -> AsyncGenerator[tuple[Step | None, list[Piece]]]:
-        """Yield each step with the text that it makes certain; None for an end without a step."""
+    async def steps(self) -> AsyncGenerator[tuple[Step | PromptProgress | None, list[Piece]]]:
+        """Yield how much of the prompt is read, and then each step with its text; None for an end without a step."""
         self._iterate()
         try:
             while not self._ended:
-                progress: Progress = await self._arrived.get()
-                yield progress.step, self._take(progress)
+                progress: Progress | PromptProgress = await self._arrived.get()
+                yield progress if isinstance(progress, PromptProgress) else progress.step, self._take(progress)
         finally:
             self.close()
-
-    def watch_prompt(self, tell: Callable[[PromptProgress], None]) -> None:
-        """Have `tell` called in this task's loop whenever more of the prompt is read; first with what is reused."""
-        loop = asyncio.get_running_loop()
-
-        def watch(progress: PromptProgress) -> None:
-            # A closed event loop has no readers.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(tell, progress)
-
-        self.watch = watch
 
     async def answer(self) -> Answer:
         """The whole answer; where its iteration was left early, what there is of it."""
@@ -321,8 +307,8 @@ class Worker(Closing):
         """Take a step, and give its progress to the readers."""
         for progress in self.engine.step():
             request = next(each for each in self._running if each.sequence is progress.sequence)
+            request.note_prompt()
             if progress.sequence and progress.sequence.finish:
-                request.note_prompt()
                 self._end(request, progress)
             else:
                 request.tell(progress)

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import chain
 from math import exp
 from time import time
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
 from lacli import __version__
@@ -71,17 +72,6 @@ class Delta(NamedTuple):
     progress: PromptProgress | None = None
     ended: bool = False
 
-    @classmethod
-    def sum(cls, deltas: Sequence[Self]) -> Self:
-        """All of an answer, without its pieces."""
-        return cls(
-            "".join(each.text for each in deltas),
-            "".join(each.reasoning for each in deltas),
-            [token for each in deltas for token in each.tokens],
-            [logprob for each in deltas for logprob in each.logprobs],
-            [call for each in deltas for call in each.calls],
-        )
-
 
 class Choice:
     """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
@@ -107,16 +97,20 @@ class Choice:
         self.calls: Sequence[Call] = self._splitter.calls if self._splitter else ()
         self.has_logprobs = options.get("logprobs") is not None
 
-    async def deltas(self) -> AsyncGenerator[Delta]:
+    async def read(self, tell: Callable[[Delta], None]) -> None:
+        """Decode the answer, and tell of each step."""
         splitter, seen = self._reasoning, 0
         with self._counting(self.stream):
             async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
+                    if isinstance(step, PromptProgress):
+                        tell(Delta(progress=step))
+                        continue
                     logprobs = self.stream.text.logprobs_from(seen)
                     seen += len(logprobs)
                     delta = self._delta(splitter.feed(pieces) if splitter else pieces)
-                    yield delta._replace(tokens=step.tokens if step else (), logprobs=logprobs)
-        yield self._delta(splitter.finish() if splitter else (), final=True)
+                    tell(delta._replace(tokens=step.tokens if step else (), logprobs=logprobs))
+        tell(self._delta(splitter.finish() if splitter else (), final=True))
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
         text, reasoning = ("".join(each.text for each in pieces if each.reasoning is kind) for kind in (False, True))
@@ -126,26 +120,16 @@ class Choice:
         return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces, ended=final)
 
 
-async def merged(choices: Sequence[Choice], *, progress: bool = False) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of answers as they come. Ends all answers if it is left early.
-
-    `progress`: some tell how much of a prompt is read.
-    """
+async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
+    """Yield the deltas of answers as they come. Ends all answers if it is left early."""
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
         try:
-            async with aclosing(choice.deltas()) as deltas:
-                async for delta in deltas:
-                    news.put_nowait((choice, delta))
+            await choice.read(lambda delta: news.put_nowait((choice, delta)))
         except Exception as error:
             news.put_nowait((choice, error))
 
-    def tell(choice: Choice, found: PromptProgress) -> None:
-        news.put_nowait((choice, Delta(progress=found)))
-
-    for choice in choices if progress else ():
-        choice.stream.watch_prompt(partial(tell, choice))
     readers = [asyncio.create_task(read(choice)) for choice in choices]
     try:
         left = len(choices)
@@ -182,17 +166,25 @@ class Reply:
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         async for choice, delta in merged(self.choices):
             deltas[choice].append(delta)
-        return self._joined([self._entry(choice, Delta.sum(parts), ended=True) for choice, parts in deltas.items()])
+        entries = []
+        for choice, parts in deltas.items():
+            text, reasoning, *lists = zip(*parts, strict=True)
+            tokens, logprobs, calls = ([*chain(*each)] for each in lists[:3])
+            whole = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls)
+            entries.append(self._entry(choice, whole, ended=True))
+        return self._joined(entries)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         """Yield the events as the answers come."""
         asked = self.asked
         for entry in self._first():
             yield self._event(entry)
-        async for choice, delta in merged(self.choices, progress=asked.return_progress):
+        async for choice, delta in merged(self.choices):
             run = delta.progress.statistics if delta.progress else choice.stream.text.statistics
             more = {"timings": timings(run)} if asked.timings_per_token else {}
             if delta.progress:
+                if not asked.return_progress:
+                    continue
                 total, reused, read, seconds = delta.progress
                 found = {"total": total, "cache": reused, "processed": read, "time_ms": round(1e3 * seconds)}
                 yield self._event(self._entry(choice, delta), prompt_progress=found, **more)

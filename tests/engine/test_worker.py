@@ -15,7 +15,7 @@ from lacli.auto.mode import FIXED_CLOCK
 from lacli.batch import Batch
 from lacli.engine.answer import AnswerText
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.engine.worker import Stream, Worker
+from lacli.engine.worker import PromptProgress, Stream, Worker
 from lacli.errors import LacliError, PromptError
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
@@ -77,7 +77,9 @@ class Reader(Stream):
 
     def next(self) -> list[int]:
         """The tokens of the next step; none where the sequence has ended. Raises what ended it."""
-        _, step, error = self._arrived.get()
+        while isinstance(progress := self._arrived.get(), PromptProgress):
+            pass
+        _, step, error = progress
         if error:
             raise error
         return [*step.tokens] if step else []
