@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from lacli.cli import options
-from lacli.cli.groups import group, parameters_of, setting, typed, with_groups
+from lacli.cli.options import group, parameters_of, setting, typed, with_groups
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, decode_settings

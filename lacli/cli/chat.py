@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lacli.cli import options
-from lacli.cli.groups import setting, typed, with_groups
-from lacli.cli.options import Loading, PromptOptions
+from lacli.cli.options import IN_FILE, Loading, PromptOptions, setting, typed, with_groups
 
 if TYPE_CHECKING:
     from lacli.chat.transcript import SavedChat
 
-FIELDS = {
-    "preset": ("window", "ngram", "guesses", "jacobi_iterations"),
-    "grammar_file": ("grammar",),
-    "json_schema_file": ("json_schema",),
-}
-"""The settings that an option sets if it is not called like them."""
+OF_PRESET = ("window", "ngram", "guesses", "jacobi_iterations")
+"""The settings that --preset sets."""
 
 Load = Annotated[
     str | None,
@@ -100,9 +94,9 @@ def _with_saved(
     from lacli.chat.settings import ChatSettings, given_beside
 
     typed_settings = ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops)
-    fields = {*chain(*(FIELDS.get(name, (name,)) for name in given))}
+    fields = {name.removesuffix(IN_FILE) for name in given} | {*(OF_PRESET if "preset" in given else ())}
     settings = given_beside(saved.settings, typed_settings, fields)
-    system = question.system if given & {"system", "system_file"} else saved.conversation.system
+    system = question.system if "system" in fields else saved.conversation.system
     template = question.chat_template if "chat_template" in given else saved.template
     model_settings = loading.model_settings
     # A chat that an earlier version had with a server has neither.

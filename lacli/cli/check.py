@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.groups import typed, with_groups
-from lacli.cli.options import Loading, PromptOptions
+from lacli.cli.options import Loading, PromptOptions, typed, with_groups
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.settings import check_rows, fitted
 from lacli.settings import ModeName

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.groups import with_groups
+from lacli.cli.options import with_groups
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.settings import ModelSettings
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from lacli import __version__
-from lacli.cli.groups import DEBUG, EPILOG
+from lacli.cli.options import DEBUG, EPILOG
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from lacli.cli.groups import with_groups
-from lacli.cli.options import sizes_group
+from lacli.cli.options import sizes_group, with_groups
 from lacli.errors import UsageError
 from lacli.settings import DecodeSettings
 from lacli.text.format import columns, counted

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.groups import with_groups
+from lacli.cli.options import with_groups
 from lacli.errors import ModelLoadError, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings

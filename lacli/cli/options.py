@@ -1,28 +1,153 @@
-"""The options that commands share: the model, how it decodes and samples, the prompt, and what is printed."""
+"""Typer's options made of the registry's, in groups, and those that commands share: model, decoding, prompt, output."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from lacli.cli.groups import group, parameter, parameters_of, setting, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.options import Option, option
+from lacli.options import Option, option, options_of
 from lacli.settings import LETTERS, AnswerSettings, DecodeSettings, Detail, Switch, decode_settings
 from lacli.text.files import check_text, read_text
 
 if TYPE_CHECKING:
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
+
+Made = TypeVar("Made")
+
+DEBUG = "LACLI_DEBUG"
+"""Shows tracebacks; `main.py` reads it, and it belongs to no option."""
+
+OTHERS = {
+    "--api-key": "LLAMA_API_KEY",
+    "--batch-size": "LLAMA_ARG_BATCH",
+    "--gpu-layers": "LLAMA_ARG_N_GPU_LAYERS",
+    "--metrics": "LLAMA_ARG_ENDPOINT_METRICS",
+    "--parallel": "LLAMA_ARG_N_PARALLEL",
+    "--predict": "LLAMA_ARG_N_PREDICT",
+    "--slots": "LLAMA_ARG_ENDPOINT_SLOTS",
+    "--temp": "LLAMA_ARG_TEMPERATURE",
+}
+"""llama.cpp's variables that are not called like their option (common/arg.cpp)."""
+
+EPILOG = (
+    "LACLI_ and a flag's long name set a default, such as LACLI_WINDOW=10; llama.cpp's LLAMA_ARG_ variables do too."
+)
+"""The end of a command's help."""
+
+
+IN_FILE = "_in_file"
+"""The end of the name of an option whose value is the text of a file, behind the name of what it sets."""
+
+
+def setting(*names: str, **more: Any) -> Any:
+    """Declare a Typer option whose default the environment can change, by the rule in EPILOG."""
+    return typer.Option(*names, envvar=variables(*names), show_envvar=False, **more)
+
+
+def variables(*names: str) -> list[str]:
+    """Return an option's variables: LACLI_ with each long name, then llama.cpp's."""
+    longs = [name.split("/")[0] for name in names if name.startswith("--")]
+    words = [long.removeprefix("--").replace("-", "_").upper() for long in longs]
+    others = [OTHERS[long] for long in longs if long in OTHERS]
+    return [*(f"LACLI_{each}" for each in words), *(f"LLAMA_ARG_{each}" for each in words), *others]
+
+
+def parameters_of(settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = ()) -> list[Parameter]:
+    """Return a Typer option for each field of a settings class that has a flag; its value is None if it is not given.
+
+    `only`: fields, () for all. `without`: fields that are left out.
+    """
+    return [
+        parameter(each)
+        for each in options_of(settings).values()
+        if each.help and (not only or each.name in only) and each.name not in without
+    ]
+
+
+def parameter(each: Option) -> Parameter:
+    """Return the Typer option of one setting."""
+    flags, kind, shown = each.flags, str if each.read else each.kind, each.shown
+    if each.repeated:
+        kind = list[str]
+    if each.default is True:
+        flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}", *flags[1:])
+    elif not shown and each.default is not False and each.default not in (None, "", ()):
+        shown = str(each.default)
+    declare = setting if each.variable else typer.Option
+    # Typer would put a default of its own in parentheses.
+    told = f"{each.help}  [default: {shown}]" if shown else each.help
+    declared = declare(*flags, help=told, metavar=each.metavar, show_default=False, parser=each.read)
+    return Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, declared])
+
+
+def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]:
+    """Return a function that makes settings of those of its options that are given, lists as tuples.
+
+    It raises UsageError for a text that is given twice, typed and in a file.
+    """
+    # In an annotation Typer has the first flag where its default would be.
+    flags = {each.name: each.annotation.__metadata__[0].default for each in options}
+
+    def made(**values: Any) -> Made:
+        given: dict[str, Any] = {}
+        for name, value in values.items():
+            if value is None:
+                continue
+            text = name.removesuffix(IN_FILE)
+            if text in given:
+                raise UsageError(f"{flags[text]} and a file for it are both given", "give one of them")
+            given[text] = tuple(value) if isinstance(value, list) else value
+            if isinstance(value, str):
+                check_text(value, flags[text])
+        return make(**given)
+
+    made.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    return made
+
+
+def with_groups(**groups: Callable[..., Any]) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
+    """Replace a command's parameters of these names by their groups' options, in their place.
+
+    A group is a function whose parameters are Typer options. The command is called with what the groups return.
+    """
+
+    def decorate(command: Callable[..., Made]) -> Callable[..., Made]:
+        parts = {name: signature(each, eval_str=True).parameters for name, each in groups.items()}
+        own = signature(command, eval_str=True).parameters
+        options = [each for name, one in own.items() for each in parts.get(name, {name: one}).values()]
+
+        @wraps(command)
+        def with_settings(**given: Any) -> Made:
+            made = {
+                name: groups[name](**{option: given.pop(option) for option in part}) for name, part in parts.items()
+            }
+            return command(**given, **made)
+
+        # Typer reads a command's options from its signature and its annotations.
+        shown = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in options]
+        with_settings.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+        with_settings.__annotations__ = {each.name: each.annotation for each in shown}
+        return with_settings
+
+    return decorate
+
+
+def typed(context: typer.Context) -> frozenset[str]:
+    """Return the parameters whose options stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
 Model = Annotated[
@@ -98,30 +223,16 @@ sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *paramet
 """The flags of a lookahead step's size."""
 
 
-file = partial(Option, kind=str, metavar="FILE", read=read_text, variable=False)
-"""An option whose value is the text of a file."""
-
-
-def _given(flag: str, typed: str, in_file: str | None) -> str:
-    """Return a text that was typed or stands in a file. Raises UsageError if it is given twice."""
-    if typed and in_file is not None:
-        raise UsageError(f"{flag} and a file for it are both given", "give one of them")
-    return check_text(typed or in_file or "", flag)
-
-
-def _sampling(
-    *, grammar_file: str | None = None, json_schema_file: str | None = None, **values: Any
-) -> SamplingSettings:
-    for name, in_file in (("grammar", grammar_file), ("json_schema", json_schema_file)):
-        values[name] = _given("--" + name.replace("_", "-"), values.get(name, ""), in_file)
-    return SamplingSettings(**values)
+def in_file(flags: tuple[str, ...], help: str, text: str) -> Parameter:
+    """Return an option whose value is the text of a file, for the setting `text`."""
+    return parameter(Option(flags, help, text + IN_FILE, kind=str, metavar="FILE", read=read_text, variable=False))
 
 
 sampling_group = group(
-    _sampling,
+    SamplingSettings,
     *parameters_of(SamplingSettings),
-    parameter(file(("--grammar-file",), "Read the grammar from a file.", "grammar_file")),
-    parameter(file(("-jf", "--json-schema-file"), "Read the schema from a file.", "json_schema_file")),
+    in_file(("--grammar-file",), "Read the grammar from a file.", "grammar"),
+    in_file(("-jf", "--json-schema-file"), "Read the schema from a file.", "json_schema"),
 )
 
 
@@ -144,14 +255,10 @@ class PromptOptions(AnswerSettings):
         check_text("".join(self.stops), "--stop")
 
 
-def _prompt_options(*, system: str = "", system_file: str | None = None, **values: Any) -> PromptOptions:
-    return PromptOptions(system=_given("-sys", system, system_file), **values)
-
-
 prompt_group = group(
-    _prompt_options,
+    PromptOptions,
     *parameters_of(PromptOptions),
-    parameter(file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system_file")),
+    in_file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system"),
 )
 
 Offline = Annotated[bool, setting("--offline", help="Use models on this disk, without the network.")]

@@ -10,8 +10,7 @@ import typer
 
 from lacli import PARALLEL
 from lacli.cli import options
-from lacli.cli.groups import setting, with_groups
-from lacli.cli.options import Loading, PromptOptions
+from lacli.cli.options import Loading, PromptOptions, setting, with_groups
 from lacli.errors import Interrupted, UsageError
 from lacli.settings import Detail
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from lacli import PARALLEL
 from lacli.cli import options
-from lacli.cli.groups import group, parameters_of, with_groups
-from lacli.cli.options import Loading, PromptOptions
+from lacli.cli.options import Loading, PromptOptions, group, parameters_of, with_groups
 from lacli.errors import UsageError
 from lacli.options import check, option
 

@@ -10,9 +10,8 @@ from unittest.mock import patch
 import pytest
 import typer.main
 
-from lacli.cli.groups import with_groups
 from lacli.cli.main import commands
-from lacli.cli.options import engine_group
+from lacli.cli.options import engine_group, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 
