@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,9 +16,6 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.text.files import free_disk
 from lacli.text.format import counted, size_in_words
-
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-"""The quota of a container's control group (version 2)."""
 
 
 class Finding(NamedTuple):
@@ -44,7 +40,7 @@ def doctor() -> None:
         "llama.cpp": check_library,
         "ik_llama.cpp": check_ik,
         "devices": check_devices,
-        "cores": check_cores,
+        "cores": lambda: Finding("fine", counted(physical_cores(), "physical core")),
         "model cache": lambda: Finding("fine", f"{folder}: {size_in_words(free_disk(folder))} free"),
         "self-test": check_answers,
     }
@@ -90,18 +86,6 @@ def check_devices() -> Finding:
         return Finding("fine", "; ".join(device.words for device in found))
     words = "a GPU is here, and this llama.cpp does not use it: its driver is old, or it was built without"
     return Finding("better", words, rebuild_command())
-
-
-def check_cores() -> Finding:
-    """Compare a thread a core with a container's limit: llama.cpp's threads wait for each other."""
-    threads = usable = physical_cores()
-    with suppress(OSError, ValueError):
-        quota, period = CPU_MAX.read_text().split()
-        usable = max(1, int(quota) // int(period))
-    words = counted(threads, "physical core")
-    if threads <= usable:
-        return Finding("fine", words)
-    return Finding("better", f"{words}, and this container may use {usable}", f"export LACLI_THREADS={usable}")
 
 
 def check_answers() -> Finding:

@@ -30,7 +30,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
             place = "lacli.llamacpp.library.devices" if name == "devices" else f"{doctor.__name__}.{name}"
             monkeypatch.setattr(place, value if callable(value) else lambda *_, value=value: value)
 
-    change(devices=[PROCESSOR], gpu_kind="", physical_cores=4)
+    change(devices=[PROCESSOR], gpu_kind="")
     return change
 
 
@@ -63,22 +63,6 @@ def test_the_build_is_tried_again(proven: str | None, state: str, monkeypatch: p
     found = doctor.check_library()
     assert tried == ["forgotten", "proven"]
     assert (found.state, "pip install" in found.todo) == (state, state != "fine")
-
-
-@pytest.mark.parametrize(
-    ("quota", "todo"),
-    [("250000 100000\n", "export LACLI_THREADS=2"), ("50000 100000", "export LACLI_THREADS=1")]
-    + [(text, "") for text in ("max 100000\n", None)],
-)
-def test_a_containers_limit_is_read(
-    quota: str | None, todo: str, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    play()
-    monkeypatch.setattr(doctor, "CPU_MAX", tmp_path / "cpu.max")
-    if quota is not None:
-        (tmp_path / "cpu.max").write_text(quota)
-    found = doctor.check_cores()
-    assert found.words.startswith("4 physical cores") and found.todo == todo
 
 
 @pytest.mark.parametrize(("tokens", "state"), [([1, 2], "fine"), ([1, 3], "better"), (None, "broken")])
