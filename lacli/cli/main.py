@@ -19,10 +19,10 @@ from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reaso
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of Typer's complaints has no public name in every version."""
 
-MODELS = {"list": "list_models", "pull": "pull", "show": "show", "rm": "remove"}
+MODELS = {"list": "list_models", "pull": "pull", "show": "show", "rm": "remove", "cost": "cost"}
 """The functions of models.py; another command's function and module are called as it is."""
 
-COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "cost", "mask", "rpc-server")
+COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "mask", "rpc-server")
 """The commands in the order of the help."""
 
 FOREIGN = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from lacli.cli.options import sizes_group, with_groups
 from lacli.errors import UsageError
@@ -22,9 +22,9 @@ INPUT = 2**30
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the batch. `position`: relative to the input's. `logits`: whether its choice is read."""
+    """One row of the batch: I, V or L. `position`: relative to the input's. `logits`: whether its choice is read."""
 
-    kind: Literal["I", "V", "L"]
+    kind: str
     part: str
     position: int
     logits: bool
@@ -50,10 +50,21 @@ def mask(*, settings: DecodeSettings) -> None:
 
 
 def rows_of(settings: DecodeSettings) -> list[Row]:
-    """Return the rows of a step with a full window and G candidates."""
-    tree = full_step(settings)
-    parts = zip(tree.depths, tree.verified, tree.sequences, strict=True)
-    return [_row(settings.window, position, logits, tuple(sorted(ids))) for position, logits, ids in parts]
+    """Return the rows of a step with a full window and G candidates.
+
+    Sequence 0 is the sequence's own, 1 .. W are the columns', those behind the candidates'.
+    """
+    tree, rows = full_step(settings), list[Row]()
+    for position, logits, ids in zip(tree.depths, tree.verified, tree.sequences, strict=True):
+        candidates, column = sorted(each - settings.window for each in ids if each > settings.window), min(ids) - 1
+        if 0 in ids:
+            kind, part = "I", "input"
+        elif candidates:
+            kind, part = "V", f"candidate{'s' if candidates[1:] else ''} {', '.join(map(str, candidates))}"
+        else:
+            kind, part = "L", f"window row {position - column}, column {column}"
+        rows.append(Row(kind, part, position, logits, tuple(sorted(ids))))
+    return rows
 
 
 def full_step(settings: DecodeSettings) -> Tree:
@@ -69,18 +80,6 @@ def full_step(settings: DecodeSettings) -> Tree:
         first = INPUT + 1 + candidate * settings.ngram
         pool.insert(INPUT, tuple(range(first, first + settings.ngram - 1)))
     return mode.grow([INPUT], settings.max_rows)
-
-
-def _row(window: int, position: int, logits: bool, sequences: tuple[int, ...]) -> Row:
-    """A row by its sequences: 0 is the sequence's own, 1 .. W are the columns', those behind the candidates'."""
-    if 0 in sequences:
-        return Row("I", "input", position, logits, sequences)
-    candidates = [sequence - window for sequence in sequences if sequence > window]
-    if candidates:
-        named = "candidate" if len(candidates) == 1 else "candidates"
-        return Row("V", f"{named} {', '.join(map(str, candidates))}", position, logits, sequences)
-    column = min(sequences) - 1
-    return Row("L", f"window row {position - column}, column {column}", position, logits, sequences)
 
 
 def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
