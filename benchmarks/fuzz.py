@@ -29,9 +29,11 @@ from pathlib import Path
 from random import Random
 from typing import get_args
 
+from typer.main import get_command
+
 from lacli.auto.model_cost import KIND, machine_key
 from lacli.auto.step_cost import Cost, StepCost
-from lacli.cli.main import commands
+from lacli.cli.main import program
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import NAME, Records
 from lacli.text.format import markdown
@@ -44,6 +46,7 @@ MEMORY, SECONDS = 4 << 30, 60.0
 """Bytes of data and seconds of a run: the bundled model needs less than half a GB and some seconds."""
 
 FEW = ("-n", "2", "-c", "256")
+COMMANDS = vars(get_command(program()))["commands"]
 COMMIT = "c" * 40
 FOREIGN = ("GGML_", "LACLI_", "LLAMA_ARG_", "HF_", "HUGGING_FACE_", "XDG_", "PYTHON")
 ROOT = Path(__file__).parent.parent
@@ -111,9 +114,7 @@ def odd_flags(random: Random, folder: Path) -> Run:
     """Some options of a command, with values that they take and values that they do not."""
     name = random.choice(FLAGS_OF)
 
-    options = [
-        each for each in commands()[name].params if each.opts[0].startswith("-") and each.opts[0] not in LEFT_OUT
-    ]
+    options = [each for each in COMMANDS[name].params if each.opts[0].startswith("-") and each.opts[0] not in LEFT_OUT]
     arguments = [name]
     for option in random.sample(options, min(len(options), random.randint(1, 6))):
         spelling = random.choice([*option.opts, *option.secondary_opts])

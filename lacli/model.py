@@ -138,7 +138,7 @@ class Model(Closing):
             tokens = self._prompt_tokens(prompt, options.get("system", ""), raw=raw)
             sampling, warnings = engine.completed(self._sampling_of(options))
             drawn, sampler = engine.own_verifier(sampling)
-            stops = (*as_stops(options.get("stop", ())), *(() if raw else engine.prompts.turn_ends))
+            stops = (*as_stops(options.get("stop", ())), *(() if raw else engine.prompts.template.stops))
             controls = engine.prompts.control_tokens(stops)
         drawn_from = sampler.preview if sampler else most_probable
         of_draws = drawn_from if options.get("drawn_logprobs") else None

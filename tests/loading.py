@@ -63,7 +63,7 @@ def generate(
     raw: bool = False,
 ) -> Answer:
     """The whole answer to a prompt."""
-    asked, ends = engine.prompts.question(prompt, system, raw=raw), () if raw else engine.prompts.turn_ends
+    asked, ends = engine.prompts.question(prompt, system, raw=raw), () if raw else engine.prompts.template.stops
     generation = engine.generate(asked, max_tokens, (*as_stops(stops), *ends))
     for _ in generation:
         pass

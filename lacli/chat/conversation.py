@@ -182,7 +182,7 @@ class Chat:
     def _turn(self) -> Generator[Piece]:
         """The answer to the last question."""
         rendered, prompt = self._fitting_prompt()
-        stops = (*self._wanted.stops, *self.engine.prompts.turn_ends)
+        stops = (*self._wanted.stops, *self.engine.prompts.template.stops)
         generation = self.engine.generate(prompt, self._wanted.max_tokens, stops)
         begun = begun_reasoning(rendered)
         try:

@@ -69,12 +69,6 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return made
 
 
-def commands() -> dict[str, Any]:
-    """All commands by their names, with their options."""
-    found: dict[str, Any] = getattr(typer.main.get_command(program()), "commands", {})
-    return found
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         from lacli.llamacpp.library import version_lines

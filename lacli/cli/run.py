@@ -98,7 +98,7 @@ def answer(
 
     with loading.opened(model, question, screen) as engine:
         prompt = engine.prompts.question(question.text, question.system, raw=question.raw)
-        stops = (*question.stops, *(() if question.raw else engine.prompts.turn_ends))
+        stops = (*question.stops, *(() if question.raw else engine.prompts.template.stops))
         generation = engine.generate(prompt, question.max_tokens, stops)
         reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
         stopped = False

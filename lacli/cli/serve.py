@@ -65,12 +65,7 @@ class ServerOptions:
     loading=options.loading_group,
 )
 def serve(
-    model: str | None,
-    *,
-    own: ServerOptions,
-    question: PromptOptions,
-    loading: Loading,
-    quiet: options.Quiet = False,
+    model: str | None, *, own: ServerOptions, question: PromptOptions, loading: Loading, quiet: options.Quiet = False
 ) -> None:
     """Answer programs that speak OpenAI's protocol, several at a time.
 

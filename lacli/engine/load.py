@@ -145,12 +145,7 @@ class ModelEngine(Engine, Closing):
         """What tokens say; end tokens and other control tokens only with `special`."""
         return self.prompts.text(tokens, special=special)
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        max_tokens: int = -1,
-        stops: str | Sequence[str] = (),
-    ) -> Generation:
+    def generate(self, prompt: Sequence[int], max_tokens: int = -1, stops: str | Sequence[str] = ()) -> Generation:
         """Begin an answer to prompt tokens in the caller's thread; iterate it for the text as it is accepted.
 
         `stops`: a text that ends it, or several.
@@ -238,14 +233,11 @@ class ModelEngine(Engine, Closing):
             else:
                 self._change_context(chosen)
         except LacliError:
-            self._close_sampler()
             self.sampling, self.sampler = before
             # If even what was does not fit any more, every answer says so until a context can be made.
             with suppress(LacliError):
                 self._change_context(now)
             raise
-        if before[1]:
-            before[1].close()
         return not suits
 
     def close(self) -> None:

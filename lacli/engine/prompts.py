@@ -21,22 +21,11 @@ class PromptWriter:
     """Writes prompts for a model in its chat template."""
 
     def __init__(self, model: LlamaModel, template: ChatTemplate) -> None:
-        self._model = model
-        self.use(template)
-
-    def use(self, template: ChatTemplate) -> None:
-        """Write conversations as this template does."""
-        self.template = template
-        source = template.source
+        self._model, self.template, source = model, template, template.source
         reasoning = marker_tokens(source, self._cut)
         self._reasoning_names = {self.text([token], special=True) for token in reasoning}
         calls = [self._cut(marker) for marker in CALL_MARKERS if marker in source]
         self._markers = reasoning | {tokens[0] for tokens in calls if len(tokens) == 1}
-
-    @property
-    def turn_ends(self) -> tuple[str, ...]:
-        """Texts that end an answer in the template's format, where the model's end tokens may be others."""
-        return self.template.stops
 
     def question(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()

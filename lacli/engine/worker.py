@@ -81,11 +81,6 @@ class Request(Closing):
         """What the answer has cost by now; before its first step, what was read of the prompt."""
         return self.text.statistics if self.text.statistics.steps else self._progress.statistics
 
-    @property
-    def is_decoded(self) -> bool:
-        """True while it has a slot."""
-        return self.sequence is not None and self.in_worker
-
     def begin(self) -> None:
         """Have it decoded from now on; otherwise that begins with the first piece that is asked for."""
         if not (self._begun or self._ended):

@@ -161,7 +161,7 @@ class Server:
 
     async def slots(self, request: Request) -> Response:
         """Show each slot's state and the counts of its answer, never a text."""
-        running = [stream for stream in self._running if stream.is_decoded]
+        running = [stream for stream in self._running if stream.sequence and stream.in_worker]
         slots = []
         for number, stream in zip_longest(range(self._model.engine.slots), running):
             counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens} if stream else {}

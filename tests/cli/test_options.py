@@ -10,12 +10,12 @@ from unittest.mock import patch
 import pytest
 import typer.main
 
-from lacli.cli.main import commands
+from lacli.cli.main import program
 from lacli.cli.options import engine_group, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 
-COMMANDS = commands()
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 EVERY = [
     (name, parameter)
     for name, command in COMMANDS.items()

@@ -65,8 +65,8 @@ def test_gemma_without_a_template_talks_in_its_own_format_and_stops() -> None:
         answer = model.chat(messages, max_tokens=100)
         assert "_of_turn>" not in answer.text and "<|im_" not in answer.text
         # A base model may not end a turn by itself, so its format is what ends it.
-        assert model.engine.prompts.turn_ends == ("<end_of_turn>", "<start_of_turn>")
-        assert all(map(model.engine.model.has_token, model.engine.prompts.turn_ends))
+        assert model.engine.prompts.template.stops == ("<end_of_turn>", "<start_of_turn>")
+        assert all(map(model.engine.model.has_token, model.engine.prompts.template.stops))
 
 
 def test_behind_six_thousand_tokens_smollm2_decodes_only_what_is_new() -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lacli.engine.load import ModelEngine
+from lacli.engine.prompts import PromptWriter
 from lacli.errors import PromptError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.template import MARK, OWN, STOPS, as_messages, bundled_template, choose_template
@@ -91,7 +92,7 @@ def test_a_question_is_a_conversation_of_one(path: Path) -> None:
 
 def test_without_a_template_a_question_goes_in_as_it_stands_and_a_conversation_in_chatml(bare: Path) -> None:
     with opened(bare) as engine:
-        assert "no chat template" in engine.notes[0] and engine.prompts.turn_ends == STOPS["chatml"]
+        assert "no chat template" in engine.notes[0] and engine.prompts.template.stops == STOPS["chatml"]
         assert engine.text(engine.prompts.question("the thing", "Be brief."), special=True) == "Be brief.\n\nthe thing"
         rendered = engine.text(engine.prompts.conversation(CONVERSATION), special=True)
         assert rendered == bundled_template("chatml", engine.model).render(CONVERSATION)
@@ -114,7 +115,7 @@ def test_a_named_template_ends_answers_with_its_own_texts(path: Path, monkeypatc
     monkeypatch.setitem(STOPS, "gemma", (end,))
     assert call(*asked).out.rstrip("\n") == whole[: whole.index(end)].rstrip("\n")
     with opened(path, "gemma") as engine:
-        assert engine.prompts.turn_ends == (end,)
+        assert engine.prompts.template.stops == (end,)
         assert generate(engine, "the thing", max_tokens=30).text == whole[: whole.index(end)]
         raw = generate(engine, "the thing", max_tokens=30, raw=True).text
         engine.prompts.template = replace(bundled_template("chatml", engine.model), stops=(raw[10:13],))
@@ -162,7 +163,7 @@ def talking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def said(talking: ModelEngine) -> ModelEngine:
-    talking.prompts.use(choose_template("", talking.model)[0])
+    talking.prompts = PromptWriter(talking.model, choose_template("", talking.model)[0])
     return talking
 
 
@@ -172,7 +173,7 @@ def controls(engine: ModelEngine, tokens: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("template", ["", "gemma", "{% for m in messages %}{{ m.content }}{% endfor %}"])
 def test_a_message_makes_no_control_token_wherever_it_stands(template: str, said: ModelEngine) -> None:
-    said.prompts.use(choose_template(template, said.model)[0])
+    said.prompts = PromptWriter(said.model, choose_template(template, said.model)[0])
     innocent = said.prompts.conversation(as_messages("a", "b", [("c", "d")]))
     tokens = said.prompts.conversation(as_messages(INJECTED, INJECTED, [(INJECTED, INJECTED)]))
     assert controls(said, tokens) == controls(said, innocent)
