@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lacli.cli import options
 from lacli.cli.options import IN_FILE, Loading, PromptOptions, setting, typed, with_groups
-
-if TYPE_CHECKING:
-    from lacli.chat.transcript import SavedChat
 
 OF_PRESET = ("window", "ngram", "guesses", "jacobi_iterations")
 """The settings that --preset sets."""
@@ -53,7 +50,7 @@ def chat(
     from lacli.chat.conversation import Conversation
     from lacli.chat.repl import ChatPlan
     from lacli.chat.repl import chat as talk
-    from lacli.chat.settings import ChatSettings
+    from lacli.chat.settings import ChatSettings, given_beside
     from lacli.chat.transcript import Log as ChatLog
     from lacli.chat.transcript import SavedChat, read_chat
     from lacli.terminal.screen import Screen
@@ -61,9 +58,19 @@ def chat(
 
     given, (model, prompt) = typed(called), asked
     saved = SavedChat()
+    settings = ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops)
     if load is not None:
+        # What was saved holds where the command line does not say otherwise.
         saved = read_chat(load)
-        question, loading = _with_saved(saved, given, question, loading)
+        fields = {name.removesuffix(IN_FILE) for name in given} | {*(OF_PRESET if "preset" in given else ())}
+        settings = given_beside(saved.settings, settings, fields)
+        system = question.system if "system" in fields else saved.conversation.system
+        template = question.chat_template if "chat_template" in given else saved.template
+        question = replace(question, system=system, chat_template=template)
+        loading = replace(loading, decode_settings=settings.decode_settings, sampling=settings.sampling)
+        # A chat that an earlier version had with a server has neither.
+        if (saved.model or saved.context) and "context" not in given:
+            loading = replace(loading, model_settings=replace(loading.model_settings, context=saved.context))
         if not given & {"argument", "model_file", "hf_repo"}:
             model = saved.model or model
     start = replace(
@@ -71,7 +78,7 @@ def chat(
         model=model or "",
         template=question.chat_template,
         conversation=Conversation(question.system, saved.conversation.messages),
-        settings=ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops),
+        settings=settings,
     )
     plan = ChatPlan(
         first=check_text(prompt or "", "the first message"),
@@ -85,25 +92,3 @@ def chat(
         code = talk(engine, start, plan, kept, screen)
     if code:
         raise typer.Exit(code)
-
-
-def _with_saved(
-    saved: SavedChat, given: frozenset[str], question: PromptOptions, loading: Loading
-) -> tuple[PromptOptions, Loading]:
-    """Take what was saved where the command line does not say otherwise. `given`: the flags that were typed."""
-    from lacli.chat.settings import ChatSettings, given_beside
-
-    typed_settings = ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops)
-    fields = {name.removesuffix(IN_FILE) for name in given} | {*(OF_PRESET if "preset" in given else ())}
-    settings = given_beside(saved.settings, typed_settings, fields)
-    system = question.system if "system" in fields else saved.conversation.system
-    template = question.chat_template if "chat_template" in given else saved.template
-    model_settings = loading.model_settings
-    # A chat that an earlier version had with a server has neither.
-    if (saved.model or saved.context) and "context" not in given:
-        model_settings = replace(model_settings, context=saved.context)
-    question = replace(
-        question, system=system, chat_template=template, max_tokens=settings.max_tokens, stops=settings.stops
-    )
-    decode_settings, sampling = settings.decode_settings, settings.sampling
-    return question, replace(loading, decode_settings=decode_settings, sampling=sampling, model_settings=model_settings)

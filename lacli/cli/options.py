@@ -175,17 +175,12 @@ def model_of(argument: Model = None, model_file: ModelFile = None, hf_repo: HubR
     return named[0] if named else os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None
 
 
-def asked(
-    argument: Model = None,
-    words: Words = None,
-    model_file: ModelFile = None,
-    hf_repo: HubRepository = None,
-    prompt: Prompt = None,
-) -> tuple[str | None, str | None]:
+@with_groups(model=model_of)
+def asked(model: str | None, words: Words = None, prompt: Prompt = None) -> tuple[str | None, str | None]:
     """Return the model and the prompt that the arguments give. Raises UsageError for two prompts."""
     if words is not None and prompt is not None:
         raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
-    return model_of(argument, model_file, hf_repo), prompt if words is None else words
+    return model, prompt if words is None else words
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
