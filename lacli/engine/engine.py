@@ -6,8 +6,8 @@ and the other in turns.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -123,10 +123,11 @@ class Engine:
         Not while the engine is full. Raises PromptError as `check_prompt`.
         """
         self.check_prompt(prompt)
-        with self._whole_or_torn():
-            sequence = self._new_sequence(prompt, options)
-            self.sequences.append(sequence)
-            self._admission.give_cells()
+        self._begin_change()
+        sequence = self._new_sequence(prompt, options)
+        self.sequences.append(sequence)
+        self._admission.give_cells()
+        self._is_torn = False
         return sequence
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
@@ -150,8 +151,9 @@ class Engine:
         The cache has its accepted tokens only.
         """
         if sequence in self.sequences:
-            with self._whole_or_torn():
-                self._end(sequence, finish)
+            self._begin_change()
+            self._end(sequence, finish)
+            self._is_torn = False
 
     def steps(self, prompt: Sequence[int], options: SequenceOptions = GREEDY) -> Generator[Step]:
         """The steps of `decode` alone."""
@@ -167,9 +169,7 @@ class Engine:
 
     def step(self) -> list[Progress]:
         """Take one step of all sequences that have cells; return what it brought, in the order of their arrival."""
-        # As `_whole_or_torn`, without the microseconds that a generator takes at each step.
-        self._mend()
-        self._is_torn = True
+        self._begin_change()
         progress = self._step()
         self._is_torn = False
         return progress
@@ -318,14 +318,8 @@ class Engine:
         remaining = options.max_tokens if options.max_tokens >= 0 else None
         return TokenSequence(slot.tokens, mode, slot, verifier, remaining, added=begin)
 
-    @contextmanager
-    def _whole_or_torn(self) -> Iterator[None]:
-        """Note where an interrupt or an error has left a change half done; the next change mends it first."""
-        self._mend()
-        self._is_torn = True
-        yield
-        self._is_torn = False
-
-    def _mend(self) -> None:
+    def _begin_change(self) -> None:
+        """Mend what an interrupt or an error has left half done, as this change is until `_is_torn` is False again."""
         if self._is_torn:
             self._admission.mend()
+        self._is_torn = True

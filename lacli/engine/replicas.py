@@ -163,7 +163,6 @@ class ReplicaContext(Closing):
         return decode.sequences > 1 and all(fits)
 
     def close(self) -> None:
-        """Close all contexts."""
         for replica in self._replicas:
             replica.context.close()
 
