@@ -11,7 +11,7 @@ from os import getpid
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from lacli.engine.answer import Answer, AnswerText
 from lacli.engine.engine import GREEDY, Engine, Progress, SequenceOptions
@@ -27,20 +27,6 @@ ENDED = Progress(None)
 
 AGAIN_S = 0.05
 """Seconds after which a closing worker's step is interrupted once more: a prompt chunk may have begun just now."""
-
-
-class PromptProgress(NamedTuple):
-    """How much of a prompt is read: `read` of its `total` tokens, `reused` of them from the cache, in `seconds`."""
-
-    total: int
-    reused: int
-    read: int
-    seconds: float
-
-    @property
-    def statistics(self) -> RunStatistics:
-        """What that has cost, without an answer."""
-        return RunStatistics(max(self.read, 0), self.reused, self.seconds)
 
 
 class Request(Closing):
@@ -68,18 +54,19 @@ class Request(Closing):
         self.sequence: TokenSequence | None = None
         self.in_worker = self._begun = self._iterated = self._ended = False
         self._arrived = self.new_queue()
-        self._progress = PromptProgress(len(prompt), 0, -1, 0.0)
+        # What was read of the prompt, once that is known.
+        self._read: RunStatistics | None = None
         # When its last step ended, 0 before the first.
         self._stepped = 0.0
 
-    def deliver(self, progress: Progress | PromptProgress) -> None:
+    def deliver(self, progress: Progress | RunStatistics) -> None:
         """Hand progress to the reader; called in the worker's thread."""
         self._arrived.put(progress)
 
     @property
     def cost(self) -> RunStatistics:
         """What the answer has cost by now; before its first step, what was read of the prompt."""
-        return self.text.statistics if self.text.statistics.steps else self._progress.statistics
+        return self.text.statistics if self.text.statistics.steps else self._read or RunStatistics()
 
     def begin(self) -> None:
         """Have it decoded from now on; otherwise that begins with the first piece that is asked for."""
@@ -95,15 +82,16 @@ class Request(Closing):
 
     def note_prompt(self) -> None:
         """Note in the worker's thread how much of the prompt is read, and deliver it, first what is reused."""
-        sequence, (total, _, known, _) = self.sequence, self._progress
+        sequence, total = self.sequence, len(self.prompt)
+        known = self._read.prompt_tokens if self._read else -1
         if sequence is None or sequence.reused is None or known == total:
             return
         read = total if len(sequence.tokens) > total else sequence.cells.past
         for tokens in (sequence.reused, read) if known < 0 else (read,):
-            if tokens > self._progress.read:
-                seconds = perf_counter() - sequence.added if tokens > sequence.reused else 0.0
-                self._progress = PromptProgress(total, sequence.reused, tokens, seconds)
-                self.deliver(self._progress)
+            if tokens > known:
+                known, seconds = tokens, perf_counter() - sequence.added if tokens > sequence.reused else 0.0
+                self._read = RunStatistics(tokens, sequence.reused, seconds)
+                self.deliver(self._read)
 
     def tell(self, progress: Progress) -> None:
         """Deliver progress in the worker's thread; a step gets the time that its sequence has waited for it."""
@@ -121,9 +109,9 @@ class Request(Closing):
         self._iterated = True
         self.begin()
 
-    def _take(self, progress: Progress | PromptProgress) -> list[Piece]:
+    def _take(self, progress: Progress | RunStatistics) -> list[Piece]:
         """The text that progress makes certain. Raises what ended the answer."""
-        if self._ended or isinstance(progress, PromptProgress):
+        if self._ended or isinstance(progress, RunStatistics):
             return []
         if progress.error is not None:
             self._ended = True
@@ -181,7 +169,7 @@ class AsyncStream(Request):
         self._loop = asyncio.get_running_loop()
         super().begin()
 
-    def deliver(self, progress: Progress | PromptProgress) -> None:
+    def deliver(self, progress: Progress | RunStatistics) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, progress)
         except RuntimeError:
@@ -194,13 +182,13 @@ class AsyncStream(Request):
                 for piece in pieces:
                     yield piece.text
 
-    async def steps(self) -> AsyncGenerator[tuple[Step | PromptProgress | None, list[Piece]]]:
+    async def steps(self) -> AsyncGenerator[tuple[Step | RunStatistics | None, list[Piece]]]:
         """Yield how much of the prompt is read, and then each step with its text; None for an end without a step."""
         self._iterate()
         try:
             while not self._ended:
-                progress: Progress | PromptProgress = await self._arrived.get()
-                yield progress if isinstance(progress, PromptProgress) else progress.step, self._take(progress)
+                progress: Progress | RunStatistics = await self._arrived.get()
+                yield progress if isinstance(progress, RunStatistics) else progress.step, self._take(progress)
         finally:
             self.close()
 

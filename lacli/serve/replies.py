@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from lacli import __version__
 from lacli.answer_options import AnswerOptions
-from lacli.engine.worker import AsyncStream, PromptProgress
+from lacli.engine.worker import AsyncStream
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model
 from lacli.serve.protocol import AnswerRequest
@@ -69,7 +69,7 @@ class Delta(NamedTuple):
     logprobs: Sequence[TokenLogprob] = ()
     calls: Sequence[tuple[int, Call]] = ()
     pieces: Sequence[Piece] = ()
-    progress: PromptProgress | None = None
+    progress: RunStatistics | None = None
     ended: bool = False
 
 
@@ -103,7 +103,7 @@ class Choice:
         with self._counting(self.stream):
             async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
-                    if isinstance(step, PromptProgress):
+                    if isinstance(step, RunStatistics):
                         tell(Delta(progress=step))
                         continue
                     logprobs = self.stream.text.logprobs_from(seen)
@@ -180,13 +180,13 @@ class Reply:
         for entry in self._first():
             yield self._event(entry)
         async for choice, delta in merged(self.choices):
-            run = delta.progress.statistics if delta.progress else choice.stream.text.statistics
+            run = delta.progress or choice.stream.text.statistics
             more = {"timings": timings(run)} if asked.timings_per_token else {}
             if delta.progress:
                 if not asked.return_progress:
                     continue
-                total, reused, read, seconds = delta.progress
-                found = {"total": total, "cache": reused, "processed": read, "time_ms": round(1e3 * seconds)}
+                found = {"total": len(choice.stream.prompt), "cache": run.reused_tokens}
+                found |= {"processed": run.prompt_tokens, "time_ms": round(1e3 * run.prompt_s)}
                 yield self._event(self._entry(choice, delta), prompt_progress=found, **more)
             elif asked.lacli.get("steps"):
                 shown = [{"text": p.text, "origin": p.origin.value, "reasoning": p.reasoning} for p in delta.pieces]

@@ -15,10 +15,11 @@ from lacli.auto.mode import FIXED_CLOCK
 from lacli.batch import Batch
 from lacli.engine.answer import AnswerText
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.engine.worker import PromptProgress, Stream, Worker
+from lacli.engine.worker import Stream, Worker
 from lacli.errors import LacliError, PromptError
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
+from lacli.stats import RunStatistics
 from lacli.verify import Verifier
 from tests.engine.test_admission import Greedy, SharedContext
 from tests.engine.test_engine import VOCABULARY, plain_tokens
@@ -77,7 +78,7 @@ class Reader(Stream):
 
     def next(self) -> list[int]:
         """The tokens of the next step; none where the sequence has ended. Raises what ended it."""
-        while isinstance(progress := self._arrived.get(), PromptProgress):
+        while isinstance(progress := self._arrived.get(), RunStatistics):
             pass
         _, step, error = progress
         if error:
