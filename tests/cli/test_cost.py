@@ -77,7 +77,7 @@ def test_of_a_hybrid_model_nothing_is_measured_and_why_is_said(cache: dict[str, 
     path = tmp_path / "lfm2.gguf"
     write_lfm2(path)
     found = measured(cache, str(path), *FEW)
-    assert "hybrid" in found["chain_only"] and found["staircases"] == [] and not kept(cache)
+    assert "recurrent" in found["chain_only"] and found["staircases"] == [] and not kept(cache)
 
 
 @pytest.mark.parametrize(
