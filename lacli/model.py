@@ -88,6 +88,8 @@ class Model(Closing):
 
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer a prompt as a task among others; `asyncio.gather` answers several."""
+        if not isinstance(prompt, str):
+            raise UsageError(f"the prompt is {prompt!r:.60}", "agenerate takes a text; asyncio.gather answers several")
         return await self.astream(prompt, **options).answer()
 
     async def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:

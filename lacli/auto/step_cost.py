@@ -114,6 +114,11 @@ class Cost:
     chain_only: str = ""
     measured_at: float = 0.0
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether steps can be planned and compared with it: large enough ones were measured."""
+        return bool(self.by_context) and self.at(0).max_rows >= LEAST_MEASURED
+
     def at(self, context: int) -> StepCost:
         """Return the step cost behind `context` tokens: linear between two measured contexts, else the nearest."""
         place = bisect_left(self.by_context, context, key=lambda each: each.context)
@@ -136,7 +141,7 @@ class StepCostModel:
 
     def __init__(self, max_rows: int, cost: Cost | None = None) -> None:
         self._max_rows = max_rows
-        self._measured = cost if cost and cost.by_context and cost.at(0).max_rows >= LEAST_MEASURED else None
+        self._measured = cost if cost and cost.is_usable else None
         self._seen: dict[int, deque[float]] = {}
         # By rows: the number of the step that last had so many.
         self._seen_at: dict[int, int] = {}

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from lacli.auto.step_cost import Cost, StepCost
+from lacli.auto.step_cost import LEAST_MEASURED, Cost, StepCost
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import wrapped
@@ -73,8 +73,9 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     if not cost.by_context:
         return [("rows", f"Not measured: {cost.chain_only}. Mode auto learns what rows cost from its own steps.")]
     wide = cost.by_context[0]
-    if wide.max_rows == 1:
-        return [("rows", "Only steps of a single row were measured, which says nothing about larger ones.")]
+    if not cost.is_usable:
+        what = f"Steps of {LEAST_MEASURED} rows were too slow to be timed, and fewer say too little"
+        return [("rows", f"{what}: give more --seconds, on a calmer machine. Mode auto learns from its own steps.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := max(rows for rows in wide.measured if wide.relative(rows) <= NEARLY_FREE)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"

@@ -130,10 +130,8 @@ class Commands:
         return reply
 
     def message(self, typed: str) -> str:
-        """The message to send for what was typed: the files of /read come before it, once."""
-        message = "\n\n".join([*(text.strip("\n") for text in self.files), typed])
-        self.files.clear()
-        return message
+        """The message to send for what was typed: the files of /read come before it."""
+        return "\n\n".join([*(text.strip("\n") for text in self.files), typed])
 
     @property
     def as_saved(self) -> SavedChat:

@@ -164,13 +164,15 @@ class Repl:
         return reply.end
 
     def _ask(self, typed: str, lines: Lines) -> None:
-        """Answer a message; one without an answer is offered again."""
-        asked, message = len(self.chat.turns), self.commands.message(typed)
+        """Answer a message behind the files of /read; one without an answer is offered again, and its files stay."""
+        asked = len(self.chat.turns)
         try:
-            self._answer(self.chat.ask(message))
+            self._answer(self.chat.ask(self.commands.message(typed)))
         finally:
             if len(self.chat.turns) == asked:
                 lines.edit(typed)
+            else:
+                self.commands.files.clear()
 
     def _answer(self, pieces: Generator[Piece]) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept."""

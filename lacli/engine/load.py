@@ -182,8 +182,8 @@ class ModelEngine(Engine, Closing):
         )
 
     def use_cost(self, cost: Cost) -> None:
-        """Decode from now on with measured step costs; other machines and several replicas have their own."""
-        if len(self.weights.names) > 1 or any(plan.rpc for plan in self.weights.plans):
+        """Decode from now on with step costs, if enough was measured; other machines and several replicas differ."""
+        if len(self.weights.names) > 1 or any(plan.rpc for plan in self.weights.plans) or not cost.is_usable:
             return
         self.cost = cost
         self.reconfigure(self.settings, AutoModes(self.cost))
@@ -209,8 +209,7 @@ class ModelEngine(Engine, Closing):
             return measure_cost(self.model, self.model_settings, plan, progress, opening)
 
         cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
-        if cost.by_context:
-            self.use_cost(cost)
+        self.use_cost(cost)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
         """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.

@@ -21,9 +21,9 @@ from lacli.text.files import HASHED, NAME, Records
 from tests.loading import load
 
 COST = Cost(
-    (StepCost(64, {1: 0.1, 4: 0.2 / 3}), StepCost(1000, {1: 0.3})),
+    (StepCost(64, {1: 0.1, 8: 0.2 / 3}), StepCost(1000, {1: 0.3})),
     0.01,
-    MeasurePlan((64, 1000), (1, 4), 20.0),
+    MeasurePlan((64, 1000), (1, 8), 20.0),
     "llama 7B Q4_0",
     "A fast card",
     measured_at=1.75e9,
@@ -192,7 +192,7 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
 
 
 def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(session: ModelEngine, state: Path) -> None:
-    plan, told = MeasurePlan((8,), (1, 2, 4), seconds=3), list[str]()
+    plan, told = MeasurePlan((8,), (1, 2, 8), seconds=3), list[str]()
     for known in (False, True):
         with load(model_settings=session.model_settings, decode_settings=session.settings) as other:
             other.use_known(state)

@@ -100,7 +100,6 @@ def test_a_file_goes_before_the_next_message(tmp_path: Path) -> None:
     assert "a.txt: 17 characters; it goes before the next message" in said
     assert "it goes before" in run_in(commands, f'/read "{tmp_path}/b.txt"').text
     assert commands.message("what is it?") == "three short words\n\nmore\n\nwhat is it?"
-    assert commands.message("and now?") == "and now?"
 
 
 def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:

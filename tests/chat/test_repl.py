@@ -166,6 +166,17 @@ def test_a_question_without_an_answer_is_offered_again(streams: Streams) -> None
     assert streams.words == "lacli: too long (shorter)\nlacli: stopped before the answer began\n"
 
 
+def test_a_file_goes_before_one_message_and_stays_until_that_has_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a file")
+    chat = FakeChat(pieces=[KeyboardInterrupt])
+    with Log(None) as log:
+        repl = Repl(chat, Commands(chat, log), Screen(), log, ChatPlan())
+        repl.run(Typed([f"/read {tmp_path}/a", "one"]))
+        chat.pieces = ["yes"]
+        repl.run(Typed(["one", "two"]))
+    assert contents(chat)[::2] == ["a file\n\none", "two"]
+
+
 def test_ctrl_c_in_an_answer_keeps_what_came_in_the_log_too(streams: Streams, tmp_path: Path) -> None:
     chat, log = FakeChat(pieces=["ye", KeyboardInterrupt, "s"]), tmp_path / "log"
     say(streams, chat, "one", "/show", log=log)
