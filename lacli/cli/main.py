@@ -29,6 +29,7 @@ FOREIGN = {
     **dict.fromkeys(("-md", "--model-draft"), "lacli needs no draft model"),
     **dict.fromkeys(("-e", "--escape"), "texts are taken as they stand; $'a\\nb' has a line break in bash"),
     **dict.fromkeys(("-r", "--reverse-prompt"), "--stop TEXT ends an answer before a text"),
+    **dict.fromkeys(("-f", "--file"), "lacli run has it, and /read FILE in a chat"),
     "--prompt-cache": "lacli chat and lacli serve keep what is decoded",
     "--lora": "merge the adapter into the model's file with llama-export-lora",
     "--mmproj": "a prompt is a text here",

@@ -25,11 +25,14 @@ from lacli.terminal.interrupts import second_ctrl_c_ends
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
 from lacli.text.files import lock
-from lacli.text.format import counted
+from lacli.text.format import counted, listed
 from lacli.text.template import as_messages
 
 if TYPE_CHECKING:
     from lacli.cli.options import Loading, PromptOptions
+
+ASKED = ("id", "custom_id", "prompt", "messages", "system")
+"""What an answer's line repeats of its row."""
 
 BEGINNING = b'{"index": '
 """The beginning of an answer's line."""
@@ -40,10 +43,14 @@ Line = Mapping[str, Any]
 
 @dataclass
 class Answers:
-    """Writes answers as JSON lines. `answered`: the indices of rows with an answer, by the later of two lines."""
+    """Writes answers as JSON lines.
+
+    `answered`: the indices of rows with an answer, by the later of two lines. `models`: of the answers.
+    """
 
     write: Callable[[str], object]
     answered: set[int] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
 
     def add(self, row: Line) -> None:
         """Write what became of a row."""
@@ -53,13 +60,15 @@ class Answers:
     def count(self, row: Line) -> None:
         """Note what became of a row."""
         (self.answered.discard if "error" in row else self.answered.add)(row["index"])
+        self.models.add(str(row.get("model")))
 
 
 @contextmanager
-def answers_in(name: str | None, screen: Screen) -> Iterator[Answers]:
+def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> Iterator[Answers]:
     """Open the file of answers, None for standard output; a last line that an earlier run broke off in is cut off.
 
-    Raises LacliError for a file of anything else, which stays as it is.
+    `rows`: what is asked now. Raises LacliError for a file of answers to others or of anything else, which stays as it
+    is.
     """
     if name is None:
         yield Answers(screen.line)
@@ -76,6 +85,9 @@ def answers_in(name: str | None, screen: Screen) -> Iterator[Answers]:
                 row = json.loads(line)
                 if type(row["index"]) is not int or not {"text", "error"} & row.keys():
                     raise ValueError("no answer")
+                asked = rows[row["index"]].repeated if 0 <= row["index"] < len(rows) else {}
+                if "error" not in row and any(row.get(part) != asked.get(part) for part in ASKED):
+                    raise LacliError(f"{name} answers another prompt {row['index']}", "give another name to -o")
                 answers.count(row)
                 whole += len(line)
         except BlockingIOError:
@@ -170,9 +182,10 @@ def answer_file(
     behind the last answer if a prompt has none.
     """
     rows = read_rows(prompts, question, loading.sampling)
-    with answers_in(answers, screen) as lines:
+    with answers_in(answers, rows, screen) as lines:
         if lines.answered:
-            screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} in {answers} already")
+            by = f"in {answers} already, by {listed(sorted(lines.models))}"
+            screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} {by}")
         if left := [index for index in range(len(rows)) if index not in lines.answered]:
             alone = loading.decode_settings.strict or loading.model_settings.replicas > 1
             slots = min(parallel or (1 if alone else PARALLEL), len(left))

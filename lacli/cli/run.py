@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
 
-PromptFile = Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file.")]
+PromptFiles = Annotated[
+    list[str] | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file, or from several.")
+]
 NoStdin = Annotated[bool, typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")]
 Prompts = Annotated[
@@ -43,7 +45,7 @@ Parallel = Annotated[
 @with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group)
 def run(
     asked: tuple[str | None, str | None],
-    file: PromptFile = None,
+    file: PromptFiles = None,
     no_stdin: NoStdin = False,
     raw: Raw = False,
     prompts: Prompts = None,
@@ -60,7 +62,7 @@ def run(
 ) -> None:
     """Answer one prompt; only the answer goes to standard output. Without MODEL smollm2-135m answers, if installed.
 
-    The prompt is PROMPT or -p, a file (-f), or piped input; of several, first the file, then the pipe, then PROMPT. A
+    The prompt is PROMPT or -p, files (-f), or piped input; of several, first the files, then the pipe, then PROMPT. A
     note tells what a pipe adds; --no-stdin leaves it alone.
 
     --prompts answers all prompts of a file.
@@ -71,7 +73,7 @@ def run(
     model, prompt = asked
     if raw and question.system:
         raise UsageError("--raw uses no chat template, and a system prompt needs one", "drop one of them")
-    if no_stdin and STDIN in (prompt, file):
+    if no_stdin and STDIN in (prompt, *(file or ())):
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     question = replace(question, raw=raw)
@@ -84,7 +86,7 @@ def run(
         return
     if answers is not None:
         raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
-    text = read_question(prompt, file, stdin=not no_stdin, say=screen.note)
+    text = read_question(prompt, file or (), model=model or "", stdin=not no_stdin, say=screen.note)
     answer(model, replace(question, text=text), loading, screen, json=json, stats=stats)
 
 

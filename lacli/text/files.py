@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -56,17 +56,21 @@ def columns() -> int:
 
 
 def read_question(
-    prompt: str | None, file: str | None, *, stdin: bool = True, say: Callable[[str], None] = lambda sentence: None
+    prompt: str | None,
+    files: Sequence[str],
+    *,
+    model: str = "",
+    stdin: bool = True,
+    say: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """The prompt: a file, piped input and -p in this order, separated by blank lines.
+    """The prompt: files, piped input and -p in this order, separated by blank lines.
 
-    `-` reads from a terminal too. `stdin`: False leaves piped input alone. `say`: takes a sentence while input is
-    waited for, and one if it adds to the other parts unasked. Raises UsageError when nothing was given and LacliError
-    when a part cannot be read.
+    `-` reads from a terminal too. `model`: what was taken for its name. `stdin`: False leaves piped input alone. `say`:
+    takes a sentence while input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
+    nothing was given and LacliError when a part cannot be read.
     """
-    wants_stdin, alone, parts = STDIN in (prompt, file), prompt is None and file is None, list[str]()
-    if file is not None and file != STDIN:
-        parts.append(read_text(file))
+    wants_stdin, alone = STDIN in (prompt, *files), prompt is None and not files
+    parts = [read_text(file) for file in files if file != STDIN]
     if wants_stdin or (stdin and sys.stdin is not None and not is_terminal(sys.stdin)):
         _say_waiting(say)
         parts.append(_read_stdin())
@@ -76,7 +80,7 @@ def read_question(
         parts.append(check_text(prompt, "-p"))
     given = [part for part in parts if part.strip()]
     if not given:
-        what = "there is no prompt" if alone else "the prompt is empty"
+        what = f"there is no prompt{model and f' for the model {model!r}'}" if alone else "the prompt is empty"
         raise UsageError(what, "give one with -p, with -f FILE or through a pipe")
     return given[0] if len(given) == 1 else "\n\n".join(part.strip("\n") for part in given)
 

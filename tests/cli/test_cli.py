@@ -68,7 +68,9 @@ def test_file_then_pipe_then_p_with_a_blank_line_between(
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(piped.encode()), "utf-8"))
     path = tmp_path / "prompt.txt"
     path.write_text(file or "")
-    assert read_question(prompt, str(path) if file else None) == question
+    files = [str(path)] if file else []
+    assert read_question(prompt, files) == question
+    assert not file or read_question(prompt, files * 2, stdin=False) == f"first\n\nfirst\n\n{prompt}"
 
 
 def test_a_run_says_that_its_input_added_something_and_can_be_told_to_leave_it(reference: dict[str, Any]) -> None:

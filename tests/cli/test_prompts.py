@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lacli import DecodeSettings, ModelSettings
-from lacli.cli.prompts import Answers, answers_in
+from lacli.cli.prompts import Answers, PromptRow, answers_in
 from lacli.errors import LacliError
 from lacli.terminal.screen import Screen
 from tests.loading import generate, load
@@ -35,6 +35,7 @@ ANSWERS = [
     {"index": 2, "prompt": ["three", "four"], "text": ["3", "4"]},
 ]
 LINES = [f"{json.dumps(answer)}\n" for answer in ANSWERS]
+ASKED = [PromptRow({name: row[name] for name in ("id", "prompt") if name in row}) for row in ANSWERS]
 
 
 def run(folder: Path, *flags: str, rows: Sequence[Row] = ROWS, env: dict[str, str] | None = None) -> Done:
@@ -103,7 +104,7 @@ def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_i
 def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(LINES[2] + torn)
-    with answers_in(str(path), Screen()) as lines:
+    with answers_in(str(path), ASKED, Screen()) as lines:
         assert lines.answered == {2}
         lines.add(ANSWERS[1])
         assert path.read_text() == LINES[2] + LINES[1]
@@ -112,9 +113,12 @@ def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_pat
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")
 def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    with answers_in(str(path), Screen()) as lines:
+    with answers_in(str(path), ASKED, Screen()) as lines:
         lines.add(ANSWERS[0])
-        with pytest.raises(LacliError, match=r"another run is writing .*out.jsonl"), answers_in(str(path), Screen()):
+        with (
+            pytest.raises(LacliError, match=r"another run is writing .*out.jsonl"),
+            answers_in(str(path), ASKED, Screen()),
+        ):
             pass
     assert path.read_text() == LINES[0]
 
@@ -126,7 +130,7 @@ def test_a_second_run_asks_what_has_no_answer_yet(tmp_path: Path) -> None:
     whole = sorted(out.read_text().splitlines(keepends=True), key=lambda line: int(json.loads(line)["index"]))
     out.write_text(whole[3].replace('"text": [', '"text": ["kept", ') + whole[1] + whole[2][:30])
     done = run(tmp_path, "-o", str(out))
-    assert done.code == 0 and f"2 of 5 answers in {out} already" in done.err
+    assert done.code == 0 and f"2 of 5 answers in {out} already, by stdlib-7m.q8_0.gguf" in done.err
     wanted = {row["index"]: row["text"] for row in rows_of("".join(whole))}
     wanted[3] = ["kept", *wanted[3]]
     assert {row["index"]: row["text"] for row in rows_of(out.read_text())} == wanted
@@ -173,12 +177,23 @@ def test_ctrl_c_leaves_the_answers_and_the_same_command_goes_on(
     assert texts_of(out.read_text()) == texts_of(run(tmp_path, rows=rows).out)
 
 
+@pytest.mark.parametrize(
+    ("place", "changed"), [(1, {"prompt": "three"}), (1, {"prompt": "two", "system": "Answer briefly."}), (3, {})]
+)
+def test_answers_to_other_prompts_are_not_taken_for_these(tmp_path: Path, place: int, changed: Row) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text(LINES[0] + json.dumps({**ANSWERS[1], "index": place}) + "\n")
+    asked = [ASKED[0], PromptRow(changed), ASKED[2]]
+    with pytest.raises(LacliError, match=f"answers another prompt {place}"), answers_in(str(path), asked, Screen()):
+        pass
+
+
 @pytest.mark.parametrize("text", ["def main():\n    pass\n", "[]\n", '{"index": "x"}\n{', "dear diary"])
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "notes"
     path.write_text(text)
     refused = pytest.raises(LacliError, match="has a line that is no answer .give another name")
-    with refused, answers_in(str(path), Screen()):
+    with refused, answers_in(str(path), ASKED, Screen()):
         pass
     assert path.read_text() == text
 
@@ -187,9 +202,9 @@ def test_an_error_is_no_answer_and_of_two_lines_the_later_one_counts(tmp_path: P
     path = tmp_path / "out.jsonl"
     error = json.dumps({"index": 0, "id": "a", "prompt": "one", "error": "too long"})
     path.write_text(f"{error}\n{LINES[1]}{LINES[2]}")
-    with answers_in(str(path), Screen()) as lines:
+    with answers_in(str(path), ASKED, Screen()) as lines:
         assert lines.answered == {1, 2}
         lines.add(ANSWERS[0])
     path.write_text("".join(LINES) + error + "\n")
-    with answers_in(str(path), Screen()) as lines:
+    with answers_in(str(path), ASKED, Screen()) as lines:
         assert lines.answered == {1, 2}

@@ -54,6 +54,8 @@ SLIPS = [
     (FAILED, ("run", "-q", "nosuch.gguf", "-p", "hi"), "no such file: nosuch.gguf"),
     (USAGE, ("run", "-q", "-p", " "), "the prompt is empty"),
     (USAGE, ("run", "-q"), "there is no prompt"),
+    (USAGE, ("run", "-q", "Why is it?"), "there is no prompt for the model 'Why is it?' (give one with -p"),
+    (USAGE, ("chat", "-f", __file__), "/read FILE in a chat"),
     (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
     (FAILED, (*ASKED, "-sysf", "."), "cannot read .: Is a directory"),
     *((FAILED, (*ASKED, flag, os.fsdecode(b"caf\xe9")), f"{flag} is not UTF-8") for flag in ("-sys", "--stop")),

@@ -68,7 +68,7 @@ def test_what_standard_input_adds_to_a_prompt_is_said(
     pipe.write(piped.encode())
     pipe.close()
     sentences: list[str] = []
-    assert read_question(prompt, None, stdin=stdin, say=sentences.append) == question
+    assert read_question(prompt, (), stdin=stdin, say=sentences.append) == question
     assert sentences == said
 
 
