@@ -146,6 +146,8 @@ def test_tasks_share_a_model(model: Model) -> None:
     async def ask() -> None:
         assert await asyncio.gather(*map(read, QUESTIONS)) == expected
         assert (await model.agenerate(QUESTIONS[0], max_tokens=TOKENS)).text == expected[0]
+        with pytest.raises(UsageError, match=r"asyncio\.gather answers several"):
+            await model.agenerate(QUESTIONS, max_tokens=TOKENS)  # type: ignore[arg-type]  # as generate takes them
         messages = [{"role": "user", "content": QUESTIONS[1]}]
         assert (await model.achat(messages, max_tokens=TOKENS)).text == expected[1]
         async with model.astream(QUESTIONS[0], sampling=ENDLESS) as stream:

@@ -338,7 +338,7 @@ async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[byt
 
 
 async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
-    """Return what `answering` does, or end it and raise ClientDisconnect if the client goes away."""
+    """Return what `answering` does, or end it: ClientDisconnect if the client goes away, 503 if the server does."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -349,7 +349,9 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) ->
     try:
         return await task
     except asyncio.CancelledError:
-        raise ClientDisconnect from None
+        if watching.done() and not watching.cancelled():
+            raise ClientDisconnect from None
+        raise HTTPException(503, "the server ended before the answer") from None
     finally:
         watching.cancel()
 

@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.client import IncompleteRead
 from pathlib import Path
 from typing import IO
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tests.loading import STDLIB_7M
@@ -72,17 +74,23 @@ def begun(stderr: IO[str], where: str = r"http://127\.0\.0\.1:\d+(?=, )") -> tup
     return found[0], told
 
 
-def test_an_answer_that_runs_when_the_server_ends_has_its_seconds() -> None:
+def test_an_answer_that_runs_when_the_server_ends_has_its_seconds_and_others_are_told() -> None:
     flags = ("--port", "0", "-t", "1", "-c", "4096", "-np", "1", "--drain", "0")
     command = (sys.executable, "-m", "lacli", "serve", str(STDLIB_7M), *flags)
-    with started(command) as server:
+    with started(command) as server, ThreadPoolExecutor(1) as pool:
         assert server.stderr
         address, _ = begun(server.stderr)
-        body = json.dumps({"prompt": "def f(", "stream": True, "ignore_eos": True}).encode()
-        with urlopen(Request(f"{address}/v1/completions", body)) as reply:
+        body = {"prompt": "def f(", "ignore_eos": True}
+        streamed, whole = (json.dumps({**body, "stream": stream}).encode() for stream in (True, False))
+        with urlopen(Request(f"{address}/v1/completions", streamed)) as reply:
             assert reply.readline().startswith(b"data: ")
+            waiting = pool.submit(urlopen, Request(f"{address}/v1/completions", whole))
+            while b"requests_deferred 1" not in urlopen(f"{address}/metrics").read():
+                pass
             server.terminate()
             with suppress(IncompleteRead):
                 reply.read()
+        error = waiting.exception()
+        assert isinstance(error, HTTPError) and error.code == 503 and b"the server ended" in error.read()
         rest = server.stderr.read()
     assert server.returncode == 0 and "Traceback" not in rest
