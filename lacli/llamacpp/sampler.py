@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from math import inf, isfinite
 from tempfile import TemporaryFile
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,12 +62,6 @@ class SchemaGrammar:
         self._matcher.reset()
         self._mask = None
 
-    def copy(self) -> SchemaGrammar:
-        return SchemaGrammar(self._matcher.deep_copy(), self._vocabulary)
-
-    def close(self) -> None:
-        """Python frees the matcher."""
-
 
 class GbnfGrammar:
     """The same with a llama_sampler of a GBNF grammar."""
@@ -87,9 +81,6 @@ class GbnfGrammar:
 
     def reset(self) -> None:
         lib.llama_sampler_reset(self._sampler)
-
-    def copy(self) -> GbnfGrammar:
-        return GbnfGrammar(lib.llama_sampler_clone(self._sampler))
 
     def close(self) -> None:
         lib.llama_sampler_free(self._sampler)
@@ -134,29 +125,6 @@ def captured_stderr() -> Iterator[list[str]]:
             collected.append(file.read().decode("utf-8", "replace"))
 
 
-class Samplers(NamedTuple):
-    """A grammar or None, the sampler chain, and the sampler that draws after it."""
-
-    grammar: Grammar | None
-    sampler_chain: Any
-    last: Any
-
-    def accept(self, token: int) -> None:
-        if self.grammar:
-            self.grammar.accept(token)
-        lib.llama_sampler_accept(self.sampler_chain, token)
-
-    def copy(self) -> Samplers:
-        grammar = self.grammar.copy() if self.grammar else None
-        return Samplers(grammar, lib.llama_sampler_clone(self.sampler_chain), lib.llama_sampler_clone(self.last))
-
-    def close(self, _: LlamaModel | None = None) -> None:
-        if self.grammar:
-            self.grammar.close()
-        lib.llama_sampler_free(self.sampler_chain)
-        lib.llama_sampler_free(self.last)
-
-
 class LlamaSampler(Closing):
     """llama.cpp's samplers for one model and one setting, in its default order; close it before its model.
 
@@ -171,50 +139,50 @@ class LlamaSampler(Closing):
         self._tokens = np.arange(model.vocabulary, dtype=np.int32)
         self._candidates = np.zeros(model.vocabulary, CANDIDATE)
         biases = _biases(model, settings)
-        grammar = open_grammar(model, settings.grammar)
-        last = lib.llama_sampler_init_dist(settings.seed)
-        self._samplers = Samplers(grammar, _sampler_chain(model, settings, biases), last)
+        self._grammar = open_grammar(model, settings.grammar)
+        self._chain, self._last = _sampler_chain(model, settings, biases), lib.llama_sampler_init_dist(settings.seed)
         # The model is an argument, so that it outlives its samplers when all are dropped at once.
-        self._free = free_with(self, Samplers.close, self._samplers, model)
+        self._free = free_with(self, _free_samplers, self._grammar, (self._chain, self._last), model)
 
     def begin(self, text: Sequence[int]) -> None:
-        grammar, *others = self._samplers
-        if grammar:
-            grammar.reset()
-        for sampler in others:
+        for sampler in (self._chain, self._last):
             lib.llama_sampler_reset(sampler)
+        if self._grammar:
+            self._grammar.reset()
         # The penalties see the prompt, as in llama.cpp's programs; a grammar sees the answer only.
         for token in text[-self._reach :] if self._reach else ():
-            lib.llama_sampler_accept(self._samplers.sampler_chain, token)
+            lib.llama_sampler_accept(self._chain, token)
 
     def draw(self, logits: Floats) -> int:
-        samplers = self._samplers
-        token = self._pick(samplers, logits)
-        if samplers.grammar and not samplers.grammar.allowed([token]).all():
-            token = self._pick(samplers, self._constrained(samplers.grammar, logits))
+        token = self._pick(logits)
+        if self._grammar and not self._grammar.allowed([token]).all():
+            token = self._pick(self._constrained(self._grammar, logits))
         self.accept(token)
         return token
 
     def distribution(self, logits: Floats) -> Distribution:
-        return self._distribution(self._samplers, logits)
+        return self._distribution(self._chain, logits)
 
     def accept(self, token: int) -> None:
-        self._samplers.accept(token)
+        lib.llama_sampler_accept(self._chain, token)
+        if self._grammar:
+            self._grammar.accept(token)
 
     def preview(self, logits: Floats) -> Distribution:
         """Return the distribution of the next draw, in the order of the draw, without a change of the samplers."""
-        samplers = self._samplers.copy()
+        # XTC draws a random number each time it is applied; asking a grammar changes nothing.
+        sampler_chain = lib.llama_sampler_clone(self._chain)
         try:
-            return self._distribution(samplers, logits)
+            return self._distribution(sampler_chain, logits)
         finally:
-            samplers.close()
+            lib.llama_sampler_free(sampler_chain)
 
     def close(self) -> None:
-        self.__dict__.pop("_samplers", None)
+        self.__dict__.pop("_chain", None)
         self._free()
 
-    def _pick(self, samplers: Samplers, logits: Floats) -> int:
-        array = _apply(samplers.last, _apply(samplers.sampler_chain, self._filled(logits)))
+    def _pick(self, logits: Floats) -> int:
+        array = _apply(self._last, _apply(self._chain, self._filled(logits)))
         assert 0 <= array.selected < array.size, "samplers leave at least one candidate"
         chosen = array.data[array.selected]
         # llama.cpp aborts on accepting a token that a grammar forbids.
@@ -222,21 +190,21 @@ class LlamaSampler(Closing):
             raise _nothing_left()
         return int(chosen.id)
 
-    def _distribution(self, samplers: Samplers, logits: Floats) -> Distribution:
-        free = self._weighed(samplers, logits)
-        if not samplers.grammar:
+    def _distribution(self, sampler_chain: Any, logits: Floats) -> Distribution:
+        free = self._weighed(sampler_chain, logits)
+        if not self._grammar:
             return free
-        kept = np.where(samplers.grammar.allowed(free.tokens), free.probabilities, 0.0)
+        kept = np.where(self._grammar.allowed(free.tokens), free.probabilities, 0.0)
         refused = 1.0 - kept.sum()
         if np.all(kept == free.probabilities):
             return free
-        again = self._weighed(samplers, self._constrained(samplers.grammar, logits))
+        again = self._weighed(sampler_chain, self._constrained(self._grammar, logits))
         tokens, place = np.unique(np.concatenate([free.tokens, again.tokens]), return_inverse=True)
         shares = np.concatenate([kept, refused * again.probabilities])
         return Distribution(tokens, np.bincount(place, shares).astype(np.float64))
 
-    def _weighed(self, samplers: Samplers, logits: Floats) -> Distribution:
-        left = _left_in(_apply(samplers.sampler_chain, self._filled(logits)))
+    def _weighed(self, sampler_chain: Any, logits: Floats) -> Distribution:
+        left = _left_in(_apply(sampler_chain, self._filled(logits)))
         found = left["logit"].astype(np.float64)
         if not np.isfinite(found.max()):
             raise _nothing_left()
@@ -254,6 +222,13 @@ class LlamaSampler(Closing):
         if not np.isfinite(constrained).any():
             raise _nothing_left()
         return constrained
+
+
+def _free_samplers(grammar: Grammar | None, samplers: Sequence[Any], _: LlamaModel) -> None:
+    if isinstance(grammar, GbnfGrammar):
+        grammar.close()
+    for sampler in samplers:
+        lib.llama_sampler_free(sampler)
 
 
 def _nothing_left() -> SamplingError:
