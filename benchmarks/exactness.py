@@ -85,8 +85,8 @@ def moved(engine: Context, prompt: Sequence[int], tokens: Sequence[int], plain: 
         tree = Tree(inputs[start])
         tree.add_path(inputs[start + 1 : start + ROWS], 0, Origin.CHAIN)
         assert engine.decode(from_tree(tree, past + start)), "the context has room"
-        for row, logits in enumerate(engine.logits()):
-            largest = max(largest, largest_difference(logits, plain[start + row]))
+        for row in range(len(tree)):
+            largest = max(largest, largest_difference(engine.row_logits(row), plain[start + row]))
     return largest
 
 

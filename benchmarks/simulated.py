@@ -109,9 +109,9 @@ class SimulatedContext(Recorder):
         with self._spending():
             return self.engine.greedy()
 
-    def logits(self) -> Floats:
+    def row_logits(self, row: int) -> Floats:
         with self._spending():
-            return self.engine.logits()
+            return self.engine.row_logits(row)
 
     def clock(self) -> AbstractContextManager[None]:
         """Let every module of lacli that asks for the time read this clock."""

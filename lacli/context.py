@@ -73,14 +73,8 @@ class Context(Protocol):
         Raises LacliError when the logit of one of them is NaN or infinite: then the model computes nonsense.
         """
 
-    def logits(self) -> Floats:
-        """The last batch's logits, (outputs, vocabulary), valid until the next decode.
-
-        Not for a context that was made to give greedy choices only.
-        """
-
     def row_logits(self, row: int) -> Floats:
-        """The logits of one output row of the last batch, (vocabulary,); where an engine is far away, only these come.
+        """The logits of one output row of the last batch, (vocabulary,), valid until the next decode.
 
         Not for a context that was made to give greedy choices only.
         """
