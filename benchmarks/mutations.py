@@ -113,7 +113,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("lacli/engine/replicas.py", ("tests/engine/test_replicas.py",)): (
         ("row.ids.add(target)", "pass"),
-        ("                replica.take_back(rows)\n", "                pass\n"),
+        ("min(each.position for each in [*replica.missing, *rows])", "rows[-1].position + 1"),
         ("for row in rows if row not in inside", "for row in rows[:1] if row not in inside"),
     ),
     ("lacli/verify.py", ("tests/test_verify.py", *LOOP)): (

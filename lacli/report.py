@@ -97,7 +97,8 @@ def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", m
     short = ", ".join(parts)
     if detail != "full":
         return short
-    settings, devices = engine.model_settings, ", ".join(filter(None, engine.weights.names)) or engine.model.devices
+    settings, names = engine.model_settings, engine.weights.names
+    devices = ", ".join(names) if len(names) > 1 else engine.model.devices
     context = f"context of {engine.context.cells:,} tokens"
     read = _timed(max(run.prompt_tokens - 1 - run.reused_tokens, 0), run.prompt_s)
     ended = "with the context full" if answer.filled_context(max_tokens) else ENDS[answer.finish_reason]

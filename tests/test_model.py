@@ -21,7 +21,7 @@ from pydantic import BaseModel
 import lacli
 from lacli import AsyncStream, LacliError, Model, ModelSettings, SamplingSettings, Stream
 from lacli.check.judge import PLAIN, plain_logits
-from lacli.engine.worker import ENDED
+from lacli.engine.engine import Progress
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.context import LlamaContext
 from tests.fakes import tiny_models
@@ -133,7 +133,7 @@ def test_a_closed_stream_ends_its_reader_in_another_thread(model: Model) -> None
         rest = threads.submit(list, pieces)
         stream.close()
         rest.result()
-    assert stream._take(ENDED) == [], "it may have come before the reader looked"
+    assert stream._take(Progress(None)) == [], "it may have come before the reader looked"
     assert stream.answer().finish_reason == "interrupt" and ends_of(model, [stream]) == {"interrupt"}
 
 

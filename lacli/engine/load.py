@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from lacli.auto.mode import AutoModes
@@ -118,7 +118,7 @@ class ModelEngine(Engine, Closing):
     ) -> None:
         """For `open_engine`, whose arguments these are."""
         self.weights, self.model, self.prompts = weights, weights.model, prompts
-        self.model_settings = weights.plans[0].model_settings
+        self.model_settings = weights.plans[0]
         self.notes, self.warnings = notes, list[str]()
         self._reading = reading
         self.cost: Cost | None = None
@@ -128,7 +128,8 @@ class ModelEngine(Engine, Closing):
         self.sampling = self._own_sampling(sampling)
         self.sampler = self._new_sampler(self.sampling)
         with ExitStack() as stack:
-            stack.callback(self._close_sampler)
+            if self.sampler:
+                stack.enter_context(self.sampler)
             context = self._open_context(settings)
             stack.pop_all()
         if self.model_settings.context > self.model.context:
@@ -183,10 +184,9 @@ class ModelEngine(Engine, Closing):
 
     def use_cost(self, cost: Cost) -> None:
         """Decode from now on with step costs, if enough was measured; other machines and several replicas differ."""
-        if len(self.weights.names) > 1 or any(plan.rpc for plan in self.weights.plans) or not cost.is_usable:
-            return
-        self.cost = cost
-        self.reconfigure(self.settings, AutoModes(self.cost))
+        if len(self.weights.plans) == 1 and not self.model_settings.rpc and cost.is_usable:
+            self.cost = cost
+            self.reconfigure(self.settings, AutoModes(cost))
 
     def use_known(self, state: Path) -> None:
         """Let mode auto begin with the step costs that the file `state` has."""
@@ -204,10 +204,7 @@ class ModelEngine(Engine, Closing):
 
         `progress`, `opening`: as `measure_cost` takes them.
         """
-
-        def measured() -> Cost:
-            return measure_cost(self.model, self.model_settings, plan, progress, opening)
-
+        measured = partial(measure_cost, self.model, self.model_settings, plan, progress, opening)
         cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
         self.use_cost(cost)
 
@@ -244,7 +241,8 @@ class ModelEngine(Engine, Closing):
         if self.model.closed:
             return
         self.end_all()
-        self._close_sampler()
+        if self.sampler:
+            self.sampler.close()
         self.context.close()
         self.weights.close()
 
@@ -297,10 +295,6 @@ class ModelEngine(Engine, Closing):
 
     def _new_sampler(self, sampling: SamplingSettings) -> LlamaSampler | None:
         return None if sampling.greedy and not self.model.suppressed else LlamaSampler(self.model, sampling)
-
-    def _close_sampler(self) -> None:
-        if self.sampler:
-            self.sampler.close()
 
     def _open_context(self, settings: DecodeSettings) -> OpenContext:
         # A sampler reads raw logits, which are not there where the backend chooses; any sequence may have one.

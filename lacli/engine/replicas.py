@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ WHOLE_SEQUENCES = 2
 """Sequence ids of a step that cannot be divided: the sequence's own and one branch's."""
 
 AGAIN_S = 0.05
-"""Seconds after which replicas are interrupted once more: one may have been between two prompt chunks."""
+"""Seconds after which a context is interrupted once more: it may have been between two prompt chunks."""
 
 
 class Row:
@@ -59,10 +59,6 @@ class Replica:
                 return False
             self.missing = []
         return self._decode([*self.missing, *rows])
-
-    def take_back(self, rows: Sequence[Row]) -> None:
-        """Remove what an interrupted `decode` of these rows may have left."""
-        self.context.remove(-1, min(each.position for each in [*self.missing, *rows]), -1)
 
     def _decode(self, rows: Sequence[Row]) -> bool:
         columns = zip(*((each.token, each.position, sorted(each.ids), each.output) for each in rows), strict=True)
@@ -104,7 +100,8 @@ class ReplicaContext(Closing):
         except BaseException:
             self._settle()
             for replica in self._replicas:
-                replica.take_back(rows)
+                # What an interrupted call may have left.
+                replica.context.remove(-1, min(each.position for each in [*replica.missing, *rows]), -1)
             raise
         # What other replicas have decoded of a step without cells is taken back; they keep what they had missed.
         for replica, done in zip(self._replicas, decoded, strict=True):
@@ -128,9 +125,6 @@ class ReplicaContext(Closing):
     def greedy(self) -> Ints:
         found = {replica: replica.context.greedy() for replica, _ in self._outputs}
         return np.array([found[replica][place] for replica, place in self._outputs])
-
-    def logits(self) -> Floats:
-        return np.stack([self.row_logits(row) for row in range(len(self._outputs))])
 
     def row_logits(self, row: int) -> Floats:
         replica, place = self._outputs[row]
@@ -217,21 +211,13 @@ def dealt(rows: Sequence[Row], count: int) -> list[list[Row]]:
     return parts
 
 
-class ReplicaPlan(NamedTuple):
-    """Plan of one replica. `name`: for messages. `rpc`: addresses of the servers whose devices it uses."""
-
-    name: str
-    model_settings: ModelSettings
-    rpc: tuple[str, ...] = ()
-
-
-def planned(model_settings: ModelSettings) -> list[ReplicaPlan]:
-    """Plan the replicas; by default one, placed by llama.cpp itself.
+def planned(model_settings: ModelSettings) -> list[ModelSettings]:
+    """Return the settings of each replica; by default one, placed by llama.cpp itself.
 
     Raises UsageError for unknown devices, LacliError for servers that do not answer.
     """
     if model_settings.replicas == 1 and not model_settings.rpc:
-        return [ReplicaPlan("", model_settings)]
+        return [model_settings]
     if model_settings.rpc:
         from lacli.llamacpp.rpc import check_servers, register
 
@@ -241,18 +227,14 @@ def planned(model_settings: ModelSettings) -> list[ReplicaPlan]:
             register(server)
     there = devices()
     groups = device_groups(model_settings, there)
-    settings = with_threads(model_settings, sum(group == (CPU,) for group in groups))
-    plans = []
-    for group in groups:
-        # The description of a server's device is the server's address.
-        used = [each.description for each in there if each.name in group and each.name.startswith(RPC)]
-        name, servers = "+".join(group) or CPU, tuple(dict.fromkeys(used))
-        plans.append(ReplicaPlan(name, replace(settings, devices=group), servers))
-    all_used = [server for plan in plans for server in plan.rpc]
-    if twice := [server for server in model_settings.rpc if all_used.count(server) > 1]:
+    # The description of a server's device is the server's address.
+    servers = {each.name: each.description for each in there if each.name.startswith(RPC)}
+    used = [server for group in groups for server in {servers[name] for name in group if name in servers}]
+    if twice := [server for server in model_settings.rpc if used.count(server) > 1]:
         what = f"several copies need the RPC server at {twice[0]}, which does one thing at a time"
         raise UsageError(what, "one server for each: lacli rpc-server --device NAME -p PORT")
-    return plans
+    settings = with_threads(model_settings, groups.count((CPU,)))
+    return [replace(settings, devices=group) for group in groups]
 
 
 OpenContext = DecodingContext | ReplicaContext
@@ -261,7 +243,7 @@ OpenContext = DecodingContext | ReplicaContext
 class Weights(Closing):
     """The weights of a model's replicas, one by default, and the contexts that are opened with them.
 
-    `plans`: of the replicas. `model`: the first one's weights and vocabulary.
+    `plans`: settings of the replicas. `model`: the first one's weights and vocabulary.
     """
 
     def __init__(
@@ -276,12 +258,11 @@ class Weights(Closing):
         self._path, self._verbose, self._loading = path, verbose, loading
         self.plans = planned(model_settings)
         self._models: dict[tuple[str, ...], LlamaModel] = {}
-        self.model = self._model(self.plans[0].model_settings)
+        self.model = self._model(self.plans[0])
 
     @property
     def names(self) -> list[str]:
-        """The replicas' names."""
-        return [plan.name for plan in self.plans]
+        return ["+".join(plan.devices) or CPU for plan in self.plans]
 
     def open(self, size: DecodeSettings | Capacity, *, backend_greedy: bool | None) -> OpenContext:
         """Open a context: one of each replica together, or only the first one's if there are no branches to share."""
@@ -290,8 +271,8 @@ class Weights(Closing):
             opened = []
             for plan in plans:
                 # llama.cpp fetches choices from a server row by row, but all rows' logits at once.
-                chosen, model = False if plan.rpc else backend_greedy, self._model(plan.model_settings)
-                context = open_context(model, plan.model_settings, size, backend_greedy=chosen)
+                chosen = False if any(name.startswith(RPC) for name in plan.devices) else backend_greedy
+                context = open_context(self._model(plan), plan, size, backend_greedy=chosen)
                 opened.append(stack.enter_context(context))
             stack.pop_all()
         return ReplicaContext(opened) if len(opened) > 1 else opened[0]

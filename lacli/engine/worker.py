@@ -15,18 +15,13 @@ from typing import Any, Self
 
 from lacli.engine.answer import Answer, AnswerText
 from lacli.engine.engine import GREEDY, Engine, Progress, SequenceOptions
+from lacli.engine.replicas import AGAIN_S
 from lacli.engine.step import TokenSequence
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.stats import RunStatistics, Step
 from lacli.text.files import Closing
 from lacli.text.stream import Piece
-
-ENDED = Progress(None)
-"""Of a sequence that its reader has ended."""
-
-AGAIN_S = 0.05
-"""Seconds after which a closing worker's step is interrupted once more: a prompt chunk may have begun just now."""
 
 
 class Request(Closing):
@@ -313,7 +308,7 @@ class Worker(Closing):
                 if request.sequence:
                     self.engine.end(request.sequence)
                 if request.in_worker:
-                    self._end(request)
+                    self._end(request, Progress(None))
         while self._waiting and not self.engine.is_full:
             # It waits until it is taken in: an error on the way there ends all that wait.
             request = self._waiting[0]
@@ -321,7 +316,7 @@ class Worker(Closing):
             self._running.append(self._waiting.popleft())
         return not self._closed
 
-    def _end(self, request: Request, last: Progress = ENDED) -> None:
+    def _end(self, request: Request, last: Progress) -> None:
         """Forget a request, and give its reader the last progress."""
         if request in self._running:
             self._running.remove(request)

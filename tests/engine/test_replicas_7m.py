@@ -14,7 +14,7 @@ import pytest
 from lacli.check.judge import PLAIN
 from lacli.engine import replicas
 from lacli.engine.load import ModelEngine, open_engine
-from lacli.engine.replicas import OpenContext, ReplicaContext, ReplicaPlan, planned
+from lacli.engine.replicas import OpenContext, ReplicaContext, planned
 from lacli.errors import UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import Device
@@ -118,10 +118,9 @@ def engine_of(decode_settings: DecodeSettings = BRANCHES, wanted: ModelSettings 
 
 
 def test_replicas_on_the_processor_share_its_threads() -> None:
-    assert planned(LOADING) == [ReplicaPlan("", LOADING)]
+    assert planned(LOADING) == [LOADING]
     two = planned(replace(TWO, threads=5))
-    assert [plan.name for plan in two] == ["CPU", "CPU"]
-    assert all(plan.model_settings.threads == 2 and plan.model_settings.devices == ("CPU",) for plan in two)
+    assert [(plan.threads, plan.devices) for plan in two] == [(2, ("CPU",))] * 2
 
 
 def contexts_of(opened: OpenContext) -> list[LlamaContext]:
@@ -184,6 +183,6 @@ def test_two_copies_on_one_server_are_refused(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UsageError, match="a:1, which does one thing at a time"):
         planned(replace(SERVED, devices=("RPC0", "RPC1"), replicas=2))
     (both,) = planned(replace(SERVED, devices=("RPC2", "RPC1")))
-    assert (both.name, both.rpc) == ("RPC2+RPC1", ("a:1", "b:2"))
+    assert both.devices == ("RPC2", "RPC1")
     far, near = planned(replace(SERVED, devices=("RPC2", "CPU"), replicas=2))
-    assert (far.name, far.rpc, near.rpc) == ("RPC2", ("b:2",), ())
+    assert (far.devices, near.devices) == (("RPC2",), ("CPU",))
