@@ -16,7 +16,7 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
@@ -57,17 +57,6 @@ CALL_MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[CALL_ID]", "[AR
 """Texts around a model's calls of functions, for some models control tokens, which have to be printed to be found."""
 
 
-class TemplateModel(Protocol):
-    """The part of a model that choosing a template needs."""
-
-    @property
-    def chat_template(self) -> str: ...
-
-    def compile_template(self, source: str) -> Formatter: ...
-
-    def has_token(self, text: str) -> bool: ...
-
-
 @dataclass(frozen=True)
 class ChatTemplate:
     """A compiled chat template.
@@ -105,7 +94,8 @@ def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
     """
     extensions = [_GenerationTags, loopcontrols]
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    environment.filters["tojson"] = _tojson
+    # Without Jinja's escapes for HTML.
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     try:
         template = environment.from_string(source)
     except Exception as error:  # whatever Jinja raises, the template is at fault
@@ -132,11 +122,6 @@ def _raise(message: object) -> NoReturn:
     raise ValueError(str(message)[:200])
 
 
-def _tojson(value: object, ensure_ascii: bool = False, **style: object) -> str:
-    """Write JSON without Jinja's escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **style)  # type: ignore[arg-type]
-
-
 DEFAULTS: dict[str, object] = {
     **{name: None for name in ("tools", "tool_choice", "functions", "function_call")},
     "raise_exception": _raise,
@@ -145,21 +130,23 @@ DEFAULTS: dict[str, object] = {
 """Names that templates expect with the conversation; a user's variables replace them, but not the conversation's."""
 
 
-def choose_template(wanted: str | None, model: TemplateModel) -> tuple[ChatTemplate, list[str]]:
+def choose_template(wanted: str | None, model: Any) -> tuple[ChatTemplate, list[str]]:
     """The template to use, with the texts that end a turn, and sentences about what takes the place of the model's own.
 
-    `wanted`: a bundled template's name, a file or a Jinja text; empty for the model's own, or for a bundled one if it
-    has none; None to continue prompts as they are even if the model has a template.
+    `model`: a LlamaModel. `wanted`: a bundled template's name, a file or a Jinja text; empty for the model's own, or
+    for a bundled one if it has none; None to continue prompts as they are even if the model has a template.
     Raises UsageError for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
     """
     if wanted:
         return _wanted_template(check_text(wanted, "--chat-template"), model), []
-    if wanted is None:
-        return stand_in(model), []
-    if source := model.chat_template:
+    if wanted == "" and (source := model.chat_template):
         return ChatTemplate(OWN, source, model.compile_template(source)), []
-    other = stand_in(model)
-    said = f"prompts are continued as they are, and conversations are written in {other.name}"
+    # The one whose stop texts are tokens of the model.
+    name = next((name for name, stops in STOPS.items() if all(map(model.has_token, stops))), "chatml")
+    other = replace(bundled_template(name, model), stands_in=True)
+    if wanted is None:
+        return other, []
+    said = f"prompts are continued as they are, and conversations are written in {name}"
     return other, [f"the model has no chat template: {said}; --chat-template sets another"]
 
 
@@ -175,13 +162,7 @@ def read_variables(text: str) -> dict[str, object]:
     return found
 
 
-def stand_in(model: TemplateModel) -> ChatTemplate:
-    """The bundled template whose stop texts are tokens of a model without a template, or ChatML."""
-    name = next((name for name, stops in STOPS.items() if all(map(model.has_token, stops))), "chatml")
-    return replace(bundled_template(name, model), stands_in=True)
-
-
-def bundled_template(name: str, model: TemplateModel) -> ChatTemplate:
+def bundled_template(name: str, model: Any) -> ChatTemplate:
     """A bundled template, by its name in STOPS."""
     source = (files("lacli") / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
     return ChatTemplate(name, source, model.compile_template(source), STOPS[name])
@@ -238,7 +219,7 @@ class ControlNames:
         return "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
 
 
-def _wanted_template(wanted: str, model: TemplateModel) -> ChatTemplate:
+def _wanted_template(wanted: str, model: Any) -> ChatTemplate:
     if "{{" in wanted or "{%" in wanted:
         return ChatTemplate("a text", wanted, model.compile_template(wanted))
     if wanted.lower() in STOPS:
