@@ -46,9 +46,6 @@ MIXED_ROWS_ON_CPU = 63
 From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs.
 """
 
-FLASH_ATTENTION = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
-"""The ends of llama.cpp's names in llama_flash_attn_type."""
-
 
 class DecodingContext(Closing):
     """Decodes batches in one llama_context of a library; a subclass makes its parameters, and `_open` makes it.
@@ -282,7 +279,8 @@ class LlamaContext(DecodingContext):
         parameters.kv_unified = True
         parameters.swa_full = True
         parameters.n_outputs_max = self._max_outputs
-        attention = FLASH_ATTENTION[settings.attention(on_gpu=self._model.offloaded)]
+        names = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
+        attention = names[settings.attention(on_gpu=self._model.offloaded)]
         parameters.flash_attn_type = getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{attention}")
         if decode.ordered:
             # Also with no layer on a GPU one would compute large batches, in its own way.

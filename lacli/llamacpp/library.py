@@ -24,9 +24,7 @@ from lacli.text.format import printable
 DEBUG, ERROR, CONTINUE = 1, 4, 5
 """ggml_log_level; llama-cpp-python's own table has older numbers and hides errors."""
 
-GRAPH = re.compile(r"(?P<device>\S+) +compute buffer size = +(?P<mebibytes>[\d.]+) MiB")
-
-BUFFER = re.compile(r"(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
+BUFFER = re.compile(r"(?P<device>\S+) +(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
 
 CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 """Logged for each part of a cache, also when its buffer is only simulated and has no size."""
@@ -55,10 +53,10 @@ class Log:
             self._errors.append(line.strip())
         if cells := CELLS.search(line):
             self.buffers["KV"] += float(cells["mebibytes"])
-        elif graph := GRAPH.search(line):
+        elif (buffer := BUFFER.search(line)) and buffer["kind"] == "compute":
             # It is made anew for a larger graph.
-            self.buffers[graph["device"]] = float(graph["mebibytes"])
-        elif (buffer := BUFFER.search(line)) and buffer["kind"] != "KV":
+            self.buffers[buffer["device"]] = float(buffer["mebibytes"])
+        elif buffer and buffer["kind"] != "KV":
             self.buffers[buffer["kind"]] += float(buffer["mebibytes"])
         if self.verbose and self._level != DEBUG:
             sys.stderr.write(printable(line, lines=True))
