@@ -158,8 +158,8 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/llamacpp/sampler.py", ("tests/llamacpp/test_sampler.py",)): (
         ("for token in text[-self._reach :] if self._reach else ():", "for token in ():"),
         (
-            "left = _left_in(_apply(sampler_chain, self._filled(logits)))",
-            "left = self._candidates[: _apply(sampler_chain, self._filled(logits)).size]",
+            "np.frombuffer(ctypes.string_at(array.data, array.size * CANDIDATE.itemsize), CANDIDATE)",
+            "self._candidates[: array.size]",
         ),
     ),
     ("lacli/llamacpp/context.py", ("tests/end_to_end/test_bad_input.py",)): (

@@ -60,10 +60,6 @@ class Context(Protocol):
     def sequences(self) -> int:
         """Sequence ids 0 .. sequences-1 may be used."""
 
-    @property
-    def vocabulary(self) -> int:
-        """Token ids 0 .. vocabulary-1 exist."""
-
     def decode(self, batch: Batch) -> bool:
         """Run one batch; False, with nothing changed, when the cache has no room for it."""
 

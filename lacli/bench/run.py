@@ -181,7 +181,7 @@ def answering(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack)
             stack.callback(contexts[mode].close)
 
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
-        options = SequenceOptions(exchange.max_tokens, engine.verifier())
+        options = SequenceOptions(exchange.max_tokens, engine.verifier)
         own = engine.engine_in(contexts[point.mode], point.settings)
         return timed(own, exchange, options, engine.text, deadline)
 

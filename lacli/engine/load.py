@@ -100,7 +100,8 @@ class ModelEngine(Engine, Closing):
 
     `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
     `warnings`: those of them that say what an answer does not keep to. `prompts`: writes prompts as the chat template
-    does. `sampling`, `sampler`: how tokens are drawn if a sequence says nothing else; None takes the most probable.
+    does. `sampling`, `verifier`, `sampler`: how tokens are drawn if a sequence says nothing else, as `own_verifier` has
+    them.
     `cost`: what steps cost here, None if it was not measured.
     """
 
@@ -126,7 +127,7 @@ class ModelEngine(Engine, Closing):
         self.slots = slots or 1
         settings = self._restricted(decode_settings)
         self.sampling = self._own_sampling(sampling)
-        self.sampler = self._new_sampler(self.sampling)
+        self.verifier, self.sampler = self.own_verifier(self.sampling)
         with ExitStack() as stack:
             if self.sampler:
                 stack.enter_context(self.sampler)
@@ -159,7 +160,7 @@ class ModelEngine(Engine, Closing):
             prompt,
             max_tokens,
             stops,
-            verifier=self.verifier(),
+            verifier=self.verifier,
             controls=self.prompts.control_tokens(stops),
             seed=self.sampling.drawn_seed,
             reading=self._reading,
@@ -220,8 +221,8 @@ class ModelEngine(Engine, Closing):
         if chosen.strict:
             check_draws(sampling)
         own = self._own_sampling(sampling)
-        before = self.sampling, self.sampler
-        self.sampling, self.sampler = own, self._new_sampler(own)
+        before = self.sampling, self.verifier, self.sampler
+        self.sampling, (self.verifier, self.sampler) = own, self.own_verifier(own)
         suits = self.context.suits(chosen, raw_logits=self.sampler is not None)
         try:
             if suits:
@@ -229,7 +230,7 @@ class ModelEngine(Engine, Closing):
             else:
                 self._change_context(chosen)
         except LacliError:
-            self.sampling, self.sampler = before
+            self.sampling, self.verifier, self.sampler = before
             # If even what was does not fit any more, every answer says so until a context can be made.
             with suppress(LacliError):
                 self._change_context(now)
@@ -258,17 +259,16 @@ class ModelEngine(Engine, Closing):
         grammar, warnings = grammar_of(sampling.json_schema)
         return replace(sampling, grammar=grammar, json_schema=""), warnings
 
-    def verifier(self) -> Verifier | None:
-        """What draws the tokens of the next sequence as `sampling` says; None takes the most probable ones."""
-        return _verifier_of(self.sampler, self.sampling)
-
     def own_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
-        """What draws the tokens of one sequence among others and its sampler, to be closed; or None.
+        """What draws a sequence's tokens as `sampling`, completed, says, and its sampler, to be closed.
 
-        `sampling`: completed. Raises UsageError for a grammar that cannot be.
+        None takes the most probable ones. Raises UsageError for a grammar that cannot be.
         """
-        sampler = self._new_sampler(sampling)
-        return _verifier_of(sampler, sampling), sampler
+        if sampling.greedy and not self.model.suppressed:
+            return None, None
+        sampler = LlamaSampler(self.model, sampling)
+        rejects = sampling.verify == "rejection"
+        return Rejection(sampler, sampling.seed) if rejects else SampleAndMatch(sampler), sampler
 
     def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
@@ -293,9 +293,6 @@ class ModelEngine(Engine, Closing):
         self.warnings += told
         return sampling
 
-    def _new_sampler(self, sampling: SamplingSettings) -> LlamaSampler | None:
-        return None if sampling.greedy and not self.model.suppressed else LlamaSampler(self.model, sampling)
-
     def _open_context(self, settings: DecodeSettings) -> OpenContext:
         # A sampler reads raw logits, which are not there where the backend chooses; any sequence may have one.
         raw = self.sampler is not None or self._has_worker
@@ -308,9 +305,3 @@ class ModelEngine(Engine, Closing):
         """Close the context before another is made: both may not fit into memory."""
         self.context.close()
         self.use(self._open_context(settings), settings, AutoModes(self.cost))
-
-
-def _verifier_of(sampler: LlamaSampler | None, sampling: SamplingSettings) -> Verifier | None:
-    if not sampler:
-        return None
-    return Rejection(sampler, sampling.seed) if sampling.verify == "rejection" else SampleAndMatch(sampler)

@@ -80,7 +80,7 @@ class ReplicaContext(Closing):
         self.cells = min(context.cells for context in contexts)
         self.batch_rows = min(context.batch_rows for context in contexts)
         self.prefill_rows, self.mixed_rows = first.prefill_rows, first.mixed_rows
-        self.trained_context, self.vocabulary = first.trained_context, first.vocabulary
+        self.trained_context = first.trained_context
         self.sequences = min(context.sequences for context in contexts)
         self.can_share, self.passes_all_cells = first.can_share, first.passes_all_cells
         self.is_end = first.is_end

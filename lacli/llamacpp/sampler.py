@@ -204,7 +204,9 @@ class LlamaSampler(Closing):
         return Distribution(tokens, np.bincount(place, shares).astype(np.float64))
 
     def _weighed(self, sampler_chain: Any, logits: Floats) -> Distribution:
-        left = _left_in(_apply(sampler_chain, self._filled(logits)))
+        array = _apply(sampler_chain, self._filled(logits))
+        # XTC drops the first candidates by moving the array's pointer.
+        left = np.frombuffer(ctypes.string_at(array.data, array.size * CANDIDATE.itemsize), CANDIDATE)
         found = left["logit"].astype(np.float64)
         if not np.isfinite(found.max()):
             raise _nothing_left()
@@ -239,11 +241,6 @@ def _array_over(candidates: npt.NDArray[Any]) -> Any:
     """Return a llama_token_data_array over candidates, (tokens,) CANDIDATE."""
     pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
     return lib.llama_token_data_array(data=pointer, size=len(candidates), selected=-1, sorted=False)
-
-
-def _left_in(array: Any) -> npt.NDArray[Any]:
-    """Copy the remaining candidates, (candidates,) CANDIDATE: XTC drops the first ones by moving `array`'s pointer."""
-    return np.frombuffer(ctypes.string_at(array.data, array.size * CANDIDATE.itemsize), CANDIDATE)
 
 
 def _apply(sampler: Any, array: Any) -> Any:
