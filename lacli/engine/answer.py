@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -12,15 +12,11 @@ from lacli.context import Reading, unseen
 from lacli.engine.engine import Engine, Progress, SequenceOptions
 from lacli.pool import PoolStatistics
 from lacli.stats import Finish, RunStatistics
-from lacli.text.format import counted
 from lacli.text.stream import Piece, TextStream
 from lacli.verify import TokenLogprob, Verifier
 
-MAX_SHOWN = 60
-"""Characters of an answer's text in its repr."""
 
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Answer:
     """One finished generation.
 
@@ -32,22 +28,17 @@ class Answer:
     """
 
     text: str
-    tokens: tuple[int, ...]
+    tokens: tuple[int, ...] = field(repr=False)
     finish_reason: Finish
-    statistics: RunStatistics
-    pool: PoolStatistics
-    logprobs: tuple[TokenLogprob, ...] = ()
+    statistics: RunStatistics = field(repr=False)
+    pool: PoolStatistics = field(repr=False)
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
     stop: str = ""
     seed: int | None = None
     warnings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.text
-
-    def __repr__(self) -> str:
-        """Show the text's beginning, its tokens and how it ended: all of the statistics would fill a notebook."""
-        shown = self.text if len(self.text) <= MAX_SHOWN else f"{self.text[:MAX_SHOWN]}..."
-        return f"<lacli.Answer {shown!r}: {counted(len(self.tokens), 'token')}, {self.finish_reason}>"
 
     @property
     def tokens_per_step(self) -> float:
