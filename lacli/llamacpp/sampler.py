@@ -67,23 +67,20 @@ class GbnfGrammar:
     """The same with a llama_sampler of a GBNF grammar."""
 
     def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
+        self.sampler = sampler
 
     def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
         candidates = np.zeros(len(tokens), CANDIDATE)
         candidates["id"] = tokens
-        _apply(self._sampler, _array_over(candidates))
+        _apply(self.sampler, _array_over(candidates))
         allowed: Bools = np.isfinite(candidates["logit"])
         return allowed
 
     def accept(self, token: int) -> None:
-        lib.llama_sampler_accept(self._sampler, token)
+        lib.llama_sampler_accept(self.sampler, token)
 
     def reset(self) -> None:
-        lib.llama_sampler_reset(self._sampler)
-
-    def close(self) -> None:
-        lib.llama_sampler_free(self._sampler)
+        lib.llama_sampler_reset(self.sampler)
 
 
 Grammar = GbnfGrammar | SchemaGrammar
@@ -141,8 +138,9 @@ class LlamaSampler(Closing):
         biases = _biases(model, settings)
         self._grammar = open_grammar(model, settings.grammar)
         self._chain, self._last = _sampler_chain(model, settings, biases), lib.llama_sampler_init_dist(settings.seed)
+        grammars = [self._grammar.sampler] if isinstance(self._grammar, GbnfGrammar) else []
         # The model is an argument, so that it outlives its samplers when all are dropped at once.
-        self._free = free_with(self, _free_samplers, self._grammar, (self._chain, self._last), model)
+        self._free = free_with(self, _free_samplers, (*grammars, self._chain, self._last), model)
 
     def begin(self, text: Sequence[int]) -> None:
         for sampler in (self._chain, self._last):
@@ -226,9 +224,7 @@ class LlamaSampler(Closing):
         return constrained
 
 
-def _free_samplers(grammar: Grammar | None, samplers: Sequence[Any], _: LlamaModel) -> None:
-    if isinstance(grammar, GbnfGrammar):
-        grammar.close()
+def _free_samplers(samplers: Sequence[Any], _: LlamaModel) -> None:
     for sampler in samplers:
         lib.llama_sampler_free(sampler)
 
