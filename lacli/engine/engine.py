@@ -80,6 +80,8 @@ class Engine:
         self.slots, self._longest = slots, longest
         # Seconds that sequences may decode before the next step that only reads.
         self._owed_s = 0.0
+        # Of the sequence that came last, for what it knows of the machine.
+        self._latest: Mode | None = None
         self._is_torn = False
         self.use(context, settings, make_mode)
 
@@ -124,7 +126,14 @@ class Engine:
         """
         self.check_prompt(prompt)
         self._begin_change()
-        sequence = self._new_sequence(prompt, options)
+        begin, verifier = perf_counter(), options.verifier
+        self._latest = mode = self._make_mode(self.settings, self.pool, self.context, self._latest)
+        slot = self._admission.take_slot(prompt)
+        if verifier:
+            verifier.begin(prompt)
+        mode.begin(slot.tokens)
+        remaining = options.max_tokens if options.max_tokens >= 0 else None
+        sequence = TokenSequence(slot.tokens, mode, slot, verifier, remaining, added=begin)
         self.sequences.append(sequence)
         self._admission.give_cells()
         self._is_torn = False
@@ -305,18 +314,7 @@ class Engine:
         assert self.slots * settings.sequences <= self.context.sequences, "the context was made for fewer sequences"
         self._stepper = Stepper(self.context, settings)
         self.pool = NgramPool(settings.ngram, settings.guesses)
-        # Of the sequence that came last, for what it knows of the machine.
-        self._latest: Mode | None = None
-
-    def _new_sequence(self, prompt: Sequence[int], options: SequenceOptions) -> TokenSequence:
-        begin, verifier = perf_counter(), options.verifier
-        self._latest = mode = self._make_mode(self.settings, self.pool, self.context, self._latest)
-        slot = self._admission.take_slot(prompt)
-        if verifier:
-            verifier.begin(prompt)
-        mode.begin(slot.tokens)
-        remaining = options.max_tokens if options.max_tokens >= 0 else None
-        return TokenSequence(slot.tokens, mode, slot, verifier, remaining, added=begin)
+        self._latest = None
 
     def _begin_change(self) -> None:
         """Mend what an interrupt or an error has left half done, as this change is until `_is_torn` is False again."""

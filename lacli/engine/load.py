@@ -239,8 +239,6 @@ class ModelEngine(Engine, Closing):
 
     def close(self) -> None:
         """Give the memory back."""
-        if self.model.closed:
-            return
         self.end_all()
         if self.sampler:
             self.sampler.close()

@@ -116,11 +116,10 @@ class ReplicaContext(Closing):
         for replica, part in zip(self._replicas, parts, strict=True):
             for place, row in enumerate(row for row in part if row.output):
                 places.setdefault(row, (replica, place))
-        self._outputs = [places[row] for row in rows if row.output]
-        for replica, part in zip(self._replicas, parts, strict=True):
             inside = {*part}
             # Rows of its own: each replica's sequence calls are about what it lacks.
             replica.missing = [Row(row.token, row.position, row.ids, output=False) for row in rows if row not in inside]
+        self._outputs = [places[row] for row in rows if row.output]
 
     def greedy(self) -> Ints:
         found = {replica: replica.context.greedy() for replica, _ in self._outputs}

@@ -105,10 +105,6 @@ class LlamaModel(Closing):
             raise ModelLoadError(f"{path.name} {what}", "lacli decodes causal text models only")
 
     @property
-    def closed(self) -> bool:
-        return not self._free.alive
-
-    @property
     def handle(self) -> Any:
         """The llama_model. Raises LacliError once the model is closed and freed."""
         self.check_open()
@@ -237,7 +233,7 @@ class LlamaModel(Closing):
         self._free()
 
     def check_open(self) -> None:
-        if self.closed:
+        if not self._free.alive:
             raise LacliError(f"{self.path.name} is closed", "load the model again")
 
     def _metadata(self, key: str) -> str:
