@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from lacli.engine.prompts import Messages
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.text.format import did_you_mean
+from lacli.text.template import Messages
 
 
 class AnswerOptions(TypedDict, total=False):

@@ -16,17 +16,13 @@ Floats = npt.NDArray[np.floating]
 Read = Callable[[int], None]
 
 
-def unread(done: int) -> None:
-    """Tell nobody how many tokens of a prompt are decoded."""
-
-
 Reading = Callable[[int], AbstractContextManager[Read]]
 """Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
 
 
 def unseen(tokens: int) -> AbstractContextManager[Read]:
     """Show nothing while a prompt is read."""
-    return nullcontext(unread)
+    return nullcontext(lambda done: None)
 
 
 class Context(Protocol):

@@ -15,7 +15,6 @@ from lacli.answer_options import AnswerOptions, checked_messages, checked_option
 from lacli.engine.answer import Answer, AnswerText, as_stops
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
-from lacli.engine.prompts import Messages
 from lacli.engine.worker import AsyncStream, Request, Stream, Worker
 from lacli.errors import PromptError, UsageError
 from lacli.hub.download import find_model
@@ -26,6 +25,7 @@ from lacli.settings import DecodeSettings, ModeName
 from lacli.settings import decode_settings as new_decode_settings
 from lacli.terminal.screen import Screen, end_at_abort
 from lacli.text.files import Closing
+from lacli.text.template import Messages
 from lacli.verify import Recorder, most_probable
 
 Prompt = str | Messages | Sequence[int]

@@ -11,10 +11,7 @@ from lacli.errors import PromptError
 from lacli.llamacpp.model import LlamaModel
 from lacli.text.reasoning import mark_reasoning, marker_tokens
 from lacli.text.stream import Piece
-from lacli.text.template import CALL_MARKERS, MARK, ChatTemplate, ControlNames, as_messages, with_one_bos
-
-Messages = Sequence[Mapping[str, Any]]
-"""The role and content of each message, and its calls of functions; answers stand as they were generated."""
+from lacli.text.template import CALL_MARKERS, MARK, ChatTemplate, ControlNames, Messages, as_messages, with_one_bos
 
 
 class PromptWriter:

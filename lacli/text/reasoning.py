@@ -42,9 +42,8 @@ class ReasoningSplitter:
     """
 
     def __init__(self, begun: str = "") -> None:
-        self.closer = ""
+        self.closer = self._header = ""
         self._may_begin = True
-        self._header = ""
         self._held = HeldPieces()
         self.feed([Piece(begun)] if begun else [])
 

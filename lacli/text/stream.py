@@ -69,10 +69,7 @@ class TextStream:
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._held = HeldPieces()
         self._ends: list[int] = []
-        self._released = 0
-        self._length = 0
-        self.kept = 0
-        self.read = 0
+        self._released = self._length = self.kept = self.read = 0
         self.stop = ""
 
     @property

@@ -33,6 +33,7 @@ Formatter = Callable[..., str]
 Message = dict[str, Any]
 
 Messages = Sequence[Mapping[str, Any]]
+"""The role and content of each message, and its calls of functions; answers stand as they were generated."""
 
 OWN = "the model's own"
 
