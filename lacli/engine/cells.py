@@ -41,7 +41,6 @@ class Cells:
 
     @property
     def own_cells(self) -> int:
-        """Cells that it has for itself."""
         return self.past - self.shared
 
     def common(self, tokens: Sequence[int]) -> int:

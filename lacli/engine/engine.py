@@ -106,7 +106,6 @@ class Engine:
 
     @property
     def settings(self) -> DecodeSettings:
-        """How the steps are decoded."""
         return self._stepper.settings
 
     @property
@@ -172,7 +171,6 @@ class Engine:
                     yield progress.step
 
     def end_all(self) -> None:
-        """End all sequences."""
         for sequence in [*self.sequences]:
             self.end(sequence)
 

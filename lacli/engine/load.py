@@ -238,7 +238,6 @@ class ModelEngine(Engine, Closing):
         return not suits
 
     def close(self) -> None:
-        """Give the memory back."""
         self.end_all()
         if self.sampler:
             self.sampler.close()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -254,7 +255,7 @@ class Weights(Closing):
         loading: Callable[[float], None] | None = None,
     ) -> None:
         """`loading`: as LlamaModel takes it."""
-        self._path, self._verbose, self._loading = path, verbose, loading
+        self._open_model = partial(open_model, path, verbose=verbose, loading=loading)
         self.plans = planned(model_settings)
         self._models: dict[tuple[str, ...], LlamaModel] = {}
         self.model = self._model(self.plans[0])
@@ -283,7 +284,5 @@ class Weights(Closing):
     def _model(self, model_settings: ModelSettings) -> LlamaModel:
         """The weights on a replica's devices, shared by all replicas on the same ones."""
         if model_settings.devices not in self._models:
-            self._models[model_settings.devices] = open_model(
-                self._path, model_settings, verbose=self._verbose, loading=self._loading
-            )
+            self._models[model_settings.devices] = self._open_model(model_settings)
         return self._models[model_settings.devices]

@@ -30,8 +30,6 @@ from lacli.text.reasoning import as_history
 
 Formatter = Callable[..., str]
 
-Message = dict[str, Any]
-
 Messages = Sequence[Mapping[str, Any]]
 """The role and content of each message, and its calls of functions; answers stand as they were generated."""
 
@@ -81,11 +79,16 @@ class ChatTemplate:
         refuses goes in front of the first question. Raises PromptError when the template fails.
         """
         variables = {**self.variables, "tools": tools} if tools else self.variables
-        conversation = [
-            {**message, **(as_history(message["content"], self.source) if message["role"] == "assistant" else {})}
-            for message in messages
+        written = [
+            {**each, **as_history(each["content"], self.source)} if each["role"] == "assistant" else each
+            for each in messages
         ]
-        return _render(partial(self.formatter, **variables), conversation)
+        for shape in (written, _merged(written), _merged(_folded(written))):
+            try:
+                return self.formatter(shape, **variables)
+            except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses
+                cause = error
+        raise PromptError(f"the chat template fails: {in_one_line(cause)}", ANOTHER) from cause
 
 
 def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
@@ -234,17 +237,7 @@ def _wanted_template(wanted: str, model: Any) -> ChatTemplate:
     return ChatTemplate(path.name, source, model.compile_template(source))
 
 
-def _render(formatter: Formatter, messages: list[Message]) -> str:
-    """The rendering of the first shape of a conversation that a template takes."""
-    for shape in (messages, _merged(messages), _merged(_folded(messages))):
-        try:
-            return formatter(shape)
-        except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses the shape
-            cause = error
-    raise PromptError(f"the chat template fails: {in_one_line(cause)}", ANOTHER) from cause
-
-
-def _folded(messages: list[Message]) -> list[Message]:
+def _folded(messages: Messages) -> Messages:
     """The system text in front of the first question, for templates without a system role."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return messages
@@ -252,9 +245,9 @@ def _folded(messages: list[Message]) -> list[Message]:
     return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *others]
 
 
-def _merged(messages: list[Message]) -> list[Message]:
+def _merged(messages: Messages) -> Messages:
     """Neighbours of one role as one message, for templates whose roles must alternate."""
-    merged: list[Message] = []
+    merged: list[Mapping[str, Any]] = []
     for message in messages:
         # Calls of functions and their results stay by themselves: they have more than a content.
         apart = not merged or merged[-1]["role"] != message["role"]
