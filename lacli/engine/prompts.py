@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from lacli.errors import PromptError
 from lacli.llamacpp.model import LlamaModel
-from lacli.text.reasoning import mark_reasoning, marker_tokens
+from lacli.text.reasoning import mark_reasoning, markers_in
 from lacli.text.stream import Piece
 from lacli.text.template import CALL_MARKERS, MARK, ChatTemplate, ControlNames, Messages, as_messages, with_one_bos
 
@@ -18,11 +18,10 @@ class PromptWriter:
     """Writes prompts for a model in its chat template."""
 
     def __init__(self, model: LlamaModel, template: ChatTemplate) -> None:
-        self._model, self.template, source = model, template, template.source
-        reasoning = marker_tokens(source, self._cut)
+        self._model, self.template = model, template
+        reasoning = self._single_tokens(markers_in(template.source))
         self._reasoning_names = {self.text([token], special=True) for token in reasoning}
-        calls = [self._cut(marker) for marker in CALL_MARKERS if marker in source]
-        self._markers = reasoning | {tokens[0] for tokens in calls if len(tokens) == 1}
+        self._markers = reasoning | self._single_tokens(each for each in CALL_MARKERS if each in template.source)
 
     def question(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
@@ -110,6 +109,10 @@ class PromptWriter:
 
     def _cut(self, text: str) -> list[int]:
         return self._model.tokenize(text, add_special=False)
+
+    def _single_tokens(self, markers: Iterable[str]) -> set[int]:
+        """The markers that are one token each, for some models control tokens."""
+        return {tokens[0] for tokens in map(self._cut, markers) if len(tokens) == 1}
 
     def _plain_tokens(self, span: str) -> list[int]:
         tokens = self._model.tokenize(span.replace(MARK, ""), add_special=False, special=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 
 from lacli.errors import LacliError
@@ -125,15 +125,10 @@ def begun_reasoning(rendered: str) -> str:
     return rendered[len(bare) - len(opener) :] if opener else ""
 
 
-def marker_tokens(template_source: str, tokenize: Callable[[str], Sequence[int]]) -> frozenset[int]:
-    """The markers in a template's source that are one token each, for some models control tokens.
-
-    `tokenize`: a text without BOS.
-    """
+def markers_in(template_source: str) -> list[str]:
+    """The markers of reasoning in a template's source."""
     markers = [marker for pair in PAIRS.items() for marker in pair if marker in template_source]
-    if CHANNEL in template_source:
-        markers += [START, CHANNEL, MESSAGE, END]
-    return frozenset(tokens[0] for tokens in map(tokenize, markers) if len(tokens) == 1)
+    return [*markers, START, CHANNEL, MESSAGE, END] if CHANNEL in template_source else markers
 
 
 def as_history(content: str, template_source: str) -> dict[str, str]:
