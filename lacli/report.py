@@ -48,10 +48,10 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
     fast as plain decoding that makes the answer; None where costs of steps were not measured.
     """
     run, settings, pool = answer.statistics, engine.settings, answer.pool
-    names, times = engine.weights.names, engine.times_plain(run)
+    times = engine.times_plain(run)
     return {
         "model": str(engine.model.path),
-        "replicas": names if len(names) > 1 else [],
+        "replicas": engine.weights.names,
         "mode": settings.mode,
         "window": settings.window,
         "ngram": settings.ngram,
@@ -97,8 +97,7 @@ def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", m
     short = ", ".join(parts)
     if detail != "full":
         return short
-    settings, names = engine.model_settings, engine.weights.names
-    devices = ", ".join(names) if len(names) > 1 else engine.model.devices
+    settings, devices = engine.model_settings, ", ".join(engine.weights.names) or engine.model.devices
     context = f"context of {engine.context.cells:,} tokens"
     read = _timed(max(run.prompt_tokens - 1 - run.reused_tokens, 0), run.prompt_s)
     ended = "with the context full" if answer.filled_context(max_tokens) else ENDS[answer.finish_reason]

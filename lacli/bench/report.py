@@ -47,7 +47,7 @@ def machine_of(engine: ModelEngine) -> Machine:
     model, settings, found = engine.model, engine.model_settings, devices()
     gpus = [device.description for device in found if device.is_gpu]
     processors = [device.description for device in found if device.name == "CPU"]
-    copies = list(engine.weights.names) if len(engine.weights.names) > 1 else []
+    copies = engine.weights.names
     shared = {
         "build_number": version(),
         "test_time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -262,7 +262,8 @@ class Weights(Closing):
 
     @property
     def names(self) -> list[str]:
-        return ["+".join(plan.devices) or CPU for plan in self.plans]
+        """The devices of each replica; none where there is one."""
+        return ["+".join(plan.devices) for plan in self.plans] if len(self.plans) > 1 else []
 
     def open(self, size: DecodeSettings | Capacity, *, backend_greedy: bool | None) -> OpenContext:
         """Open a context: one of each replica together, or only the first one's if there are no branches to share."""
