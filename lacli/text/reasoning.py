@@ -85,7 +85,9 @@ class ReasoningSplitter:
             return self._take(at, True)
         self.closer = ""
         if closer == MESSAGE:
-            self._may_begin = not _is_final(self._header)
+            # A header without a channel begins the answer too.
+            _, channel, name = self._header.rpartition(CHANNEL)
+            self._may_begin = bool(channel) and name.split()[:1] != ["final"]
             self.closer = END if self._may_begin else ""
         return self._take(at + len(closer), True)
 
@@ -153,9 +155,3 @@ def _parts(text: str) -> tuple[str, str]:
     pieces = list(mark_reasoning([Piece(text)]))
     reasoning, answer = ("".join(p.text for p in pieces if p.reasoning is wanted) for wanted in (True, False))
     return reasoning, answer
-
-
-def _is_final(header: str) -> bool:
-    """Whether a GPT-OSS header begins the answer; one without a channel does."""
-    _, channel, name = header.rpartition(CHANNEL)
-    return not channel or name.split()[:1] == ["final"]
