@@ -100,8 +100,7 @@ class ModelEngine(Engine, Closing):
 
     `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
     `warnings`: those of them that say what an answer does not keep to. `prompts`: writes prompts as the chat template
-    does. `sampling`, `verifier`, `sampler`: how tokens are drawn if a sequence says nothing else, as `own_verifier` has
-    them.
+    does. `sampling`, `verifier`, `sampler`: how tokens are drawn if a sequence says nothing else.
     `cost`: what steps cost here, None if it was not measured.
     """
 

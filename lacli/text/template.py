@@ -86,7 +86,7 @@ class ChatTemplate:
         for shape in (written, _merged(written), _merged(_folded(written))):
             try:
                 return self.formatter(shape, **variables)
-            except Exception as error:  # a template is a program of its author's: whatever it raises, it refuses
+            except Exception as error:  # whatever a template's program raises, it refuses the shape
                 cause = error
         raise PromptError(f"the chat template fails: {in_one_line(cause)}", ANOTHER) from cause
 
