@@ -28,8 +28,7 @@ from typing import Any
 from lacli.auto.mode import AutoModes
 from lacli.batch import from_tokens, from_tree
 from lacli.check.compare import Comparison
-from lacli.check.judge import PLAIN, largest_difference
-from lacli.check.replay import Recorder
+from lacli.check.judge import PLAIN, Recorder, largest_difference
 from lacli.context import Context, Floats
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext

@@ -18,7 +18,7 @@ import numpy as np
 
 from lacli.auto.step_cost import ROWS, Cost, StepCost
 from lacli.batch import Batch, Ints
-from lacli.check.replay import Recorder
+from lacli.check.judge import Recorder
 from lacli.context import Context, Floats
 from lacli.errors import UsageError
 

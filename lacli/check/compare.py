@@ -11,13 +11,22 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lacli.auto.mode import FIXED_CLOCK
-from lacli.check.judge import PLAIN, Difference, Verdict, largest_difference, parting, plain_logits, within
-from lacli.check.replay import Mismatch, Recorder, replay
+from lacli.check.judge import (
+    PLAIN,
+    Difference,
+    Mismatch,
+    Recorder,
+    Verdict,
+    largest_difference,
+    plain_logits,
+    replay,
+    within,
+)
 from lacli.context import Context, Floats, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import BatchRefused, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.modes import MakeMode
+from lacli.modes import MakeMode, common_prefix
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.files import Closing
@@ -68,10 +77,6 @@ class Run:
             return self.difference.verdict
         return "bug" if self.failure else "identical"
 
-    @property
-    def bug(self) -> bool:
-        return self.verdict == "bug"
-
 
 class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
@@ -113,10 +118,7 @@ class Comparison(Closing):
             self._plain[key] = [token for step in steps for token in step.tokens]
         return self._plain[key]
 
-    def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> list[Run]:
-        return list(self.each(settings, prompts))
-
-    def each(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
+    def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
         """Answer each prompt with an engine of its own, in one context."""
         with self._open_context(settings) as opened:
             context = Recorder(opened)
@@ -145,8 +147,8 @@ class Comparison(Closing):
         `context`: has decoded the steps since its last clear; they are replayed on it. Returns None for equal tokens.
         """
         tokens = [token for step in steps for token in step]
-        at = parting(expected, tokens)
-        if at is None:
+        at = common_prefix(expected, tokens)
+        if at == len(expected) == len(tokens):
             return None
         plain = expected[at] if at < len(expected) else None
         other = tokens[at] if at < len(tokens) else None
@@ -210,11 +212,16 @@ class ModeResult:
         return sum(len(step.tokens) for step in steps) / len(steps) if steps else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Result:
-    """Everything that one check found. `stopped`: Ctrl-C ended it early."""
+    """Everything that one check found, of `prompts` with at most `predict` tokens of answer.
+
+    `stopped`: Ctrl-C ended it early.
+    """
 
     modes: list[ModeResult]
+    prompts: int
+    predict: int
     stopped: bool = False
 
     @property
@@ -252,9 +259,9 @@ def check(
     gets a sentence when something that takes time begins. Ctrl-C ends it with what was found; raises KeyboardInterrupt
     before any mode has answered.
     """
+    result = Result([], len(prompts), max_tokens)
     if not modes:
-        return Result([])
-    found: list[ModeResult] = []
+        return result
     plain = replace(modes[0], mode="plain", max_rollback=-1)
     with Comparison(open_context, max_tokens, plain, sampler, repeats=repeats) as comparison:
         progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
@@ -263,15 +270,15 @@ def check(
         try:
             for settings in modes:
                 progress(f"{settings.mode}: the same prompts")
-                found.append(ModeResult(settings, []))
-                for run in comparison.each(settings, prompts):
-                    found[-1].runs.append(run)
+                result.modes.append(ModeResult(settings, []))
+                for run in comparison.run(settings, prompts):
+                    result.modes[-1].runs.append(run)
         except KeyboardInterrupt:
-            found = [each for each in found if each.runs]
-            if not found:
+            result.modes = [each for each in result.modes if each.runs]
+            if not result.modes:
                 raise
-            return Result(found, stopped=True)
-    return Result(found)
+            result.stopped = True
+    return result
 
 
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:

@@ -1,21 +1,27 @@
-"""Judges where a text parts from plain's: rounding, or a bug.
+"""Judges where a text parts from plain's, rounding or a bug, by decoding it again in the batches of the mode's run.
 
-Plain's tokens are decoded once more in the mode's own batches, with cells and masks that are right by construction
-(replay.py). If the model chooses the mode's token there too, the shapes of the batches alone have led to it: rounding,
+One row and many rows take different kernels, and a tree leaves holes among the cells, so sums run in another order
+and a near tie may fall the other way. The replay decodes the prompt and plain's own tokens in sequence 0, each in the
+row and cell where the mode had it; the other rows of the mode's batches go into a sequence that shares no cell with
+it. It uses neither the mode's masks nor its cache calls, so a bug in those cannot pass for rounding: on the CPU the
+logits of a mode without a bug are those of its replay, to the last bit.
+
+If the model chooses the mode's token in the replay too, the shapes of the batches alone have led to it: rounding,
 however small or large the margin. If it does not, the mode had other logits than its batches give: a bug.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import count
+from typing import Any, Literal
 
 import numpy as np
 
+from lacli.batch import Batch
 from lacli.context import Context, Floats
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
 
 PLAIN = DecodeSettings(mode="plain")
@@ -43,12 +49,6 @@ class Difference:
 def within(margin: float, rounding: float) -> bool:
     """Whether rounding could close a margin: it may move each of two logits towards the other."""
     return margin <= 2 * rounding
-
-
-def parting(expected: Sequence[int], tokens: Sequence[int]) -> int | None:
-    """The index of the first token that differs, or at which one text ends before the other; None for equal ones."""
-    same = common_prefix(expected, tokens)
-    return None if same == len(expected) == len(tokens) else same
 
 
 def largest_difference(logits: Floats, others: Floats) -> float:
@@ -84,3 +84,135 @@ class _Given:
             self.logits = logits.copy()
             return int(logits.argmax())
         return token
+
+
+class Mismatch(Exception):
+    """Accepted tokens do not follow from the decoded batches: a bug in the mode."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one decoded batch. `outputs`: whether a row's logits were wanted."""
+
+    tokens: list[int]
+    positions: list[int]
+    sequences: list[list[int]]
+    outputs: list[bool]
+
+    @classmethod
+    def of(cls, batch: Batch) -> Rows:
+        """A copy of a batch's rows: the batch itself is filled again for the next step."""
+        rows = len(batch)
+        ids = iter(batch.sequence_ids.tolist())
+        counts = batch.sequence_counts[:rows].tolist()
+        return cls(
+            tokens=batch.tokens[:rows].tolist(),
+            positions=batch.positions[:rows].tolist(),
+            sequences=[[next(ids) for _ in range(owners)] for owners in counts],
+            outputs=batch.outputs[:rows].astype(bool).tolist(),
+        )
+
+    @property
+    def input(self) -> int:
+        """The row of a step's input, the first one that chooses; tokens before it are decoded again."""
+        return self.outputs.index(True)
+
+    def batch(self) -> Batch:
+        """A new batch of these rows."""
+        return Batch(len(self.tokens)).set_rows(self.tokens, self.positions, self.sequences, self.outputs)
+
+
+Passing: Any = object
+"""A base class that type checkers take for any protocol."""
+
+
+class Recorder(Passing):  # type: ignore[misc]
+    """A context that passes everything on to another one and records the batches since its last clear."""
+
+    def __init__(self, engine: Context) -> None:
+        self.engine = engine
+        self.decoded: list[Rows] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def decode(self, batch: Batch) -> bool:
+        rows = Rows.of(batch)
+        fits = self.engine.decode(batch)
+        if fits:
+            self.decoded.append(rows)
+        return fits
+
+    def clear(self) -> None:
+        self.decoded = []
+        self.engine.clear()
+
+
+def replay(
+    context: Recorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
+) -> Iterator[Floats]:
+    """Decode a prompt and `text` in the shapes of the context's recorded batches; clears the context.
+
+    Yields the logits, (vocabulary,), behind the prompt and behind each token of `text`; read them before the next.
+    `steps`: the tokens that each recorded step brought; `text` is a part of them from the first on. Raises Mismatch
+    if they cannot have come from those batches.
+    """
+    recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
+    context.clear()
+    length = begin = 0
+    for rows in recorded:
+        past, kept = rows.positions[0], list(range(len(rows.tokens)))
+        if past > length:
+            raise Mismatch(f"a batch begins at position {past}, and {length} tokens have cells")
+        is_step = any(rows.outputs)
+        if is_step:
+            step = next(taken, ())
+            end = begin + len(step)
+            kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
+        # Accepted tokens whose cells the mode has dropped come again in the next batch.
+        context.remove(0, past, -1)
+        again, scratch = _beside(rows, kept, tokens, context.sequences)
+        if not context.decode(again.batch()):
+            raise Mismatch("a batch finds no cells, though it did in the recorded run")
+        length = past + len(kept)
+        if is_step:
+            for row in kept[rows.input :]:
+                yield context.row_logits(sum(rows.outputs[:row]))
+            if len(text) < end:
+                return
+            begin = end
+        context.remove(scratch, 0 if scratch else length, -1)
+    raise Mismatch("the text is longer than what the recorded steps brought")
+
+
+def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
+    """The rows of a step's input and of the tokens accepted below it, each found below the one before."""
+    found = [rows.input]
+    for depth, token in enumerate(tokens, start=1):
+        position, above = rows.positions[rows.input] + depth, set(rows.sequences[found[-1]])
+        here = zip(rows.positions, rows.tokens, rows.sequences, strict=True)
+        below = (row for row, (*place, ids) in enumerate(here) if place == [position, token] and above.issuperset(ids))
+        row = next(below, None)
+        if row is None:
+            raise Mismatch(f"token {token} was accepted {depth} deep, and no row has it there")
+        found.append(row)
+    return found
+
+
+def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], sequences: int) -> tuple[Rows, int]:
+    """The same rows with the kept ones as a chain of `tokens` in sequence 0, and the sequence of all the others.
+
+    That is one of their own, or sequence 0 behind the chain if the context has no other.
+    """
+    scratch = 1 if sequences > 1 else 0
+    past = rows.positions[0]
+    if past + len(kept) > len(tokens):
+        raise Mismatch("a batch has more tokens than the text")
+    chain, others = count(past), count(0 if scratch else past + len(kept))
+    places = [next(chain) if row in kept else next(others) for row in range(len(rows.tokens))]
+    return Rows(
+        tokens=[tokens[at] if row in kept else rows.tokens[row] for row, at in enumerate(places)],
+        positions=places,
+        sequences=[[0] if row in kept else [scratch] for row in range(len(rows.tokens))],
+        outputs=rows.outputs,
+    ), scratch

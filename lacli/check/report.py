@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lacli.check.compare import Result, Run
@@ -17,40 +16,31 @@ from lacli.text.files import PAGE
 from lacli.text.format import columns, counted
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What was checked: an engine, whose model is still open, and `prompts` with at most `predict` tokens of answer."""
-
-    engine: ModelEngine
-    prompts: int
-    predict: int
-
-
-def as_lines(setup: Setup, result: Result, width: int = 0) -> str:
+def as_lines(engine: ModelEngine, result: Result, width: int = 0) -> str:
     """The verdict and what follows, what was checked, and a table a question; `width`: of the terminal, or 0."""
-    engine, settings = setup.engine, setup.engine.model_settings
+    settings = engine.model_settings
     strict = " --strict" if engine.settings.strict else ""
     heading = (
         f"model     {engine.model.description}, {engine.model.devices}, {settings.thread_words}\n"
         f"context   {engine.context.cells} cells, {settings.flags}{strict}\n"
         f"sampling  {describe_sampling(engine.sampling)}"
     )
-    parts = [wrapped(part, width or PAGE) for part in (*conclusion(setup, result), heading)]
+    parts = [wrapped(part, width or PAGE) for part in (*conclusion(engine, result), heading)]
     if result.modes:
         rows = []
         for mode in result.modes:
             answers, identical, *others = mode.counts
             row = f"{identical} of {answers}", *map(str, others), f"{mode.tokens_per_step:.2f}"
             rows.append([mode.settings.mode, *row])
-        asked = f"{counted(setup.prompts, 'prompt')}, at most {counted(setup.predict, 'token')} each"
+        asked = f"{counted(result.prompts, 'prompt')}, at most {counted(result.predict, 'token')} each"
         header = ["mode", "identical", "rounding", "BUG", "tokens a step"]
         parts.append(_table(f"Modes beside plain decoding: {asked}", header, rows, range(1, 5), width))
     if partings := list(result.partings):
-        parts.append(_difference_table(setup, partings, width))
+        parts.append(_difference_table(engine, partings, width))
     return "\n\n".join(parts)
 
 
-def conclusion(setup: Setup, result: Result) -> list[str]:
+def conclusion(engine: ModelEngine, result: Result) -> list[str]:
     """The verdict, and what would make this setup exact, in plain words, a paragraph each."""
     verdict = _verdict(result)
     if result.stopped:
@@ -59,7 +49,7 @@ def conclusion(setup: Setup, result: Result) -> list[str]:
         return [verdict]
     why = "llama.cpp rounds a batch of many rows in another way than one row, and if two tokens are nearly as likely"
     advice = f"{why} the text can part."
-    if not (setup.engine.model.offloaded or setup.engine.settings.strict):
+    if not (engine.model.offloaded or engine.settings.strict):
         advice += " With --strict every mode gives the same text on the CPU: lacli check --strict tries it here."
     return [verdict, advice]
 
@@ -80,14 +70,14 @@ def _verdict(result: Result) -> str:
     return "No mode was checked, so there are no texts to compare."
 
 
-def _difference_table(setup: Setup, partings: Sequence[tuple[ModeName, int, Run]], width: int) -> str:
+def _difference_table(engine: ModelEngine, partings: Sequence[tuple[ModeName, int, Run]], width: int) -> str:
     rows = []
     for mode, number, run in partings:
         if (parting := run.difference) is None:
             rows.append([mode, str(number), str(len(run.tokens)), "", "", f"BUG: {run.failure}"])
             continue
         verdict = "BUG" if run.verdict == "bug" else run.verdict
-        tokens = [_shown(setup, parting.plain), _shown(setup, parting.other)]
+        tokens = [_shown(engine, parting.plain), _shown(engine, parting.other)]
         numbers = f"margin {parting.margin:.3g}, logits move {parting.rounding:.3g}"
         rows.append([mode, str(number), str(parting.at), *tokens, f"{verdict}: {numbers}"])
     title = (
@@ -102,20 +92,20 @@ def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], rig
     return "\n".join([wrapped(title, width or PAGE), *(f"  {line}".rstrip() for line in lines)])
 
 
-def _shown(setup: Setup, token: int | None) -> str:
+def _shown(engine: ModelEngine, token: int | None) -> str:
     if token is None:
         return "(end of text)"
-    return f"{token} {token_text(setup, token)!r:.16}"
+    return f"{token} {token_text(engine, token)!r:.16}"
 
 
-def token_text(setup: Setup, token: int | None) -> str | None:
+def token_text(engine: ModelEngine, token: int | None) -> str | None:
     """A token as text, as far as it is text."""
-    return None if token is None else setup.engine.model.piece(token, special=True).decode("utf-8", "replace")
+    return None if token is None else engine.model.piece(token, special=True).decode("utf-8", "replace")
 
 
-def as_json(setup: Setup, result: Result) -> dict[str, Any]:
+def as_json(engine: ModelEngine, result: Result) -> dict[str, Any]:
     """One object; docs/exactness.md says what it holds. null: there is no such number."""
-    engine, decode_settings, sampling = setup.engine, setup.engine.settings, setup.engine.sampling
+    decode_settings, sampling = engine.settings, engine.sampling
     return {
         "model": str(engine.model.path),
         "description": engine.model.description,
@@ -129,12 +119,12 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
         "temperature": sampling.temp,
         "sampling": describe_sampling(sampling),
         "seed": None if sampling.greedy else sampling.seed,
-        "prompts": setup.prompts,
-        "predict": setup.predict,
+        "prompts": result.prompts,
+        "predict": result.predict,
         "verdict": result.verdict,
         "stopped": result.stopped,
         **result.counts._asdict(),
-        "summary": " ".join(conclusion(setup, result)),
+        "summary": " ".join(conclusion(engine, result)),
         "modes": [
             {
                 "mode": mode.settings.mode,
@@ -144,20 +134,20 @@ def as_json(setup: Setup, result: Result) -> dict[str, Any]:
             }
             for mode in result.modes
         ],
-        "differences": [_parting_json(setup, *parting) for parting in result.partings],
+        "differences": [_parting_json(engine, *parting) for parting in result.partings],
     }
 
 
-def _parting_json(setup: Setup, mode: ModeName, number: int, run: Run) -> dict[str, Any]:
+def _parting_json(engine: ModelEngine, mode: ModeName, number: int, run: Run) -> dict[str, Any]:
     parting = run.difference or Difference(len(run.tokens), None, None, math.nan, math.nan, "bug")
     return {
         "mode": mode,
         "prompt": number,
         "position": parting.at,
         "plain_token": parting.plain,
-        "plain_text": token_text(setup, parting.plain),
+        "plain_text": token_text(engine, parting.plain),
         "token": parting.other,
-        "text": token_text(setup, parting.other),
+        "text": token_text(engine, parting.other),
         "margin": parting.margin if math.isfinite(parting.margin) else None,
         "logit_difference": parting.rounding if math.isfinite(parting.rounding) else None,
         "verdict": run.verdict,

@@ -49,7 +49,7 @@ def check(
     """
     from lacli.bench.tasks import Task, by_class, read_tasks
     from lacli.check.compare import PROMPTS, fixed_seed, refuse_other_draws
-    from lacli.check.report import Setup, as_json, as_lines
+    from lacli.check.report import as_json, as_lines
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
 
@@ -67,11 +67,10 @@ def check(
             result = _checked(engine, tasks, predict, only, screen)
         except KeyboardInterrupt:
             raise Interrupted("stopped before any mode had answered") from None
-        setup = Setup(engine, len(tasks), predict)
         if json:
-            screen.json(as_json(setup, result))
+            screen.json(as_json(engine, result))
         else:
-            screen.line(as_lines(setup, result, columns()))
+            screen.line(as_lines(engine, result, columns()))
     if result.stopped:
         raise Interrupted("")
     if result.verdict == "bug":

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.batch import Batch
-from lacli.check.judge import plain_logits
-from lacli.check.replay import Mismatch, Recorder, replay
+from lacli.check.judge import Mismatch, Recorder, plain_logits, replay
 from lacli.context import Floats
 from lacli.settings import DecodeSettings, ModeName
 from tests.fakes.context import FakeContext

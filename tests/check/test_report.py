@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 
 from lacli.check.compare import Result, checked_modes
-from lacli.check.report import Setup, as_json, as_lines, conclusion
+from lacli.check.report import as_json, as_lines, conclusion
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from tests.check.test_compare import CELLS, DECODING, LIMIT, PROMPTS, run_check
+from tests.check.test_compare import CELLS, DECODING, run_check
 from tests.fakes.context import FakeContext
 from tests.fakes.sampler import FakeSampler
 from tests.fakes.wrong_contexts import LateCopy, LateRemove, Rounding, WrongMask
@@ -22,7 +22,7 @@ from tests.fakes.wrong_contexts import LateCopy, LateRemove, Rounding, WrongMask
 GREEDY = SamplingSettings()
 
 
-def setup_of(sampling: SamplingSettings = GREEDY) -> Setup:
+def engine_of(sampling: SamplingSettings = GREEDY) -> ModelEngine:
     model = SimpleNamespace(
         path="toy.gguf",
         description="toy",
@@ -37,24 +37,24 @@ def setup_of(sampling: SamplingSettings = GREEDY) -> Setup:
         settings=DECODING,
         sampling=sampling,
     )
-    return Setup(cast(ModelEngine, engine), len(PROMPTS), LIMIT)
+    return cast(ModelEngine, engine)
 
 
-SETUP = setup_of()
+ENGINE = engine_of()
 
 
-def said(setup: Setup, found: Result) -> str:
-    return " ".join(conclusion(setup, found))
+def said(engine: ModelEngine, found: Result) -> str:
+    return " ".join(conclusion(engine, found))
 
 
 def test_json_has_every_difference_and_nothing_that_is_not_json() -> None:
     for found in map(run_check, (Rounding, WrongMask, LateCopy)):
-        read = json.loads(json.dumps(as_json(SETUP, found), allow_nan=False))
+        read = json.loads(json.dumps(as_json(ENGINE, found), allow_nan=False))
         assert read["answers"] == read["identical"] + read["rounding"] + read["bugs"] == 12
         assert len(read["differences"]) == read["rounding"] + read["bugs"]
         assert [mode["mode"] for mode in read["modes"]] == ["jacobi", "lookup", "lookahead", "auto"]
-        assert read["summary"] == said(SETUP, found)
-    broken = as_json(SETUP, run_check(LateRemove))
+        assert read["summary"] == said(ENGINE, found)
+    broken = as_json(ENGINE, run_check(LateRemove))
     assert "null" in json.dumps(broken, allow_nan=False) and broken["bugs"]
 
 
@@ -64,10 +64,10 @@ def test_the_verdict_comes_first_and_the_table_gives_each_parting_its_numbers(
     kind: type[FakeContext], sampler: FakeSampler | None
 ) -> None:
     found = run_check(kind, sampler)
-    setup = setup_of(SamplingSettings(temp=1, seed=1)) if sampler else SETUP
-    text = as_lines(setup, found)
-    assert " ".join(text.split()).startswith(said(setup, found))
-    assert said(setup, found).startswith("BUG: ") == bool(found.counts.bugs)
+    engine = engine_of(SamplingSettings(temp=1, seed=1)) if sampler else ENGINE
+    text = as_lines(engine, found)
+    assert " ".join(text.split()).startswith(said(engine, found))
+    assert said(engine, found).startswith("BUG: ") == bool(found.counts.bugs)
     (table,) = (part for part in text.split("\n\n") if part.startswith("Where texts part"))
     verdicts = [line.rpartition("  ")[2] for line in table.splitlines() if "'<" in line]
     assert sum(verdict.startswith("BUG: ") for verdict in verdicts) == found.counts.bugs
@@ -82,6 +82,6 @@ def test_a_check_that_was_stopped_says_so_and_has_what_was_finished() -> None:
 
     found = run_check(FakeContext, progress=pressed)
     assert [mode.settings.mode for mode in found.modes] == ["jacobi", "lookup"]
-    assert said(SETUP, found).startswith("Stopped early") and as_json(SETUP, found)["stopped"]
+    assert said(ENGINE, found).startswith("Stopped early") and as_json(ENGINE, found)["stopped"]
     with pytest.raises(KeyboardInterrupt):
         run_check(FakeContext, modes=checked_modes(DECODING, "lookahead"), progress=pressed)

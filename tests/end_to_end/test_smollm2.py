@@ -62,7 +62,7 @@ def test_the_template_is_its_own_and_the_first_sentence_answers_the_question(eng
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_gives_plains_text_but_for_rounding(mode: str, engine: ModelEngine, comparison: Comparison) -> None:
-    runs = comparison.run(MODES[mode], [engine.prompts.question(each, "Be brief.") for each in QUESTIONS.values()])
+    runs = [*comparison.run(MODES[mode], [engine.prompts.question(each, "Be brief.") for each in QUESTIONS.values()])]
     assert bugs(runs) == []
     assert all(len(run.tokens) == LIMIT or engine.model.is_end(run.tokens[-1]) for run in runs)
 

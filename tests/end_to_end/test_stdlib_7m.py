@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lacli.check.compare import Comparison, Run
-from lacli.check.replay import Recorder
+from lacli.check.judge import Recorder
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
@@ -82,7 +82,7 @@ def comparison(model: LlamaModel) -> Iterator[Comparison]:
 
 @pytest.fixture(scope="module")
 def lookahead_runs(comparison: Comparison, prompts: list[list[int]]) -> list[Run]:
-    return comparison.run(LOOKAHEAD, prompts)
+    return [*comparison.run(LOOKAHEAD, prompts)]
 
 
 def last_position(engine: LlamaContext, sequence: int) -> int:
@@ -120,7 +120,7 @@ def test_every_mode_equals_plain_but_for_rounding(
         runs = lookahead_runs
     else:
         asked_ones = prompts if name in LOOPS else prompts[:1] if name == "hundreds of rows" else prompts[::4]
-        runs = comparison.run(MODES[name], asked_ones)
+        runs = [*comparison.run(MODES[name], asked_ones)]
     assert bugs(runs) == []
     for run in runs:
         assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1])

@@ -73,6 +73,6 @@ def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None
 
     with LlamaSampler(model, sampling) as sampler, Comparison(opened, LIMIT, sampler=sampler) as comparison:
         for mode in MODES:
-            runs = comparison.run(mode, prompts)
+            runs = [*comparison.run(mode, prompts)]
             assert len(runs) == len(QUESTIONS)
             assert bugs(runs) == []

@@ -83,4 +83,4 @@ def compare(model: LlamaModel, settings: ModelSettings, limit: int) -> Compariso
 
 def bugs(runs: Sequence[Run]) -> list[Difference | str]:
     """The differences from plain's text that rounding does not explain, and what llama.cpp refused."""
-    return [run.difference or run.failure for run in runs if run.bug]
+    return [run.difference or run.failure for run in runs if run.verdict == "bug"]

@@ -73,7 +73,7 @@ def test_both_libraries_in_one_process_compute_the_same_but_for_rounding(archite
 def test_every_mode_gives_plain_decodings_text_but_for_rounding(model: IkModel) -> None:
     with Comparison(partial(Endless, model, ONE_THREAD), 60) as comparison:
         for mode in MODES:
-            runs = comparison.run(mode, [model.tokenize(QUESTION)])
+            runs = [*comparison.run(mode, [model.tokenize(QUESTION)])]
             assert bugs(runs) == [], mode
             assert sum(len(step.tokens) for step in runs[0].steps) == 60
             assert len(runs[0].steps) < 60, mode

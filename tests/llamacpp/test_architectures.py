@@ -71,7 +71,7 @@ def test_every_mode_equals_plain_but_for_rounding(
     """With the small -b, prompts take several calls and steps have at most 32 rows: larger trees are cut."""
     with compare(model, replace(ON_ONE_THREAD, batch=batch), LIMIT) as comparison:
         for name in modes:
-            runs = comparison.run(MODES[name], prompts)
+            runs = [*comparison.run(MODES[name], prompts)]
             assert bugs(runs) == [], name
             for run in runs:
                 assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1]), name
@@ -149,7 +149,7 @@ def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
     mode: str, drawn: bool, beside: Comparison, sampled: Comparison, asked: list[list[int]]
 ) -> None:
     chosen = DecodeSettings(mode=mode, window=6, max_rollback=MAX_ROLLBACK)  # type: ignore[arg-type]
-    runs = (sampled if drawn else beside).run(chosen, asked)
+    runs = [*(sampled if drawn else beside).run(chosen, asked)]
     assert bugs(runs) == []
     accepted = {len(step.tokens) - 1 for run in runs for step in run.steps if step.drafted}
     assert {0, 1} <= accepted, "hardly a chain was taken back"
