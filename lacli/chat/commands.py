@@ -1,4 +1,4 @@
-"""The slash commands of a chat: their names and help, and what they do."""
+"""What is typed in a chat: messages of one or several lines, and slash commands with what they do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lacli.chat.conversation import Chat
+from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import (
     adjust,
     all_settings,
@@ -23,6 +23,7 @@ from lacli.text.files import check_text, read_text
 from lacli.text.format import counted, did_you_mean
 
 HELP_COLUMN = 24
+QUOTES = '"""'
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,30 @@ def message_of(line: str) -> str:
     return line.lstrip() if line.lstrip().startswith("/") else line
 
 
+def is_open(text: str) -> bool:
+    """True if triple quotes at the text's beginning still wait for those that close them.
+
+    Those close the first line, or end a later one; docstrings inside go in pairs.
+    """
+    if not text.startswith(QUOTES) or text.split("\n")[0].count(QUOTES) % 2 == 0:
+        return False
+    return text.count(QUOTES) % 2 == 1 or not text.rstrip().endswith(QUOTES)
+
+
+def without_quotes(text: str) -> str:
+    """The message that was typed: the text between triple quotes, or the text itself.
+
+    A quoted message that begins with a slash keeps a line break before it, so that it is not taken for a command.
+    """
+    ended = text.rstrip()
+    # Quotes that close on the first of several lines belong to what was pasted: a file that begins with a docstring.
+    pasted = "\n" in ended and ended.split("\n")[0].count(QUOTES) % 2 == 0
+    if not text.startswith(QUOTES) or pasted or not ended.endswith(QUOTES) or is_open(text):
+        return text.strip("\n")
+    message = ended[len(QUOTES) : -len(QUOTES)].removeprefix("\n").rstrip()
+    return f"\n{message}" if message.startswith("/") else message
+
+
 @dataclass(frozen=True)
 class Reply:
     """What a command has to say, and what is left to do for the loop.
@@ -147,7 +172,7 @@ class Commands:
 
     def _clear(self, argument: str) -> Reply:
         self.log.begin()
-        self.chat.clear()
+        self.chat.resume(Conversation(self.chat.conversation.system))
         self.files.clear()
         self.file = ""
         return Reply("cleared; the system prompt and the settings stay")
@@ -161,9 +186,11 @@ class Commands:
         if self.files:
             self.files.clear()
             return Reply("took back what /read had put before the next message")
-        question = self.chat.undo()
+        conversation = self.chat.conversation
+        question = conversation.undo()
         if question is None:
             return Reply("there is nothing to take back")
+        self.chat.resume(conversation)
         return Reply("took the last question back, to change it", edit=question)
 
     def _system(self, argument: str) -> Reply:

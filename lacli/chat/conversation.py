@@ -62,11 +62,6 @@ class Conversation:
         if self.messages and not self.is_open:
             self.messages.pop()
 
-    def clear(self) -> None:
-        """Forget all questions and answers; the system prompt stays."""
-        self.messages.clear()
-        self.dropped = 0
-
     def drop_oldest(self) -> bool:
         """Leave one more of the oldest questions out of prompts; False if only the last one is left."""
         if self.questions - self.dropped < 2:
@@ -139,21 +134,11 @@ class Chat:
         if before == self.conversation.messages:
             self.notes.append("the answer came out the same; /set temp 0.8 and /set seed -1 give others")
 
-    def undo(self) -> str | None:
-        """Take the last question and its answer back; the question, or None if nothing was asked."""
-        question = self.conversation.undo()
-        self._count_used()
-        return question
-
-    def clear(self) -> None:
-        """Forget all questions and answers; the system prompt stays."""
-        self.conversation.clear()
-        self._count_used()
-
     def resume(self, conversation: Conversation) -> None:
-        """Go on with a conversation."""
-        self.conversation = conversation
-        self._count_used()
+        """Go on with a conversation, another one or this one edited; the next turn cuts the cache back."""
+        self.conversation, self._used = conversation, 0
+        with suppress(PromptError):  # the next turn raises it again
+            self._used = len(self._prompt()[1]) if conversation.messages else 0
 
     def change(self, settings: ChatSettings) -> str:
         """Take new settings; what to know about them, empty for nothing. If they have no seed, a new one is chosen.
@@ -225,9 +210,3 @@ class Chat:
             oldest = f"the oldest {counted(dropped, 'question')}"
             self.notes.append(f"the context was full: the model does not see {oldest} any more")
         return rendered, tokens
-
-    def _count_used(self) -> None:
-        """Count what the conversation takes after it was edited; the next turn cuts the cache back."""
-        self._used = 0
-        with suppress(PromptError):  # the next turn raises it again
-            self._used = len(self._prompt()[1]) if self.conversation.messages else 0

@@ -1,24 +1,24 @@
-"""`lacli chat`: read a line, obey it or answer it, and go on whatever goes wrong."""
+"""`lacli chat`: read a line from a terminal or a pipe, obey it or answer it, and go on whatever goes wrong."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
-from lacli.chat.commands import PLAIN_WORDS, Commands, message_of, parse
+from lacli.chat.commands import PLAIN_WORDS, QUOTES, Commands, is_open, message_of, parse, without_quotes
 from lacli.chat.conversation import Chat
-from lacli.chat.input import Lines, open_lines
 from lacli.chat.transcript import Log, SavedChat
 from lacli.engine.load import ModelEngine
 from lacli.errors import Interrupted, LacliError, OutputError
 from lacli.report import as_lines
 from lacli.settings import Detail, Switch
 from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
-from lacli.terminal.screen import Screen
-from lacli.text.files import is_terminal
+from lacli.terminal.screen import Screen, console
+from lacli.text.files import decode, is_terminal
 from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
@@ -30,54 +30,124 @@ NERVOUS_S = 1.0
 """Seconds in which more presses of Ctrl-C stop an answer as the first one: a slow step may be under way."""
 
 
-@dataclass(frozen=True)
-class ChatPlan:
-    """What a chat does besides answering.
+class Lines(Protocol):
+    """What the chat reads from."""
 
-    `first`: a message to begin with. `history`: the file of typed lines, None for none. `commands`: lines of a pipe may
-    be commands.
+    def read(self) -> str:
+        """One whole message or command, never blank.
+
+        One that was quoted never begins with a slash: it is no command. Raises EOFError at the end, KeyboardInterrupt
+        after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
+        """
+        ...
+
+    def edit(self, text: str) -> None:
+        """Offer this text as the beginning of the next line, if lines are edited."""
+        ...
+
+
+def open_lines(status: Callable[[int], str], history: Path | None, color: Switch) -> Lines:
+    """The reader that fits the process's streams: edited lines on a good terminal, else lines as they come.
+
+    `status`: the line below the prompt for a width in columns. `history`: the file of earlier lines, None for none.
+    Raises LacliError when standard input is closed.
     """
+    if sys.stdin is None:
+        raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
+    if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or console(sys.stdout, color).is_dumb_terminal:
+        return PipedLines(sys.stdin.buffer)
+    # It takes 0.2 s, which a pipe need not wait for.
+    from lacli.chat.terminal import TerminalLines
 
-    first: str = ""
-    history: Path | None = None
-    color: Switch = "auto"
-    stats: Detail = ""
-    commands: bool = False
+    return TerminalLines(status, history, color)
 
 
-def chat(engine: ModelEngine, start: SavedChat, plan: ChatPlan, log: Log, screen: Screen) -> int:
-    """Go on with a chat until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt."""
-    talk = Chat(engine, start.settings, start.conversation)
-    commands = Commands(talk, log, start.model, start.template, file=start.path)
-    repl = Repl(talk, commands, screen, log, plan, interactive=is_terminal(sys.stdin))
-    lines = open_lines(repl.status, plan.history, plan.color)
+class PipedLines:
+    """Lines as they come, from a pipe or from a terminal that cannot be drawn on."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._number = 0
+
+    def read(self) -> str:
+        """The next message or command; see `Lines`."""
+        while not (message := without_quotes(self._message())).strip():
+            pass
+        return message
+
+    def edit(self, text: str) -> None:
+        """Do nothing: lines that come ready cannot be edited."""
+
+    def _message(self) -> str:
+        """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
+        lines, first = [self._line()], self._number
+        while is_open(b"\n".join(lines).decode(errors="replace")):
+            try:
+                lines.append(self._line())
+            except EOFError:
+                what = f"line {first} opens a message that never ends"
+                raise LacliError(what, f"end it with {QUOTES}; those inside go in pairs") from None
+        return decode(b"\n".join(lines), f"the message in line {first} of standard input")
+
+    def _line(self) -> bytes:
+        """The next line without its end."""
+        try:
+            raw = self._stream.readline()
+        except OSError as error:
+            raise EOFError from error
+        if not raw:
+            raise EOFError
+        self._number += 1
+        return raw.removeprefix(b"\xef\xbb\xbf" if self._number == 1 else b"").rstrip(b"\r\n")
+
+
+def chat(
+    engine: ModelEngine,
+    start: SavedChat,
+    log: Log,
+    screen: Screen,
+    *,
+    first: str,
+    history: Path | None,
+    color: Switch,
+    stats: Detail,
+    commands: bool,
+) -> int:
+    """Go on with a chat until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt.
+
+    `first`: a message to begin with. `history`: the file of typed lines, None for none. `stats`: how much is said of
+    each answer. `commands`: lines of a pipe may be commands.
+    """
+    talk, interactive = Chat(engine, start.settings, start.conversation), is_terminal(sys.stdin)
+    own = Commands(talk, log, start.model, start.template, file=start.path)
+    repl = Repl(own, screen, stats, obeys=interactive or commands, interactive=interactive)
+    lines = open_lines(repl.status, history, color)
     if start.damage:
         screen.note(start.damage)
-    if repl.interactive:
+    if interactive:
         context = f"{engine.model.description}, context {talk.cells:,} tokens"
         screen.note(f"{context}; /help for help, Ctrl-D ends")
         repl.show_last()
-    elif not (plan.commands or plan.first):
+    elif not (commands or first):
         screen.note("each line of the pipe is a message, one that begins with / too unless --commands is given")
-    repl.run(lines, plan.first)
+    repl.run(lines, first)
     # A user who types has seen what went wrong; a script has not.
-    return LacliError.exit_code if repl.failed and not repl.interactive else 0
+    return LacliError.exit_code if repl.failed and not interactive else 0
 
 
 @dataclass
 class Repl:
     """One chat on one screen.
 
-    `plan`: its `stats` and `commands` are read. `interactive`: a user types, so that Ctrl-C stops
-    an answer and not the program, and lines that begin with a slash are commands. `failed`: something went wrong.
-    `leaving`: Ctrl-C was pressed at the last prompt.
+    `stats`: how much is said of each answer. `obeys`: lines that begin with a slash are commands. `interactive`: a user
+    types, so that Ctrl-C stops an answer and not the program. `failed`: something went wrong. `leaving`: Ctrl-C was
+    pressed at the last prompt.
     """
 
-    chat: Chat
     commands: Commands
     screen: Screen
-    log: Log
-    plan: ChatPlan
+    stats: Detail = ""
+    obeys: bool = True
     interactive: bool = True
     failed: bool = False
     leaving: bool = False
@@ -114,7 +184,7 @@ class Repl:
 
     def status(self, width: int) -> str:
         """The line of numbers for a terminal of `width` columns."""
-        chat = self.chat
+        chat = self.commands.chat
         used, cells = chat.used, chat.cells
         parts = [f"context {used:,} of {cells:,} ({100 * used // cells}%)", chat.settings.decode_settings.mode]
         if chat.turns and chat.conversation.messages:
@@ -124,7 +194,7 @@ class Repl:
 
     def show_last(self) -> None:
         """Show the beginning of the last question and of its answer."""
-        conversation = self.chat.conversation
+        conversation = self.commands.chat.conversation
         for message in conversation.messages[-1 if conversation.is_open else -2 :]:
             whole = f"> {message.content}" if message.role == "user" else answer_of(message.content).strip()
             shown = whole[:SHOWN_CHARACTERS]
@@ -145,14 +215,14 @@ class Repl:
     def _obey(self, line: str, lines: Lines) -> bool:
         if self.interactive:
             line = PLAIN_WORDS.get(line.rstrip().lower(), line)
-        command = parse(line) if self.interactive or self.plan.commands else None
+        command = parse(line) if self.obeys else None
         if command is None:
             self._ask(message_of(line), lines)
             return False
         entry, argument = command
         reply = self.commands.run(entry, argument)
         with without_ctrl_c():
-            self.log.update(self.commands.as_saved)
+            self.commands.log.update(self.commands.as_saved)
         if reply.text:
             self.screen.say(reply.text)
         if "/load" in entry.names and self.interactive:
@@ -160,23 +230,25 @@ class Repl:
         if reply.edit:
             lines.edit(reply.edit)
         if reply.again:
-            self._answer(self.chat.again())
+            self._answer(self.commands.chat.again())
         return reply.end
 
     def _ask(self, typed: str, lines: Lines) -> None:
         """Answer a message behind the files of /read; one without an answer is offered again, and its files stay."""
-        asked = len(self.chat.turns)
+        chat = self.commands.chat
+        asked = len(chat.turns)
         try:
-            self._answer(self.chat.ask(self.commands.message(typed)))
+            self._answer(chat.ask(self.commands.message(typed)))
         finally:
-            if len(self.chat.turns) == asked:
+            if len(chat.turns) == asked:
                 lines.edit(typed)
             else:
                 self.commands.files.clear()
 
     def _answer(self, pieces: Generator[Piece]) -> None:
         """Show an answer as it comes; Ctrl-C stops it, and what came is kept."""
-        chat, before, stopped = self.chat, len(self.chat.turns), False
+        chat, stopped = self.commands.chat, False
+        before = len(chat.turns)
         try:
             with second_ctrl_c_ends(NERVOUS_S), closing(pieces):
                 self.screen.write(pieces)
@@ -187,9 +259,9 @@ class Repl:
                 self.screen.end_line()
                 last = chat.turns[-1] if len(chat.turns) > before else None
                 if last:
-                    detail, limit = self.plan.stats or "short", chat.settings.max_tokens
+                    detail, limit = self.stats or "short", chat.settings.max_tokens
                     self.commands.report = as_lines(chat.engine, last, detail=detail, max_tokens=limit)
-                self.log.update(self.commands.as_saved)
+                self.commands.log.update(self.commands.as_saved)
         if stopped:
             if not self.interactive:
                 raise KeyboardInterrupt
@@ -201,7 +273,7 @@ class Repl:
             if self.interactive and last.finish_reason == "length" and last.statistics.tokens == limit:
                 self.screen.note(f"the answer was cut after {counted(limit, 'token')} (-n); /set n -1 lifts the limit")
             self.screen.legend(last.statistics.accepted_from)
-            if self.plan.stats:
+            if self.stats:
                 self.screen.say(self.commands.report)
         if self.interactive:
             self.screen.gap()

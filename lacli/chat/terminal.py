@@ -23,8 +23,7 @@ from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from lacli.chat.commands import COMMANDS
-from lacli.chat.input import QUOTES, is_open, without_quotes
+from lacli.chat.commands import COMMANDS, QUOTES, is_open, without_quotes
 from lacli.chat.settings import KEYS, choices_of, find_setting
 from lacli.errors import UsageError
 from lacli.settings import Switch

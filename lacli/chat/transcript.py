@@ -99,7 +99,7 @@ class SavedChat:
             case Line(event="regen"):
                 conversation.take_back_answer()
             case Line(event="clear"):
-                conversation.clear()
+                self.conversation = Conversation(conversation.system)
             case Line(event="system", content=str(text)):
                 conversation.system = text
             case Line(event="set", settings=dict(found)):

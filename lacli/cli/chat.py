@@ -48,7 +48,6 @@ def chat(
     from platformdirs import user_state_path
 
     from lacli.chat.conversation import Conversation
-    from lacli.chat.repl import ChatPlan
     from lacli.chat.repl import chat as talk
     from lacli.chat.settings import ChatSettings, given_beside
     from lacli.chat.transcript import Log as ChatLog
@@ -80,15 +79,19 @@ def chat(
         conversation=Conversation(question.system, saved.conversation.messages),
         settings=settings,
     )
-    plan = ChatPlan(
-        first=check_text(prompt or "", "the first message"),
-        history=user_state_path("lacli", appauthor=False) / "history" if history else None,
-        color=color,
-        stats=stats,
-        commands=commands,
-    )
+    first = check_text(prompt or "", "the first message")
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     with ChatLog(log) as kept, loading.opened(model or None, question, screen) as engine:
-        code = talk(engine, start, plan, kept, screen)
+        code = talk(
+            engine,
+            start,
+            kept,
+            screen,
+            first=first,
+            history=user_state_path("lacli", appauthor=False) / "history" if history else None,
+            color=color,
+            stats=stats,
+            commands=commands,
+        )
     if code:
         raise typer.Exit(code)

@@ -105,7 +105,7 @@ def test_a_question_that_cannot_be_answered_anew_keeps_its_answer() -> None:
 
 def test_an_answer_may_be_empty_and_a_question_without_one_is_taken_back(chat: Chat) -> None:
     first = said(chat.ask(QUESTION))
-    chat.clear()
+    chat.resume(Conversation())
     adjust(chat, stops=(first[:1],))
     assert said(chat.ask(QUESTION)) == ""
     assert chat.conversation.messages[-1].content == "" and len(chat.turns) == 2
@@ -174,7 +174,7 @@ def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], N
                     fresh = Decoding(engine, PLAIN).generate(watched.prompt, 10)
                     assert watched.tokens == [token for step in fresh for token in step.tokens]
                 else:
-                    chat.undo()
+                    chat.conversation.undo()
 
 
 def test_a_prompt_without_room_for_an_answer_drops_the_oldest_turns_and_the_chat_keeps_them() -> None:

@@ -7,7 +7,8 @@ from io import BytesIO
 
 import pytest
 
-from lacli.chat.input import PipedLines, is_open, open_lines, without_quotes
+from lacli.chat.commands import is_open, without_quotes
+from lacli.chat.repl import PipedLines, open_lines
 from lacli.errors import LacliError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lacli.chat.commands import Commands
 from lacli.chat.conversation import Conversation, Message
-from lacli.chat.repl import ChatPlan, Repl
+from lacli.chat.repl import Repl
 from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import Interrupted, LacliError, PromptError
 from lacli.terminal.screen import Screen
@@ -60,8 +60,7 @@ def say(streams: Streams, chat: FakeChat, *lines: Line, interactive: bool = True
     typed, screen = Typed([*lines]), Screen()
     try:
         with Log(str(log) if log else None) as opened:
-            commands = Commands(chat, opened)
-            Repl(chat, commands, screen, opened, ChatPlan(commands=True), interactive).run(typed)
+            Repl(Commands(chat, opened), screen, interactive=interactive).run(typed)
     finally:
         streams.read()
     return typed
@@ -170,7 +169,7 @@ def test_a_file_goes_before_one_message_and_stays_until_that_has_an_answer(tmp_p
     (tmp_path / "a").write_text("a file")
     chat = FakeChat(pieces=[KeyboardInterrupt])
     with Log(None) as log:
-        repl = Repl(chat, Commands(chat, log), Screen(), log, ChatPlan())
+        repl = Repl(Commands(chat, log), Screen())
         repl.run(Typed([f"/read {tmp_path}/a", "one"]))
         chat.pieces = ["yes"]
         repl.run(Typed(["one", "two"]))

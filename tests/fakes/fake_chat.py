@@ -75,12 +75,6 @@ class FakeChat(Chat):
             else:
                 self.conversation.undo()
 
-    def undo(self) -> str | None:
-        return self.conversation.undo()
-
-    def clear(self) -> None:
-        self.conversation.clear()
-
     def resume(self, conversation: Conversation) -> None:
         self.conversation = conversation
 
