@@ -6,7 +6,7 @@ import codecs
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from io import BufferedReader
 from typing import Annotated, Self
@@ -18,9 +18,6 @@ from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.checked import WithoutNull, checked
 from lacli.text.files import MAX_TEXT, STDIN
 from lacli.text.format import did_you_mean, size_in_words
-
-CLASSES = ("code", "edit", "chat", "summary", "extract", "translate", "maths", "story", "docs", "forms")
-"""The classes that ship with lacli, in the order of its tables."""
 
 OWN = "own"
 """The class of a row that names none."""
@@ -36,8 +33,8 @@ class Task:
     """One conversation to decode, or one text to continue.
 
     `turns`: the user's messages, at least one; each is asked after the answer to the one before it. `kind`: its class.
-    `name`: its id in its source. `raw`: without a chat template. `max_tokens`: of an answer; 0 leaves that to the
-    benchmark. `reference`: the right answer of a public data set that has one. `id`: as the row has it, or None.
+    `raw`: without a chat template. `max_tokens`: of an answer; 0 leaves that to the benchmark. `name`, `reference`: its
+    id in a public data set, and the right answer if the set has one.
     """
 
     turns: tuple[str, ...]
@@ -47,7 +44,6 @@ class Task:
     raw: bool = False
     max_tokens: int = 0
     reference: str = ""
-    id: str | int | float | None = None
 
 
 def _not_blank(text: str) -> str:
@@ -87,22 +83,15 @@ class Row(WithoutNull):
     def task(self) -> Task:
         """What the row asks."""
         turns = tuple(self.turns or [self.prompt])
-        name = "" if self.id is None else str(self.id)
-        return Task(turns, self.kind or OWN, name, self.system, self.raw, self.max_tokens, id=self.id)
-
-
-def built_in() -> list[Task]:
-    """The prompts that ship with lacli, class by class in the order of CLASSES."""
-    classes = by_class(read_tasks(str(files("lacli") / "data" / "bench_prompts.jsonl")))
-    return [replace(task, name=f"{kind}/{number}") for kind in CLASSES for number, task in enumerate(classes[kind])]
+        return Task(turns, self.kind or OWN, system=self.system, raw=self.raw, max_tokens=self.max_tokens)
 
 
 def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
-    """The tasks of the file `prompts`, or the built-in ones; of `classes`, with commas between them, or of all.
+    """The tasks of the file `prompts`, or those that ship with lacli; of `classes`, with commas between, or of all.
 
     Raises UsageError for a class that has no task.
     """
-    tasks = read_tasks(prompts) if prompts else built_in()
+    tasks = read_tasks(prompts or str(files("lacli") / "data" / "bench_prompts.jsonl"))
     names = [name.strip() for name in classes.split(",")] if classes is not None else []
     known = [*by_class(tasks)]
     if unknown := [name for name in names if name not in known]:

@@ -33,8 +33,8 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was mea
 
 def list_models(json: options.Json = False) -> None:
     """List the models on this disk and names for MODEL, with sizes and the memory it takes to run."""
-    from lacli.hub.listing import inventory_json, inventory_text, take_inventory
     from lacli.hub.names import own_aliases
+    from lacli.hub.report import inventory_json, inventory_text, take_inventory
     from lacli.terminal.screen import Screen
 
     screen = Screen()
@@ -73,7 +73,7 @@ def show(
 
     The memory is llama.cpp's own count for -c, -ctk, -ctv and -b, without loading the weights. Nothing is fetched.
     """
-    from lacli.hub.card import card_json, card_text, make_card
+    from lacli.hub.report import card_json, card_text, make_card
     from lacli.terminal.screen import Screen, loading_model
 
     screen = Screen(quiet=quiet)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lacli.hub.card import card_json, card_text, make_card
-from lacli.hub.listing import running_memory
+from lacli.hub.report import card_json, card_text, make_card, running_memory
 from lacli.llamacpp.context import MAX_ROLLBACK, LlamaContext
 from lacli.llamacpp.library import library
 from lacli.llamacpp.model import LlamaModel

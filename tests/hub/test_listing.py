@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lacli.hub.cache import LocalModel
-from lacli.hub.listing import Inventory, inventory_json, inventory_text, running_memory, take_inventory
 from lacli.hub.names import Alias, alias_model, read_aliases
+from lacli.hub.report import Inventory, inventory_json, inventory_text, running_memory, take_inventory
 from lacli.llamacpp.gguf import read_header
 from tests.fakes import hub_cache
 from tests.loading import STDLIB_7M, smollm2
