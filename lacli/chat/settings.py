@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -179,11 +179,6 @@ def _read_json(setting: Option, found: object) -> Value:
         words = f'"{setting.name}" cannot be {shortened(json.dumps(found))}'
         raise UsageError(words, f"give {usage_of(setting)}") from error
     return value
-
-
-def given_beside(saved: ChatSettings, typed: ChatSettings, given: Collection[str]) -> ChatSettings:
-    """Saved settings with the `given` fields as they were typed."""
-    return saved.with_values({field: typed.values[field] for field in IN_FILES if field in given})
 
 
 def find_setting(typed: str) -> Option:

@@ -24,7 +24,7 @@ from lacli.check.judge import (
 )
 from lacli.context import Context, Floats, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.errors import BatchRefused, LacliError, UsageError
+from lacli.errors import BatchRefused, LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import MakeMode, common_prefix
 from lacli.settings import MODES, DecodeSettings, ModeName
@@ -78,49 +78,42 @@ class Run:
         return "bug" if self.failure else "identical"
 
 
+@dataclass
 class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
 
-    `max_tokens`: of an answer. `plain`: how plain decoding is done. `sampler`: what tokens are drawn with, or None when
+    `max_tokens`: of an answer. `plainly`: how plain decoding is done. `sampler`: what tokens are drawn with, or None if
     greedy. `repeats`: equal batches give equal bits, as on the CPU.
     """
 
-    def __init__(
-        self,
-        open_context: OpenContext,
-        max_tokens: int,
-        plain: DecodeSettings = PLAIN,
-        sampler: Sampler | None = None,
-        *,
-        repeats: bool = True,
-        make_mode: MakeMode = FIXED_CLOCK,
-    ) -> None:
-        self._make_mode = make_mode
-        self._open_context = open_context
-        self._max_tokens = max_tokens
-        self._sampler = sampler
-        self._repeats = repeats
-        self._settings = plain
+    open_context: OpenContext
+    max_tokens: int
+    plainly: DecodeSettings = PLAIN
+    sampler: Sampler | None = None
+    repeats: bool = True
+    make_mode: MakeMode = FIXED_CLOCK
+
+    def __post_init__(self) -> None:
         self._plain: dict[tuple[int, ...], list[int]] = {}
         self._closing = ExitStack()
-        self.plain_context = self._closing.enter_context(open_context(plain))
+        self.plain_context = self._closing.enter_context(self.open_context(self.plainly))
 
     def steps(self, context: Context, settings: DecodeSettings, prompt: Sequence[int]) -> Iterator[Step]:
         """Decode an answer in a new engine."""
-        options = SequenceOptions(self._max_tokens, SampleAndMatch(self._sampler) if self._sampler else None)
-        return Engine(context, settings, make_mode=self._make_mode).steps(prompt, options)
+        options = SequenceOptions(self.max_tokens, SampleAndMatch(self.sampler) if self.sampler else None)
+        return Engine(context, settings, make_mode=self.make_mode).steps(prompt, options)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""
         key = tuple(prompt)
         if key not in self._plain:
-            steps = self.steps(self.plain_context, self._settings, prompt)
+            steps = self.steps(self.plain_context, self.plainly, prompt)
             self._plain[key] = [token for step in steps for token in step.tokens]
         return self._plain[key]
 
     def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
         """Answer each prompt with an engine of its own, in one context."""
-        with self._open_context(settings) as opened:
+        with self.open_context(settings) as opened:
             context = Recorder(opened)
             for prompt in prompts:
                 yield self.one(context, settings, prompt)
@@ -158,21 +151,21 @@ class Comparison(Closing):
             return unexplained
         chosen: list[int] = []
         replayed: Floats = np.zeros(0)
-        if self._sampler:
-            self._sampler.begin(prompt)
+        if self.sampler:
+            self.sampler.begin(prompt)
         try:
             for logits in replay(context, prompt, steps, expected[:at]):
-                chosen.append(self._sampler.draw(logits) if self._sampler else int(logits.argmax()))
+                chosen.append(self.sampler.draw(logits) if self.sampler else int(logits.argmax()))
                 replayed = logits.copy()
         except (Mismatch, LacliError):
             # What a broken cache has led to may not even be decoded again.
             return unexplained
-        logits = plain_logits(self.plain_context, prompt, expected[:at], self._settings)
+        logits = plain_logits(self.plain_context, prompt, expected[:at], self.plainly)
         margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)
         verdict: Verdict = "bug"
         if chosen == tokens[: at + 1] and not isnan(rounding):
             verdict = "rounding"
-        elif not self._repeats and (self._sampler or within(margin, rounding)):
+        elif not self.repeats and (self.sampler or within(margin, rounding)):
             verdict = "unclear"
         return Difference(at, plain, other, margin, rounding, verdict)
 
@@ -284,15 +277,6 @@ def check(
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
     """The settings with FIXED_SEED in place of a random one."""
     return replace(sampling, seed=FIXED_SEED) if sampling.seed < 0 else sampling
-
-
-def refuse_other_draws(sampling: SamplingSettings) -> None:
-    """Raise UsageError for a verifier that is meant to draw other numbers than plain decoding."""
-    if sampling.draws_otherwise:
-        raise UsageError(
-            "--verify rejection draws other random numbers than plain decoding, so its text says nothing",
-            "check with --verify match; tests compare the distributions",
-        )
 
 
 def checked_modes(settings: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:

@@ -49,7 +49,7 @@ def chat(
 
     from lacli.chat.conversation import Conversation
     from lacli.chat.repl import chat as talk
-    from lacli.chat.settings import ChatSettings, given_beside
+    from lacli.chat.settings import IN_FILES, ChatSettings
     from lacli.chat.transcript import Log as ChatLog
     from lacli.chat.transcript import SavedChat, read_chat
     from lacli.terminal.screen import Screen
@@ -62,7 +62,8 @@ def chat(
         # What was saved holds where the command line does not say otherwise.
         saved = read_chat(load)
         fields = {name.removesuffix(IN_FILE) for name in given} | {*(OF_PRESET if "preset" in given else ())}
-        settings = given_beside(saved.settings, settings, fields)
+        changes = {field: settings.values[field] for field in IN_FILES if field in fields}
+        settings = saved.settings.with_values(changes)
         system = question.system if "system" in fields else saved.conversation.system
         template = question.chat_template if "chat_template" in given else saved.template
         question = replace(question, system=system, chat_template=template)

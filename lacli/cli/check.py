@@ -48,14 +48,16 @@ def check(
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
     from lacli.bench.tasks import Task, by_class, read_tasks
-    from lacli.check.compare import PROMPTS, fixed_seed, refuse_other_draws
+    from lacli.check.compare import PROMPTS, fixed_seed
     from lacli.check.report import as_json, as_lines
     from lacli.terminal.screen import Screen
     from lacli.text.files import columns
 
     if loading.model_settings.replicas > 1 or loading.model_settings.rpc:
         raise UsageError("a check compares one copy of a model on this machine", "leave --replicas and --rpc out")
-    refuse_other_draws(loading.sampling)
+    if loading.sampling.draws_otherwise:
+        what = "--verify rejection draws other random numbers than plain decoding, so its text says nothing"
+        raise UsageError(what, "check with --verify match; tests compare the distributions")
     screen = Screen(quiet=quiet)
     tasks = read_tasks(prompts) if prompts else [Task((text,)) for text in PROMPTS]
     tasks = [task for group in by_class(tasks).values() for task in group[:each]]
