@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
+from lacli.bench.plan import ALL
 from lacli.bench.results import paired_ratio
-from lacli.bench.tasks import ALL
 from lacli.text.format import markdown
 
 PLAIN = "plain"

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from lacli.bench.plan import ALL, Point, tasks_of
 from lacli.bench.run import Request, compared, finish, opened
-from lacli.bench.sweep import Point
-from lacli.bench.tasks import ALL, tasks_of
 from lacli.errors import LacliError
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen

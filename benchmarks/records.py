@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.bench.tasks import Task, read_tasks
+from lacli.bench.plan import Task, read_tasks
 from lacli.context import Floats
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine

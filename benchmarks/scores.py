@@ -12,8 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from statistics import fmean
 
+from lacli.bench.plan import Task
 from lacli.bench.rounds import Rounds
-from lacli.bench.tasks import Task
 from lacli.errors import LacliError
 from lacli.text.format import markdown
 

@@ -37,7 +37,7 @@ from urllib.request import urlopen
 from openai import AsyncOpenAI
 
 import lacli
-from lacli.bench.tasks import read_tasks
+from lacli.bench.plan import read_tasks
 from lacli.text.format import markdown
 
 HERE, SERVER = "in this process", "llama-server"

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scores import HUMANEVAL, score_table, write_samples
+from lacli.bench.plan import Axes, Task, parse_modes
 from lacli.bench.run import Request, compared, finish, opened
-from lacli.bench.sweep import Axes, parse_modes
-from lacli.bench.tasks import Task
 from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings

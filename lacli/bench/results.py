@@ -11,9 +11,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from lacli.bench.plan import ALL, Point
 from lacli.bench.rounds import Exchange, Rounds, Trial
-from lacli.bench.sweep import Point
-from lacli.bench.tasks import ALL
 from lacli.modes import common_prefix
 from lacli.stats import RunStatistics
 

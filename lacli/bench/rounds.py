@@ -12,8 +12,7 @@ from itertools import count
 from math import inf
 from time import perf_counter
 
-from lacli.bench.sweep import Point
-from lacli.bench.tasks import Task
+from lacli.bench.plan import Point, Task
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import LacliError
 from lacli.stats import Step

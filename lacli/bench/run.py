@@ -10,11 +10,10 @@ from pathlib import Path
 from time import perf_counter
 
 from lacli.auto.step_cost import MeasurePlan
+from lacli.bench.plan import Axes, Point, Task, by_class, points
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
 from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, timed
-from lacli.bench.sweep import Axes, Point, points
-from lacli.bench.tasks import Task, by_class
 from lacli.check.compare import fixed_seed
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine

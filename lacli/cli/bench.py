@@ -80,9 +80,8 @@ def bench(
 
     Every mode answers every prompt in turn until the time is up, three minutes by default.
     """
+    from lacli.bench.plan import Axes, parse_modes, parse_numbers, tasks_of
     from lacli.bench.run import Request, benchmark
-    from lacli.bench.sweep import Axes, parse_modes, parse_numbers
-    from lacli.bench.tasks import tasks_of
     from lacli.terminal.screen import Screen
     from lacli.text.files import state_file
 

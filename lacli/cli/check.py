@@ -15,7 +15,7 @@ from lacli.llamacpp.settings import check_rows, fitted
 from lacli.settings import ModeName
 
 if TYPE_CHECKING:
-    from lacli.bench.tasks import Task
+    from lacli.bench.plan import Task
     from lacli.check.compare import Result
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
@@ -47,7 +47,7 @@ def check(
 
     A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
     """
-    from lacli.bench.tasks import Task, by_class, read_tasks
+    from lacli.bench.plan import Task, by_class, read_tasks
     from lacli.check.compare import PROMPTS, fixed_seed
     from lacli.check.report import as_json, as_lines
     from lacli.terminal.screen import Screen

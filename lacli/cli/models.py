@@ -147,8 +147,8 @@ def cost(
     """Measure what steps of many rows cost here, once for a model and its flags, and what must come of lookahead."""
     from lacli.auto.model_cost import cost_of, measure_cost
     from lacli.auto.step_cost import ROWS, MeasurePlan
-    from lacli.bench.cost_report import as_json, as_lines
-    from lacli.bench.sweep import parse_numbers
+    from lacli.bench.plan import parse_numbers
+    from lacli.bench.report import cost_json, cost_lines
     from lacli.ik.choice import open_model, with_engine
     from lacli.llamacpp.probe import proven
     from lacli.terminal.interrupts import ctrl_c_ends_at_once
@@ -176,6 +176,6 @@ def cost(
 
     found, is_saved = cost_of(path, settings, plan, state_file(), measured, fresh=fresh, progress=screen.note)
     if json:
-        screen.json(as_json(path, settings, found, is_saved=is_saved))
+        screen.json(cost_json(path, settings, found, is_saved=is_saved))
     else:
-        screen.line(as_lines(settings, found, time() - found.measured_at if is_saved else None, width=columns()))
+        screen.line(cost_lines(settings, found, time() - found.measured_at if is_saved else None, width=columns()))

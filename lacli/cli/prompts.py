@@ -15,7 +15,7 @@ from pydantic import AliasChoices, Field
 
 from lacli import PARALLEL
 from lacli.answer_options import AnswerOptions
-from lacli.bench.tasks import EXAMPLE, Row, each_line, opened
+from lacli.bench.plan import EXAMPLE, Row, each_line, opened
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import Model

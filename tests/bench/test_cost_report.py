@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lacli.auto.step_cost import Cost, MeasurePlan, StepCost
-from lacli.bench.cost_report import as_json, as_lines
+from lacli.bench.report import cost_json, cost_lines
 from lacli.llamacpp.settings import ModelSettings
 
 SETTINGS = ModelSettings(threads=4, threads_batch=4)
@@ -39,12 +39,12 @@ def of_rows(*times: float) -> Cost:
     ],
 )
 def test_the_conclusion_says_what_follows(found: Cost, words: str) -> None:
-    assert words in " ".join(as_lines(SETTINGS, found, width=400).split())
-    assert words in as_json(Path("toy"), SETTINGS, found, is_saved=False)["summary"]
+    assert words in " ".join(cost_lines(SETTINGS, found, width=400).split())
+    assert words in cost_json(Path("toy"), SETTINGS, found, is_saved=False)["summary"]
 
 
 def test_the_json_holds_the_same_numbers() -> None:
-    found = json.loads(json.dumps(as_json(Path("toy.gguf"), SETTINGS, cost(CPU, LONG), is_saved=True)))
+    found = json.loads(json.dumps(cost_json(Path("toy.gguf"), SETTINGS, cost(CPU, LONG), is_saved=True)))
     short, _ = found.pop("staircases")
     assert short["rows"] == [1, 4, 8, 128] and short["ms"] == [10, 25, 50, 550]
     assert short["relative"] == [1, 2.5, 5, 55]

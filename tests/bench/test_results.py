@@ -11,11 +11,10 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from lacli.bench.plan import ALL, Point
 from lacli.bench.report import as_json, summary, table
 from lacli.bench.results import Result, paired_ratio, results
 from lacli.bench.rounds import Exchange, Rounds, Trial
-from lacli.bench.sweep import Point
-from lacli.bench.tasks import ALL
 from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, MACHINE, PLAIN, TASKS, dear, field, free, played, task
 from tests.fakes.clock import FakeClock
 

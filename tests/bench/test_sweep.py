@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lacli.bench.sweep import Axes, Point, parse_numbers, points
+from lacli.bench.plan import Axes, Point, parse_numbers, points
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lacli.bench.tasks import Task, read_tasks, tasks_of
+from lacli.bench.plan import Task, read_tasks, tasks_of
 from lacli.errors import LacliError, UsageError
 
 CLASSES = ["code", "edit", "chat", "summary", "extract", "translate", "maths", "story", "docs", "forms"]

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import suites
 from benchmarks.scores import final_number
 from benchmarks.suites import SUITES, load_suite, task_of
-from lacli.bench.tasks import Task
+from lacli.bench.plan import Task
 from tests.loading import STDLIB_7M
 
 TURNS = {"question_id": 81, "category": "writing", "turns": ["First.", "Second."]}

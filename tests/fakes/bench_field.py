@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
+from lacli.bench.plan import Point, Task
 from lacli.bench.report import Machine
 from lacli.bench.rounds import Exchange, Rounds, Trial, timed
-from lacli.bench.sweep import Point
-from lacli.bench.tasks import Task
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.settings import DecodeSettings
 from tests.fakes.clock import ClockedContext, FakeClock
