@@ -7,14 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from lacli.chat.conversation import Chat, Conversation
-from lacli.chat.settings import (
-    adjust,
-    all_settings,
-    changes_in_words,
-    find_setting,
-    one_setting,
-    unquoted,
-)
+from lacli.chat.settings import adjust, all_settings, changes_in_words, find_setting, one_setting, unquoted
 from lacli.chat.transcript import Log, SavedChat, absolute, read_chat, write_chat
 from lacli.errors import LacliError, UsageError
 from lacli.report import describe, describe_sampling

@@ -111,13 +111,14 @@ def show(setting: Option, value: Value) -> str:
     return " ".join(shown) or "none"
 
 
-_BY_KEY = {
+BY_KEY = {
     key.lower(): setting
     for setting in SETTINGS.values()
     for key in (*(flag.lstrip("-") for flag in setting.flags), setting.name.replace("_", "-"))
 }
-_BY_KEY["n"] = SETTINGS["max_tokens"]  # the paper's N is a capital
-_BY_KEY["N"] = SETTINGS["ngram"]
+BY_KEY["n"] = SETTINGS["max_tokens"]  # the paper's N is a capital
+BY_KEY["N"] = SETTINGS["ngram"]
+"""Settings by all names that /set takes, in lower case."""
 
 KEYS: Mapping[str, str] = {
     key_of(each): f"{usage_of(each)}; {show(each, each.default)} is the default" for each in SETTINGS.values()
@@ -184,10 +185,10 @@ def _read_json(setting: Option, found: object) -> Value:
 def find_setting(typed: str) -> Option:
     """The setting of a name, as flags and fields are called. Raises UsageError for one that cannot be changed."""
     name = typed.strip().lstrip("-").replace("_", "-")
-    if found := _BY_KEY.get(name) or _BY_KEY.get(name.lower()):
+    if found := BY_KEY.get(name) or BY_KEY.get(name.lower()):
         return found
     otherwise = "/set lists them; flags of the model, such as -c, are for another start with --load FILE"
-    raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, _BY_KEY, otherwise))
+    raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, BY_KEY, otherwise))
 
 
 def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:

@@ -23,9 +23,8 @@ from prompt_toolkit.output import ColorDepth, Output, create_output
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from lacli.chat.commands import COMMANDS, QUOTES, is_open, without_quotes
-from lacli.chat.settings import KEYS, choices_of, find_setting
-from lacli.errors import UsageError
+from lacli.chat.commands import BY_NAME, COMMANDS, QUOTES, is_open, without_quotes
+from lacli.chat.settings import BY_KEY, KEYS, choices_of
 from lacli.settings import Switch
 from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import abandon_stdout, console
@@ -127,29 +126,23 @@ class Completions(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         name, space, argument = document.text_before_cursor.partition(" ")
-        kinds = {each.names[0]: each.argument for each in COMMANDS}
+        kind = BY_NAME[name].argument if name in BY_NAME else "none"
         key, behind_key, value = argument.partition(" ")
         completer: Completer
         if not name.startswith("/") or "\n" in document.text_before_cursor:
             return []
         if not space:
             helps = {each.names[0]: each.help for each in COMMANDS}
-            completer = WordCompleter([*kinds], meta_dict=helps, sentence=True)
-        elif kinds.get(name) == "file":
+            completer = WordCompleter([*helps], meta_dict=helps, sentence=True)
+        elif kind == "file":
             completer = PathCompleter(expanduser=True, file_filter=str.isprintable)
-        elif kinds.get(name) == "key":
-            completer = WordCompleter([*(_values_of(key) if behind_key else KEYS)], meta_dict=KEYS, sentence=True)
+        elif kind == "key":
+            values = choices_of(BY_KEY[key]) if key in BY_KEY else ()
+            completer = WordCompleter([*(values if behind_key else KEYS)], meta_dict=KEYS, sentence=True)
             argument = value if behind_key else key
         else:
             return []
         return completer.get_completions(Document(argument if space else name), complete_event)
-
-
-def _values_of(key: str) -> tuple[str, ...]:
-    """The values that a key can have, if they are few."""
-    with suppress(UsageError):
-        return choices_of(find_setting(key))
-    return ()
 
 
 class KeptHistory(FileHistory):

@@ -221,7 +221,9 @@ def make_card(
         if not memory:
             return Card(path, header, problem=error.what)
         notes.append(error.what)
-    return Card(path, header, description, _modes(back), tuple(notes), tuple(memory))
+    # Lookahead needs trees of drafts, all but plain chains of them.
+    able = tuple(mode for mode in MODES if mode == "plain" or back < 0 or (back and mode != "lookahead"))
+    return Card(path, header, description, able, tuple(notes), tuple(memory))
 
 
 def _memory(model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings) -> Memory:
@@ -236,13 +238,6 @@ def _buffers(model: LlamaModel, model_settings: ModelSettings, decode_settings: 
         kinds = library().buffers
         cache = sum(kinds.get(kind, 0.0) for kind in CACHES)
         return context.cells, round(cache * MIB), round(sum(kinds.values()) * MIB)
-
-
-def _modes(back: int) -> tuple[ModeName, ...]:
-    """The modes of a model that can roll back `back` drafted tokens, -1 for any: lookahead needs trees of them."""
-    if not back:
-        return ("plain",)
-    return MODES if back < 0 else tuple(mode for mode in MODES if mode != "lookahead")
 
 
 def card_json(card: Card) -> dict[str, Any]:
