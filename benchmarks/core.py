@@ -152,7 +152,7 @@ def choose(bench: Bench) -> Iterator[list[str]]:
         for way, engine in engines.items():
             engine.clear()
             begin = perf_counter()
-            engine.decode(batch.from_tree(tree, 0))
+            engine.decode(batch.Batch(len(tree)).set_tree(tree, 0))
             decoded = perf_counter()
             engine.greedy()
             times[way].append((decoded - begin, perf_counter() - decoded))

@@ -26,7 +26,7 @@ from time import perf_counter
 from typing import Any
 
 from lacli.auto.mode import AutoModes
-from lacli.batch import from_tokens, from_tree
+from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
 from lacli.check.judge import PLAIN, Recorder, largest_difference
 from lacli.context import Context, Floats
@@ -83,7 +83,7 @@ def moved(engine: Context, prompt: Sequence[int], tokens: Sequence[int], plain: 
     for start in range(0, len(inputs), ROWS):
         tree = Tree(inputs[start])
         tree.add_path(inputs[start + 1 : start + ROWS], 0, Origin.CHAIN)
-        assert engine.decode(from_tree(tree, past + start)), "the context has room"
+        assert engine.decode(Batch(len(tree)).set_tree(tree, past + start)), "the context has room"
         for row in range(len(tree)):
             largest = max(largest, largest_difference(engine.row_logits(row), plain[start + row]))
     return largest

@@ -137,11 +137,6 @@ class Batch:
         self._id_size = self.sequence_ids.itemsize
 
 
-def from_tree(tree: Tree, past: int) -> Batch:
-    """Make a new batch of a step's rows."""
-    return Batch(len(tree)).set_tree(tree, past)
-
-
 def from_tokens(tokens: Sequence[int], past: int, sequence: int = 0) -> Batch:
     """Make a new batch of a prompt's rows."""
     return Batch(len(tokens)).set_parts([BatchPart(None, past, tokens, sequence)])

@@ -15,7 +15,6 @@ Floats = npt.NDArray[np.floating]
 
 Read = Callable[[int], None]
 
-
 Reading = Callable[[int], AbstractContextManager[Read]]
 """Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
 

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from statistics import median
+from typing import NamedTuple
 
 Continuation = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class PoolStatistics:
-    """What a pool holds and how often it was of use.
-
-    fan-out: continuations of one key. `hit_rate`: lookups so far that found at least one, 0 before the first.
-    """
+class PoolStatistics(NamedTuple):
+    """What a pool holds, and the part of its lookups that found an n-gram, 0 before the first."""
 
     keys: int
     ngrams: int
-    fan_out_mean: float
-    fan_out_median: float
-    fan_out_max: int
-    lookups: int
     hit_rate: float
 
 
 class NgramPool:
     """N-grams by their first token: at most `guesses` a key and `keys` keys, least recently used out first.
-
-    `found`: True if the last lookup found a continuation, None before the first one.
 
     Source: section 3.2 of the paper and Algorithm 2, line 29. With N = 3 and G = 2:
 
@@ -44,7 +33,6 @@ class NgramPool:
         self.ngram = ngram
         self.guesses = guesses
         self.max_keys = keys
-        self.found: bool | None = None
         # A dict keeps insertion order, so its first entry is the least recently used one.
         self._by_key: dict[int, dict[Continuation, None]] = {}
         self._lookups = 0
@@ -77,7 +65,6 @@ class NgramPool:
         """The continuations of a token, N-1 tokens each, most recent first; counted for the hit rate."""
         bucket = self._by_key.pop(key, None)
         self._lookups += 1
-        self.found = bucket is not None
         if bucket is None:
             return iter(())
         self._by_key[key] = bucket
@@ -93,16 +80,7 @@ class NgramPool:
         return draft
 
     def statistics(self) -> PoolStatistics:
-        """Sizes, fan-out and hit rate as they are now."""
+        """Return sizes and hit rate as they are now."""
         # In one call, during which no other thread changes the pool.
-        fan_outs = list(map(len, self._by_key.values()))
-        ngrams = sum(fan_outs)
-        return PoolStatistics(
-            keys=len(fan_outs),
-            ngrams=ngrams,
-            fan_out_mean=ngrams / len(fan_outs) if fan_outs else 0.0,
-            fan_out_median=float(median(fan_outs)) if fan_outs else 0.0,
-            fan_out_max=max(fan_outs, default=0),
-            lookups=self._lookups,
-            hit_rate=self._hits / self._lookups if self._lookups else 0.0,
-        )
+        ngrams = list(map(len, self._by_key.values()))
+        return PoolStatistics(len(ngrams), sum(ngrams), self._hits / max(self._lookups, 1))

@@ -74,7 +74,7 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
         },
         "times_plain": round(times, 2) if times else None,
         "tokens_per_step": round(run.tokens_per_step, 4),
-        "accept_hist": run.accept_hist,
+        "accept_hist": [run.lengths[length] for length in range(1, max(run.lengths, default=0) + 1)],
         "rows_mean": round(run.rows_mean, 2),
         "decode_ms": round(run.decode_s * 1e3, 2),
         "choose_ms": round(run.choose_s * 1e3, 2),

@@ -53,8 +53,8 @@ The 7M model on two cores, with one thread and with two: 0.98 to 1 on a calm mac
 class RunStatistics:
     """Sums over the steps of one generation.
 
-    accept_hist[k]: steps that brought k+1 tokens. `tried`, `accepted_from`: verified and accepted guesses by their
-    origin. `batches`: steps by rows. `reused_tokens`: those of the prompt that were in the cache. `prompt_s`: the
+    `lengths`, `batches`: steps by the tokens that they brought, and by rows. `tried`, `accepted_from`: verified and
+    accepted guesses by their origin. `reused_tokens`: those of the prompt that were in the cache. `prompt_s`: the
     prefill of the others, seconds. `first_token_s`: from the call to the first accepted token, seconds. `waited_s`:
     between its steps, while prompts of others were read for example.
     """
@@ -123,8 +123,3 @@ class RunStatistics:
     def rows_mean(self) -> float:
         """Mean rows of a step."""
         return self.rows / self.steps if self.steps else 0.0
-
-    @property
-    def accept_hist(self) -> list[int]:
-        """Steps by the number of tokens they brought, from 1 up to the largest seen."""
-        return [self.lengths[length] for length in range(1, max(self.lengths, default=0) + 1)]

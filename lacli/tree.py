@@ -119,10 +119,6 @@ class Tree:
         """The tokens that `child` can follow from a node, in the order they were drafted."""
         return [token for token, below in self._children[node].items() if self.verified[below]]
 
-    def outputs(self) -> list[int]:
-        """The nodes whose choice is read, in order."""
-        return [node for node, wanted in enumerate(self.verified) if wanted]
-
     def reachable(self) -> tuple[Origin, ...]:
         """Origins of the drafted tokens that verification could accept: their own choice and all above are read."""
         if len(self.tokens) == 1:

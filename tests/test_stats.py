@@ -21,12 +21,12 @@ def tokens_of(origins: Sequence[Origin]) -> tuple[int, ...]:
 
 def test_steps_add_up() -> None:
     run = RunStatistics()
-    assert (run.tokens_per_step, run.tokens_per_second, run.rows_mean, run.accept_hist) == (0, 0, 0, [])
+    assert (run.tokens_per_step, run.tokens_per_second, run.rows_mean) == (0, 0, 0)
     run.add(step(Origin.MODEL, rows=4))
     run.add(step(Origin.POOL, Origin.WINDOW, Origin.MODEL, rows=8))
     run.add(step(Origin.MODEL, rows=6))
     assert (run.steps, run.tokens, run.accepted, run.rows_mean) == (3, 5, 2, 6)
-    assert run.accept_hist == [2, 0, 1]
+    assert run.lengths == {1: 2, 3: 1}
     assert run.tokens_per_step == 5 / 3
     assert run.predicted_s == pytest.approx(3.0)
     assert run.tokens_per_second == pytest.approx(5 / 3)

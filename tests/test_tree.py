@@ -129,7 +129,7 @@ def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:
 
 
 def test_a_batch_has_a_row_for_each_node_at_its_depth_and_a_prompts_is_a_chain_without_outputs() -> None:
-    rows = batch.from_tree(grown([[1, 2], [1, 3]]), past=40)
+    rows = batch.Batch(4).set_tree(grown([[1, 2], [1, 3]]), past=40)
     assert rows.tokens.tolist() == [9, 1, 2, 3]
     assert rows.positions.tolist() == [40, 41, 42, 42]
     assert rows.sequence_counts.tolist() == [3, 2, 1, 1]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lacli.batch import from_tree
+from lacli.batch import Batch
 from lacli.cli.mask import drawn, full_step, rows_of
 from lacli.settings import DecodeSettings
 
@@ -53,7 +53,7 @@ def test_the_published_example_has_the_same_rows() -> None:
 
 @given(sizes)
 def test_a_row_sees_what_llama_cpps_mask_lets_it_see_in_the_batch_that_is_decoded(settings: DecodeSettings) -> None:
-    rows, batch = rows_of(settings), from_tree(full_step(settings), past=0)
+    rows, batch = rows_of(settings), Batch(settings.max_rows).set_tree(full_step(settings), past=0)
     counts = batch.sequence_counts[: batch.rows]
     ids = np.split(batch.sequence_ids[: counts.sum()], np.cumsum(counts)[:-1])
     assert [row.position for row in rows] == batch.positions[: batch.rows].tolist()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lacli import DecodeSettings, LacliError, ModelSettings
-from lacli.batch import from_tokens, from_tree
+from lacli.batch import Batch, from_tokens
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.settings import ModeName
@@ -167,7 +167,7 @@ def test_choices_made_where_the_logits_are_are_looked_at_too(
         LlamaModel(path, model_settings) as model,
         LlamaContext(model, model_settings, DecodeSettings(mode=mode), backend_greedy=True) as engine,
     ):
-        assert engine.decode(from_tokens([5], 0)) and engine.decode(from_tree(Tree(5), 1))
+        assert engine.decode(from_tokens([5], 0)) and engine.decode(Batch(1).set_tree(Tree(5), 1))
         with pytest.raises(LacliError, match="NaN or infinite"):
             engine.greedy()
 

@@ -14,7 +14,7 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
-from lacli.batch import Batch, from_tokens, from_tree
+from lacli.batch import Batch, from_tokens
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import OBSERVED_S
@@ -36,7 +36,7 @@ def engine(tiny: LlamaModel) -> Iterator[LlamaContext]:
 
 
 def input_at(token: int, past: int) -> Batch:
-    return from_tree(Tree(token), past)
+    return Batch(1).set_tree(Tree(token), past)
 
 
 def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
@@ -97,7 +97,7 @@ def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext)
     tree.add_path([24, 25], 3, Origin.POOL)
     for sequence in (1, 2, 3):
         engine.copy(0, sequence, 0, len(prefix))
-    assert engine.decode(from_tree(tree, len(prefix)))
+    assert engine.decode(Batch(len(tree)).set_tree(tree, len(prefix)))
     rows = engine.logits().copy()
     for row, path in enumerate([[20], [20, 21], [20, 21, 22], [20, 21, 23], [20, 24], [20, 24, 25]]):
         np.testing.assert_allclose(rows[row], last_row(engine, prefix + path), atol=1e-2)
@@ -110,7 +110,7 @@ def test_a_batch_without_free_cells_is_refused_and_changes_nothing(engine: Llama
     assert engine.decode(from_tokens(text[:-1], 0))
     two = Tree(text[-1])
     two.add_path([7], 0, Origin.CHAIN)
-    assert not engine.decode(from_tree(two, len(text) - 1))
+    assert not engine.decode(Batch(len(two)).set_tree(two, len(text) - 1))
     assert lib.llama_memory_seq_pos_max(engine._memory, 0) == len(text) - 2
     assert engine.decode(input_at(text[-1], len(text) - 1))
     np.testing.assert_array_equal(engine.logits()[0], expected)
@@ -184,7 +184,7 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         assert engine.decode(from_tokens([*range(3, 103)], 0))
         operations = len(calls)
         assert operations > 2
-        assert engine.decode(from_tree(Tree(5), 100))
+        assert engine.decode(Batch(1).set_tree(Tree(5), 100))
         assert len(calls) == operations
 
 

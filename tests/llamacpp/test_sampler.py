@@ -17,7 +17,7 @@ import llama_cpp as lib
 import numpy as np
 import pytest
 
-from lacli.batch import from_tree
+from lacli.batch import Batch
 from lacli.context import Floats
 from lacli.errors import SamplingError, UsageError
 from lacli.llamacpp.context import LlamaContext
@@ -51,7 +51,7 @@ def context(model: LlamaModel) -> Iterator[Any]:
     """A llama_context with one output row, whose logits are there to be overwritten."""
     settings = ModelSettings(gpu_layers=0, threads=1, context=256)
     with LlamaContext(model, settings, DecodeSettings(mode="plain"), backend_greedy=False) as engine:
-        assert engine.decode(from_tree(Tree(1), 0))
+        assert engine.decode(Batch(1).set_tree(Tree(1), 0))
         yield engine._handle
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import llama_cpp as lib
 import pytest
 
-from lacli.batch import from_tokens, from_tree
+from lacli.batch import Batch, from_tokens
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import architecture_and_types
@@ -165,7 +165,7 @@ def logits_in_batches(engine: LlamaContext, before: Sequence[int], tokens: Seque
     for start in range(0, len(tokens), size):
         chain = Tree(tokens[start])
         chain.add_path(tokens[start + 1 : start + size], 0, Origin.CHAIN)
-        assert engine.decode(from_tree(chain, len(before) + start))
+        assert engine.decode(Batch(len(chain)).set_tree(chain, len(before) + start))
         found += [row.tobytes() for row in engine.logits()]
     return found
 
