@@ -29,31 +29,22 @@ class Context(Protocol):
 
     Positions of a sequence have no gaps. Ends are exclusive, and -1 as an end or a sequence means all, as in
     llama.cpp's llama_memory_* functions.
+    `batch_rows`: rows that one call of `decode` may have. `prefill_rows`: of a prefill call; Ctrl-C is heard between
+    two, and what is read so far is known. `mixed_rows`: rows of a step up to which prompt chunks share it with other
+    sequences' rows; more are decoded apart. `trained_context`: tokens of the longest sequence that the model was
+    trained for. `sequences`: ids 0 .. `sequences`-1 may be used. `can_share`: `copy` can give a sequence the beginning
+    of another, which a recurrent state does not keep. `passes_all_cells`: attention passes all cells, those of other
+    sequences too, as on a CPU: idle ones cost time there.
     """
 
-    @property
-    def cells(self) -> int:
-        """Tokens that the cache can hold."""
-
-    @property
-    def batch_rows(self) -> int:
-        """Rows that one call of `decode` may have."""
-
-    @property
-    def prefill_rows(self) -> int:
-        """Rows of a prefill call: Ctrl-C is heard between two, and what is read so far is known."""
-
-    @property
-    def mixed_rows(self) -> int:
-        """Rows of a step up to which prompt chunks share it with other sequences' rows; more are decoded apart."""
-
-    @property
-    def trained_context(self) -> int:
-        """Tokens of the longest sequence that the model was trained for."""
-
-    @property
-    def sequences(self) -> int:
-        """Sequence ids 0 .. sequences-1 may be used."""
+    cells: int
+    batch_rows: int
+    prefill_rows: int
+    mixed_rows: int
+    trained_context: int
+    sequences: int
+    can_share: bool
+    passes_all_cells: bool
 
     def decode(self, batch: Batch) -> bool:
         """Run one batch; False, with nothing changed, when the cache has no room for it."""
@@ -75,14 +66,6 @@ class Context(Protocol):
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         """Take positions start .. end-1 from a sequence; False, with nothing changed, where the model cannot."""
-
-    @property
-    def can_share(self) -> bool:
-        """Whether `copy` can give a sequence the beginning of another, which a recurrent state does not keep."""
-
-    @property
-    def passes_all_cells(self) -> bool:
-        """Whether attention passes all cells, those of other sequences too, as on a CPU: idle ones cost time there."""
 
     def clear(self) -> None:
         """Empty the cache."""

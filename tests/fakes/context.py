@@ -59,6 +59,9 @@ class FakeContext:
     _cells: list[Cell] = field(default_factory=list)
     _logits: list[Floats] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.can_share = self.max_rollback is None
+
     def next_token(self, context: list[tuple[int, int]]) -> int:
         digest = zlib.crc32(repr(context).encode())
         if digest % self.surprise == 0:
@@ -125,10 +128,6 @@ class FakeContext:
             cell.owners.discard(sequence)
         self._cells = [cell for cell in self._cells if cell.owners]
         return True
-
-    @property
-    def can_share(self) -> bool:
-        return self.max_rollback is None
 
     def clear(self) -> None:
         self._cells = []
