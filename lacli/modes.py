@@ -76,41 +76,6 @@ class Mode:
         """Learn from a verified step, whose tokens are in the sequence already."""
 
 
-Run = tuple[int, ...]
-
-
-class SuffixIndex:
-    """The end of the most recent occurrence of each run of at most `longest` tokens before the text's last token.
-
-    The last token's own runs stay out: they would match themselves.
-
-    >>> index = SuffixIndex(longest=2)
-    >>> index.extend([7, 1, 2, 7, 1])
-    >>> index.continuation([7, 1, 2, 7, 1])
-    2
-    """
-
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
-        self._end: dict[Run, int] = {}
-        self._indexed = 0
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens that came since the last call."""
-        for end in range(self._indexed + 1, len(tokens)):
-            for length in range(1, min(self._longest, end) + 1):
-                self._end[tuple(tokens[end - length : end])] = end
-            self._indexed = end
-
-    def continuation(self, tokens: Sequence[int]) -> int | None:
-        """The index in the text just after the most recent occurrence of its longest known end, None without one."""
-        for length in range(min(self._longest, len(tokens)), 0, -1):
-            found = self._end.get(tuple(tokens[-length:]))
-            if found is not None:
-                return found
-        return None
-
-
 class Plain(Mode):
     """One token a step."""
 
@@ -122,17 +87,22 @@ class Lookup(Mode):
     """Prompt lookup: what followed the longest match of the text's end, as one chain (Table 3 of the paper, row 2)."""
 
     def __init__(self, settings: DecodeSettings) -> None:
-        self._index = SuffixIndex(settings.lookup_match)
-        self._draft = settings.linear_draft
+        self._longest, self._draft = settings.lookup_match, settings.linear_draft
+        # The end of the latest occurrence of each run before the last token, whose own runs would match themselves.
+        self._end: dict[tuple[int, ...], int] = {}
+        self._indexed = 0
 
     def begin(self, tokens: Sequence[int]) -> None:
-        self._index.extend(tokens)
+        for end in range(self._indexed + 1, len(tokens)):
+            for length in range(1, min(self._longest, end) + 1):
+                self._end[tuple(tokens[end - length : end])] = end
+            self._indexed = end
 
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
-        self._index.extend(tokens)
+        self.begin(tokens)
         tree = Tree(tokens[-1])
-        found = self._index.continuation(tokens)
-        if found is not None:
+        ends = (self._end.get(tuple(tokens[-length:])) for length in range(min(self._longest, len(tokens)), 0, -1))
+        if found := next(filter(None, ends), None):
             tree.add_path(tokens[found : found + min(self._draft, room - 1)], 0, Origin.CHAIN)
         return tree
 

@@ -205,20 +205,14 @@ def restrict_to_chain(
     if not chain_only:
         return settings, []
     drafts = settings.mode != "plain"
-    if drafts and not settings.strict and (guesses := max_rollback()):
-        return _chained(settings, guesses)
+    if drafts and not settings.strict and (most := max_rollback()):
+        chained = replace(settings, max_rollback=most)
+        if settings.mode == "lookahead":
+            why = "mode auto instead of lookahead: a recurrent state goes back along one chain of drafted tokens"
+            return replace(chained, mode="auto"), [why]
+        note = f"at most {most} drafted tokens a step: a recurrent state goes back no further"
+        return chained, [note] if chained.linear_draft < settings.linear_draft else []
     why = "--strict has no rule for a recurrent state" if settings.strict else chain_only
     notes = [f"decoding plainly: {why}"] if drafts else []
     # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
     return replace(settings, mode="plain", ordered=False, min_outputs=1), notes
-
-
-def _chained(settings: DecodeSettings, max_rollback: int) -> tuple[DecodeSettings, list[str]]:
-    """The settings for a model that can take back `max_rollback` drafted tokens of one chain."""
-    chained = replace(settings, max_rollback=max_rollback)
-    if settings.mode == "lookahead":
-        why = "mode auto instead of lookahead: a recurrent state goes back along one chain of drafted tokens"
-        return replace(chained, mode="auto"), [why]
-    shorter = chained.linear_draft < settings.linear_draft
-    note = f"at most {max_rollback} drafted tokens a step: a recurrent state goes back no further"
-    return chained, [note] if shorter else []
