@@ -71,7 +71,7 @@ def check_library() -> Finding:
 def check_ik() -> Finding:
     """Look for the second engine, which is faster on processors."""
     from lacli.ik.choice import machine_hindrance
-    from lacli.ik.library import version
+    from lacli.ik.context import version
 
     told = ": ".join(machine_hindrance() or ["decodes models of tried kinds here (--engine auto)"])
     return Finding("fine", f"{version() or ''} {told}".strip())

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lacli.errors import UsageError
-from lacli.ik.context import OTHERWISE, IkContext, IkModel
-from lacli.ik.library import version
+from lacli.ik.context import OTHERWISE, IkContext, IkModel, version
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import processor
 from lacli.llamacpp.gguf import architecture_and_types
@@ -24,8 +23,6 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
 """Types of weights whose batches of 2 to 63 rows move logits by 0.4 at most (docs/measured.md); those of Q4_1 by 24."""
-
-INSTALL = "pip install 'lacli[ik]'"
 
 
 def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False, slots: int = 1) -> ModelSettings:
@@ -45,7 +42,7 @@ def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False, sl
 def machine_hindrance() -> tuple[str, str] | None:
     """Return why ik_llama.cpp cannot be used on this machine, and what to do; None if it can."""
     if not version():
-        return "needs ik-llama-cpp-python, which is not installed", INSTALL
+        return "needs ik-llama-cpp-python, which is not installed", "pip install 'lacli[ik]'"
     if lacking := NEEDED - set(processor().flags):
         return f"needs a processor with {' and '.join(sorted(lacking))}", OTHERWISE
     return None

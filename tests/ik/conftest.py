@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.ik import choice, library
+from lacli.ik import choice, context
 
 
 @pytest.fixture(autouse=True)
 def ik_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "version", library.version)
+    monkeypatch.setattr(choice, "version", context.version)
