@@ -200,7 +200,7 @@ def asking(engine: ModelEngine) -> Ask:
 
 
 def _go_through(rounds: Rounds, screen: Screen) -> None:
-    """Take trials until they end, with a bar that counts the seconds."""
+    """Take trials until they end, with a line that counts the seconds."""
     begin = perf_counter()
     with screen.progress(max(round(rounds.deadline - begin), 0), "seconds") as advance:
         shown = 0

@@ -1,1 +1,1 @@
-"""The screen, charts as text, and what an interrupt does."""
+"""The screen, and what an interrupt does."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
+from itertools import count
 from json import dumps
 from textwrap import fill
 from time import perf_counter
@@ -72,15 +73,10 @@ class Screen:
                 piece = replace(piece, text=printable(piece.text, lines=True))
             if piece.text:
                 # In one write: whatever ends the program between two tokens, no colour stays on.
-                self._put(self._style(piece).render(piece.text, color_system=ColorSystem.STANDARD))
+                color = ORIGIN_COLORS.get(piece.origin) if self.show_accepted else None
+                style = Style(color=color, dim=piece.reasoning or None) if self._colored else Style.null()
+                self._put(style.render(piece.text, color_system=ColorSystem.STANDARD))
                 self._last = piece.text[-1]
-
-    def _style(self, piece: Piece) -> Style:
-        """How a piece is printed; reasoning is dim."""
-        if not self._colored:
-            return Style.null()
-        color = ORIGIN_COLORS.get(piece.origin) if self.show_accepted else None
-        return Style(color=color, dim=piece.reasoning or None)
 
     def end_line(self) -> None:
         """Print a line break unless the answer has ended with one."""
@@ -112,18 +108,11 @@ class Screen:
 
     @contextmanager
     def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
-        """Show a bar on stderr if it is a terminal, unless quiet; call what it yields after each of `total` parts."""
-        if self.quiet or not self._errors.is_terminal:
-            yield lambda: None
-            return
-        # It takes 20 ms, which commands without a bar need not wait for.
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        bar = Progress(*columns, console=self._errors, transient=True)
-        with bar:
-            task = bar.add_task(words, total=total)
-            yield lambda: bar.advance(task)
+        """Show as `waiting` does how much is done; call what it yields after each of `total` parts."""
+        done = count(1)
+        with self.waiting() as say:
+            say(f"{words}: 0/{total:,}")
+            yield lambda: say(f"{words}: {next(done):,}/{total:,}")
 
     @contextmanager
     def waiting(self, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
@@ -227,15 +216,13 @@ def end_at_abort(screen: Screen, hint: str) -> None:
 
 def wrapped(text: str, width: int) -> str:
     """Wrap `text` between words; the second column of a line such as "/help   commands" stays a column."""
-    return "\n".join(_wrapped_line(line, width) for line in text.split("\n"))
-
-
-def _wrapped_line(line: str, width: int) -> str:
-    columns = TWO_COLUMNS.match(line)
-    indent = len(columns[0]) if columns else len(line) - len(line.lstrip())
-    wide = max(width, indent + 1)
-    indented = " " * indent
-    return fill(line, wide, subsequent_indent=indented, break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for line in text.split("\n"):
+        columns = TWO_COLUMNS.match(line)
+        indent = " " * (len(columns[0]) if columns else len(line) - len(line.lstrip()))
+        wide = max(width, len(indent) + 1)
+        lines.append(fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
+    return "\n".join(lines)
 
 
 def console(file: TextIO | None, color: Switch) -> Console:

@@ -39,7 +39,7 @@ def test_where_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(mon
 
 
 def test_ctrl_c_prints_what_was_finished() -> None:
-    # The bar is wanted here.
+    # The line that counts the seconds is wanted here.
     env = {"TTY_INTERACTIVE": "1"}
     flags = ("--classes", "edit,code", "-n", "64", "--modes", "lookup", "-o", "md")
     terminal = on_terminal("bench", *flags, env=env)
