@@ -12,8 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
-from lacli.options import KINDS, NOTHING, Option, options_of
-from lacli.settings import AnswerSettings, DecodeSettings
+from lacli.settings import KINDS, NOTHING, AnswerSettings, DecodeSettings, Option, options_of
 from lacli.text.files import check_text
 from lacli.text.format import did_you_mean
 

@@ -16,8 +16,7 @@ import typer
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.options import Option, option, options_of
-from lacli.settings import LETTERS, AnswerSettings, DecodeSettings, Detail, Switch, decode_settings
+from lacli.settings import AnswerSettings, DecodeSettings, Detail, Option, Switch, decode_settings, option, options_of
 from lacli.text.files import check_text, read_text
 
 if TYPE_CHECKING:
@@ -214,7 +213,8 @@ preset = parameter(
 
 lookahead_group = group(decode_settings, preset, *parameters_of(DecodeSettings))
 
-sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *parameters_of(DecodeSettings, only=LETTERS))
+sizes = parameters_of(DecodeSettings, only=("window", "ngram", "guesses"))
+sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *sizes)
 """The flags of a lookahead step's size."""
 
 

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import AliasChoices, Field
 
 from lacli import PARALLEL
-from lacli.answer_options import AnswerOptions
 from lacli.bench.plan import EXAMPLE, Row, each_line, opened
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.model import Model
+from lacli.model import AnswerOptions, Model
 from lacli.report import counts
 from lacli.serve.protocol import Message, Sampled, Stops
 from lacli.terminal.interrupts import second_ctrl_c_ends

@@ -12,7 +12,7 @@ from lacli import PARALLEL
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, group, parameters_of, with_groups
 from lacli.errors import UsageError
-from lacli.options import check, option
+from lacli.settings import check, option
 
 
 @dataclass(frozen=True)

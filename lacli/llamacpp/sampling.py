@@ -10,7 +10,7 @@ from secrets import randbelow
 from typing import Literal
 
 from lacli.errors import UsageError
-from lacli.options import check, option, options_of
+from lacli.settings import check, option, options_of
 
 Verify = Literal["match", "rejection"]
 

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.options import NOTHING, check, option
-from lacli.settings import MAX_SEQUENCES, DecodeSettings, Switch
+from lacli.settings import MAX_SEQUENCES, NOTHING, DecodeSettings, Switch, check, option
 from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]

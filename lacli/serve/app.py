@@ -23,11 +23,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from lacli import __version__
-from lacli.answer_options import AnswerOptions, checked_tokens
 from lacli.engine.worker import AsyncStream
 from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
-from lacli.model import Model
+from lacli.model import AnswerOptions, Model, checked_tokens
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
 from lacli.serve.tools import CallRules, format_of

@@ -25,7 +25,7 @@ from pydantic import (
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
-from lacli.options import options_of
+from lacli.settings import options_of
 from lacli.text.checked import WithoutNull
 from lacli.text.format import printable
 

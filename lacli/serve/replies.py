@@ -14,10 +14,9 @@ from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
 
 from lacli import __version__
-from lacli.answer_options import AnswerOptions
 from lacli.engine.worker import AsyncStream
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.model import Model
+from lacli.model import AnswerOptions, Model
 from lacli.serve.protocol import AnswerRequest
 from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.stats import RunStatistics

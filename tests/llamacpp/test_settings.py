@@ -23,8 +23,7 @@ from lacli.llamacpp.library import TILED_SWITCH
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import ALTERS_GREEDY, SamplingSettings
 from lacli.llamacpp.settings import EXACT_CELLS, ModelSettings, endpoints, shared_settings, strict_settings
-from lacli.options import Option, options_of
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, Option, options_of
 from lacli.tree import Origin, Tree
 from tests import program
 from tests.fakes import strict_answers
