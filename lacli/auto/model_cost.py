@@ -7,7 +7,6 @@ times of a size over the whole measurement, so what slows the machine down for a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import cycle, islice
@@ -26,11 +25,15 @@ from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
+from lacli.terminal.interrupts import ctrl_c_ends_at_once
 from lacli.text.files import UNREADABLE, Records, model_identity
 from lacli.tree import Origin, Tree
 
 KIND = "cost"
 """The kind of the records."""
+
+DECISIVE = ("threads", "threads_batch", "flash_attention", "cache_type_k", "cache_type_v", "engine", "repack", "tiled")
+"""Fields of ModelSettings that a step's time depends on as they are."""
 
 SERVING = MeasurePlan(contexts=(64,), rows=tuple(size for size in ROWS if size <= 32))
 """What a server measures once of a new model: the sizes that steps of several sequences have.
@@ -70,15 +73,8 @@ def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
         "library": sha256(library.encode()).hexdigest()[:32],
         "devices": device_names(settings),
         "split": (settings.split_mode, settings.tensor_split, settings.main_gpu),
-        "threads": settings.threads,
-        "threads_batch": settings.threads_batch,
         "gpu_layers": settings.gpu_layers if offloads(settings) else 0,
-        "flash_attention": settings.flash_attention,
-        "cache_type_k": settings.cache_type_k,
-        "cache_type_v": settings.cache_type_v,
-        "engine": settings.engine,
-        "repack": settings.repack,
-        "tiled": settings.tiled,
+        **{name: getattr(settings, name) for name in DECISIVE},
     }
 
 
@@ -133,9 +129,8 @@ def measure_cost(
     settings: ModelSettings,
     plan: MeasurePlan,
     progress: Progress = lambda sentence: None,
-    opening: AbstractContextManager[None] | None = None,
 ) -> Cost:
-    """Measure a model in a context of its own, as small as it can be; `opening` is entered while it is made.
+    """Measure a model in a context of its own, as small as it can be. Ctrl-C while that is made ends the process.
 
     Nothing is measured of a model with a recurrent state; mode auto learns from its own steps.
     Raises ModelLoadError if there is no memory for the context.
@@ -150,7 +145,7 @@ def measure_cost(
     if not asked.covers(plan):
         progress(f"-b and -c leave room for steps of {largest} rows behind {asked.contexts[-1]:,} tokens at most")
     decode = DecodeSettings(mode="lookup", lookup_draft=largest - 1) if largest > 1 else DecodeSettings(mode="plain")
-    with opening or nullcontext():
+    with ctrl_c_ends_at_once():
         context = open_context(model, replace(settings, context=asked.contexts[-1] + largest), decode)
     with context:
         by_context, change_s = measure(context, model.tokenize(SAMPLE) or [0], asked, progress=progress)

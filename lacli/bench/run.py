@@ -112,7 +112,7 @@ def compared(
         try:
             if any(point.mode == "auto" for point in competing):
                 plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
-                engine.learn_cost(plan, request.state, screen.note, ctrl_c_ends_at_once())
+                engine.learn_cost(plan, request.state, screen.note)
             screen.note("warming up")
             rounds.warm_up(screen, leave_out=request.leave_out)
         except KeyboardInterrupt:

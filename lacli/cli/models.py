@@ -151,7 +151,6 @@ def cost(
     from lacli.bench.report import cost_json, cost_lines
     from lacli.ik.choice import open_model, with_engine
     from lacli.llamacpp.probe import proven
-    from lacli.terminal.interrupts import ctrl_c_ends_at_once
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns, state_file
 
@@ -170,7 +169,7 @@ def cost(
             opened = open_model(path, settings, verbose=verbose, loading=loading)
         with opened:
             try:
-                return measure_cost(opened, settings, plan, screen.note, opening=ctrl_c_ends_at_once())
+                return measure_cost(opened, settings, plan, screen.note)
             except KeyboardInterrupt:
                 raise Interrupted("stopped before the steps were measured") from None
 

@@ -296,7 +296,6 @@ class Loading:
         """
         from lacli.auto.model_cost import SERVING
         from lacli.engine.load import open_engine
-        from lacli.terminal.interrupts import ctrl_c_ends_at_once
         from lacli.terminal.screen import loading_model
         from lacli.text.files import state_file
         from lacli.text.template import read_variables
@@ -320,7 +319,7 @@ class Loading:
             engine.use_known(state_file())
             if measure and engine.slots > 1 and engine.settings.mode == "auto" and not engine.cost:
                 screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
-                engine.learn_cost(SERVING, state_file(), screen.note, ctrl_c_ends_at_once())
+                engine.learn_cost(SERVING, state_file(), screen.note)
             screen.notes(engine.notes, engine.warnings)
             yield engine
 

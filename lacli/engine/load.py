@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -193,18 +193,9 @@ class ModelEngine(Engine, Closing):
         if cost := saved_cost(state, self.model.path, self.model_settings):
             self.use_cost(cost)
 
-    def learn_cost(
-        self,
-        plan: MeasurePlan,
-        state: Path,
-        progress: Callable[[str], None],
-        opening: AbstractContextManager[None] | None = None,
-    ) -> None:
-        """Tell mode auto what steps cost here, as the file `state` has it or measured now.
-
-        `progress`, `opening`: as `measure_cost` takes them.
-        """
-        measured = partial(measure_cost, self.model, self.model_settings, plan, progress, opening)
+    def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
+        """Tell mode auto what steps cost here, as the file `state` has it or measured now; see `measure_cost`."""
+        measured = partial(measure_cost, self.model, self.model_settings, plan, progress)
         cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
         self.use_cost(cost)
 
