@@ -13,13 +13,11 @@ from lacli.batch import Batch, Ints
 
 Floats = npt.NDArray[np.floating]
 
-Read = Callable[[int], None]
-
-Reading = Callable[[int], AbstractContextManager[Read]]
+Reading = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 """Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
 
 
-def unseen(tokens: int) -> AbstractContextManager[Read]:
+def unseen(tokens: int) -> AbstractContextManager[Callable[[int], None]]:
     """Show nothing while a prompt is read."""
     return nullcontext(lambda done: None)
 

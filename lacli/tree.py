@@ -12,14 +12,13 @@ ROOT = 0
 
 
 class Origin(Enum):
-    """Where a token was drafted. PADDING: a row that only makes a step larger, and that no sequence accepts."""
+    """Where a token was drafted."""
 
     MODEL = "model"
     POOL = "pool"
     WINDOW = "window"
     CHAIN = "chain"
     SUFFIX = "suffix"
-    PADDING = "padding"
 
 
 class Tree:
@@ -88,7 +87,7 @@ class Tree:
 
     def pad(self) -> None:
         """Append a row below the input that is decoded and read, and that no choice leads to."""
-        self._append(ROOT, self.tokens[ROOT], Origin.PADDING, verify=True)
+        self._append(ROOT, self.tokens[ROOT], Origin.MODEL, verify=True)
         self.sequences[-1].append(0)
 
     def _append(self, parent: int, token: int, origin: Origin, *, verify: bool) -> None:

@@ -80,9 +80,8 @@ def open_model(
     loading: Callable[[float], None] | None = None,
 ) -> LlamaModel:
     """Load a model with the engine of `settings`, which `with_engine` has decided. Raises ModelLoadError."""
-    if settings.engine == "ik":
-        return IkModel(path, settings, verbose=verbose, loading=loading)
-    return LlamaModel(path, settings, verbose=verbose, loading=loading)
+    kind = IkModel if settings.engine == "ik" else LlamaModel
+    return kind(path, settings, verbose=verbose, loading=loading)
 
 
 def open_context(

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import inf
 from threading import Thread
 from time import monotonic
@@ -15,12 +15,10 @@ from time import monotonic
 _undoing: list[Callable[[], None]] = []
 
 
-@contextmanager
-def without_ctrl_c() -> Iterator[None]:
+def without_ctrl_c() -> AbstractContextManager[None]:
     """Ignore Ctrl-C inside: the work is short and must not be interrupted, or handles Ctrl-C itself."""
     # A handler of ours is not inherited by programs, as ignoring would be.
-    with ctrl_c_calls(lambda: None):
-        yield
+    return ctrl_c_calls(lambda: None)
 
 
 @contextmanager
@@ -42,14 +40,12 @@ def ctrl_c_ends_at_once() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def second_ctrl_c_ends(nervous_s: float = 0.0) -> Iterator[None]:
+def second_ctrl_c_ends(nervous_s: float = 0.0) -> AbstractContextManager[None]:
     """End the process at the second Ctrl-C inside: the first one may wait for a call of llama.cpp.
 
     `nervous_s`: ignore a repeated SIGINT within this many seconds; `timeout` sends two.
     """
-    with _listening(endured=1, nervous_s=nervous_s):
-        yield
+    return _listening(endured=1, nervous_s=nervous_s)
 
 
 def put_terminal_back() -> None:

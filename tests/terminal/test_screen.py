@@ -60,7 +60,7 @@ def test_reasoning_is_dim_and_guesses_are_coloured_and_each_token_is_out_before_
 
 
 def test_the_legend_names_the_colours_that_occurred_with_their_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    drafted = {*Origin} - {Origin.MODEL, Origin.PADDING}
+    drafted = {*Origin} - {Origin.MODEL}
     assert {*ORIGIN_COLORS} == drafted and len({*ORIGIN_COLORS.values()}) == len(drafted)
     Screen(color="on", show_accepted=True).legend({SUFFIX: 3, POOL: 12, Origin.WINDOW: 1})
     shown = capsys.readouterr().err
