@@ -50,7 +50,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def llama_cpp_decodes() -> Iterator[None]:
     """lacli.load too takes llama.cpp in the tests of everything but the second engine, whose folder undoes this."""
-    with patch("lacli.ik.choice.version", lambda: ""):
+    with patch("lacli.ik.engine.version", lambda: ""):
         yield
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from lacli.auto.step_cost import ROWS, Cost, MeasurePlan, StepCost
 from lacli.batch import Batch, from_tokens
 from lacli.context import Context
-from lacli.ik.choice import open_context
+from lacli.ik.engine import open_context
 from lacli.llamacpp.devices import CPU, Device, build_files, with_threads
 from lacli.llamacpp.library import devices, version
 from lacli.llamacpp.model import LlamaModel, offloads

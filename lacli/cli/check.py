@@ -85,7 +85,7 @@ def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: Mod
     `predict`: tokens of an answer at most.
     """
     from lacli.check import compare
-    from lacli.ik.choice import open_context
+    from lacli.ik.engine import open_context
 
     model, model_settings = engine.model, engine.model_settings
     modes = [fitted(each, model_settings) for each in compare.checked_modes(engine.settings, only)]

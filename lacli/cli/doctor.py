@@ -70,8 +70,7 @@ def check_library() -> Finding:
 
 def check_ik() -> Finding:
     """Look for the second engine, which is faster on processors."""
-    from lacli.ik.choice import machine_hindrance
-    from lacli.ik.context import version
+    from lacli.ik.engine import machine_hindrance, version
 
     told = ": ".join(machine_hindrance() or ["decodes models of tried kinds here (--engine auto)"])
     return Finding("fine", f"{version() or ''} {told}".strip())

@@ -149,7 +149,7 @@ def cost(
     from lacli.auto.step_cost import ROWS, MeasurePlan
     from lacli.bench.plan import parse_numbers
     from lacli.bench.report import cost_json, cost_lines
-    from lacli.ik.choice import open_model, with_engine
+    from lacli.ik.engine import open_model, with_engine
     from lacli.llamacpp.probe import proven
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.files import columns, state_file

@@ -17,7 +17,7 @@ from lacli.engine.engine import Engine
 from lacli.engine.prompts import PromptWriter
 from lacli.engine.replicas import OpenContext, Weights
 from lacli.errors import LacliError, UsageError
-from lacli.ik.choice import with_engine
+from lacli.ik.engine import with_engine
 from lacli.llamacpp.context import max_rollback
 from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import offloads
@@ -83,7 +83,7 @@ def open_engine(
         notes.append(f"--strict decodes with -fa on {types}")
     model_settings = with_engine(path, model_settings, strict=strict, slots=slots or 1)
     if model_settings.engine == "ik":
-        # Its attention needs cells without free ones between them (ik/choice.py).
+        # Its attention needs cells without free ones between them (ik/engine.py).
         decode_settings = replace(decode_settings, ordered=True)
     with ExitStack() as stack:
         weights = stack.enter_context(Weights(path, model_settings, verbose=verbose, loading=loading))

@@ -21,7 +21,7 @@ import numpy as np
 from lacli.batch import Batch, Ints
 from lacli.context import Floats
 from lacli.errors import UsageError
-from lacli.ik.choice import open_context, open_model
+from lacli.ik.engine import open_context, open_model
 from lacli.llamacpp.context import DecodingContext
 from lacli.llamacpp.devices import CPU, RPC, with_threads
 from lacli.llamacpp.devices import dealt as device_groups

@@ -82,7 +82,7 @@ class ModelSettings:
     """How a model is loaded, where it computes, and its context; names follow llama.cpp's flags.
 
     `gpu_layers`: -1 for all. `devices`: ggml's names ("CUDA0", "CPU", "RPC0"), () for llama.cpp's choice.
-    `tensor_split`: () for a split by free memory. `engine`: `with_engine` of ik/choice.py decides `auto`. `tiled`: of
+    `tensor_split`: () for a split by free memory. `engine`: `with_engine` of ik/engine.py decides `auto`. `tiled`: of
     llama.cpp's faster CPU kernels for several rows, can be switched off before a process's first decode only.
     `gives_way`: fewer threads decode after steps that other programs have made slow; devices.py decides it.
     """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.ik import choice, context
+from lacli.ik import engine
+from lacli.ik.engine import version
 
 
 @pytest.fixture(autouse=True)
 def ik_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "version", context.version)
+    monkeypatch.setattr(engine, "version", version)

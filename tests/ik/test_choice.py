@@ -12,8 +12,8 @@ import pytest
 
 from lacli.auto.model_cost import measure, saved_cost
 from lacli.errors import UsageError
-from lacli.ik import choice
-from lacli.ik.choice import with_engine
+from lacli.ik import engine
+from lacli.ik.engine import with_engine
 from lacli.llamacpp.devices import Processor
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.files import NAME
@@ -27,7 +27,7 @@ AUTO, IK = ModelSettings(engine="auto"), ModelSettings(engine="ik")
 def test_auto_takes_ik_where_it_is_installed_and_llama_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_engine(STDLIB_7M, AUTO).engine == "ik"
     assert with_engine(STDLIB_7M, ModelSettings()).engine == "llama"
-    monkeypatch.setattr(choice, "version", lambda: "")
+    monkeypatch.setattr(engine, "version", lambda: "")
     assert with_engine(STDLIB_7M, AUTO).engine == "llama"
     with pytest.raises(UsageError, match=r"--engine ik needs ik-llama-cpp-python.*lacli\[ik\]"):
         with_engine(STDLIB_7M, IK)
@@ -56,9 +56,9 @@ def test_what_ik_cannot_do_keeps_llama_or_is_refused(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, asked, how = HINDRANCES[words]
-    monkeypatch.setattr(choice, "offloads", lambda settings: settings.gpu_layers > 0)
+    monkeypatch.setattr(engine, "offloads", lambda settings: settings.gpu_layers > 0)
     if "flags" in how:
-        monkeypatch.setattr(choice, "processor", lambda: Processor("old", ("avx",)))
+        monkeypatch.setattr(engine, "processor", lambda: Processor("old", ("avx",)))
         how = {}
     assert with_engine(path(tmp_path), replace(asked, engine="auto"), **how).engine == "llama"  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=words):
