@@ -199,7 +199,8 @@ class Worker(Closing):
     """Decodes sequences together in a thread of its own; requests come from any thread, and begin in their order.
 
     An error of a step ends all sequences and the worker; each reader is told. `reading`: held while text is made of a
-    step, for which the model must not be closed. `failure`: what has ended the worker for good, or None.
+    step, for which the model must not be closed. `running`: the requests in a slot. `failure`: what has ended the
+    worker for good, or None.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -208,7 +209,7 @@ class Worker(Closing):
         self.failure: Exception | None = None
         self._changed = Condition()
         self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
+        self.running: list[Request] = []
         self._gone: list[Request] = []
         self._closed = self._at_exit = False
         self._process = getpid()
@@ -220,7 +221,7 @@ class Worker(Closing):
     @property
     def load(self) -> tuple[int, int]:
         """The numbers of sequences that are decoded and that wait for a slot."""
-        return len(self._running), len(self._waiting)
+        return len(self.running), len(self._waiting)
 
     def add(self, request: Request) -> None:
         """Take in a request. Raises LacliError where none is taken, as in a closed worker or a forked process."""
@@ -275,7 +276,7 @@ class Worker(Closing):
             self.failure = error
         with self._changed:
             self._closed = True
-            left = [] if self._at_exit else [*self._running, *self._waiting]
+            left = [] if self._at_exit else [*self.running, *self._waiting]
             self._waiting.clear()
         for request in left:
             self._end(request, Progress(None, error=self._reason))
@@ -284,13 +285,13 @@ class Worker(Closing):
     def _step(self) -> None:
         """Take a step, and give its progress to the readers."""
         for progress in self.engine.step():
-            request = next(each for each in self._running if each.sequence is progress.sequence)
+            request = next(each for each in self.running if each.sequence is progress.sequence)
             request.note_prompt()
             if progress.sequence and progress.sequence.finish:
                 self._end(request, progress)
             else:
                 request.tell(progress)
-        for request in self._running:
+        for request in self.running:
             request.note_prompt()
 
     def _change_requests(self) -> bool:
@@ -299,7 +300,7 @@ class Worker(Closing):
         False once the worker is closed.
         """
         with self._changed:
-            while not (self._closed or self._running or self._waiting or self._gone):
+            while not (self._closed or self.running or self._waiting or self._gone):
                 self._changed.wait()
             gone, self._gone = self._gone, []
             for request in gone:
@@ -313,13 +314,13 @@ class Worker(Closing):
             # It waits until it is taken in: an error on the way there ends all that wait.
             request = self._waiting[0]
             request.sequence = self.engine.add(request.prompt, request.options)
-            self._running.append(self._waiting.popleft())
+            self.running.append(self._waiting.popleft())
         return not self._closed
 
     def _end(self, request: Request, last: Progress) -> None:
         """Forget a request, and give its reader the last progress."""
-        if request in self._running:
-            self._running.remove(request)
+        if request in self.running:
+            self.running.remove(request)
         request.in_worker = False
         if request.sampler:
             request.sampler.close()

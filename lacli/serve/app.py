@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -96,7 +95,6 @@ class Server:
         self._preparing = asyncio.Lock()
         self._started = str(int(time()))
         self._sums, self._longest = dict.fromkeys(COUNTERS, 0.0), 0
-        self._running: list[AsyncStream] = []
 
     def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
         """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
@@ -116,17 +114,11 @@ class Server:
             routes += [Route("/", page_file), Mount("/page", StaticFiles(directory=PAGE))]
         return Starlette(routes=routes, middleware=layers, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
 
-    @contextmanager
-    def counting(self, stream: AsyncStream) -> Generator[None]:
-        """Show an answer while it runs, and count it at its end."""
-        self._running.append(stream)
-        try:
-            yield
-        finally:
-            self._running.remove(stream)
-            for name, (_, count) in COUNTERS.items():
-                self._sums[name] += count(stream.cost)
-            self._longest = max(self._longest, stream.cost.prompt_tokens + stream.cost.tokens)
+    def count(self, stream: AsyncStream) -> None:
+        """Count an answer at its end."""
+        for name, (_, number) in COUNTERS.items():
+            self._sums[name] += number(stream.cost)
+        self._longest = max(self._longest, stream.cost.prompt_tokens + stream.cost.tokens)
 
     async def health(self, request: Request) -> Response:
         if failure := self._model.worker.failure:
@@ -160,9 +152,8 @@ class Server:
 
     async def slots(self, request: Request) -> Response:
         """Show each slot's state and the counts of its answer, never a text."""
-        running = [stream for stream in self._running if stream.sequence and stream.in_worker]
         slots = []
-        for number, stream in zip_longest(range(self._model.engine.slots), running):
+        for number, stream in zip_longest(range(self._model.engine.slots), [*self._model.worker.running]):
             counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens} if stream else {}
             slots.append({"id": number, "n_ctx": self._model.context, "is_processing": stream is not None, **counts})
         return JSONResponse(slots)
@@ -270,7 +261,7 @@ class Server:
             for place in range(asked.n):
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
-                choices.append(Choice(self._model, self.counting, tokens, len(choices), options, rules))
+                choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules))
         return shape(asked, choices, self._model, self._settings.name, sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -26,8 +26,6 @@ from lacli.verify import TokenLogprob
 
 STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit"}
 """What ended an answer, in llama.cpp's words."""
-
-Counting = Callable[[AsyncStream], AbstractContextManager[None]]
 
 
 def rate(amount: float, per: float) -> float:
@@ -59,7 +57,7 @@ class Delta(NamedTuple):
     """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
 
     `logprobs`: of tokens of whose text a part has come. `calls`: with their numbers. `pieces`: of text and reasoning in
-    their order, before calls are taken out. `ended`: nothing follows.
+    their order, before calls are taken out. `ended`: the last one, which adds nothing.
     """
 
     text: str = ""
@@ -78,17 +76,14 @@ class Choice:
     def __init__(
         self,
         model: Model,
-        counting: Counting,
+        count: Callable[[AsyncStream], None],
         tokens: Sequence[int],
         index: int,
         options: AnswerOptions,
         rules: CallRules | None,
     ) -> None:
-        """`counting`: entered with the answer while it runs. `tokens`: the prompt's. `index`: its place in the request.
-
-        `rules`: what it may call.
-        """
-        self.index, self._counting = index, counting
+        """`count`: called at its end. `index`: its place in the request. `rules`: what it may call."""
+        self.index, self._count = index, count
         self.stream: AsyncStream = model.astream(tokens, **options)
         self.prompt_text = model.engine.text(tokens, special=True)
         self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(self.prompt_text))
@@ -99,7 +94,7 @@ class Choice:
     async def read(self, tell: Callable[[Delta], None]) -> None:
         """Decode the answer, and tell of each step."""
         splitter, seen = self._reasoning, 0
-        with self._counting(self.stream):
+        try:
             async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
                     if isinstance(step, RunStatistics):
@@ -109,14 +104,17 @@ class Choice:
                     seen += len(logprobs)
                     delta = self._delta(splitter.feed(pieces) if splitter else pieces)
                     tell(delta._replace(tokens=step.tokens if step else (), logprobs=logprobs))
+        finally:
+            self._count(self.stream)
         tell(self._delta(splitter.finish() if splitter else (), final=True))
+        tell(Delta(ended=True))
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
         text, reasoning = ("".join(each.text for each in pieces if each.reasoning is kind) for kind in (False, True))
         before = len(self.calls)
         if self._splitter:
             text = self._splitter.feed(text, final=final)
-        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces, ended=final)
+        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces)
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
@@ -169,8 +167,8 @@ class Reply:
         for choice, parts in deltas.items():
             text, reasoning, *lists = zip(*parts, strict=True)
             tokens, logprobs, calls = ([*chain(*each)] for each in lists[:3])
-            whole = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls)
-            entries.append(self._entry(choice, whole, ended=True))
+            whole = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, ended=True)
+            entries.append(self._entry(choice, whole))
         return self._joined(entries)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
@@ -180,22 +178,20 @@ class Reply:
             yield self._event(entry)
         async for choice, delta in merged(self.choices):
             run = delta.progress or choice.stream.text.statistics
-            more = {"timings": timings(run)} if asked.timings_per_token else {}
-            if delta.progress:
+            more: dict[str, Any] = {"timings": timings(run)} if asked.timings_per_token or delta.ended else {}
+            if delta.ended:
+                more |= self._verbose
+            elif delta.progress:
                 if not asked.return_progress:
                     continue
-                found = {"total": len(choice.stream.prompt), "cache": run.reused_tokens}
-                found |= {"processed": run.prompt_tokens, "time_ms": round(1e3 * run.prompt_s)}
-                yield self._event(self._entry(choice, delta), prompt_progress=found, **more)
+                more["prompt_progress"] = {"total": len(choice.stream.prompt), "cache": run.reused_tokens}
+                more["prompt_progress"] |= {"processed": run.prompt_tokens, "time_ms": round(1e3 * run.prompt_s)}
             elif asked.lacli.get("steps"):
                 shown = [{"text": p.text, "origin": p.origin.value, "reasoning": p.reasoning} for p in delta.pieces]
-                step = {"pieces": shown, "tokens": len(delta.tokens)}
-                yield self._event(self._entry(choice, delta), lacli=step, **more)
-            elif delta.text or delta.reasoning or delta.logprobs or delta.calls:
-                yield self._event(self._entry(choice, delta), **more)
-            if delta.ended:
-                more = {"timings": timings(run), **self._verbose}
-                yield self._event(self._entry(choice, Delta(), ended=True), **more)
+                more["lacli"] = {"pieces": shown, "tokens": len(delta.tokens)}
+            elif not (delta.text or delta.reasoning or delta.logprobs or delta.calls):
+                continue
+            yield self._event(self._entry(choice, delta), **more)
         if asked.stream_options.get("include_usage"):
             yield self._body(self.chunk, [], **self._counts())
 
@@ -219,14 +215,14 @@ class Reply:
     def _first(self) -> Iterable[dict[str, Any]]:
         return ()
 
-    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
-        """What `delta` adds to an answer, or all of it. `ended`: nothing follows."""
+    def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        """What `delta` adds to an answer, or all of it."""
         raise NotImplementedError
 
-    def _head_of(self, choice: Choice, delta: Delta, *, ended: bool) -> dict[str, Any]:
+    def _head_of(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         """Which answer it is, why it has ended, and the log probabilities of its tokens."""
         reason = None
-        if ended:
+        if delta.ended:
             reason = "length" if choice.stream.text.answer().finish_reason == "length" else "stop"
         logprobs = {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
         return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
@@ -267,13 +263,13 @@ class ChatReply(Reply):
         for choice in self.choices:
             yield {"index": choice.index, "delta": {"role": "assistant", "content": None}, "finish_reason": None}
 
-    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
+    def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         calls = []
         for number, call in delta.calls:
             function = {"name": call.name, "arguments": call.arguments}
             calls.append({"index": number, "id": call.id, "type": "function", "function": function})
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
-        head = self._head_of(choice, delta, ended=ended)
+        head = self._head_of(choice, delta)
         if head["finish_reason"] == "stop" and choice.calls:
             head["finish_reason"] = "tool_calls"
         return {**head, "delta": {name: part for name, part in parts.items() if part}}
@@ -290,8 +286,8 @@ class TextReply(Reply):
 
     kind = chunk = "text_completion"
 
-    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
-        return {"text": delta.text, **self._head_of(choice, delta, ended=ended)}
+    def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
+        return {"text": delta.text, **self._head_of(choice, delta)}
 
 
 class PlainReply(Reply):
@@ -305,19 +301,19 @@ class PlainReply(Reply):
     def _event(self, entry: dict[str, Any], **more: Any) -> dict[str, Any]:
         return entry | more
 
-    def _entry(self, choice: Choice, delta: Delta, *, ended: bool = False) -> dict[str, Any]:
+    def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         run = choice.stream.text.statistics
         entry = {
             "index": choice.index,
             "content": delta.text,
             "tokens": [*delta.tokens],
-            "stop": ended,
+            "stop": delta.ended,
             "tokens_predicted": run.tokens,
             "tokens_evaluated": run.prompt_tokens,
         }
         if delta.logprobs:
             entry["completion_probabilities"] = [*map(self._logprob, delta.logprobs)]
-        if not ended:
+        if not delta.ended:
             return entry
         answer = choice.stream.text.answer()
         return entry | {

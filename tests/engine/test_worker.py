@@ -170,7 +170,7 @@ def test_a_sequence_that_is_left_frees_its_place_before_the_next_step(
         leaving = leave(loop, engine)
         other = Reader(loop, [3], 5)
         engine.step()
-        assert loop.load == (1, 0) and other in loop._running
+        assert loop.load == (1, 0) and other in loop.running
         engine.run()
         assert other.all(5) == plain_tokens([3], 5)
         leaving.close()
