@@ -30,12 +30,6 @@ Classes = Annotated[
     str | None,
     typer.Option(help="Some of code, edit, chat, summary, extract, translate, maths, story, docs, forms."),
 ]
-Prompts = Annotated[
-    str | None,
-    typer.Option("--prompts", metavar="FILE", help='Prompts of your own. JSON lines: {"prompt": ..., "class": ...} or '
-                 '{"turns": [...]}, as MT-bench and Spec-Bench have them.'),
-]  # fmt: skip
-Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a class at most.")]
 Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Answers to a prompt at most.")]
 Predict = Annotated[
     int | None,
@@ -58,8 +52,8 @@ def bench(
     model: str | None,
     mode: Modes = DEFAULT_MODES,
     classes: Classes = None,
-    prompts: Prompts = None,
-    each: Each = None,
+    prompts: options.Tasks = None,
+    each: options.Each = None,
     repetitions: Repetitions = None,
     predict: Predict = None,
     seconds: Seconds = 180.0,

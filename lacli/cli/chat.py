@@ -68,8 +68,7 @@ def chat(
         template = question.chat_template if "chat_template" in given else saved.template
         question = replace(question, system=system, chat_template=template)
         loading = replace(loading, decode_settings=settings.decode_settings, sampling=settings.sampling)
-        # A chat that an earlier version had with a server has neither.
-        if (saved.model or saved.context) and "context" not in given:
+        if "context" not in given:
             loading = replace(loading, model_settings=replace(loading.model_settings, context=saved.context))
         if not given & {"argument", "model_file", "hf_repo"}:
             model = saved.model or model

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
 
-Prompts = Annotated[
-    str | None,
-    typer.Option("--prompts", metavar="FILE", show_default=False,
-                 help="A file of prompts instead of the built-in eight, as lacli bench takes it; the first turns."),
-]  # fmt: skip
-Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a class at most.")]
 Predict = Annotated[
     int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.")
 ]
@@ -34,8 +28,8 @@ Predict = Annotated[
 @with_groups(model=options.model_of, loading=options.loading_group)
 def check(
     model: str | None,
-    prompts: Prompts = None,
-    each: Each = None,
+    prompts: options.Tasks = None,
+    each: options.Each = None,
     predict: Predict = 64,
     *,
     loading: Loading,
@@ -45,7 +39,8 @@ def check(
 ) -> None:
     """Check whether every mode, or the one of --mode, gives the text of plain decoding.
 
-    A text that differs is judged: the batches were rounded in another way, or there is a BUG (exit code 3).
+    Eight prompts are asked, or the first turns of your own. A text that differs is judged: the batches were rounded in
+    another way, or there is a BUG (exit code 3).
     """
     from lacli.bench.plan import Task, by_class, read_tasks
     from lacli.check.compare import PROMPTS, fixed_seed

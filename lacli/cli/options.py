@@ -108,8 +108,9 @@ def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]
             if text in given:
                 raise UsageError(f"{flags[text]} and a file for it are both given", "give one of them")
             given[text] = tuple(value) if isinstance(value, list) else value
-            if isinstance(value, str):
-                check_text(value, flags[text])
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, str):
+                    check_text(each, flags[text])
         return make(**given)
 
     made.__signature__ = Signature(options)  # type: ignore[attr-defined]
@@ -245,10 +246,6 @@ class PromptOptions(AnswerSettings):
     text: str = ""
     raw: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_text("".join(self.stops), "--stop")
-
 
 prompt_group = group(
     PromptOptions,
@@ -256,6 +253,12 @@ prompt_group = group(
     in_file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system"),
 )
 
+Tasks = Annotated[
+    str | None,
+    typer.Option("--prompts", metavar="FILE", help='Prompts of your own. JSON lines: {"prompt": ..., "class": ...} or '
+                 '{"turns": [...]}, as MT-bench and Spec-Bench have them.'),
+]  # fmt: skip
+Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a class at most.")]
 Offline = Annotated[bool, setting("--offline", help="Use models on this disk, without the network.")]
 ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted tokens by the source of their draft.")]
 Stats = Annotated[

@@ -330,12 +330,12 @@ async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[byt
 async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
     """Return what `answering` does, or end it: ClientDisconnect if the client goes away, 503 if the server does."""
 
-    async def gone() -> None:
+    async def end_with_client() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
+        task.cancel()
 
-    task, watching = asyncio.ensure_future(answering), asyncio.ensure_future(gone())
-    watching.add_done_callback(lambda _: task.cancel())
+    task, watching = asyncio.create_task(answering), asyncio.create_task(end_with_client())
     try:
         return await task
     except asyncio.CancelledError:

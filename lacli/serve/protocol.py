@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    AliasPath,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -66,24 +67,21 @@ async def body_of(request: Request) -> dict[str, Any]:
     return found
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(WithoutNull):
     """The form of an answer, as OpenAI and llama.cpp write it."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
-    # pydantic's models have a method of this name.
-    own_schema: Any = Field(None, alias="schema")
-    json_schema: dict[str, Any] | None = None
+    form: dict[str, Any] | None = Field(
+        None, validation_alias=AliasChoices("schema", AliasPath("json_schema", "schema"))
+    )
 
     @property
     def schema_text(self) -> str:
         if self.type == "text":
             return ""
-        schema = self.own_schema if self.own_schema is not None else (self.json_schema or {}).get("schema")
-        if schema is None and self.type == "json_object":
-            schema = {"type": "object"}
-        if not isinstance(schema, Mapping):
-            raise UsageError("response_format: the schema is no object", 'give {"json_schema": {"schema": {...}}}')
-        return json.dumps(schema)
+        if self.type == "json_schema" and self.form is None:
+            raise UsageError("response_format: it has no schema", 'give {"json_schema": {"schema": {...}}}')
+        return json.dumps({"type": "object"} if self.form is None else self.form)
 
 
 if TYPE_CHECKING:

@@ -65,8 +65,8 @@ def test_the_build_is_tried_again(proven: str | None, state: str, monkeypatch: p
     assert (found.state, "pip install" in found.todo) == (state, state != "fine")
 
 
-def test_an_installed_model_that_does_not_answer_is_reported(play: Play) -> None:
-    play(ask=lambda path: 1 / 0)
+def test_an_installed_model_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lacli.engine.load.open_engine", lambda *_: 1 / 0)
     assert doctor.check_answers().state == "broken"
 
 
