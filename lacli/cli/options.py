@@ -45,7 +45,6 @@ EPILOG = (
 )
 """The end of a command's help."""
 
-
 IN_FILE = "_in_file"
 """The end of the name of an option whose value is the text of a file, behind the name of what it sets."""
 

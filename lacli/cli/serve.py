@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,9 @@ from pathlib import Path
 from lacli import PARALLEL
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, group, parameters_of, with_groups
-from lacli.errors import UsageError
+from lacli.errors import LacliError, UsageError
 from lacli.settings import check, option
+from lacli.text.files import read_text
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,18 @@ class ServerOptions:
     @property
     def keys(self) -> list[str]:
         """All API keys. Raises UsageError for an empty one: a variable that is not set."""
-        from lacli.serve.run import read_keys
-
         keys = [key.strip() for text in self.api_key for key in text.split(",")]
         if not all(keys):
             raise UsageError("--api-key is empty", "give a key, or leave it out")
         return [*keys, *(read_keys(self.api_key_file) if self.api_key_file else ())]
+
+
+def read_keys(path: str) -> list[str]:
+    """Return the keys of a file, one a line, # for comments. Raises LacliError for a file without a key."""
+    keys = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
+    if not keys:
+        raise LacliError(f"{path} has no key", "give a file with a key a line")
+    return keys
 
 
 @with_groups(
@@ -120,7 +126,7 @@ def serve(
             ssl_certfile=own.ssl_cert_file or None,
             ssl_keyfile=own.ssl_key_file or None,
         )
-        run.log_to(sys.stderr, logging.WARNING if quiet else logging.INFO)
+        run.log_from(logging.WARNING if quiet else logging.INFO)
         run.serve(server, listening or None)
 
 

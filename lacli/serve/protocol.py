@@ -109,7 +109,7 @@ class Sampled(_Numbers):
         `tokens_of`: the tokens of a text that has a bias.
         """
         given = {each.name: getattr(self, field) for field, each in NUMBERS.items()}
-        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        chosen = {name: value for name, value in given.items() if value is not None}
         if seed := chosen.get("seed"):
             # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is a random one, as -1 is.
             chosen["seed"] = -1 if seed in (-1, MOST_SEED + 1) else seed % (MOST_SEED + 1)

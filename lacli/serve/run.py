@@ -25,7 +25,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.serve.protocol import error_body
-from lacli.text.files import read_text
 
 UNIX = "unix:"
 
@@ -34,7 +33,6 @@ HEADERS_S = 20.0
 
 PUBLIC = r"/(health|page/.*)?"
 """Paths without a key: programs that watch a server have none, and the page asks for one."""
-
 
 THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
@@ -69,14 +67,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def read_keys(path: str) -> list[str]:
-    """Return the keys of a file, one a line, # for comments. Raises LacliError for a file without a key."""
-    keys = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
-    if not keys:
-        raise LacliError(f"{path} has no key", "give a file with a key a line")
-    return keys
 
 
 class Keys:
@@ -172,9 +162,9 @@ def serve(server: Listener, sockets: list[socket.socket] | None) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def log_to(stream: Any, level: int) -> None:
-    """Write uvicorn's log, with a line for each request, and the server's own to a stream."""
-    handler = logging.StreamHandler(stream)
+def log_from(level: int) -> None:
+    """Write uvicorn's log, with a line for each request, and the server's own to stderr."""
+    handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     # An answer that the server's end has broken off has no traceback.
     handler.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)))

@@ -29,8 +29,8 @@ STARTS = re.compile(r"<|`+|\[(?=T|\Z)|(?<=\n)[{\[,]")
 CLOSED = re.compile(r'(?:\s+|[;}\]]|,\s*"id"\s*:\s*"\w*"|,(?!\s*(?:"|\Z))|</tool_call>|</tools>|```(?=\W))*')
 """What ends a call behind its arguments, and what stands between it and another one."""
 
-STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
-"""Quotes, brackets and escapes of JSON."""
+STRUCTURE = re.compile(r'"(?:\\.|[^"\\])*"?|[{}]', re.DOTALL)
+"""Texts of JSON, the last one as far as it goes, and the brackets of its objects."""
 
 CallFormat = tuple[str, str]
 """How a model writes a call: what stands before its arguments, with %s for its name, and after them."""
@@ -193,12 +193,9 @@ class CallSplitter:
 
 def _end_of_object(text: str) -> int | None:
     """Return the length of the JSON object in front of a text, which may have escapes that JSON has not."""
-    depth, quoted = 0, False
+    depth = 0
     for mark in STRUCTURE.finditer(text):
-        if mark[0] == '"':
-            quoted = not quoted
-        elif mark[0] in "{}[]" and not quoted:
-            depth += 1 if mark[0] in "{[" else -1
+        depth += {"{": 1, "}": -1}.get(mark[0], 0)
         if not depth:
             return mark.end()
     return None

@@ -11,11 +11,12 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
 import lacli
+from lacli.cli.serve import read_keys
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import run
 from lacli.serve.app import Server, ServeSettings
-from lacli.serve.run import access_for, open_sockets, read_keys
+from lacli.serve.run import access_for, open_sockets
 from tests.serve.conftest import NAME
 
 
