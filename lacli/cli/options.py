@@ -233,16 +233,14 @@ sampling_group = group(
 
 @dataclass(frozen=True)
 class PromptOptions(AnswerSettings):
-    """What is asked and how the answer ends.
+    """How a question is asked and how its answer ends.
 
-    `chat_template`: "" for the model's own. `text`: the prompt, which `lacli run` alone reads beforehand. `raw`:
-    without the chat template.
+    `chat_template`: "" for the model's own. `raw`: without the chat template.
     """
 
     system: str = option("", "The system prompt.", "-sys", "--system-prompt")
     chat_template: str = option("", "Chat template: a name (chatml, llama3, ...) or a Jinja file.")
     chat_template_kwargs: str = option("", "Variables for it, such as '{\"enable_thinking\": false}'.")
-    text: str = ""
     raw: bool = False
 
 

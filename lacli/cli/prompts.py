@@ -52,12 +52,10 @@ class Answers:
     models: set[str] = field(default_factory=set)
 
     def add(self, row: Line) -> None:
-        """Write what became of a row."""
         self.write(json.dumps(row, ensure_ascii=False))
         self.count(row)
 
     def count(self, row: Line) -> None:
-        """Note what became of a row."""
         (self.answered.discard if "error" in row else self.answered.add)(row["index"])
         self.models.add(str(row.get("model")))
 

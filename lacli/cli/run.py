@@ -84,21 +84,21 @@ def run(
     if answers is not None:
         raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
     text = read_question(prompt, file or (), model=model or "", stdin=not no_stdin, say=screen.note)
-    answer(model, replace(question, text=text), loading, screen, json=json, stats=stats)
+    answer(model, text, question, loading, screen, json=json, stats=stats)
 
 
 def answer(
-    model: str | None, question: PromptOptions, loading: Loading, screen: Screen, *, json: bool, stats: Detail
+    model: str | None, text: str, asked: PromptOptions, loading: Loading, screen: Screen, *, json: bool, stats: Detail
 ) -> None:
-    """Answer one question. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
+    """Answer `text`. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
     from lacli.report import as_json, as_lines, context_full
     from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
     from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
-    with loading.opened(model, question, screen) as engine:
-        prompt = engine.prompts.question(question.text, question.system, raw=question.raw)
-        stops = (*question.stops, *(() if question.raw else engine.prompts.template.stops))
-        generation = engine.generate(prompt, question.max_tokens, stops)
+    with loading.opened(model, asked, screen) as engine:
+        prompt = engine.prompts.question(text, asked.system, raw=asked.raw)
+        stops = (*asked.stops, *(() if asked.raw else engine.prompts.template.stops))
+        generation = engine.generate(prompt, asked.max_tokens, stops)
         reasons = begun_reasoning(engine.text(prompt, special=True))
         stopped = False
         try:
@@ -113,7 +113,7 @@ def answer(
             screen.end_line()
         with without_ctrl_c():
             found, cells = generation.answer(), engine.context.cells
-            if found.filled_context(question.max_tokens):
+            if found.filled_context(asked.max_tokens):
                 screen.note(context_full(cells, engine.context_hint(cells + 1)))
             if found.finish_reason == "length" and loading.sampling.json_schema:
                 screen.warn("the answer was cut, and its JSON may not be complete")
@@ -122,6 +122,6 @@ def answer(
             else:
                 screen.legend(found.statistics.accepted_from)
             if stats:
-                screen.say(as_lines(engine, found, detail=stats, max_tokens=question.max_tokens))
+                screen.say(as_lines(engine, found, detail=stats, max_tokens=asked.max_tokens))
         if stopped:
             raise Interrupted("")
