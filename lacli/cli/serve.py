@@ -99,17 +99,15 @@ def serve(
         # A client may ask for the name that the model was started by.
         asked = [] if model is None or Path(model).exists() else [model]
         names = sorted(_names(own.alias)) or [engine.model.path.stem, *asked]
+        shown_at = {"/slots": own.slots, "/metrics": own.metrics, "/": own.ui}
         settings = app.ServeSettings(
-            names[0],
+            tuple(names),
             loading.sampling,
             question.system,
             question.max_tokens,
             question.stops,
-            aliases=tuple(names),
             tags=tuple(sorted(_names(own.tags))),
-            slots=own.slots,
-            metrics=own.metrics,
-            page=own.ui,
+            off=[path for path, shown in shown_at.items() if not shown],
             verbose=loading.verbose,
         )
         scheme = "https" if own.ssl_cert_file else "http"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -60,22 +60,19 @@ POLICY = {
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How requests are answered. `name`: of the model. `sampling`, `system`, `max_tokens`: if a request gives none.
+    """How requests are answered. `sampling`, `system`, `max_tokens`, `stops`: if a request gives none.
 
-    `aliases`, `tags`: names of the model, and words beside them. `slots`, `metrics`, `page`: whether these are
-    answered. `verbose`: replies have the prompt.
+    `names`, `tags`: names of the model, first the one in replies, and words beside them. `off`: paths that are not
+    offered; "/" is the page. `verbose`: replies have the prompt.
     """
 
-    name: str
+    names: tuple[str, ...]
     sampling: SamplingSettings
     system: str = ""
     max_tokens: int = -1
     stops: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    slots: bool = True
-    metrics: bool = True
-    page: bool = True
+    off: Collection[str] = ()
     verbose: bool = False
 
 
@@ -106,11 +103,10 @@ class Server:
         posts |= {"/completion": plain, "/completions": plain, "/apply-template": self.apply_template}
         posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
-        gets["/slots"] = self.slots if self._settings.slots else not_offered
-        gets["/metrics"] = self.metrics if self._settings.metrics else not_offered
+        gets |= {"/slots": self.slots, "/metrics": self.metrics}
         routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
-        routes += [Route(path, call) for path, call in gets.items()]
-        if self._settings.page:
+        routes += [Route(path, not_offered if path in self._settings.off else call) for path, call in gets.items()]
+        if "/" not in self._settings.off:
             routes += [Route("/", page_file), Mount("/page", StaticFiles(directory=PAGE))]
         return Starlette(routes=routes, middleware=layers, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
 
@@ -128,8 +124,8 @@ class Server:
     async def models(self, request: Request) -> Response:
         model, settings = self._model.engine.model, self._settings
         found = {
-            "id": settings.name,
-            "aliases": settings.aliases,
+            "id": settings.names[0],
+            "aliases": settings.names,
             "tags": settings.tags,
             "object": "model",
             "created": 0,
@@ -262,7 +258,7 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules))
-        return shape(asked, choices, self._model, self._settings.name, sampling, limit)
+        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""

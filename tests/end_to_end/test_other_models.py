@@ -32,7 +32,7 @@ ASKED = {
 @pytest.mark.parametrize("name", ["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
 def test_a_coder_calls_a_function_and_answers_with_its_result(name: str) -> None:
     with lacli.load(other_model(name), parallel=1, context=2048) as model:
-        settings = ServeSettings(name, SamplingSettings(), max_tokens=200)
+        settings = ServeSettings((name,), SamplingSettings(), max_tokens=200)
         with serving(Server(model, settings).app()) as address:
             client = OpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0)
             for question, (function, arguments) in ASKED.items():

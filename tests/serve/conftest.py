@@ -45,7 +45,7 @@ def model() -> Iterator[lacli.Model]:
 
 @pytest.fixture(scope="session")
 def address(model: lacli.Model) -> Iterator[str]:
-    settings = ServeSettings(NAME, SamplingSettings(), max_tokens=200)
+    settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=200)
     with serving(Server(model, settings).app()) as address:
         yield address
 

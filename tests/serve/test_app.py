@@ -158,7 +158,7 @@ def test_the_docs_say_of_each_parameter_of_the_client_whether_it_is_done(client:
 
 def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
     """Strict, as company would change the rounding of a text otherwise."""
-    settings = ServeSettings(NAME, SamplingSettings(temp=1.5), max_tokens=8)
+    settings = ServeSettings((NAME,), SamplingSettings(temp=1.5), max_tokens=8)
     with (
         lacli.load(STDLIB_7M, threads=1, strict=True) as model,
         serving(Server(model, settings).app()) as address,

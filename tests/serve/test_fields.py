@@ -43,9 +43,7 @@ def asked(address: str, method: str, path: str, **headers: str) -> tuple[int, li
 @pytest.fixture(scope="module")
 def closed(model: lacli.Model) -> Iterator[str]:
     """A server that has all its switches off, and one page that may ask."""
-    settings = ServeSettings(
-        "b", SamplingSettings(), aliases=("a", "b"), tags=("small",), slots=False, metrics=False, page=False
-    )
+    settings = ServeSettings(("b", "a"), SamplingSettings(), tags=("small",), off=("/slots", "/metrics", "/"))
     access = access_for(["0.0.0.0"], ["key"], ["https://a.example", "localhost"])
     with serving(Server(model, settings).app(access)) as address:
         yield address

@@ -30,7 +30,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m [a](ja
 
 
 def test_each_file_is_sent_without_a_key_and_the_page_with_its_policy(model: lacli.Model) -> None:
-    app = Server(model, ServeSettings(NAME, SamplingSettings())).app(access_for(["0.0.0.0"], [KEY]))
+    app = Server(model, ServeSettings((NAME,), SamplingSettings())).app(access_for(["0.0.0.0"], [KEY]))
     with serving(app) as address:
         for path, name in (("/", "index.html"), ("/page/page.css", "page.css"), ("/page/page.js", "page.js")):
             with urlopen(address + path) as reply:

@@ -37,7 +37,7 @@ def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, 
 
 
 def status(model: lacli.Model, access: list[Middleware], headers: Mapping[str, str], path: str = "/v1/models") -> int:
-    app = Server(model, ServeSettings(NAME, SamplingSettings())).app(access)
+    app = Server(model, ServeSettings((NAME,), SamplingSettings())).app(access)
     client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
     return client.get(path, headers=dict(headers)).status_code
 

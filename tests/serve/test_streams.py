@@ -29,7 +29,7 @@ LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
 def port() -> Iterator[int]:
     """The port of a server with one place, whose answers are the same in any company."""
     with lacli.load(STDLIB_7M, threads=1, strict=True) as model:
-        settings = ServeSettings("demo", SamplingSettings())
+        settings = ServeSettings(("demo",), SamplingSettings())
         with serving(Server(model, settings).app()) as address:
             yield int(address.rpartition(":")[2])
 
@@ -106,7 +106,7 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatc
         raise RuntimeError("the device is gone")
 
     one_step = Engine.step
-    settings = ServeSettings("demo", SamplingSettings())
+    settings = ServeSettings(("demo",), SamplingSettings())
     with lacli.load(STDLIB_7M, threads=1) as model, serving(Server(model, settings).app()) as address:
         assert get(f"{address}/health") == {"status": "ok"}
         monkeypatch.setattr(Engine, "step", step)

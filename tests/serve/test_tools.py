@@ -224,7 +224,7 @@ def test_text_that_begins_no_call_is_not_held_back() -> None:
 def qwen() -> Iterator[str]:
     """The address of a server with Qwen's template."""
     with lacli.load(STDLIB_7M, threads=1, parallel=2, template="qwen") as model:
-        settings = ServeSettings(NAME, SamplingSettings(), max_tokens=300)
+        settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=300)
         with serving(Server(model, settings).app()) as address:
             yield address
 
