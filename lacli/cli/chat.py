@@ -9,9 +9,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.options import IN_FILE, Loading, PromptOptions, setting, typed, with_groups
-
-OF_PRESET = ("window", "ngram", "guesses", "jacobi_iterations")
-"""The settings that --preset sets."""
+from lacli.settings import PRESETS
 
 Load = Annotated[
     str | None,
@@ -61,7 +59,9 @@ def chat(
     if load is not None:
         # What was saved holds where the command line does not say otherwise.
         saved = read_chat(load)
-        fields = {name.removesuffix(IN_FILE) for name in given} | {*(OF_PRESET if "preset" in given else ())}
+        fields = {name.removesuffix(IN_FILE) for name in given}
+        if "preset" in given:
+            fields |= {name for sizes in PRESETS.values() for name in sizes}
         changes = {field: settings.values[field] for field in IN_FILES if field in fields}
         settings = saved.settings.with_values(changes)
         system = question.system if "system" in fields else saved.conversation.system

@@ -98,9 +98,14 @@ def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> No
     for each in planned.values():
         screen.note(f"{each.name}: {size_in_words(each.size)}, {each.path}")
     size = size_in_words(sum(each.size for each in planned.values()))
-    if not yes and not _confirmed(f"remove {listed([*planned])}, {size}?"):
-        screen.note("nothing was removed")
-        raise typer.Exit(1)
+    if not yes:
+        if not is_terminal(sys.stdin):
+            raise UsageError("there is no terminal to ask on", "-y removes without asking")
+        question = printable(f"remove {listed([*planned])}, {size}?")
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            screen.note("nothing was removed")
+            raise typer.Exit(1)
     freed = sum(remove_model(each) for each in planned.values())
     screen.note(f"removed, {size_in_words(freed)} freed")
 
@@ -120,14 +125,6 @@ def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
         choices = ", ".join(model.name for model in found)
         raise ModelLoadError(f"{len(found)} models on this disk are {wanted}", f"name one of {choices}")
     return found[0]
-
-
-def _confirmed(question: str) -> bool:
-    """Return whether the user types yes. Raises UsageError without a terminal to ask on."""
-    if not is_terminal(sys.stdin):
-        raise UsageError("there is no terminal to ask on", "-y removes without asking")
-    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @with_groups(model=options.model_of, settings=options.model_group)
