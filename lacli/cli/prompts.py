@@ -56,8 +56,11 @@ class Answers:
         self.count(row)
 
     def count(self, row: Line) -> None:
-        (self.answered.discard if "error" in row else self.answered.add)(row["index"])
-        self.models.add(str(row.get("model")))
+        if "error" in row:
+            self.answered.discard(row["index"])
+        else:
+            self.answered.add(row["index"])
+            self.models.add(str(row.get("model")))
 
 
 @contextmanager

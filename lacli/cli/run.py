@@ -17,6 +17,9 @@ from lacli.settings import Detail
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
 
+LAST_TOKENS = 16
+"""Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
+
 PromptFiles = Annotated[
     list[str] | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file, or from several.")
 ]
@@ -99,7 +102,7 @@ def answer(
         prompt = engine.prompts.question(text, asked.system, raw=asked.raw)
         stops = (*asked.stops, *(() if asked.raw else engine.prompts.template.stops))
         generation = engine.generate(prompt, asked.max_tokens, stops)
-        reasons = begun_reasoning(engine.text(prompt, special=True))
+        reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
         stopped = False
         try:
             # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.

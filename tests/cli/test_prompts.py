@@ -201,9 +201,10 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> No
 def test_an_error_is_no_answer_and_of_two_lines_the_later_one_counts(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     error = json.dumps({"index": 0, "id": "a", "prompt": "one", "error": "too long"})
-    path.write_text(f"{error}\n{LINES[1]}{LINES[2]}")
+    answers = [json.dumps({**row, "model": "a.gguf"}) + "\n" for row in ANSWERS[1:]]
+    path.write_text(f"{error}\n{''.join(answers)}")
     with answers_in(str(path), ASKED, Screen()) as lines:
-        assert lines.answered == {1, 2}
+        assert lines.answered == {1, 2} and lines.models == {"a.gguf"}
         lines.add(ANSWERS[0])
     path.write_text("".join(LINES) + error + "\n")
     with answers_in(str(path), ASKED, Screen()) as lines:
