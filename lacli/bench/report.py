@@ -255,8 +255,10 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
         return [("rows", f"Not measured: {cost.chain_only}. Mode auto learns what rows cost from its own steps.")]
     wide = cost.by_context[0]
     if not cost.is_usable:
-        what = f"Steps of {LEAST_MEASURED} rows were too slow to be timed, and fewer say too little"
-        return [("rows", f"{what}: give more --seconds, on a calmer machine. Mode auto learns from its own steps.")]
+        most = counted(wide.max_rows, "row")
+        what = f"Timed were steps of at most {most}, and it takes {LEAST_MEASURED} rows to tell"
+        hint = "give more --seconds, on a calmer machine, or more --rows"
+        return [("rows", f"{what}: {hint}. Mode auto learns from its own steps.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := max(rows for rows in wide.measured if wide.relative(rows) <= NEARLY_FREE)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"
