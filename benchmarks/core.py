@@ -28,7 +28,7 @@ from lacli.auto.mode import AutoModes
 from lacli.batch import BatchPart
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.devices import physical_cores
+from lacli.llamacpp.machine import physical_cores
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings

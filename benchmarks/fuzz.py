@@ -35,8 +35,8 @@ from lacli.auto.model_cost import KIND, machine_key
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.cli.main import program
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.files import NAME, Records
 from lacli.text.format import markdown
+from lacli.text.records import NAME, Records
 from tests.loading import STDLIB_7M
 
 CODES = {0, 1, 2, 3, 130}

@@ -23,8 +23,8 @@ from lacli.bench.run import Request, compared, finish, opened
 from lacli.errors import LacliError
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
-from lacli.text.files import state_file
 from lacli.text.format import markdown
+from lacli.text.records import state_file
 
 SIZES = (
     *((10, 1, 3, True), (5, 1, 10, True), (5, 1, 30, False), (5, 1, 30, True), (5, 30, 1, False)),

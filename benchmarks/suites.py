@@ -25,7 +25,7 @@ from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.terminal.screen import Screen
-from lacli.text.files import state_file
+from lacli.text.records import state_file
 
 Row = Mapping[str, Any]
 

@@ -11,6 +11,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import finalize
 
 from lacli import PARALLEL
+from lacli.closing import Closing
 from lacli.engine.answer import Answer, AnswerText, as_stops
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
@@ -23,7 +24,6 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.settings import decode_settings as new_decode_settings
 from lacli.terminal.screen import Screen, end_at_abort
-from lacli.text.files import Closing
 from lacli.text.format import did_you_mean
 from lacli.text.template import Messages
 from lacli.verify import Recorder, most_probable

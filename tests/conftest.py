@@ -43,14 +43,14 @@ def this_build_is_not_tried_again() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
     """Settings without a number of threads mean one, so that the workers of xdist do not wait for one another."""
-    with patch("lacli.llamacpp.devices.physical_cores", lambda: 1):
+    with patch("lacli.llamacpp.machine.physical_cores", lambda: 1):
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
 def llama_cpp_decodes() -> Iterator[None]:
     """lacli.load too takes llama.cpp in the tests of everything but the second engine, whose folder undoes this."""
-    with patch("lacli.ik.engine.version", lambda: ""):
+    with patch("lacli.engine.libraries.version", lambda: ""):
         yield
 
 

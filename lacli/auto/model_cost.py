@@ -18,15 +18,17 @@ from typing import Any
 from lacli.auto.step_cost import ROWS, Cost, MeasurePlan, StepCost
 from lacli.batch import Batch, from_tokens
 from lacli.context import Context
-from lacli.ik.engine import open_context
-from lacli.llamacpp.devices import CPU, Device, build_files, with_threads
-from lacli.llamacpp.library import devices, version
-from lacli.llamacpp.model import LlamaModel, offloads
+from lacli.interrupts import ctrl_c_ends_at_once
+from lacli.llamacpp.build import build_files
+from lacli.llamacpp.context import DecodingContext
+from lacli.llamacpp.devices import Device, devices, offloads
+from lacli.llamacpp.library import version
+from lacli.llamacpp.machine import with_threads
+from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import CPU, ModelSettings
 from lacli.settings import DecodeSettings
-from lacli.terminal.interrupts import ctrl_c_ends_at_once
-from lacli.text.files import UNREADABLE, Records, model_identity
+from lacli.text.records import UNREADABLE, Records, model_identity
 from lacli.tree import Origin, Tree
 
 KIND = "cost"
@@ -62,6 +64,8 @@ DENSE = 16
 """Rows up to which all sizes are measured where there is no time for all: small ones differ most from each other."""
 
 Progress = Callable[[str], None]
+
+OpenContext = Callable[[LlamaModel, ModelSettings, DecodeSettings], DecodingContext]
 
 
 def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
@@ -128,10 +132,12 @@ def measure_cost(
     model: LlamaModel,
     settings: ModelSettings,
     plan: MeasurePlan,
+    open_context: OpenContext,
     progress: Progress = lambda sentence: None,
 ) -> Cost:
     """Measure a model in a context of its own, as small as it can be. Ctrl-C while that is made ends the process.
 
+    `open_context`: opens it with the library that has loaded the model.
     Nothing is measured of a model with a recurrent state; mode auto learns from its own steps.
     Raises ModelLoadError if there is no memory for the context.
     """

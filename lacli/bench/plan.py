@@ -22,8 +22,9 @@ from pydantic_core import from_json
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
 from lacli.settings import MODES, DecodeSettings, ModeName
+from lacli.terminal.input import STDIN
 from lacli.text.checked import WithoutNull, checked
-from lacli.text.files import MAX_TEXT, STDIN
+from lacli.text.files import MAX_TEXT
 from lacli.text.format import did_you_mean, size_in_words
 
 RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:([+*])(\d{1,9}))?)?")

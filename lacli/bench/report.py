@@ -15,12 +15,13 @@ from lacli.auto.step_cost import LEAST_MEASURED, Cost, StepCost
 from lacli.bench.plan import ALL
 from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
 from lacli.engine.load import ModelEngine
-from lacli.llamacpp.library import devices, version
+from lacli.llamacpp.devices import devices
+from lacli.llamacpp.library import version
 from lacli.llamacpp.settings import ModelSettings
 from lacli.report import describe_sampling
 from lacli.settings import DecodeSettings
+from lacli.terminal.input import PAGE
 from lacli.terminal.screen import wrapped
-from lacli.text.files import PAGE
 from lacli.text.format import age_in_words, columns, counted, markdown
 
 Format = Literal["text", "md", "json"]

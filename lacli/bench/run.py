@@ -19,12 +19,12 @@ from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
 from lacli.engine.replicas import OpenContext
 from lacli.errors import Interrupted, UsageError
+from lacli.interrupts import ctrl_c_ends_at_once
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings, ModeName
-from lacli.terminal.interrupts import ctrl_c_ends_at_once
+from lacli.terminal.input import PAGE, terminal_columns
 from lacli.terminal.screen import Screen, loading_model, wrapped
-from lacli.text.files import PAGE, columns
 from lacli.text.format import counted
 
 COST_S = 6.0
@@ -141,7 +141,7 @@ def finish(rounds: Rounds, machine: Machine, request: Request, screen: Screen) -
         screen.line(as_json(found, machine))
     elif found:
         unanswered = [point.label for number, point in enumerate(rounds.points) if not rounds.has_answered(number)]
-        words = wrapped(summary(found, machine, unanswered), columns() or PAGE)
+        words = wrapped(summary(found, machine, unanswered), terminal_columns() or PAGE)
         parts = [table(found, machine), words] if request.form == "md" else [words]
         screen.line("\n\n".join(parts))
     if rounds.interrupted:

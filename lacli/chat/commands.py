@@ -10,8 +10,8 @@ from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import adjust, all_settings, changes_in_words, find_setting, one_setting, unquoted
 from lacli.chat.transcript import Log, SavedChat, absolute, read_chat, write_chat
 from lacli.errors import LacliError, UsageError
+from lacli.interrupts import without_ctrl_c
 from lacli.report import describe, describe_sampling
-from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.files import check_text, read_text
 from lacli.text.format import counted, did_you_mean
 

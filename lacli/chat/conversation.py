@@ -11,8 +11,8 @@ from lacli.chat.settings import ChatSettings
 from lacli.engine.answer import Answer
 from lacli.engine.load import ModelEngine
 from lacli.errors import PromptError
+from lacli.interrupts import without_ctrl_c
 from lacli.report import context_full
-from lacli.terminal.interrupts import without_ctrl_c
 from lacli.text.format import counted
 from lacli.text.reasoning import begun_reasoning, closed, mark_reasoning
 from lacli.text.stream import Piece

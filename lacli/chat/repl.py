@@ -14,11 +14,12 @@ from lacli.chat.conversation import Chat
 from lacli.chat.transcript import Log, SavedChat
 from lacli.engine.load import ModelEngine
 from lacli.errors import Interrupted, LacliError, OutputError
+from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
 from lacli.report import as_lines
 from lacli.settings import Detail, Switch
-from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
+from lacli.terminal.input import is_terminal
 from lacli.terminal.screen import Screen, console
-from lacli.text.files import decode, is_terminal
+from lacli.text.files import decode
 from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece

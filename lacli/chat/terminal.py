@@ -25,8 +25,8 @@ from prompt_toolkit.styles import Style
 
 from lacli.chat.commands import BY_NAME, COMMANDS, QUOTES, is_open, without_quotes
 from lacli.chat.settings import BY_KEY, KEYS, choices_of
+from lacli.interrupts import without_ctrl_c
 from lacli.settings import Switch
-from lacli.terminal.interrupts import without_ctrl_c
 from lacli.terminal.screen import abandon_stdout, console
 from lacli.text.files import check_text
 

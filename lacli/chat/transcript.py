@@ -17,10 +17,11 @@ from pydantic_core import from_json
 
 from lacli.chat.conversation import Conversation
 from lacli.chat.settings import ChatSettings, settings_from_json
+from lacli.closing import Closing
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.settings import MOST_CELLS
 from lacli.text.checked import checked
-from lacli.text.files import Closing, for_owner, lock, read_raw, replace_file
+from lacli.text.files import for_owner, lock, read_raw, replace_file
 
 FORMAT, VERSION = "lacli chat", 2
 SAVED, SESSION = "saved", "session"

@@ -22,6 +22,7 @@ from lacli.check.judge import (
     replay,
     within,
 )
+from lacli.closing import Closing
 from lacli.context import Context, Floats, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import BatchRefused, LacliError
@@ -29,7 +30,6 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.modes import MakeMode, common_prefix
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import Step
-from lacli.text.files import Closing
 from lacli.text.format import counted
 from lacli.verify import SampleAndMatch
 

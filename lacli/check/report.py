@@ -11,8 +11,8 @@ from lacli.check.judge import Difference
 from lacli.engine.load import ModelEngine
 from lacli.report import describe_sampling
 from lacli.settings import ModeName
+from lacli.terminal.input import PAGE
 from lacli.terminal.screen import wrapped
-from lacli.text.files import PAGE
 from lacli.text.format import columns, counted
 
 

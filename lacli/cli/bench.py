@@ -77,7 +77,7 @@ def bench(
     from lacli.bench.plan import Axes, parse_modes, parse_numbers, tasks_of
     from lacli.bench.run import Request, benchmark
     from lacli.terminal.screen import Screen
-    from lacli.text.files import state_file
+    from lacli.text.records import state_file
 
     screen = Screen(quiet=quiet)
     numbers = [

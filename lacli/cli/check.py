@@ -45,8 +45,8 @@ def check(
     from lacli.bench.plan import Task, by_class, read_tasks
     from lacli.check.compare import PROMPTS, fixed_seed
     from lacli.check.report import as_json, as_lines
+    from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen
-    from lacli.text.files import columns
 
     if loading.model_settings.replicas > 1 or loading.model_settings.rpc:
         raise UsageError("a check compares one copy of a model on this machine", "leave --replicas and --rpc out")
@@ -67,7 +67,7 @@ def check(
         if json:
             screen.json(as_json(engine, result))
         else:
-            screen.line(as_lines(engine, result, columns()))
+            screen.line(as_lines(engine, result, terminal_columns()))
     if result.stopped:
         raise Interrupted("")
     if result.verdict == "bug":
@@ -80,7 +80,7 @@ def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: Mod
     `predict`: tokens of an answer at most.
     """
     from lacli.check import compare
-    from lacli.ik.engine import open_context
+    from lacli.engine.libraries import open_context
 
     model, model_settings = engine.model, engine.model_settings
     modes = [fitted(each, model_settings) for each in compare.checked_modes(engine.settings, only)]

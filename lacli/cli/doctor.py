@@ -10,7 +10,8 @@ import typer
 from lacli import __version__
 from lacli.errors import LacliError
 from lacli.hub.names import SMOLLM2, smollm2_file
-from lacli.llamacpp.devices import gpu_kind, physical_cores, rebuild_command, sound_kind
+from lacli.llamacpp.build import gpu_kind, rebuild_command, sound_kind
+from lacli.llamacpp.machine import physical_cores
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.files import free_disk
@@ -69,7 +70,8 @@ def check_library() -> Finding:
 
 def check_ik() -> Finding:
     """Look for the second engine, which is faster on processors."""
-    from lacli.ik.engine import machine_hindrance, version
+    from lacli.engine.libraries import machine_hindrance
+    from lacli.ik.context import version
 
     told = ": ".join(machine_hindrance() or ["decodes models of tried kinds here (--engine auto)"])
     return Finding("fine", f"{version() or ''} {told}".strip())
@@ -77,7 +79,7 @@ def check_ik() -> Finding:
 
 def check_devices() -> Finding:
     """Look for a GPU that this llama.cpp uses, or could use after another build."""
-    from lacli.llamacpp.library import devices
+    from lacli.llamacpp.devices import devices
 
     found = devices()
     if not gpu_kind() or any(device.is_gpu for device in found):

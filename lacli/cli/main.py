@@ -72,7 +72,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from lacli.llamacpp.library import version_lines
+        from lacli.llamacpp.devices import version_lines
 
         print("\n".join([f"lacli {__version__}", *version_lines()]))
         raise typer.Exit

@@ -15,7 +15,7 @@ from lacli.cli.options import with_groups
 from lacli.errors import Interrupted, ModelLoadError, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-from lacli.text.files import columns, is_terminal
+from lacli.terminal.input import is_terminal, terminal_columns
 from lacli.text.format import listed, printable, size_in_words
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def list_models(json: options.Json = False) -> None:
     if json:
         screen.json(inventory_json(found))
     else:
-        screen.line(inventory_text(found, columns(), time()))
+        screen.line(inventory_text(found, terminal_columns(), time()))
 
 
 def pull(models: Models, offline: options.Offline = False, quiet: options.Quiet = False) -> None:
@@ -146,10 +146,11 @@ def cost(
     from lacli.auto.step_cost import ROWS, MeasurePlan
     from lacli.bench.plan import parse_numbers
     from lacli.bench.report import cost_json, cost_lines
-    from lacli.ik.engine import open_model, with_engine
+    from lacli.engine.libraries import choose_library, open_context, open_model
     from lacli.llamacpp.probe import proven
+    from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen, loading_model
-    from lacli.text.files import columns, state_file
+    from lacli.text.records import state_file
 
     chosen = sorted(parse_numbers(contexts, "--contexts")), sorted(parse_numbers(rows, "--rows")) if rows else ROWS
     if not all(1 <= number <= 2**20 for numbers in chosen for number in numbers):
@@ -159,14 +160,14 @@ def cost(
     path = options.model_path(model, screen, offline)
     settings, fault = proven(settings)
     screen.notes([fault] if fault else [], [])
-    settings = with_engine(path, settings)
+    settings = choose_library(path, settings)
 
     def measured() -> Cost:
         with loading_model(screen, verbose=verbose) as loading:
             opened = open_model(path, settings, verbose=verbose, loading=loading)
         with opened:
             try:
-                return measure_cost(opened, settings, plan, screen.note)
+                return measure_cost(opened, settings, plan, open_context, screen.note)
             except KeyboardInterrupt:
                 raise Interrupted("stopped before the steps were measured") from None
 
@@ -174,4 +175,6 @@ def cost(
     if json:
         screen.json(cost_json(path, settings, found, is_saved=is_saved))
     else:
-        screen.line(cost_lines(settings, found, time() - found.measured_at if is_saved else None, width=columns()))
+        screen.line(
+            cost_lines(settings, found, time() - found.measured_at if is_saved else None, width=terminal_columns())
+        )

@@ -297,7 +297,7 @@ class Loading:
         from lacli.auto.model_cost import SERVING
         from lacli.engine.load import open_engine
         from lacli.terminal.screen import loading_model
-        from lacli.text.files import state_file
+        from lacli.text.records import state_file
         from lacli.text.template import read_variables
 
         path = model_path(model, screen, self.offline)

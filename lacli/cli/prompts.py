@@ -16,11 +16,11 @@ from pydantic import AliasChoices, Field
 from lacli import PARALLEL
 from lacli.bench.plan import EXAMPLE, Row, each_line, opened
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
+from lacli.interrupts import second_ctrl_c_ends
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import AnswerOptions, Model
 from lacli.report import counts
 from lacli.serve.protocol import Message, Sampled, Stops
-from lacli.terminal.interrupts import second_ctrl_c_ends
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
 from lacli.text.files import lock

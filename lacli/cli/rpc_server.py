@@ -35,8 +35,10 @@ def rpc_server(
     from platformdirs import user_cache_path
 
     from lacli.llamacpp import rpc
-    from lacli.llamacpp.devices import CPU, named, physical_cores
-    from lacli.llamacpp.library import devices, library
+    from lacli.llamacpp.devices import devices, named
+    from lacli.llamacpp.library import library
+    from lacli.llamacpp.machine import physical_cores
+    from lacli.llamacpp.settings import CPU
     from lacli.terminal.screen import Screen, abandon_stdout, end_at_abort
 
     rpc.need_support()

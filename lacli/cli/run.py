@@ -67,8 +67,8 @@ def run(
 
     --prompts answers all prompts of a file.
     """
+    from lacli.terminal.input import STDIN, read_question
     from lacli.terminal.screen import Screen
-    from lacli.text.files import STDIN, read_question
 
     model, prompt = asked
     if raw and question.system:
@@ -94,8 +94,8 @@ def answer(
     model: str | None, text: str, asked: PromptOptions, loading: Loading, screen: Screen, *, json: bool, stats: Detail
 ) -> None:
     """Answer `text`. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
+    from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
     from lacli.report import as_json, as_lines, context_full
-    from lacli.terminal.interrupts import second_ctrl_c_ends, without_ctrl_c
     from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
     with loading.opened(model, asked, screen) as engine:

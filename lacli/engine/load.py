@@ -11,16 +11,17 @@ from pathlib import Path
 from lacli.auto.mode import AutoModes
 from lacli.auto.model_cost import cost_of, measure_cost, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan
+from lacli.closing import Closing
 from lacli.context import Context, Reading, unseen
 from lacli.engine.answer import Generation, as_stops
 from lacli.engine.engine import Engine
+from lacli.engine.libraries import choose_library, open_context
 from lacli.engine.prompts import PromptWriter
 from lacli.engine.replicas import OpenContext, Weights
 from lacli.errors import LacliError, UsageError
-from lacli.ik.engine import with_engine
 from lacli.llamacpp.context import max_rollback
+from lacli.llamacpp.devices import offloads
 from lacli.llamacpp.gguf import architecture_and_types
-from lacli.llamacpp.model import offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
@@ -35,7 +36,6 @@ from lacli.llamacpp.settings import (
 )
 from lacli.settings import DecodeSettings, restrict_to_chain
 from lacli.stats import RunStatistics
-from lacli.text.files import Closing
 from lacli.text.json_schema import grammar_of
 from lacli.text.template import choose_template
 from lacli.verify import Rejection, SampleAndMatch, Verifier
@@ -81,9 +81,9 @@ def open_engine(
         )
         types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
         notes.append(f"--strict decodes with -fa on {types}")
-    model_settings = with_engine(path, model_settings, strict=strict, slots=slots or 1)
+    model_settings = choose_library(path, model_settings, strict=strict, slots=slots or 1)
     if model_settings.engine == "ik":
-        # Its attention needs cells without free ones between them (ik/engine.py).
+        # Its attention needs cells without free ones between them (ik/context.py).
         decode_settings = replace(decode_settings, ordered=True)
     with ExitStack() as stack:
         weights = stack.enter_context(Weights(path, model_settings, verbose=verbose, loading=loading))
@@ -195,7 +195,7 @@ class ModelEngine(Engine, Closing):
 
     def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
         """Tell mode auto what steps cost here, as the file `state` has it or measured now; see `measure_cost`."""
-        measured = partial(measure_cost, self.model, self.model_settings, plan, progress)
+        measured = partial(measure_cost, self.model, self.model_settings, plan, open_context, progress)
         cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
         self.use_cost(cost)
 

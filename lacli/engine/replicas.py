@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 
 from lacli.batch import Batch, Ints
+from lacli.closing import Closing
 from lacli.context import Floats
+from lacli.engine.libraries import open_context, open_model
 from lacli.errors import UsageError
-from lacli.ik.engine import open_context, open_model
 from lacli.llamacpp.context import DecodingContext
-from lacli.llamacpp.devices import CPU, RPC, with_threads
 from lacli.llamacpp.devices import dealt as device_groups
-from lacli.llamacpp.library import devices
+from lacli.llamacpp.devices import devices
+from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import CPU, RPC, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
-from lacli.text.files import Closing
 
 WHOLE_SEQUENCES = 2
 """Sequence ids of a step that cannot be divided: the sequence's own and one branch's."""

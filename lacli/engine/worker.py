@@ -13,6 +13,7 @@ from threading import Condition, Lock, Thread
 from time import perf_counter
 from typing import Any, Self
 
+from lacli.closing import Closing
 from lacli.engine.answer import Answer, AnswerText
 from lacli.engine.engine import GREEDY, Engine, Progress, SequenceOptions
 from lacli.engine.replicas import AGAIN_S
@@ -20,7 +21,6 @@ from lacli.engine.step import TokenSequence
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.stats import RunStatistics, Step
-from lacli.text.files import Closing
 from lacli.text.stream import Piece
 
 

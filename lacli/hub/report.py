@@ -16,9 +16,9 @@ from lacli.errors import LacliError
 from lacli.hub.cache import LocalModel, cache_folder, cached_models, local_file, matching
 from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
 from lacli.llamacpp.context import LlamaContext, max_rollback
-from lacli.llamacpp.devices import with_threads
 from lacli.llamacpp.gguf import Header, read_header
 from lacli.llamacpp.library import library
+from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LARGEST_DEFAULT_CONTEXT, LlamaModel
 from lacli.llamacpp.settings import ModelSettings, check_rows
 from lacli.settings import MODES, DecodeSettings, ModeName

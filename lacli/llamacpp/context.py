@@ -14,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
+from lacli.closing import Closing
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
-from lacli.llamacpp.devices import CPU, ThreadsInUse, bounded_by_free_memory
-from lacli.llamacpp.library import Log, ctrl_c_calls, devices, free_with, late_ctrl_c, lib, library
+from lacli.interrupts import ctrl_c_calls, late_ctrl_c
+from lacli.llamacpp.devices import devices
+from lacli.llamacpp.library import Log, free_with, lib, library
+from lacli.llamacpp.machine import ThreadsInUse, bounded_by_free_memory
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
+from lacli.llamacpp.settings import CPU, PLAIN_CACHE_TYPES, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
-from lacli.text.files import Closing
 
 CONTEXT_PAD = 256
 """Cells to whose multiple llama.cpp rounds a context up."""

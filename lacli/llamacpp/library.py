@@ -1,22 +1,18 @@
-"""The library: the only file that imports llama_cpp. Its log, its version, its devices, and Ctrl-C in its calls."""
+"""The library: the only file that imports llama_cpp. Its functions, its start, its log and its version."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # around each step; `signal` makes enums, 8 microseconds a time
 import ctypes
 import os
 import re
 import sys
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
-from threading import current_thread, main_thread
 from typing import Any
 
 from lacli.errors import LacliError, in_one_line
-from lacli.llamacpp.devices import CPU, Device
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.format import printable
@@ -169,86 +165,6 @@ def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stop
     return api.llama_progress_callback(tell)
 
 
-@contextmanager
-def ctrl_c_calls(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` at Ctrl-C in place of raising KeyboardInterrupt, which callbacks of C code would lose.
-
-    Another thread's Ctrl-C and a program's own handler stay as they are.
-    """
-    if current_thread() is not main_thread() or _signal.getsignal(_signal.SIGINT) is not _signal.default_int_handler:
-        yield
-        return
-    _signal.signal(_signal.SIGINT, lambda *_: interrupt())
-    try:
-        yield
-    finally:
-        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-
-
-@contextmanager
-def late_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Raise KeyboardInterrupt for a Ctrl-C at the end of the block; yield whether there was one so far."""
-    pressed: list[bool] = []
-    with ctrl_c_calls(lambda: pressed.append(True)):
-        yield lambda: bool(pressed)
-    if pressed:
-        raise KeyboardInterrupt
-
-
 def version() -> str:
     """Return llama-cpp-python's version, which stands for llama.cpp's."""
     return str(lib.__version__)
-
-
-def version_lines() -> list[str]:
-    """Return a line for the library, one for what it was built with, and one for each device."""
-    library()
-    features = lib.llama_print_system_info().decode("utf-8", "replace").strip()
-    return [f"llama-cpp-python {version()}", features, *(f"device {device.words}" for device in devices())]
-
-
-GPU, INTEGRATED = 1, 2
-"""ggml_backend_dev_type of a GPU, and of one that shares the processor's memory."""
-
-
-def devices(*, memory: bool = True) -> list[Device]:
-    """Return the devices of this build on this machine, in llama.cpp's order.
-
-    `memory`: ask for it too, which starts a GPU's driver.
-    """
-    library()
-    found = []
-    for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):
-        kind = ggml.ggml_backend_dev_type(handle)
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        if memory:
-            ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
-        name, description = ggml.ggml_backend_dev_name(handle), ggml.ggml_backend_dev_description(handle)
-        is_gpu, is_integrated = kind in (GPU, INTEGRATED), kind == INTEGRATED
-        found.append(Device(name.decode(), description.decode(), is_gpu, free.value, total.value, is_integrated))
-    return found
-
-
-def apply_placement(parameters: Any, settings: ModelSettings) -> list[object]:
-    """Write the layers and devices of settings into llama_model_params; return what these point to.
-
-    llama.cpp's list of devices never names the processor, which takes all other layers. For the processor alone the
-    list is empty: a GPU would still compute large batches.
-    """
-    parameters.n_gpu_layers = settings.gpu_layers
-    parameters.split_mode = getattr(lib, f"LLAMA_SPLIT_MODE_{settings.split_mode.upper()}")
-    parameters.main_gpu = settings.main_gpu
-    arrays: list[object] = []
-    if settings.tensor_split:
-        shares = (ctypes.c_float * ggml.llama_max_devices())(*settings.tensor_split)
-        parameters.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
-        arrays.append(shares)
-    if settings.devices:
-        names = [name for name in settings.devices if name != CPU]
-        handles = [ggml.ggml_backend_dev_by_name(name.encode()) for name in names]
-        devices = (ctypes.c_void_p * (len(names) + 1))(*handles)
-        parameters.devices = ctypes.addressof(devices)
-        arrays.append(devices)
-        if not names:
-            parameters.n_gpu_layers = 0
-    return arrays

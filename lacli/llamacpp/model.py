@@ -11,22 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from lacli.closing import Closing
 from lacli.errors import LacliError, ModelLoadError, PromptError
-from lacli.llamacpp.devices import CPU, chosen, named
-from lacli.llamacpp.library import (
-    apply_placement,
-    devices,
-    free_with,
-    ggml,
-    late_ctrl_c,
-    lib,
-    library,
-    progress_callback,
-    switch_tiles,
-)
+from lacli.interrupts import late_ctrl_c
+from lacli.llamacpp.devices import apply_placement, devices, named, offloads
+from lacli.llamacpp.library import free_with, ggml, lib, library, progress_callback, switch_tiles
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import ModelSettings
-from lacli.text.files import Closing
+from lacli.llamacpp.settings import CPU, ModelSettings
 from lacli.text.format import count_in_words
 from lacli.text.reasoning import PAIRS
 from lacli.text.template import CALL_MARKERS, compile_template
@@ -36,12 +27,6 @@ LARGEST_DEFAULT_CONTEXT = 8192
 
 DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
 TOO_LARGE = "a smaller model, fewer layers on a GPU (-ngl) or more devices (-dev) may fit"
-
-
-def offloads(settings: ModelSettings) -> bool:
-    """Return whether a model with these settings computes on a GPU, of this machine or of another."""
-    names = [name.upper() for name in settings.devices or chosen(devices(memory=False))]
-    return settings.gpu_layers != 0 and names not in ([], [CPU])
 
 
 class LlamaModel(Closing):

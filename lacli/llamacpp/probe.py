@@ -7,33 +7,26 @@ the records keep the outcome.
 
 from __future__ import annotations
 
-import gzip
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.devices import CPU, PYTHON, build_files, processor, rebuild_command, sound_kind, with_threads
+from lacli.llamacpp.build import PYTHON, build_files, rebuild_command, sound_kind
+from lacli.llamacpp.machine import processor, with_threads
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.files import Records, state_file
-from lacli.text.format import counted
+from lacli.text.records import Records, state_file
 
-COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
+COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.trial")
 """Command of a trial; the folder for its files and `repack` or `plain` follow."""
 
 IN_TRIAL = "_LACLI_TRIAL"
 """Set in the environment of a process that must use the build untried, to the fault that is known, "" in a trial."""
-
-ROWS = (1, 2, 16)
-"""Rows of the tried batches: one row, a few rows and a whole AMX tile have kernels of their own."""
 
 PATIENCE_S = 60.0
 """Seconds for a trial: a hundred times what it takes on two cores."""
@@ -110,29 +103,3 @@ def run_python(
     return subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, process_group=0
     )
-
-
-def main(folder: Path, *, repack: bool) -> None:
-    """Decode every batch with the bundled model (recipes/trial.py), a line for each before it begins."""
-    with suppress(ImportError):  # Windows has no core dumps
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from lacli.batch import Batch
-    from lacli.llamacpp.context import LlamaContext
-    from lacli.llamacpp.model import LlamaModel
-    from lacli.settings import DecodeSettings
-
-    path = folder / "trial.gguf"
-    path.write_bytes(gzip.decompress((files("lacli") / "data" / "trial.gguf.gz").read_bytes()))
-    settings = ModelSettings(context=256, batch=ROWS[-1], gpu_layers=0, repack=repack, devices=(CPU,))
-    chain = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
-    with LlamaModel(path, settings) as model, LlamaContext(model, settings, chain) as context:
-        for rows in ROWS:
-            print(counted(rows, "row"), flush=True)
-            context.clear()
-            assert context.decode(Batch(rows).set_rows(range(rows), range(rows), [(0,)] * rows, [True] * rows))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), repack=sys.argv[2] == "repack")

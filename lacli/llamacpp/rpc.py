@@ -20,7 +20,7 @@ from threading import Thread
 from typing import NoReturn
 
 from lacli.errors import LacliError, reason_of
-from lacli.llamacpp.devices import PYTHON, rebuild_command
+from lacli.llamacpp.build import PYTHON, rebuild_command
 from lacli.llamacpp.library import POINTER, SIZE, TEXT, ggml, library, on_abort
 from lacli.llamacpp.probe import run_python
 

@@ -17,12 +17,12 @@ import numpy.typing as npt
 from llguidance import LLMatcher
 
 from lacli.batch import Ints
+from lacli.closing import Closing
 from lacli.context import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
 from lacli.llamacpp.library import free_with, lib, library
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import LONGEST_MEMORY, SamplingSettings
-from lacli.text.files import Closing
 from lacli.text.json_schema import HEAD
 
 Bools = npt.NDArray[np.bool_]

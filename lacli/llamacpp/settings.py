@@ -17,6 +17,12 @@ SplitMode = Literal["none", "layer", "row", "tensor"]
 EngineName = Literal["auto", "llama", "ik"]
 """What decodes: llama.cpp, ik_llama.cpp, or the second where it is installed and can."""
 
+CPU = "CPU"
+"""ggml's name of the processor, as a backend and as a device."""
+
+RPC = "RPC"
+"""The beginning of the names of other machines' devices."""
+
 MOST_REPLICAS = 64
 """Replicas of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
 
@@ -82,9 +88,9 @@ class ModelSettings:
     """How a model is loaded, where it computes, and its context; names follow llama.cpp's flags.
 
     `gpu_layers`: -1 for all. `devices`: ggml's names ("CUDA0", "CPU", "RPC0"), () for llama.cpp's choice.
-    `tensor_split`: () for a split by free memory. `engine`: `with_engine` of ik/engine.py decides `auto`. `tiled`: of
+    `tensor_split`: () for a split by free memory. `engine`: `choose_library` decides `auto`. `tiled`: of
     llama.cpp's faster CPU kernels for several rows, can be switched off before a process's first decode only.
-    `gives_way`: fewer threads decode after steps that other programs have made slow; devices.py decides it.
+    `gives_way`: fewer threads decode after steps that other programs have made slow; machine.py decides it.
     """
 
     context: int = option(

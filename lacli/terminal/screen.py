@@ -21,9 +21,9 @@ from rich.style import Style
 from rich.text import Text
 
 from lacli.errors import LacliError, OutputError, reason_of
+from lacli.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone
 from lacli.settings import Switch
-from lacli.terminal.interrupts import ctrl_c_ends_at_once, put_terminal_back, undone
-from lacli.text.files import is_terminal
+from lacli.terminal.input import is_terminal
 from lacli.text.format import printable
 from lacli.text.stream import Piece
 from lacli.tree import Origin

@@ -14,10 +14,11 @@ from lacli.auto.mode import AutoModes, Experience
 from lacli.auto.model_cost import KIND, cost_of, device_names, fitted, machine_key, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan, StepCost
 from lacli.engine.load import ModelEngine
-from lacli.llamacpp.devices import Device, with_threads
+from lacli.llamacpp.devices import Device
+from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
-from lacli.text.files import HASHED, NAME, Records
+from lacli.text.records import HASHED, NAME, Records
 from tests.loading import load
 
 COST = Cost(

@@ -10,7 +10,7 @@ import pytest
 from lacli.auto.model_cost import KIND, machine_key
 from lacli.auto.step_cost import Cost, MeasurePlan, StepCost
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.files import NAME, Records
+from lacli.text.records import NAME, Records
 from tests.fakes.clock import FakeClock
 from tests.loading import STDLIB_7M
 

@@ -10,7 +10,7 @@ from time import perf_counter
 import pytest
 
 from lacli.auto.model_cost import KIND
-from lacli.text.files import NAME, Records
+from lacli.text.records import NAME, Records
 from tests.program import call, exit_code, finish, on_terminal, start
 
 MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]

@@ -15,9 +15,9 @@ import pytest
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import ChatSettings
 from lacli.check.judge import PLAIN
+from lacli.engine.libraries import open_context
 from lacli.engine.load import open_engine
 from lacli.errors import ModelLoadError, PromptError
-from lacli.ik.engine import open_context
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings

@@ -42,7 +42,7 @@ def test_a_mistake_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
         def greedy(self) -> Ints:
             return np.roll(super().greedy(), 1)
 
-    monkeypatch.setattr("lacli.ik.engine.LlamaContext", WrongRows)
+    monkeypatch.setattr("lacli.engine.libraries.LlamaContext", WrongRows)
     done = check("--mode", "lookahead", "-W", "3", "-G", "3")
     assert done.code == 3
     assert "BUG: rounding does not explain" in done.out

@@ -14,7 +14,7 @@ import pytest
 
 from lacli.batch import Batch
 from lacli.llamacpp.context import LlamaContext
-from lacli.text.files import read_question
+from lacli.terminal.input import read_question
 from tests.fakes.tiny_models import write_llama
 from tests.loading import STDLIB_7M
 from tests.program import call, exit_code, finish, on_terminal, run, start

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lacli.auto.model_cost import measure
-from lacli.text.files import NAME, Records
+from lacli.text.records import NAME, Records
 from tests.fakes.tiny_models import write_lfm2
 from tests.program import Done, call
 

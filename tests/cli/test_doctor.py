@@ -12,7 +12,8 @@ import pytest
 from lacli.cli import doctor
 from lacli.errors import ModelLoadError
 from lacli.llamacpp import probe
-from lacli.llamacpp.devices import CPU, GIB, Device
+from lacli.llamacpp.devices import GIB, Device
+from lacli.llamacpp.settings import CPU
 from tests.program import call, run
 
 PROCESSOR = Device(CPU, "A processor", False, 16 * GIB, 16 * GIB)
@@ -27,7 +28,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
 
     def change(**values: Any) -> None:
         for name, value in values.items():
-            place = "lacli.llamacpp.library.devices" if name == "devices" else f"{doctor.__name__}.{name}"
+            place = "lacli.llamacpp.devices.devices" if name == "devices" else f"{doctor.__name__}.{name}"
             monkeypatch.setattr(place, value if callable(value) else lambda *_, value=value: value)
 
     change(devices=[PROCESSOR], gpu_kind="")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.ik import engine
-from lacli.ik.engine import version
+from lacli.ik.context import version
 
 
 @pytest.fixture(autouse=True)
 def ik_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "version", version)
+    monkeypatch.setattr("lacli.engine.libraries.version", version)

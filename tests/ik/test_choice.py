@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from lacli.auto.model_cost import measure, saved_cost
+from lacli.engine import libraries
+from lacli.engine.libraries import choose_library
 from lacli.errors import UsageError
-from lacli.ik import engine
-from lacli.ik.engine import with_engine
-from lacli.llamacpp.devices import Processor
+from lacli.llamacpp.machine import Processor
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.files import NAME
+from lacli.text.records import NAME
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M, smollm2
 from tests.program import call
@@ -25,12 +25,12 @@ AUTO, IK = ModelSettings(engine="auto"), ModelSettings(engine="ik")
 
 
 def test_auto_takes_ik_where_it_is_installed_and_llama_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_engine(STDLIB_7M, AUTO).engine == "ik"
-    assert with_engine(STDLIB_7M, ModelSettings()).engine == "llama"
-    monkeypatch.setattr(engine, "version", lambda: "")
-    assert with_engine(STDLIB_7M, AUTO).engine == "llama"
+    assert choose_library(STDLIB_7M, AUTO).engine == "ik"
+    assert choose_library(STDLIB_7M, ModelSettings()).engine == "llama"
+    monkeypatch.setattr(libraries, "version", lambda: "")
+    assert choose_library(STDLIB_7M, AUTO).engine == "llama"
     with pytest.raises(UsageError, match=r"--engine ik needs ik-llama-cpp-python.*lacli\[ik\]"):
-        with_engine(STDLIB_7M, IK)
+        choose_library(STDLIB_7M, IK)
 
 
 def mamba(folder: Path) -> Path:
@@ -56,13 +56,13 @@ def test_what_ik_cannot_do_keeps_llama_or_is_refused(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, asked, how = HINDRANCES[words]
-    monkeypatch.setattr(engine, "offloads", lambda settings: settings.gpu_layers > 0)
+    monkeypatch.setattr(libraries, "offloads", lambda settings: settings.gpu_layers > 0)
     if "flags" in how:
-        monkeypatch.setattr(engine, "processor", lambda: Processor("old", ("avx",)))
+        monkeypatch.setattr(libraries, "processor", lambda: Processor("old", ("avx",)))
         how = {}
-    assert with_engine(path(tmp_path), replace(asked, engine="auto"), **how).engine == "llama"  # type: ignore[arg-type]
+    assert choose_library(path(tmp_path), replace(asked, engine="auto"), **how).engine == "llama"  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=words):
-        with_engine(path(tmp_path), asked, **how)  # type: ignore[arg-type]
+        choose_library(path(tmp_path), asked, **how)  # type: ignore[arg-type]
 
 
 def test_the_command_line_takes_ik_by_itself_and_says_so() -> None:
@@ -86,5 +86,5 @@ def test_what_lacli_cost_measures_is_known_to_a_run_with_the_engine_that_auto_ta
     assert done.code == 0, done.err
     settings = replace(AUTO, threads=1, gpu_layers=0)
     state = tmp_path / "lacli" / NAME
-    assert saved_cost(state, STDLIB_7M, with_engine(STDLIB_7M, settings))
+    assert saved_cost(state, STDLIB_7M, choose_library(STDLIB_7M, settings))
     assert not saved_cost(state, STDLIB_7M, replace(settings, engine="llama"))

@@ -12,7 +12,7 @@ import pytest
 
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
-from lacli.ik.engine import IkContext, IkModel
+from lacli.ik.context import IkContext, IkModel
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings

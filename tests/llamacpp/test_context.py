@@ -17,8 +17,8 @@ import pytest
 from lacli.batch import Batch, from_tokens
 from lacli.errors import LacliError, ModelLoadError
 from lacli.llamacpp.context import LlamaContext
-from lacli.llamacpp.devices import OBSERVED_S
 from lacli.llamacpp.library import Log
+from lacli.llamacpp.machine import OBSERVED_S
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import Capacity, ModelSettings
 from lacli.settings import DecodeSettings

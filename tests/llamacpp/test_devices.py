@@ -1,4 +1,4 @@
-"""Devices: by name on machines that are made up, as llama_model_params has them, and threads for their copies."""
+"""Devices: by name on machines that are made up, and as llama_model_params has them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ import pytest
 
 from lacli import __version__
 from lacli.errors import UsageError
-from lacli.llamacpp import devices
-from lacli.llamacpp.context import can_give_way
-from lacli.llamacpp.devices import CPU, Device, Processor, chosen, dealt, with_threads
-from lacli.llamacpp.library import apply_placement
-from lacli.llamacpp.model import LlamaModel, offloads
-from lacli.llamacpp.settings import ModelSettings
-from tests.program import ROOT, run
+from lacli.llamacpp.devices import Device, apply_placement, chosen, dealt, offloads
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import CPU, ModelSettings
+from tests.program import run
 
 GIB = 2**30
 PROCESSOR = Device("CPU", "A processor", False, 64 * GIB, 64 * GIB)
@@ -90,7 +87,7 @@ def test_devices_are_addresses_in_their_order_with_null_at_the_end(
     names: tuple[str, ...], layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = lib.llama_model_default_params()
-    monkeypatch.setattr("lacli.llamacpp.library.ggml", GGML)
+    monkeypatch.setattr("lacli.llamacpp.devices.ggml", GGML)
     kept = apply_placement(made, ModelSettings(gpu_layers=7, devices=names, split_mode="row", tensor_split=(3, 1)))
     # For the processor it is an empty list: an address of NULL would be llama.cpp's own choice, with every GPU in it.
     assert made.devices
@@ -114,7 +111,9 @@ def test_a_model_on_the_processor_says_so_whatever_ngl_says(tiny_path: Path) -> 
 def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """A machine with these GPUs, whose models are loaded without them."""
     cards = [Device(name, "A card", True) for name in names]
-    monkeypatch.setattr("lacli.llamacpp.model.devices", lambda *, memory: [*cards, Device(CPU, "A processor", False)])
+    for place in ("devices", "model"):
+        found = [*cards, Device(CPU, "A processor", False)]
+        monkeypatch.setattr(f"lacli.llamacpp.{place}.devices", lambda *, memory, found=found: found)
     monkeypatch.setattr("lacli.llamacpp.model.apply_placement", lambda parameters, settings: [])
 
 
@@ -145,86 +144,6 @@ def test_a_build_with_rpc_computes_on_the_processor_while_there_is_no_server(mon
     played(monkeypatch, "RPC0")
     assert offloads(ModelSettings()) and not offloads(ModelSettings(gpu_layers=0))
     assert [offloads(ModelSettings(devices=(name,))) for name in (CPU, "cpu", "RPC0")] == [False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("threads", "copies", "each"), [(8, 2, 4), (8, 3, 2), (2, 3, 1), (1, 2, 1), (8, 1, 8), (8, 0, 8)]
-)
-def test_the_threads_are_the_machines_and_every_copy_has_one(threads: int, copies: int, each: int) -> None:
-    shared = with_threads(ModelSettings(threads=threads), copies)
-    assert (shared.threads, shared.threads_batch) == (each, each)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        (ModelSettings(), True),
-        (ModelSettings(threads=2), False),
-        (ModelSettings(flash_attention="on"), False),
-        (ModelSettings(cache_type_v="q8_0"), False),
-        (ModelSettings(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on"), True),
-    ],
-)
-def test_threads_give_way_where_nobody_said_how_many_and_the_bits_of_a_text_stay_the_same(
-    settings: ModelSettings, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = [Device(CPU, "", is_gpu=False)]
-    monkeypatch.setattr("lacli.llamacpp.context.devices", lambda *, memory: found)
-    monkeypatch.setattr("lacli.llamacpp.devices.physical_cores", lambda: 8)
-    assert can_give_way(with_threads(with_threads(settings))) == expected
-    assert not can_give_way(with_threads(settings, 2)), "replicas do not know whose seconds they count"
-    found.append(BLAS)
-    assert not can_give_way(with_threads(settings)), "it takes over large batches, and the threads wait"
-
-
-@pytest.mark.parametrize(("cores", "left"), [(4.0, 4), (3.3, 4), (3.1, 3), (1.9, 1), (0.1, 1)])
-def test_as_many_threads_decode_as_had_a_core(cores: float, left: int) -> None:
-    threads = devices.ThreadsInUse(4)
-    for step in range(4):
-        assert threads.count == 4, "a step alone decides nothing"
-        threads.note(devices.OBSERVED_S / 3.9, cores * devices.OBSERVED_S / 3.9, step * devices.OBSERVED_S)
-    assert threads.count == left
-
-
-def test_all_threads_are_tried_again_after_a_while() -> None:
-    threads = devices.ThreadsInUse(2)
-    for begin_s in (0.0, 100.0):
-        threads.note(devices.OBSERVED_S, devices.OBSERVED_S, begin_s)
-        threads.note(9.0, 9.0, begin_s + 0.9 * devices.RETRY_S)
-        assert threads.count == 1
-        threads.note(0.1, 0.1, begin_s + devices.RETRY_S)
-        assert threads.count == 2
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "found", "kind"),
-    [
-        ("model name : Fast\nflags : fpu amx_int8\n\nflags : avx\n", ("Fast", ("fpu", "amx_int8")), "no-amx"),
-        ("processor : 0\nFeatures : fp asimd\nCPU part : 0xd0c\n", ("0xd0c", ("fp", "asimd")), "native"),
-    ],
-)  # fmt: skip
-def test_this_machine_is_read_from_linux_and_decides_on_the_build(
-    cpuinfo: str, found: tuple[str, tuple[str, ...]], kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    monkeypatch.setattr(devices, "Path", lambda path: tmp_path / path.lstrip("/"))
-    monkeypatch.setattr(devices, "processor", devices.processor.__wrapped__)
-    monkeypatch.setattr(devices, "PYTHON", "/my tools/python3")
-    assert devices.processor().name and devices.processor().flags == ()
-    for folder in ("proc", "dev"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "proc" / "cpuinfo").write_text(cpuinfo)
-    assert devices.processor() == Processor(*found) and devices.sound_kind() == kind
-    pip = f"'/my tools/python3' -m pip install --force-reinstall --no-cache-dir '{devices.REQUIREMENT}'"
-    assert f'"{devices.REQUIREMENT}"' in (ROOT / "pyproject.toml").read_text()
-    assert (devices.gpu_kind(), devices.rebuild_command()) == ("", pip)
-    for name, gpu in (("kfd", "vulkan"), ("nvidia0", "cuda")):
-        (tmp_path / "dev" / name).touch()
-        assert devices.gpu_kind() == gpu
-    assert devices.rebuild_command("rpc") == f'CMAKE_ARGS="-DGGML_CUDA=on -DGGML_RPC=on" {pip}'
-    monkeypatch.setattr("platform.system", lambda: "Darwin")
-    monkeypatch.setattr("platform.machine", lambda: "arm64")
-    assert devices.gpu_kind() == "metal"
 
 
 def test_version_begins_with_laclis_own_and_goes_on_with_llama_cpps() -> None:

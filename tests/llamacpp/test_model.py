@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lacli.errors import ModelLoadError
-from lacli.llamacpp.library import Log, late_ctrl_c
+from lacli.interrupts import late_ctrl_c
+from lacli.llamacpp.library import Log
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ModelSettings
 from tests.fakes import tiny_models

@@ -12,7 +12,7 @@ from lacli.errors import ModelLoadError
 from lacli.llamacpp import probe
 from lacli.llamacpp.probe import KERNELS_OFF
 from lacli.llamacpp.settings import ModelSettings
-from lacli.text.files import NAME, Records
+from lacli.text.records import NAME, Records
 from tests.program import MACHINE, call
 
 ON_ONE_THREAD = ModelSettings(gpu_layers=0, threads=1)

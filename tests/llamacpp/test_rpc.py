@@ -8,7 +8,7 @@ import pytest
 
 from lacli.errors import LacliError
 from lacli.llamacpp import rpc
-from lacli.llamacpp.devices import PYTHON
+from lacli.llamacpp.build import PYTHON
 from lacli.llamacpp.probe import run_python
 from lacli.llamacpp.rpc import check_servers
 from tests.fakes.rpc_servers import HERE, Pretender, hello, rpc_server, with_rpc
@@ -16,10 +16,10 @@ from tests.program import SECONDS, call
 
 LISTED = """
 import sys
-from lacli.llamacpp import library, rpc
+from lacli.llamacpp import devices, rpc
 for endpoint in sys.argv[1:]:
     rpc.register(endpoint)
-for device in library.devices():
+for device in devices.devices():
     if device.is_gpu and device.total:
         print(device.name, device.description)
 """

@@ -10,7 +10,7 @@ from threading import active_count
 
 import pexpect
 
-from lacli.terminal import interrupts
+from lacli import interrupts
 from tests.program import on_terminal, terminal_code
 
 NATIVE = "hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"
@@ -30,7 +30,7 @@ def program(body: str, context: str, env: Mapping[str, str] | None = None) -> pe
     """A program on a terminal, where it says READY inside of a context, and goes on with `body` there."""
     text = f"""
 import hashlib, signal, time
-from lacli.terminal import interrupts
+from lacli import interrupts
 from lacli.terminal.screen import Screen, loading_model
 with {context}:
     print("READY", flush=True)

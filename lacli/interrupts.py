@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from math import inf
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from time import monotonic
 
 _undoing: list[Callable[[], None]] = []
@@ -23,14 +23,28 @@ def without_ctrl_c() -> AbstractContextManager[None]:
 
 @contextmanager
 def ctrl_c_calls(heard: Callable[[], None]) -> Iterator[None]:
-    """Call `heard` at Ctrl-C inside, where no KeyboardInterrupt is to come in the middle of something."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, lambda number, frame: heard())
+    """Call `heard` at Ctrl-C inside, instead of a KeyboardInterrupt, which callbacks of C code would lose.
+
+    An ignored Ctrl-C, a program's own handler and the threads that hear no signals stay as they are.
+    """
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: heard())
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def late_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Raise KeyboardInterrupt for a Ctrl-C at the end of the block; yield whether there was one so far."""
+    pressed: list[bool] = []
+    with ctrl_c_calls(lambda: pressed.append(True)):
+        yield lambda: bool(pressed)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 @contextmanager

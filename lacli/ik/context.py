@@ -1,33 +1,22 @@
-"""ik_llama.cpp beside llama.cpp: which of them decodes with a model, and the second `lacli.context.Context`."""
+"""ik_llama.cpp: the library, its models, and its context as a `lacli.context.Context`."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from lacli.errors import ModelLoadError, UsageError
-from lacli.llamacpp.context import PREFILL_ROWS, DecodingContext, LlamaContext
-from lacli.llamacpp.devices import CPU, processor
-from lacli.llamacpp.gguf import architecture_and_types
-from lacli.llamacpp.library import Log, free_with, late_ctrl_c, progress_callback
-from lacli.llamacpp.model import LlamaModel, offloads
-from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
+from lacli.errors import ModelLoadError
+from lacli.interrupts import late_ctrl_c
+from lacli.llamacpp.context import PREFILL_ROWS, DecodingContext
+from lacli.llamacpp.library import Log, free_with, progress_callback
+from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import CPU, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
-
-NEEDED = {"avx2", "fma", "f16c"}
-"""Instruction sets of the wheels of ik-llama-cpp-python 0.1.5, without which they end the process."""
-
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Architectures that compute here what they do with llama.cpp, but for rounding (tests/ik)."""
-
-TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
-"""Types of weights whose batches of 2 to 63 rows move logits by 0.4 at most (docs/measured.md); those of Q4_1 by 24."""
 
 OTHERWISE = "--engine llama decodes with llama.cpp"
 
@@ -46,78 +35,6 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
     ("llama_n_ctx", [POINTER], ctypes.c_uint32),
 )
 """The library's functions that the binding does not declare: name, types of the arguments, type of the result."""
-
-
-def with_engine(path: Path, settings: ModelSettings, *, strict: bool = False, slots: int = 1) -> ModelSettings:
-    """Return the settings with the engine decided: ik_llama.cpp's where it is installed and can do what is asked.
-
-    `strict`: one row and many must have the same bits. `slots`: sequences that share a context. Raises UsageError where
-    `ik` was asked for and cannot be.
-    """
-    if settings.engine == "llama":
-        return settings
-    hindrance = _hindrance(path, settings, strict=strict, slots=slots)
-    if hindrance and settings.engine == "ik":
-        raise UsageError(f"--engine ik {hindrance[0]}", hindrance[1])
-    return replace(settings, engine="llama" if hindrance else "ik")
-
-
-def machine_hindrance() -> tuple[str, str] | None:
-    """Return why ik_llama.cpp cannot be used on this machine, and what to do; None if it can."""
-    if not version():
-        return "needs ik-llama-cpp-python, which is not installed", "pip install 'lacli[ik]'"
-    if lacking := NEEDED - set(processor().flags):
-        return f"needs a processor with {' and '.join(sorted(lacking))}", OTHERWISE
-    return None
-
-
-def _hindrance(path: Path, settings: ModelSettings, *, strict: bool, slots: int) -> tuple[str, str] | None:
-    """Return why ik_llama.cpp cannot be used, and what to do; None if it can."""
-    if hindrance := machine_hindrance():
-        return hindrance
-    if strict:
-        return "computes several rows with other bits than one, which --strict rules out", OTHERWISE
-    if slots > 1:
-        # Its attention does not reach cells behind a free one at a multiple of 32 (`llama_kv_cache_cell_max`), which
-        # several sequences leave: logits moved by 6 and 17 there.
-        return "decodes one sequence at a time", "--parallel 1, or --engine llama"
-    if settings.replicas > 1 or settings.rpc:
-        return "decodes with one copy of a model, on this machine", OTHERWISE
-    if offloads(settings):
-        return "computes on the processor only", "-ngl 0, or --engine llama"
-    if settings.flash_attention == "on" or settings.cache_type_v not in PLAIN_CACHE_TYPES:
-        return "computes without flash attention, and so without quantised values in the cache", OTHERWISE
-    architecture, types = architecture_and_types(path)
-    if architecture not in ARCHITECTURES:
-        return f"was not tried with the architecture {architecture}", OTHERWISE
-    if untried := types - TYPES:
-        return f"was not tried with weights of the type {min(untried)}, or fails with it", OTHERWISE
-    return None
-
-
-def open_model(
-    path: Path,
-    settings: ModelSettings,
-    *,
-    verbose: bool = False,
-    loading: Callable[[float], None] | None = None,
-) -> LlamaModel:
-    """Load a model with the engine of `settings`, which `with_engine` has decided. Raises ModelLoadError."""
-    kind = IkModel if settings.engine == "ik" else LlamaModel
-    return kind(path, settings, verbose=verbose, loading=loading)
-
-
-def open_context(
-    model: LlamaModel,
-    settings: ModelSettings,
-    decode: DecodeSettings | Capacity,
-    *,
-    backend_greedy: bool | None = None,
-) -> LlamaContext | IkContext:
-    """Open a context with the engine that has loaded the model; `backend_greedy` is as LlamaContext takes it."""
-    if isinstance(model, IkModel):
-        return IkContext(model, settings, decode)
-    return LlamaContext(model, settings, decode, backend_greedy=backend_greedy)
 
 
 def version() -> str:

@@ -1,0 +1,64 @@
+"""The installed build of llama.cpp: its files, and the commands that build another one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from lacli.llamacpp.machine import processor
+
+REQUIREMENT = "llama-cpp-python>=0.3.36,<0.4"
+"""The versions of pyproject.toml."""
+
+PYTHON = sys.executable or "python3"
+"""This Python; empty in sys where a program embeds it."""
+
+CMAKE = {
+    "cuda": "-DGGML_CUDA=on",
+    "vulkan": "-DGGML_VULKAN=on",
+    "metal": "-DGGML_METAL=on",
+    "rpc": "-DGGML_RPC=on",
+    "native": "-DGGML_NATIVE=on",
+    "no-amx": "-DCMAKE_CXX_FLAGS=-mno-amx-int8",
+}
+"""CMake's arguments for a kind of build: a backend, all instructions of this processor, or no AMX."""
+
+
+def gpu_kind() -> str:
+    """Return the kind of build for the GPU of this machine, whether the installed one uses it or not; "" without."""
+    if platform.system() == "Darwin":
+        return "metal" if platform.machine() == "arm64" else ""
+    if Path("/dev/nvidia0").exists():
+        return "cuda"
+    return "vulkan" if Path("/dev/kfd").exists() else ""
+
+
+def sound_kind() -> str:
+    """Return the build to try after one that fails here: without AMX if the processor has it, else a native one.
+
+    GCC 12.2 makes the set-up of ggml's AMX kernels crash (llama.cpp issue 20824); GCC 12.4, 13.3, 14 and clang do not.
+    """
+    return "no-amx" if "amx_int8" in processor().flags else "native"
+
+
+def rebuild_command(kind: str = "") -> str:
+    """Return the shell's command that builds llama.cpp again for this Python and GPU, of a further `kind`."""
+    arguments = " ".join(CMAKE[each] for each in dict.fromkeys((gpu_kind(), kind)) if each)
+    pip = f"{shlex.quote(PYTHON)} -m pip install --force-reinstall --no-cache-dir '{REQUIREMENT}'"
+    return f'CMAKE_ARGS="{arguments}" {pip}' if arguments else pip
+
+
+def build_files() -> list[tuple[str, int, int]]:
+    """Identify this build: each library's name, its bytes and the time of its last change in nanoseconds."""
+    spec, found = find_spec("llama_cpp"), []
+    package = Path(spec.origin).parent if spec and spec.origin else Path()
+    # llama_cpp reads this variable too, and the build described must be the one that it loads.
+    for path in sorted(Path(os.environ.get("LLAMA_CPP_LIB_PATH") or package / "lib").glob("*")):
+        if re.search(r"\.(so|dylib|dll)\b", path.name) and path.exists():
+            found.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
+    return found

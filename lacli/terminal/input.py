@@ -1,0 +1,83 @@
+"""What a user gives: the prompt from files, a pipe and an option; whether that is a terminal, and how wide it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from select import select
+from shutil import get_terminal_size
+from typing import TextIO, TypeGuard
+
+from lacli.errors import LacliError, UsageError, reason_of
+from lacli.text.files import check_text, decode, read_text, read_to_end
+
+PAGE = 80
+"""Columns of sentences if no terminal says how many it has."""
+
+STDIN = "-"
+
+PATIENCE_S = 0.5
+"""Silence of piped input, in seconds, before a message says so: long enough for `echo`, short for a person."""
+
+END_OF_INPUT = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
+
+
+def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
+    return stream is not None and stream.isatty()
+
+
+def terminal_columns() -> int:
+    """Return the columns of stdout's terminal; 0 if stdout is not one."""
+    return get_terminal_size().columns if is_terminal(sys.stdout) else 0
+
+
+def read_question(
+    prompt: str | None,
+    files: Sequence[str],
+    *,
+    model: str = "",
+    stdin: bool = True,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> str:
+    """The prompt: files, piped input and -p in this order, separated by blank lines.
+
+    `-` reads from a terminal too. `model`: what was taken for its name. `stdin`: False leaves piped input alone. `say`:
+    takes a sentence while input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
+    nothing was given and LacliError when a part cannot be read.
+    """
+    wants_stdin, alone = STDIN in (prompt, *files), prompt is None and not files
+    parts = [read_text(file) for file in files if file != STDIN]
+    if wants_stdin or (stdin and sys.stdin is not None and not is_terminal(sys.stdin)):
+        _say_waiting(say)
+        parts.append(_read_stdin())
+        if not (wants_stdin or alone) and parts[-1].strip():
+            say("added standard input to the prompt (--no-stdin adds none)")
+    if prompt is not None and prompt != STDIN:
+        parts.append(check_text(prompt, "-p"))
+    given = [part for part in parts if part.strip()]
+    if not given:
+        what = f"there is no prompt{model and f' for the model {model!r}'}" if alone else "the prompt is empty"
+        raise UsageError(what, "give one with -p, with -f FILE or through a pipe")
+    return given[0] if len(given) == 1 else "\n\n".join(part.strip("\n") for part in given)
+
+
+def _say_waiting(say: Callable[[str], None]) -> None:
+    """Say how a terminal's input ends, or that piped input is waited for if none comes."""
+    if is_terminal(sys.stdin):
+        say(f"type the prompt; {END_OF_INPUT}")
+        return
+    # Windows can ask sockets only, and a closed stream cannot be asked.
+    with suppress(OSError, ValueError, TypeError):
+        if not select([sys.stdin], [], [], PATIENCE_S)[0]:
+            say("waiting for standard input; </dev/null or --no-stdin skip it")
+
+
+def _read_stdin() -> str:
+    hint = "give the prompt with -p or -f"
+    if sys.stdin is None:
+        raise LacliError("standard input is closed", hint)
+    try:
+        return decode(read_to_end(sys.stdin.buffer), "standard input").removesuffix("\n")
+    except OSError as error:
+        raise LacliError(f"cannot read standard input: {reason_of(error)}", hint) from error

@@ -1,0 +1,84 @@
+"""Records that lacli keeps between runs, as one JSON file, and what a model file is known by in them."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from lacli.errors import LacliError, reason_of
+from lacli.text.files import read_raw, replace_file
+
+NAME = "lacli.json"
+"""The one file that lacli saves between runs: what steps cost, and which kernels work here."""
+
+UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
+"""What decoding a record that is not one of ours can raise: it is as good as absent."""
+
+HASHED = 1 << 20
+"""Bytes at each end of a model file that its hash covers: the metadata, and the last weights."""
+
+
+def state_file() -> Path:
+    """Return the place of the saved records in the user's cache folder."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("lacli", appauthor=False) / NAME
+
+
+def model_identity(path: Path) -> dict[str, str | int]:
+    """Return what a model file is known by: its name, its size in bytes and a hash of its ends."""
+    digest, size = sha256(), path.stat().st_size
+    with path.open("rb") as file:
+        digest.update(file.read(HASHED))
+        file.seek(max(size - HASHED, 0))
+        digest.update(file.read(HASHED))
+    return {"model": path.name, "size": size, "content": digest.hexdigest()[:32]}
+
+
+class Records:
+    """Reads and writes saved records; the file and its folder are made, for the user alone, by the first write.
+
+    A file that cannot be read counts as empty, and what cannot be written is found out again by the next run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, kind: str, key: object) -> Any:
+        """Return the record of this kind and key, None if there is none."""
+        return self.kinds().get(kind, {}).get(_text(key))
+
+    def save(self, kind: str, key: object, value: object) -> str:
+        """Save a record in place of an older one; return why that is impossible, '' if it was done."""
+        kinds = self.kinds()
+        kinds.setdefault(kind, {})[_text(key)] = value
+        return self._write(kinds)
+
+    def forget(self, kind: str) -> None:
+        """Remove all records of a kind, if the file can be written."""
+        kinds = self.kinds()
+        if kinds.pop(kind, None):
+            self._write(kinds)
+
+    def kinds(self) -> dict[str, dict[str, Any]]:
+        """Return all records by kind and spelled key."""
+        try:
+            found = json.loads(read_raw(str(self.path)))
+            return {kind: records for kind, records in found.items() if isinstance(records, dict)}
+        except (LacliError, AttributeError, *UNREADABLE):
+            return {}
+
+    def _write(self, kinds: dict[str, dict[str, Any]]) -> str:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self.path, json.dumps(kinds).encode())
+        except OSError as error:
+            return f"cannot save it in {self.path}: {reason_of(error)}"
+        return ""
+
+
+def _text(key: object) -> str:
+    """Spell a key of plain values so that equal ones are spelled alike."""
+    return json.dumps(key, sort_keys=True)

@@ -1,0 +1,96 @@
+"""This machine: threads for copies of a model, threads that give way, and the processor with its builds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lacli.llamacpp import build, machine
+from lacli.llamacpp.context import can_give_way
+from lacli.llamacpp.devices import Device
+from lacli.llamacpp.machine import Processor, with_threads
+from lacli.llamacpp.settings import CPU, ModelSettings
+from tests.program import ROOT
+
+
+@pytest.mark.parametrize(
+    ("threads", "copies", "each"), [(8, 2, 4), (8, 3, 2), (2, 3, 1), (1, 2, 1), (8, 1, 8), (8, 0, 8)]
+)
+def test_the_threads_are_the_machines_and_every_copy_has_one(threads: int, copies: int, each: int) -> None:
+    shared = with_threads(ModelSettings(threads=threads), copies)
+    assert (shared.threads, shared.threads_batch) == (each, each)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (ModelSettings(), True),
+        (ModelSettings(threads=2), False),
+        (ModelSettings(flash_attention="on"), False),
+        (ModelSettings(cache_type_v="q8_0"), False),
+        (ModelSettings(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on"), True),
+    ],
+)
+def test_threads_give_way_where_nobody_said_how_many_and_the_bits_of_a_text_stay_the_same(
+    settings: ModelSettings, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Device(CPU, "", is_gpu=False)]
+    monkeypatch.setattr("lacli.llamacpp.context.devices", lambda *, memory: found)
+    monkeypatch.setattr("lacli.llamacpp.machine.physical_cores", lambda: 8)
+    assert can_give_way(with_threads(with_threads(settings))) == expected
+    assert not can_give_way(with_threads(settings, 2)), "replicas do not know whose seconds they count"
+    found.append(Device("BLAS", "OpenBLAS", is_gpu=False))
+    assert not can_give_way(with_threads(settings)), "it takes over large batches, and the threads wait"
+
+
+@pytest.mark.parametrize(("cores", "left"), [(4.0, 4), (3.3, 4), (3.1, 3), (1.9, 1), (0.1, 1)])
+def test_as_many_threads_decode_as_had_a_core(cores: float, left: int) -> None:
+    threads = machine.ThreadsInUse(4)
+    for step in range(4):
+        assert threads.count == 4, "a step alone decides nothing"
+        threads.note(machine.OBSERVED_S / 3.9, cores * machine.OBSERVED_S / 3.9, step * machine.OBSERVED_S)
+    assert threads.count == left
+
+
+def test_all_threads_are_tried_again_after_a_while() -> None:
+    threads = machine.ThreadsInUse(2)
+    for begin_s in (0.0, 100.0):
+        threads.note(machine.OBSERVED_S, machine.OBSERVED_S, begin_s)
+        threads.note(9.0, 9.0, begin_s + 0.9 * machine.RETRY_S)
+        assert threads.count == 1
+        threads.note(0.1, 0.1, begin_s + machine.RETRY_S)
+        assert threads.count == 2
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "found", "kind"),
+    [
+        ("model name : Fast\nflags : fpu amx_int8\n\nflags : avx\n", ("Fast", ("fpu", "amx_int8")), "no-amx"),
+        ("processor : 0\nFeatures : fp asimd\nCPU part : 0xd0c\n", ("0xd0c", ("fp", "asimd")), "native"),
+    ],
+)  # fmt: skip
+def test_this_machine_is_read_from_linux_and_decides_on_the_build(
+    cpuinfo: str, found: tuple[str, tuple[str, ...]], kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    processor = machine.processor.__wrapped__
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    for module in (machine, build):
+        monkeypatch.setattr(module, "Path", lambda path: tmp_path / path.lstrip("/"))
+        monkeypatch.setattr(module, "processor", processor)
+    monkeypatch.setattr(build, "PYTHON", "/my tools/python3")
+    assert processor().name and processor().flags == ()
+    for folder in ("proc", "dev"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text(cpuinfo)
+    assert processor() == Processor(*found) and build.sound_kind() == kind
+    pip = f"'/my tools/python3' -m pip install --force-reinstall --no-cache-dir '{build.REQUIREMENT}'"
+    assert f'"{build.REQUIREMENT}"' in (ROOT / "pyproject.toml").read_text()
+    assert (build.gpu_kind(), build.rebuild_command()) == ("", pip)
+    for name, gpu in (("kfd", "vulkan"), ("nvidia0", "cuda")):
+        (tmp_path / "dev" / name).touch()
+        assert build.gpu_kind() == gpu
+    assert build.rebuild_command("rpc") == f'CMAKE_ARGS="-DGGML_CUDA=on -DGGML_RPC=on" {pip}'
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert build.gpu_kind() == "metal"
