@@ -24,7 +24,6 @@ import llama_cpp as lib
 import numpy as np
 
 from lacli import batch
-from lacli.auto.mode import AutoModes
 from lacli.batch import BatchPart
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
@@ -72,7 +71,7 @@ class Bench:
 def run(engine: LlamaContext, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
     """What the steps of one answer say."""
     statistics = RunStatistics(prompt_tokens=len(prompt))
-    for step in Engine(engine, settings, make_mode=AutoModes()).steps(prompt, SequenceOptions(limit)):
+    for step in Engine(engine, settings).steps(prompt, SequenceOptions(limit)):
         statistics.add(step)
     return statistics
 
@@ -109,7 +108,7 @@ def plain(bench: Bench) -> Iterator[list[str]]:
             for question, _ in product(texts, range(bench.repeats)):
                 prompt = bench.prompt(question)
                 bare += intervals(bare_loop(engine, prompt, bench.limit))
-                decoder = Engine(engine, settings, make_mode=AutoModes())
+                decoder = Engine(engine, settings)
                 ours += intervals([perf_counter() for _ in decoder.steps(prompt, SequenceOptions(bench.limit))])
             ratios.append(median(bare) / median(ours))
             yield [name, f"{ms(median(bare)):.3f}", f"{ms(median(ours)):.3f}", f"{ratios[-1]:.3f}"]

@@ -25,7 +25,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from lacli.auto.mode import AutoModes
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
 from lacli.check.judge import PLAIN, Recorder, largest_difference
@@ -104,7 +103,7 @@ def work(arguments: argparse.Namespace) -> None:
         # A base model goes on with the question.
         template = choose_template("", model)[0] if model.chat_template else None
         # A check gives mode auto large steps; here it takes those that pay, as for a user.
-        comparison = Comparison(open_engine, arguments.tokens, plain, make_mode=AutoModes())
+        comparison = Comparison(open_engine, arguments.tokens, plain, cost=None)
         stack.enter_context(comparison)
         engines = {name: Recorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
         chain = replace(plain, mode="lookup", lookup_draft=ROWS - 1)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -12,14 +11,6 @@ import numpy.typing as npt
 from lacli.batch import Batch, Ints
 
 Floats = npt.NDArray[np.floating]
-
-Reading = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
-
-
-def unseen(tokens: int) -> AbstractContextManager[Callable[[int], None]]:
-    """Show nothing while a prompt is read."""
-    return nullcontext(lambda done: None)
 
 
 class Context(Protocol):

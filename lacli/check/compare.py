@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from lacli.auto.mode import FIXED_CLOCK
+from lacli.auto.mode import FIXED_COST
+from lacli.auto.step_cost import Cost
 from lacli.check.judge import (
     PLAIN,
     Difference,
@@ -27,7 +28,7 @@ from lacli.context import Context, Floats, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import BatchRefused, LacliError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.modes import MakeMode, common_prefix
+from lacli.modes import common_prefix
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.format import counted
@@ -83,7 +84,7 @@ class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
 
     `max_tokens`: of an answer. `plainly`: how plain decoding is done. `sampler`: what tokens are drawn with, or None if
-    greedy. `repeats`: equal batches give equal bits, as on the CPU.
+    greedy. `repeats`: equal batches give equal bits, as on the CPU. `cost`: what steps are taken to cost.
     """
 
     open_context: OpenContext
@@ -91,7 +92,7 @@ class Comparison(Closing):
     plainly: DecodeSettings = PLAIN
     sampler: Sampler | None = None
     repeats: bool = True
-    make_mode: MakeMode = FIXED_CLOCK
+    cost: Cost | None = FIXED_COST
 
     def __post_init__(self) -> None:
         self._plain: dict[tuple[int, ...], list[int]] = {}
@@ -101,7 +102,7 @@ class Comparison(Closing):
     def steps(self, context: Context, settings: DecodeSettings, prompt: Sequence[int]) -> Iterator[Step]:
         """Decode an answer in a new engine."""
         options = SequenceOptions(self.max_tokens, SampleAndMatch(self.sampler) if self.sampler else None)
-        return Engine(context, settings, make_mode=self.make_mode).steps(prompt, options)
+        return Engine(context, settings, cost=self.cost).steps(prompt, options)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""

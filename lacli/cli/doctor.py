@@ -97,7 +97,7 @@ def check_answers() -> Finding:
     try:
         settings = ModelSettings(context=512, engine="auto")
         with open_engine(path, settings, DecodeSettings(mode="lookahead")) as engine:
-            for _ in engine.generate(engine.prompts.question("Name three colors."), 16):
+            for _ in engine.generate(engine.prompts.question("Name three colors."), 16).pieces:
                 pass
     except Exception as error:  # whatever keeps it from answering, lacli does not work
         return Finding("broken", f"{SMOLLM2} does not answer: {error}", f"lacli run -v {SMOLLM2} Hi shows more")

@@ -313,7 +313,7 @@ class Loading:
                 often_alone=often_alone,
                 verbose=self.verbose,
                 loading=loading,
-                reading=partial(screen.reading, shown=not self.verbose),
+                on_prompt=screen.prefill_line(shown=not self.verbose),
             )
         with opened as engine:
             engine.use_known(state_file())

@@ -101,13 +101,13 @@ def answer(
     with loading.opened(model, asked, screen) as engine:
         prompt = engine.prompts.question(text, asked.system, raw=asked.raw)
         stops = (*asked.stops, *(() if asked.raw else engine.prompts.template.stops))
-        generation = engine.generate(prompt, asked.max_tokens, stops)
+        generated, pieces = engine.generate(prompt, asked.max_tokens, stops)
         reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
         stopped = False
         try:
             # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-            with second_ctrl_c_ends(), closing(mark_reasoning(generation, reasons)) as pieces:
-                screen.write(() if json else pieces)
+            with second_ctrl_c_ends(), closing(pieces):
+                screen.write(() if json else mark_reasoning(pieces, reasons))
                 for _ in pieces:
                     pass
         except KeyboardInterrupt:
@@ -115,7 +115,7 @@ def answer(
         finally:
             screen.end_line()
         with without_ctrl_c():
-            found, cells = generation.answer(), engine.context.cells
+            found, cells = generated.answer(), engine.context.cells
             if found.filled_context(asked.max_tokens):
                 screen.note(context_full(cells, engine.context_hint(cells + 1)))
             if found.finish_reason == "length" and loading.sampling.json_schema:

@@ -93,7 +93,6 @@ class Admission:
                 slot.share_beginning(source, shared)
             if sequence.reused is None:
                 sequence.reused = slot.past
-            sequence.is_prefilled = sequence.missing == 0
 
     def find_cells(self, cells: int, kept: Cells | None = None) -> bool:
         """Empty slots as `empty_oldest` does until `cells` are free; False if there are too few all the same."""
@@ -113,7 +112,7 @@ class Admission:
     def clear(self, sequence: TokenSequence) -> None:
         """Take the cells of a sequence, which goes on once there are enough again."""
         self._cut(sequence.cells, 0)
-        sequence.has_cells = sequence.is_prefilled = False
+        sequence.has_cells, sequence.prefill = False, len(sequence.tokens) - 1
 
     def mend(self) -> None:
         """Put cells right after an interrupt, which may have come between any two calls of a step."""

@@ -8,13 +8,12 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from lacli.auto.mode import AutoModes
 from lacli.auto.model_cost import cost_of, measure_cost, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan
 from lacli.closing import Closing
-from lacli.context import Context, Reading, unseen
-from lacli.engine.answer import Generation, as_stops
-from lacli.engine.engine import Engine
+from lacli.context import Context
+from lacli.engine.answer import AnswerText, Generation, as_stops, generate_pieces
+from lacli.engine.engine import Engine, OnPrompt, SequenceOptions
 from lacli.engine.libraries import choose_library, open_context
 from lacli.engine.prompts import PromptWriter
 from lacli.engine.replicas import OpenContext, Weights
@@ -53,13 +52,13 @@ def open_engine(
     template_variables: Mapping[str, object] | None = None,
     verbose: bool = False,
     loading: Callable[[float], None] | None = None,
-    reading: Reading = unseen,
+    on_prompt: OnPrompt = lambda done, total: None,
 ) -> ModelEngine:
     """Load a model and open its context.
 
     `slots`: sequences that a worker decodes together, each with sampling of its own; None for one at a time in the
     caller's thread. `often_alone`: mostly one of them runs. `template`: as `choose_template` takes it.
-    `loading`: as LlamaModel takes it. `reading`: shows how a prompt is read.
+    `loading`: as LlamaModel takes it. `on_prompt`: is told how far a prompt is read.
     Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
     model_settings, fault = proven(model_settings)
@@ -90,7 +89,7 @@ def open_engine(
         chosen, told = choose_template(template, weights.model)
         notes += told
         prompts = PromptWriter(weights.model, replace(chosen, variables=template_variables or {}))
-        engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, reading)
+        engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, on_prompt)
         stack.pop_all()
     return engine
 
@@ -101,7 +100,6 @@ class ModelEngine(Engine, Closing):
     `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
     `warnings`: those of them that say what an answer does not keep to. `prompts`: writes prompts as the chat template
     does. `sampling`, `verifier`, `sampler`: how tokens are drawn if a sequence says nothing else.
-    `cost`: what steps cost here, None if it was not measured.
     """
 
     context: OpenContext
@@ -114,14 +112,13 @@ class ModelEngine(Engine, Closing):
         sampling: SamplingSettings,
         slots: int | None,
         notes: list[str],
-        reading: Reading,
+        on_prompt: OnPrompt,
     ) -> None:
         """For `open_engine`, whose arguments these are."""
         self.weights, self.model, self.prompts = weights, weights.model, prompts
         self.model_settings = weights.plans[0]
         self.notes, self.warnings = notes, list[str]()
-        self._reading = reading
-        self.cost: Cost | None = None
+        self._on_prompt = on_prompt
         self._has_worker = slots is not None
         self.slots = slots or 1
         settings = self._restricted(decode_settings)
@@ -135,7 +132,7 @@ class ModelEngine(Engine, Closing):
         if self.model_settings.context > self.model.context:
             self.notes.append(f"the model was trained with {self.model.context:,} tokens; more may fall apart")
         longest = self.model.context if self.model_settings.context else self.model.default_context
-        super().__init__(context, settings, self.slots, longest=longest, make_mode=AutoModes())
+        super().__init__(context, settings, self.slots, longest=longest)
 
     @cached_property
     def max_rollback(self) -> int:
@@ -147,27 +144,17 @@ class ModelEngine(Engine, Closing):
         return self.prompts.text(tokens, special=special)
 
     def generate(self, prompt: Sequence[int], max_tokens: int = -1, stops: str | Sequence[str] = ()) -> Generation:
-        """Begin an answer to prompt tokens in the caller's thread; iterate it for the text as it is accepted.
-
-        `stops`: a text that ends it, or several.
-        """
+        """Begin an answer to prompt tokens in the caller's thread. `stops`: a text that ends it, or several."""
         self.model.check_open()
         stops = as_stops(stops)
-        return Generation(
-            self,
-            self.prompts.piece,
-            prompt,
-            max_tokens,
-            stops,
-            verifier=self.verifier,
-            controls=self.prompts.control_tokens(stops),
-            seed=self.sampling.drawn_seed,
-            reading=self._reading,
-        )
+        controls = self.prompts.control_tokens(stops)
+        text = AnswerText(self, self.prompts.piece, prompt, stops, controls=controls, seed=self.sampling.drawn_seed)
+        options = SequenceOptions(max_tokens, self.verifier)
+        return Generation(text, generate_pieces(self, text, prompt, options, self._on_prompt))
 
     def engine_in(self, context: Context, settings: DecodeSettings) -> Engine:
         """An engine for one sequence that drafts as this one does, in another context of the same model."""
-        return Engine(context, settings, make_mode=AutoModes(self.cost))
+        return Engine(context, settings, cost=self.cost)
 
     def times_plain(self, run: RunStatistics) -> float | None:
         """How many times as fast as plain decoding an answer was, by the measured costs of its steps.
@@ -185,8 +172,7 @@ class ModelEngine(Engine, Closing):
     def use_cost(self, cost: Cost) -> None:
         """Decode from now on with step costs, if enough was measured; other machines and several replicas differ."""
         if len(self.weights.plans) == 1 and not self.model_settings.rpc and cost.is_usable:
-            self.cost = cost
-            self.reconfigure(self.settings, AutoModes(cost))
+            self.reconfigure(self.settings, cost)
 
     def use_known(self, state: Path) -> None:
         """Let mode auto begin with the step costs that the file `state` has."""
@@ -291,4 +277,4 @@ class ModelEngine(Engine, Closing):
     def _change_context(self, settings: DecodeSettings) -> None:
         """Close the context before another is made: both may not fit into memory."""
         self.context.close()
-        self.use(self._open_context(settings), settings, AutoModes(self.cost))
+        self.switch_context(self._open_context(settings), settings)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import FIRST_ROWS, Cost, StepCost
 from lacli.batch import Batch
 from lacli.settings import DecodeSettings
@@ -113,7 +112,7 @@ class Setting:
         text = self.plain(self.prompt, self.limit)
         with clocked(clock):
             measured = self.measured.measured if self.measured else None
-            decoder = Decoding(engine, self.chosen, make_mode=AutoModes(measured))
+            decoder = Decoding(engine, self.chosen, cost=measured)
             steps = list(decoder.generate(self.prompt, self.limit))
             assert tokens_of(steps) == text
             assert decoder.tokens == self.prompt + text
@@ -166,7 +165,7 @@ def test_a_seed_gives_plains_text_at_any_cost(
     clock = FakeClock()
     with clocked(clock):
         engine = toy(chosen, stairs, clock, 256, frozenset())
-        decoder = Decoding(engine, chosen, SampleAndMatch(sampler), make_mode=AutoModes(stairs.measured))
+        decoder = Decoding(engine, chosen, SampleAndMatch(sampler), cost=stairs.measured)
         assert tokens_of(list(decoder.generate(prompt, 40))) == alone
     assert sampler._seen == prompt + alone
 
@@ -236,7 +235,7 @@ def run(
     clock = FakeClock()
     engine = ScriptedContext(writer, seconds, clock)
     with clocked(clock):
-        steps = list(Decoding(engine, chosen, make_mode=AutoModes(cost)).generate(list(writer.text), length))
+        steps = list(Decoding(engine, chosen, cost=cost).generate(list(writer.text), length))
     plain = sum(seconds(1, PROMPT - 1 + token) for token in range(length))
     return sum(step.seconds for step in steps) / plain, steps
 
@@ -318,7 +317,7 @@ def watched(
     clock = FakeClock()
     engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, sequences=chosen.sequences)
     with clocked(clock):
-        decoder = Decoding(engine, chosen, make_mode=AutoModes(stairs.measured))
+        decoder = Decoding(engine, chosen, cost=stairs.measured)
         prompt = list(writer.text)
         steps = list(decoder.generate(prompt, length))
     return engine, steps
@@ -346,7 +345,7 @@ def test_where_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
     engine = Watching(Writer(11), lambda rows, _: GPU.seconds(rows), clock := FakeClock(), sequences=AUTO.sequences)
     with clocked(clock):
         writer = Writer(11)
-        list(Decoding(engine, AUTO, make_mode=AutoModes()).generate(list(writer.text), 200))
+        list(Decoding(engine, AUTO).generate(list(writer.text), 200))
     largest = 1
     for rows in engine.rows:
         assert rows <= max(2 * largest, FIRST_ROWS)
@@ -387,7 +386,7 @@ def test_what_was_learned_of_the_machine_goes_on_with_the_next_answer() -> None:
     writer = Writer(13)
     engine = Watching(writer, lambda rows, _: GPU.seconds(rows), clock, sequences=AUTO.sequences)
     with clocked(clock):
-        decoder = Decoding(engine, AUTO, make_mode=AutoModes())
+        decoder = Decoding(engine, AUTO)
         list(decoder.generate(list(writer.text), 100))
         assert engine.rows[0] == 1
         steps = len(engine.rows)
@@ -406,7 +405,7 @@ def test_a_debt_that_a_busy_moment_left_keeps_no_later_answer_from_guessing() ->
 
     engine = Watching(writer, seconds, clock, sequences=AUTO.sequences)
     with clocked(clock):
-        decoder = Decoding(engine, AUTO, make_mode=AutoModes())
+        decoder = Decoding(engine, AUTO)
         list(decoder.generate(list(writer.text), 150))
         assert len(larger) == 1, "the account forbids a second one"
         list(decoder.generate(list(writer.text), 150))

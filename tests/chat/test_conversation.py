@@ -134,7 +134,7 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
     messages = chat.conversation.as_messages()[:-1]
     with opened(more) as session:
         generation = session.generate(session.prompts.conversation(messages), 12)
-        assert "".join(piece.text for piece in generation) == answer
+        assert "".join(piece.text for piece in generation.pieces) == answer
 
 
 def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat) -> None:

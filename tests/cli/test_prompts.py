@@ -76,7 +76,7 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
         answer = generate(session, first, max_tokens=5).text
         asked = session.prompts.question(second, history=[(first, answer)])
         behind = session.generate(asked, 5, session.prompts.template.stops)
-        turns = [answer, "".join(piece.text for piece in behind)]
+        turns = [answer, "".join(piece.text for piece in behind.pieces)]
     assert [row["text"] for row in rows] == [*(each.text for each in alone[:3]), turns, alone[3].text]
     single = [row for row in rows if row["index"] != 3]
     assert [row["finish_reason"] for row in single] == [each.finish_reason for each in alone]

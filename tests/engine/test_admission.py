@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import raises
 
-from lacli.auto.mode import FIXED_CLOCK
+from lacli.auto.mode import FIXED_COST
 from lacli.batch import Batch
 from lacli.context import Floats
 from lacli.engine.admission import MOST_IDLE
@@ -122,7 +122,7 @@ def test_every_sequence_gets_what_it_gets_alone(
 ) -> None:
     chosen = replace(chosen, ordered=False, min_outputs=1)
     engine = engine_of(chosen, cells, ends, rows)
-    schedule = Engine(engine, chosen, PLACES, make_mode=FIXED_CLOCK)
+    schedule = Engine(engine, chosen, PLACES, cost=FIXED_COST)
     attend(schedule, [*coming])
     for visit in coming:
         expected = alone(visit, cells, ends)
@@ -326,7 +326,7 @@ class Greedy:
 def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int) -> None:
     chosen = replace(chosen, ordered=False, min_outputs=1)
     engine = engine_of(chosen, 200)
-    schedule = Engine(engine, chosen, PLACES, make_mode=FIXED_CLOCK)
+    schedule = Engine(engine, chosen, PLACES, cost=FIXED_COST)
     stuck, other = add(schedule, [1, 2], 20, verifier=Greedy(tokens)), Visit([3, 4], 20, 0, None)
     other.sequence = add(schedule, other.prompt, other.limit)
     errors: list[Exception] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import TypeVar
 
@@ -143,19 +143,12 @@ def test_lookahead_accepts_several_tokens_a_step_on_text_that_repeats() -> None:
 
 
 def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> None:
-    told: list[int | str] = []
-
-    @contextmanager
-    def reading(tokens: int) -> Iterator[Callable[[int], None]]:
-        told.append(f"of {tokens}")
-        yield told.append
-        told.append("over")
-
+    told: list[tuple[int, int]] = []
     engine = Engine(FakeContext(prefill_rows=8), DecodeSettings(mode="plain"))
     prompt = [*range(1, 11)] * 2
     for text in (prompt, [*prompt, 3, 4]):
-        list(engine.decode(text, SequenceOptions(1), reading))
-    assert told == ["of 19", 8, 16, 19, "over", "of 1", 1, "over"]
+        list(engine.decode(text, SequenceOptions(1), lambda *read: told.append(read)))
+    assert told == [(0, 19), (8, 19), (16, 19), (19, 19), (0, 1), (1, 1)]
 
 
 class Interrupting(FakeContext):

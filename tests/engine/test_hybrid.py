@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,12 +80,14 @@ def test_whatever_is_accepted_of_a_chain_the_sequence_goes_on_as_plains(
     expected = prompt + plain_tokens(prompt, 80)
     chosen = DecodeSettings(mode="lookup", max_rollback=back)
     engine = toy(back)
-    decoder = Decoding(engine, chosen, make_mode=lambda *_, **__: Prophet(expected, back, seed))
-    generation = decoder.generate(prompt, 80)
-    for _ in zip(range(taken), generation, strict=False):
-        pass
-    generation.close()
-    assert decoder.tokens == expected[: len(decoder.tokens)]
-    assert holds_a_part(decoder, engine)
-    begun = decoder.tokens[: max(len(decoder.tokens) - cut, 1)]
-    assert begun + tokens_of(list(decoder.generate(begun, 10))) == begun + plain_tokens(begun, 10)
+    decoder = Decoding(engine, chosen)
+    with patch("lacli.engine.engine.make_mode", lambda *_: Prophet(expected, back, seed)):
+        generation = decoder.generate(prompt, 80)
+        for _ in zip(range(taken), generation, strict=False):
+            pass
+        generation.close()
+        assert decoder.tokens == expected[: len(decoder.tokens)]
+        assert holds_a_part(decoder, engine)
+        begun = decoder.tokens[: max(len(decoder.tokens) - cut, 1)]
+        again = tokens_of(list(decoder.generate(begun, 10)))
+    assert again == plain_tokens(begun, 10)

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from lacli.auto.mode import FIXED_CLOCK
+from lacli.auto.mode import FIXED_COST
 from lacli.batch import Batch
 from lacli.engine.answer import AnswerText
 from lacli.engine.engine import Engine, SequenceOptions
@@ -108,7 +108,7 @@ def stepped(places: int) -> Iterator[tuple[Worker, SteppedContext]]:
 def test_many_threads_at_once_each_get_what_they_get_plain_tokens(settings: DecodeSettings) -> None:
     engine = SharedContext(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
     prompts = [[one, two, one] for one in range(6) for two in range(4)]
-    with Worker(Engine(engine, settings, 3, make_mode=FIXED_CLOCK)) as loop, ThreadPoolExecutor(8) as threads:
+    with Worker(Engine(engine, settings, 3, cost=FIXED_COST)) as loop, ThreadPoolExecutor(8) as threads:
         sequences = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]
         assert sequences == [plain_tokens(prompt, 12) for prompt in prompts]
         assert loop.load == (0, 0)

@@ -140,8 +140,8 @@ def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:
         with load(
             model_settings=ONE_THREAD, decode_settings=mode, sampling=SamplingSettings(seed=5, temp=0.8)
         ) as engine:
-            generation = engine.generate(engine.prompts.question(QUESTION, raw=True), 24)
-            for _ in generation:
+            text, pieces = engine.generate(engine.prompts.question(QUESTION, raw=True), 24)
+            for _ in pieces:
                 pass
-            texts.add(tuple(generation.answer().tokens))
+            texts.add(tuple(text.answer().tokens))
     assert len(texts) == 1

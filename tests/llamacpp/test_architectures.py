@@ -198,6 +198,6 @@ def test_small_batches_hold_shorter_chains_and_llama_cpp_survives_them(
     with load(lfm2_path, model_settings=model_settings, decode_settings=chosen) as engine:
         assert max_rollback(engine.model, model_settings) == back
         assert (engine.settings.mode, max(engine.settings.max_rollback, 0)) == ("lookup" if back else "plain", back)
-        answer = engine.generate(asked[1], 20)
-        assert list(answer)
-        assert list(answer.answer().tokens) == beside.plain(asked[1])[:20]
+        text, pieces = engine.generate(asked[1], 20)
+        assert list(pieces)
+        assert list(text.answer().tokens) == beside.plain(asked[1])[:20]
