@@ -29,7 +29,7 @@ from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.machine import physical_cores
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.stats import RunStatistics
 from lacli.tree import Origin, Tree
@@ -54,7 +54,7 @@ class Bench:
         self.questions = {name: texts[: arguments.each] for name, texts in self.questions.items()}
 
     def engine(self, decode: DecodeSettings) -> LlamaContext:
-        return LlamaContext(self.model, self.settings, decode)
+        return LlamaContext(self.model, self.settings, ContextSize.of(decode))
 
     def prompt(self, question: str) -> list[int]:
         return self.model.tokenize(TURN.format(question))
@@ -145,7 +145,10 @@ def choose(bench: Bench) -> Iterator[list[str]]:
         tree.add_path([1000 + sequence], sequence, Origin.WINDOW)
     assert len(tree) == settings.max_outputs
     ways = {"argmax": False, "backend": True}
-    engines = {way: LlamaContext(bench.model, bench.settings, settings, backend_greedy=on) for way, on in ways.items()}
+    engines = {
+        way: LlamaContext(bench.model, bench.settings, ContextSize.of(settings), backend_greedy=on)
+        for way, on in ways.items()
+    }
     times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     for _ in range(bench.repeats * 3):
         for way, engine in engines.items():
@@ -182,7 +185,7 @@ def company(bench: Bench) -> Iterator[list[str]]:
                 flash_attention=attention,
                 context=(tokens + 4) * count + 128,
             )
-            with LlamaContext(bench.model, settings, Capacity(count + 1, 4 * count, ordered=False)) as engine:
+            with LlamaContext(bench.model, settings, ContextSize(count + 1, 4 * count, ordered=False)) as engine:
                 for place in range(count):
                     engine.decode(batch.from_tokens(text[:tokens], 0, place))
                 columns.append([_took(bench, engine, parts) for parts in (ones, fours, [read], [read, *ones])])

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
@@ -33,7 +32,7 @@ from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings, strict_settings
+from lacli.llamacpp.settings import ContextSize, ModelSettings, strict_settings
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template
 from lacli.tree import Origin, Tree
@@ -99,7 +98,10 @@ def work(arguments: argparse.Namespace) -> None:
         modes = {name: strict_settings(loose, mode, types, on_gpu=False)[1] for name, mode in modes.items()}
     with ExitStack() as stack:
         model = stack.enter_context(LlamaModel(arguments.model, model_settings))
-        open_engine = partial(LlamaContext, model, model_settings, backend_greedy=False)
+
+        def open_engine(decode: DecodeSettings) -> LlamaContext:
+            return LlamaContext(model, model_settings, ContextSize.of(decode), backend_greedy=False)
+
         # A base model goes on with the question.
         template = choose_template("", model)[0] if model.chat_template else None
         # A check gives mode auto large steps; here it takes those that pay, as for a user.

@@ -52,6 +52,15 @@ class BatchPart(NamedTuple):
     first: int = 0
 
 
+class BatchRow(NamedTuple):
+    """A token, its position, the sequence ids that own its cell, and whether its logits are wanted."""
+
+    token: int
+    position: int
+    ids: list[int]
+    output: bool
+
+
 class Batch:
     """Rows of one llama_decode call, in arrays made once and written at every step.
 
@@ -130,6 +139,13 @@ class Batch:
         self.wanted = sum(outputs)
         self._single = ids[0] if rows == len(ids) == self.wanted == 1 else None
         return self
+
+    def read(self) -> list[BatchRow]:
+        """Return the rows one by one."""
+        rows, ids = self.rows, iter(self.sequence_ids.tolist())
+        owners = [[next(ids) for _ in range(count)] for count in self.sequence_counts[:rows].tolist()]
+        tokens, positions = self.tokens[:rows].tolist(), self.positions[:rows].tolist()
+        return [*map(BatchRow, tokens, positions, owners, self.outputs[:rows].astype(bool).tolist())]
 
     def _make_room(self, ids: int) -> None:
         self.sequence_ids = np.zeros(ids, np.int32)

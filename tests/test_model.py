@@ -24,6 +24,7 @@ from lacli.check.judge import PLAIN, plain_logits
 from lacli.engine.engine import Progress
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.context import LlamaContext
+from lacli.llamacpp.settings import ContextSize
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
 
@@ -200,7 +201,7 @@ def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArra
     """Log probabilities behind a prompt, and behind each of these tokens, as plain decoding computes them."""
     prompt = model.engine.prompts.question(QUESTIONS[0], raw=True)
     settings = ModelSettings(threads=1, gpu_layers=0, context=256)
-    with LlamaContext(model.engine.model, settings, PLAIN, backend_greedy=False) as engine:
+    with LlamaContext(model.engine.model, settings, ContextSize.of(PLAIN), backend_greedy=False) as engine:
         for place in range(len(tokens)):
             logits = plain_logits(engine, prompt, tokens[:place]).astype(np.float64)
             yield logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())

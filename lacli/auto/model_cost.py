@@ -26,7 +26,7 @@ from lacli.llamacpp.library import version
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import CPU, ModelSettings
+from lacli.llamacpp.settings import CPU, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.records import UNREADABLE, Records, model_identity
 from lacli.tree import Origin, Tree
@@ -65,7 +65,7 @@ DENSE = 16
 
 Progress = Callable[[str], None]
 
-OpenContext = Callable[[LlamaModel, ModelSettings, DecodeSettings], DecodingContext]
+OpenContext = Callable[[LlamaModel, ModelSettings, ContextSize], DecodingContext]
 
 
 def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
@@ -152,7 +152,7 @@ def measure_cost(
         progress(f"-b and -c leave room for steps of {largest} rows behind {asked.contexts[-1]:,} tokens at most")
     decode = DecodeSettings(mode="lookup", lookup_draft=largest - 1) if largest > 1 else DecodeSettings(mode="plain")
     with ctrl_c_ends_at_once():
-        context = open_context(model, replace(settings, context=asked.contexts[-1] + largest), decode)
+        context = open_context(model, replace(settings, context=asked.contexts[-1] + largest), ContextSize.of(decode))
     with context:
         by_context, change_s = measure(context, model.tokenize(SAMPLE) or [0], asked, progress=progress)
     return replace(cost, by_context=by_context, change_s=change_s)

@@ -21,7 +21,7 @@ from lacli.engine.replicas import OpenContext
 from lacli.errors import Interrupted, UsageError
 from lacli.interrupts import ctrl_c_ends_at_once
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.input import PAGE, terminal_columns
 from lacli.terminal.screen import Screen, loading_model, wrapped
@@ -175,7 +175,7 @@ def answering(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack)
     contexts: dict[ModeName, OpenContext] = {"plain": engine.context}
     for mode in dict.fromkeys(point.mode for point in competing):
         if mode not in contexts:
-            capacity = Capacity.of([point.settings for point in competing if point.mode == mode])
+            capacity = ContextSize.of(*[point.settings for point in competing if point.mode == mode])
             contexts[mode] = engine.weights.open(capacity, backend_greedy=on_backend)
             stack.callback(contexts[mode].close)
 

@@ -102,15 +102,7 @@ class Rows:
     @classmethod
     def of(cls, batch: Batch) -> Rows:
         """A copy of a batch's rows: the batch itself is filled again for the next step."""
-        rows = len(batch)
-        ids = iter(batch.sequence_ids.tolist())
-        counts = batch.sequence_counts[:rows].tolist()
-        return cls(
-            tokens=batch.tokens[:rows].tolist(),
-            positions=batch.positions[:rows].tolist(),
-            sequences=[[next(ids) for _ in range(owners)] for owners in counts],
-            outputs=batch.outputs[:rows].astype(bool).tolist(),
-        )
+        return cls(*map(list, zip(*batch.read(), strict=True)))
 
     @property
     def input(self) -> int:

@@ -11,7 +11,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, typed, with_groups
 from lacli.errors import Interrupted, UsageError
-from lacli.llamacpp.settings import check_rows, fitted
+from lacli.llamacpp.settings import ContextSize, check_rows, fitted
 from lacli.settings import ModeName
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: Mod
     # There may be no memory for one more context.
     engine.context.close()
     return compare.check(
-        lambda mode: open_context(model, model_settings, mode, backend_greedy=False),
+        lambda mode: open_context(model, model_settings, ContextSize.of(mode), backend_greedy=False),
         asked,
         modes,
         predict,

@@ -25,7 +25,7 @@ from lacli.llamacpp.probe import proven
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.llamacpp.settings import (
-    Capacity,
+    ContextSize,
     ModelSettings,
     check_draws,
     check_rows,
@@ -269,9 +269,8 @@ class ModelEngine(Engine, Closing):
     def _open_context(self, settings: DecodeSettings) -> OpenContext:
         # A sampler reads raw logits, which are not there where the backend chooses; any sequence may have one.
         raw = self.sampler is not None or self._has_worker
-        size: DecodeSettings | Capacity = settings
-        if self._has_worker:
-            size = Capacity.for_texts(settings, self.slots, self.model_settings.batch)
+        shared = ContextSize.for_slots(settings, self.slots, self.model_settings.batch)
+        size = shared if self._has_worker else ContextSize.of(settings)
         return self.weights.open(size, backend_greedy=False if raw else None)
 
     def _change_context(self, settings: DecodeSettings) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from lacli.llamacpp.devices import dealt as device_groups
 from lacli.llamacpp.devices import devices
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import CPU, RPC, Capacity, ModelSettings
+from lacli.llamacpp.settings import CPU, RPC, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 
 WHOLE_SEQUENCES = 2
@@ -41,7 +41,7 @@ AGAIN_S = 0.05
 class Row:
     """A row of a batch. `ids`: the sequences that own its cell; `output`: its choice is read."""
 
-    def __init__(self, token: int, position: int, ids: Iterable[int], *, output: bool) -> None:
+    def __init__(self, token: int, position: int, ids: Iterable[int], output: bool) -> None:
         self.token, self.position, self.ids, self.output = token, position, {*ids}, output
 
 
@@ -88,7 +88,7 @@ class ReplicaContext(Closing):
 
     def decode(self, batch: Batch) -> bool:
         """Decode the rows where their branches are dealt to; those without branches on all replicas."""
-        rows = rows_of(batch)
+        rows = [Row(*row) for row in batch.read()]
         parts = dealt(rows, len(self._replicas)) if batch.wanted else [rows for _ in self._replicas]
         first, *others = self._replicas
         try:
@@ -175,19 +175,6 @@ class ReplicaContext(Closing):
                 left = wait(left, AGAIN_S).not_done
 
 
-def rows_of(batch: Batch) -> list[Row]:
-    """The rows of a batch one by one."""
-    rows = batch.rows
-    counts = batch.sequence_counts[:rows].tolist()
-    ids = batch.sequence_ids[: sum(counts)].tolist()
-    spans = pairwise(accumulate(counts, initial=0))
-    columns = (batch.tokens[:rows].tolist(), batch.positions[:rows].tolist(), batch.outputs[:rows].tolist(), spans)
-    return [
-        Row(token, position, ids[begin:end], output=bool(output))
-        for token, position, output, (begin, end) in zip(*columns, strict=True)
-    ]
-
-
 def dealt(rows: Sequence[Row], count: int) -> list[list[Row]]:
     """Deal a step's rows into `count` parts with as many branches each; neighbours, which share most rows, together.
 
@@ -265,9 +252,9 @@ class Weights(Closing):
         """The devices of each replica; none where there is one."""
         return ["+".join(plan.devices) for plan in self.plans] if len(self.plans) > 1 else []
 
-    def open(self, size: DecodeSettings | Capacity, *, backend_greedy: bool | None) -> OpenContext:
+    def open(self, size: ContextSize, *, backend_greedy: bool | None) -> OpenContext:
         """Open a context: one of each replica together, or only the first one's if there are no branches to share."""
-        plans = self.plans if size.sequences > 1 else self.plans[:1]
+        plans = self.plans if size.ids > 1 else self.plans[:1]
         with ExitStack() as stack:
             opened = []
             for plan in plans:

@@ -20,7 +20,7 @@ from lacli.llamacpp.gguf import Header, read_header
 from lacli.llamacpp.library import library
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LARGEST_DEFAULT_CONTEXT, LlamaModel
-from lacli.llamacpp.settings import ModelSettings, check_rows
+from lacli.llamacpp.settings import ContextSize, ModelSettings, check_rows
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.text.format import age_in_words, columns, count_in_words, printable, size_in_words
 
@@ -234,7 +234,7 @@ def _memory(model: LlamaModel, model_settings: ModelSettings, decode_settings: D
 
 def _buffers(model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings) -> tuple[int, int, int]:
     """Cells of a context, bytes of its cache, and of all its buffers."""
-    with LlamaContext(model, model_settings, decode_settings) as context:
+    with LlamaContext(model, model_settings, ContextSize.of(decode_settings)) as context:
         kinds = library().buffers
         cache = sum(kinds.get(kind, 0.0) for kind in CACHES)
         return context.cells, round(cache * MIB), round(sum(kinds.values()) * MIB)

@@ -15,8 +15,7 @@ from lacli.interrupts import late_ctrl_c
 from lacli.llamacpp.context import PREFILL_ROWS, DecodingContext
 from lacli.llamacpp.library import Log, free_with, progress_callback
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import CPU, Capacity, ModelSettings
-from lacli.settings import DecodeSettings
+from lacli.llamacpp.settings import CPU, ContextSize, ModelSettings
 
 OTHERWISE = "--engine llama decodes with llama.cpp"
 
@@ -123,10 +122,10 @@ class IkContext(DecodingContext):
     Its cache is one for all sequences. Raises ModelLoadError when the context does not fit into memory.
     """
 
-    def __init__(self, model: IkModel, settings: ModelSettings, decode: DecodeSettings | Capacity) -> None:
+    def __init__(self, model: IkModel, settings: ModelSettings, size: ContextSize) -> None:
         ik = library()
-        super().__init__(ik, ik.log, model, settings, decode)
-        parameters = self._parameters(settings, decode)
+        super().__init__(ik, ik.log, model, settings, size)
+        parameters = self._parameters(settings, size)
         # All rows of a batch at once: of several parts the first ones would stay where a later one finds no cells.
         parameters.n_ubatch = min(parameters.n_batch, PREFILL_ROWS)
         # With several sequences the wheel's kernel of flash attention may end the process ("GGML_ASSERT(S > 0)").

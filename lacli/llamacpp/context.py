@@ -21,7 +21,7 @@ from lacli.llamacpp.devices import devices
 from lacli.llamacpp.library import Log, free_with, lib, library
 from lacli.llamacpp.machine import ThreadsInUse, bounded_by_free_memory
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import CPU, PLAIN_CACHE_TYPES, Capacity, ModelSettings
+from lacli.llamacpp.settings import CPU, PLAIN_CACHE_TYPES, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 
 CONTEXT_PAD = 256
@@ -58,32 +58,29 @@ class DecodingContext(Closing):
     max_rollback = -1
     can_share = True
 
-    def __init__(
-        self, api: Any, log: Log, model: LlamaModel, settings: ModelSettings, decode: DecodeSettings | Capacity
-    ) -> None:
+    def __init__(self, api: Any, log: Log, model: LlamaModel, settings: ModelSettings, size: ContextSize) -> None:
         """`api`: the library's functions and structures by their names in C. `log`: what the library says."""
         self._api, self._log, self._model = api, log, model
         self._handle: Any = None
         self._memory: Any = None
-        self.sequences, self.vocabulary, self.trained_context = decode.sequences, model.vocabulary, model.context
+        self.sequences, self.vocabulary, self.trained_context = size.ids, model.vocabulary, model.context
         self.passes_all_cells = not model.offloaded
         self.calls = self._snapshots = 0
         self._interrupted = False
-        self._max_outputs = max(decode.sequences, decode.max_outputs)
+        self._max_outputs = max(size.ids, size.max_outputs)
         self._in_use = ThreadsInUse(settings.threads) if can_give_way(settings) else None
         self._threads_set = settings.threads
         self._batch: Batch | None = None
         self._views: dict[int, npt.NDArray[np.float32]] = {}
 
-    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
+    def _parameters(self, settings: ModelSettings, size: ContextSize) -> Any:
         """Return the llama_context_params that are the same in both libraries."""
         parameters = self._api.llama_context_default_params()
-        texts = decode.texts if isinstance(decode, Capacity) else 1
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
-        parameters.n_ctx = padded(settings.context or texts * self._model.default_context)
+        parameters.n_ctx = padded(settings.context or size.slots * self._model.default_context)
         self._fewest_cells = parameters.n_ctx if settings.context else padded(self._model.default_context)
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
-        parameters.n_seq_max = decode.sequences
+        parameters.n_seq_max = size.ids
         parameters.n_threads = settings.threads
         parameters.n_threads_batch = settings.threads_batch or settings.threads
         for name in ("k", "v"):
@@ -235,15 +232,15 @@ class LlamaContext(DecodingContext):
         self,
         model: LlamaModel,
         settings: ModelSettings,
-        decode: DecodeSettings | Capacity,
+        size: ContextSize,
         *,
         backend_greedy: bool | None = None,
     ) -> None:
-        super().__init__(lib, library(), model, settings, decode)
-        parameters = self._parameters(settings, decode)
+        super().__init__(lib, library(), model, settings, size)
+        parameters = self._parameters(settings, size)
         self._samplers: list[Any] = []
         if model.chooses if backend_greedy is None else backend_greedy:
-            self._add_samplers(parameters, decode.sequences)
+            self._add_samplers(parameters, size.ids)
         self._open(model.handle, parameters, self._samplers)
         if not model.offloaded:
             self.mixed_rows = MIXED_ROWS_ON_CPU
@@ -275,16 +272,16 @@ class LlamaContext(DecodingContext):
                 self._snapshots = 0
         return super().remove(sequence, start, end)
 
-    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
-        parameters = super()._parameters(settings, decode)
-        parameters.n_rs_seq = max(decode.max_rollback, 0)
+    def _parameters(self, settings: ModelSettings, size: ContextSize) -> Any:
+        parameters = super()._parameters(settings, size)
+        parameters.n_rs_seq = max(size.max_rollback, 0)
         parameters.kv_unified = True
         parameters.swa_full = True
         parameters.n_outputs_max = self._max_outputs
         names = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
         attention = names[settings.attention(on_gpu=self._model.offloaded)]
         parameters.flash_attn_type = getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{attention}")
-        if decode.ordered:
+        if size.ordered:
             # Also with no layer on a GPU one would compute large batches, in its own way.
             parameters.op_offload = parameters.offload_kqv = False
         return parameters
@@ -329,7 +326,9 @@ def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
         return 0
     # Only a context knows whether llama.cpp can do it with this architecture.
     smallest = replace(model_settings, context=CONTEXT_PAD, batch=min(model_settings.batch, CONTEXT_PAD))
-    with LlamaContext(model, smallest, DecodeSettings(mode="lookup", max_rollback=1), backend_greedy=False) as engine:
+    with LlamaContext(
+        model, smallest, ContextSize.of(DecodeSettings(mode="lookup", max_rollback=1)), backend_greedy=False
+    ) as engine:
         return most if engine.max_rollback else 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -188,32 +187,35 @@ def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """The size of a context in which several settings decode in turn, or `texts` sequences at a time."""
+class ContextSize:
+    """The size of a context in which several settings decode in turn, or `slots` sequences at a time.
 
-    sequences: int
+    `ids`: sequence ids. `max_outputs`: rows of a step whose logits are computed, at most.
+    """
+
+    ids: int
     max_outputs: int
     ordered: bool
     max_rollback: int = -1
-    texts: int = 1
+    slots: int = 1
 
     @classmethod
-    def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
+    def of(cls, *settings: DecodeSettings) -> ContextSize:
         """Return enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
-            sequences=max(each.sequences for each in settings),
+            ids=max(each.sequences for each in settings),
             max_outputs=max(each.max_outputs for each in settings),
             ordered=any(each.ordered for each in settings),
             max_rollback=max(each.max_rollback for each in settings),
         )
 
     @classmethod
-    def for_texts(cls, settings: DecodeSettings, texts: int, batch: int) -> Capacity:
-        """Return enough for `texts` sequences that decode in common steps of at most `batch` rows."""
+    def for_slots(cls, settings: DecodeSettings, slots: int, batch: int) -> ContextSize:
+        """Return enough for `slots` sequences that decode in common steps of at most `batch` rows."""
         # A step of mode auto has a row of each sequence and shares the others.
-        outputs = max(settings.max_outputs, texts) if settings.mode == "auto" else texts * settings.max_outputs
-        sequences = min(texts * settings.sequences, MAX_SEQUENCES)
-        return cls(sequences, min(outputs, batch), settings.ordered, settings.max_rollback, texts)
+        outputs = max(settings.max_outputs, slots) if settings.mode == "auto" else slots * settings.max_outputs
+        ids = min(slots * settings.sequences, MAX_SEQUENCES)
+        return cls(ids, min(outputs, batch), settings.ordered, settings.max_rollback, slots)
 
 
 EXACT_CELLS = ("q8_0", "bf16")

@@ -12,7 +12,7 @@ from lacli.check.compare import Comparison, Run
 from lacli.check.judge import Recorder
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.text.template import as_messages, choose_template
@@ -135,7 +135,7 @@ def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaMod
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
     texts = []
     for backend_greedy in (False, True):
-        with LlamaContext(model, ON_ONE_THREAD, chosen, backend_greedy=backend_greedy) as engine:
+        with LlamaContext(model, ON_ONE_THREAD, ContextSize.of(chosen), backend_greedy=backend_greedy) as engine:
             decoders = [(auto_decoder(engine, chosen), prompt) for prompt in prompts[4:6]]
             texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
     assert texts[0] == texts[1]
@@ -146,7 +146,7 @@ def test_an_answer_that_is_closed_early_leaves_exactly_the_accepted_tokens_in_th
     name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen, prompt = MODES[name], prompts[LONG]
-    with LlamaContext(model, ON_ONE_THREAD, chosen) as engine:
+    with LlamaContext(model, ON_ONE_THREAD, ContextSize.of(chosen)) as engine:
         decoder = auto_decoder(engine, chosen)
         steps = decoder.generate(prompt, LIMIT)
         taken = [next(steps), next(steps)]

@@ -18,7 +18,7 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages
 from tests.fakes import tiny_models
@@ -56,7 +56,7 @@ def test_an_engine_whose_context_fails_frees_its_model(path: Path, monkeypatch: 
 
 def test_closing_twice_is_harmless(path: Path) -> None:
     with LlamaModel(path, SETTINGS) as model:
-        with LlamaContext(model, SETTINGS, LOOKAHEAD, backend_greedy=True) as context:
+        with LlamaContext(model, SETTINGS, ContextSize.of(LOOKAHEAD), backend_greedy=True) as context:
             assert context.decode(from_tokens([5], 0))
             context.close()
         model.close()
@@ -71,7 +71,7 @@ ON_A_CLOSED_ENGINE: dict[str, Callable[[ModelEngine], object]] = {
     "conversation_prompt": lambda engine: engine.prompts.conversation(as_messages("the")),
     "piece": lambda engine: engine.prompts.piece(5),
     "adapt": lambda engine: engine.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
-    "context": lambda engine: LlamaContext(engine.model, SETTINGS, PLAIN),
+    "context": lambda engine: LlamaContext(engine.model, SETTINGS, ContextSize.of(PLAIN)),
     "sampler": lambda engine: LlamaSampler(engine.model, SamplingSettings(seed=1, temp=1)),
 }
 

@@ -22,7 +22,7 @@ from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, strict_settings
+from lacli.llamacpp.settings import ContextSize, ModelSettings, strict_settings
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
 from tests.end_to_end.test_stdlib_7m import asked, tokens_of
@@ -85,7 +85,7 @@ def held(context: LlamaContext) -> int:
 def expected(model: LlamaModel, prompts: list[list[int]]) -> list[list[int]]:
     """What strict plain decoding answers in one context."""
     model_settings, chosen = strict(PLAIN)
-    with LlamaContext(model, model_settings, chosen, backend_greedy=False) as context:
+    with LlamaContext(model, model_settings, ContextSize.of(chosen), backend_greedy=False) as context:
         found = answers([context], chosen, prompts)
     assert found[: len(prompts)] != found[len(prompts) :]
     return found
@@ -98,7 +98,8 @@ def test_strict_replicas_give_strict_plains_tokens(
     model_settings, chosen = strict(MODES[name])
     with ExitStack() as stack:
         contexts = [
-            stack.enter_context(LlamaContext(model, model_settings, chosen, backend_greedy=False)) for _ in range(count)
+            stack.enter_context(LlamaContext(model, model_settings, ContextSize.of(chosen), backend_greedy=False))
+            for _ in range(count)
         ]
         assert answers(contexts, chosen, prompts) == expected
         if chosen.mode == "lookahead":

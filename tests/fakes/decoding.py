@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +15,7 @@ from lacli.check.judge import PLAIN as PLAIN
 from lacli.check.judge import Difference
 from lacli.context import Context
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.verify import Verifier
@@ -78,7 +77,7 @@ def compare(model: LlamaModel, settings: ModelSettings, limit: int) -> Compariso
     """A greedy comparison on contexts of a model."""
     from lacli.llamacpp.context import LlamaContext
 
-    return Comparison(partial(LlamaContext, model, settings), limit)
+    return Comparison(lambda decode: LlamaContext(model, settings, ContextSize.of(decode)), limit)
 
 
 def bugs(runs: Sequence[Run]) -> list[Difference | str]:

@@ -18,7 +18,7 @@ from lacli.llamacpp.context import MAX_ROLLBACK, LlamaContext, max_rollback
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from tests.engine.test_hybrid import CHAINS
 from tests.fakes import tiny_models
@@ -138,7 +138,9 @@ def beside(lfm2: LlamaModel) -> Iterator[Comparison]:
 def sampled(lfm2: LlamaModel) -> Iterator[Comparison]:
     with (
         LlamaSampler(lfm2, WARM) as sampler,
-        Comparison(lambda decode: LlamaContext(lfm2, ON_ONE_THREAD, decode), LIMIT, sampler=sampler) as comparison,
+        Comparison(
+            lambda decode: LlamaContext(lfm2, ON_ONE_THREAD, ContextSize.of(decode)), LIMIT, sampler=sampler
+        ) as comparison,
     ):
         yield comparison
 
@@ -170,7 +172,10 @@ def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
 ) -> None:
     text = asked[2]
     chosen = DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK)
-    with LlamaContext(lfm2, ON_ONE_THREAD, chosen) as engine, LlamaContext(lfm2, ON_ONE_THREAD, PLAIN) as fresh:
+    with (
+        LlamaContext(lfm2, ON_ONE_THREAD, ContextSize.of(chosen)) as engine,
+        LlamaContext(lfm2, ON_ONE_THREAD, ContextSize.of(PLAIN)) as fresh,
+    ):
         for back in range(1, MAX_ROLLBACK + 2):
             assert engine.decode(from_tokens(text[:20], 0))
             past = 20

@@ -24,7 +24,7 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler, captured_stderr, open_grammar
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.json_schema import grammar_of
 from lacli.tree import Tree
@@ -50,7 +50,7 @@ def logits(model: LlamaModel) -> Floats:
 def context(model: LlamaModel) -> Iterator[Any]:
     """A llama_context with one output row, whose logits are there to be overwritten."""
     settings = ModelSettings(gpu_layers=0, threads=1, context=256)
-    with LlamaContext(model, settings, DecodeSettings(mode="plain"), backend_greedy=False) as engine:
+    with LlamaContext(model, settings, ContextSize.of(DecodeSettings(mode="plain")), backend_greedy=False) as engine:
         assert engine.decode(Batch(1).set_tree(Tree(1), 0))
         yield engine._handle
 
