@@ -139,7 +139,7 @@ def choose(bench: Bench) -> Iterator[list[str]]:
     yield ["way", "decode ms", "choose ms", "sum ms"]
     settings = DecodeSettings(mode="lookahead")
     tree = Tree(5)
-    for path, sequence in enumerate(range(settings.window + 1, settings.sequences)):
+    for path, sequence in enumerate(range(settings.window + 1, settings.ids)):
         tree.add_path([path * 4 + depth + 10 for depth in range(settings.ngram - 1)], sequence, Origin.POOL)
     for sequence in range(1, settings.window + 1):
         tree.add_path([1000 + sequence], sequence, Origin.WINDOW)
@@ -175,7 +175,7 @@ def company(bench: Bench) -> Iterator[list[str]]:
         one, four = Tree(text[0]), Tree(text[0])
         four.add_path(text[1:4], 0, Origin.POOL)
         read = BatchPart(None, 0, text[:128], count)
-        ones, fours = ([BatchPart(tree, tokens, first=place) for place in range(count)] for tree in (one, four))
+        ones, fours = ([BatchPart(tree, tokens, first_id=place) for place in range(count)] for tree in (one, four))
         columns = []
         for attention in ("on", "off"):
             settings = replace(
@@ -194,14 +194,14 @@ def company(bench: Bench) -> Iterator[list[str]]:
 
 def _took(bench: Bench, engine: LlamaContext, parts: Sequence[BatchPart]) -> float:
     """Processor seconds of a step with these parts, the median of some; it leaves nothing in the cache."""
-    rows = sum(len(part.again) + (len(part.tree.tokens) if part.tree else 0) for part in parts)
+    rows = sum(len(part.uncached) + (len(part.tree.tokens) if part.tree else 0) for part in parts)
     times = []
     for _ in range(bench.repeats):
         begin = thread_time()
         engine.decode(batch.Batch(rows).set_parts(parts))
         times.append(thread_time() - begin)
         for part in parts:
-            engine.remove(part.first, part.past, -1)
+            engine.remove(part.first_id, part.past, -1)
     return median(times)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
-from lacli.check.judge import PLAIN, Recorder, largest_difference
+from lacli.check.judge import PLAIN, BatchRecorder, largest_difference
 from lacli.context import Context, Floats
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
@@ -107,7 +107,7 @@ def work(arguments: argparse.Namespace) -> None:
         # A check gives mode auto large steps; here it takes those that pay, as for a user.
         comparison = Comparison(open_engine, arguments.tokens, plain, cost=None)
         stack.enter_context(comparison)
-        engines = {name: Recorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
+        engines = {name: BatchRecorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
         chain = replace(plain, mode="lookup", lookup_draft=ROWS - 1)
         rows = stack.enter_context(open_engine(chain))
         for line in sys.stdin:

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.scores import HUMANEVAL, score_table, write_samples
 from lacli.bench.plan import Axes, Task, parse_modes
-from lacli.bench.run import Request, compared, finish, opened
+from lacli.bench.run import BenchRequest, compared, finish, opened
 from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tasks = read_suite(given.file, given.name)[: FIRST.get(given.name)] if given.file else load_suite(given.name)
         if given.samples and given.name != HUMANEVAL:
             raise UsageError("--samples writes HumanEval's completions only", "leave it out")
-        request = Request(
+        request = BenchRequest(
             given.model,
             tuple(tasks),
             state_file(),

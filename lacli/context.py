@@ -20,8 +20,8 @@ class Context(Protocol):
     llama.cpp's llama_memory_* functions.
     `batch_rows`: rows that one call of `decode` may have. `prefill_rows`: of a prefill call; Ctrl-C is heard between
     two, and what is read so far is known. `mixed_rows`: rows of a step up to which prompt chunks share it with other
-    sequences' rows; more are decoded apart. `trained_context`: tokens of the longest sequence that the model was
-    trained for. `sequences`: ids 0 .. `sequences`-1 may be used. `can_share`: `copy` can give a sequence the beginning
+    sequences' rows; more are decoded apart. `trained_tokens`: tokens of the longest sequence that the model was
+    trained for. `ids`: sequence ids 0 .. `ids`-1 may be used. `can_share`: `copy` can give a sequence the beginning
     of another, which a recurrent state does not keep. `passes_all_cells`: attention passes all cells, those of other
     sequences too, as on a CPU: idle ones cost time there.
     """
@@ -30,8 +30,8 @@ class Context(Protocol):
     batch_rows: int
     prefill_rows: int
     mixed_rows: int
-    trained_context: int
-    sequences: int
+    trained_tokens: int
+    ids: int
     can_share: bool
     passes_all_cells: bool
 

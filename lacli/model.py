@@ -26,7 +26,7 @@ from lacli.settings import decode_settings as new_decode_settings
 from lacli.terminal.screen import Screen, end_at_abort
 from lacli.text.format import did_you_mean
 from lacli.text.template import Messages
-from lacli.verify import Recorder, most_probable
+from lacli.verify import LogprobRecorder, most_probable
 
 Prompt = str | Messages | Sequence[int]
 """A question, or a conversation: its messages, each with `role` and `content`; or the tokens of a prompt."""
@@ -168,13 +168,13 @@ class Model(Closing):
         with self._asking:
             engine.model.check_open()
             tokens = self._prompt_tokens(prompt, options.get("system", ""), raw=raw)
-            sampling, warnings = engine.completed(self._sampling_of(options))
-            drawn, sampler = engine.own_verifier(sampling)
+            sampling, warnings = engine.complete_sampling(self._sampling_of(options))
+            drawn, sampler = engine.make_verifier(sampling)
             stops = (*as_stops(options.get("stop", ())), *(() if raw else engine.prompts.template.stops))
             controls = engine.prompts.control_tokens(stops)
         drawn_from = sampler.preview if sampler else most_probable
         of_draws = drawn_from if options.get("drawn_logprobs") else None
-        recorder = Recorder(drawn, options["logprobs"], of_draws) if "logprobs" in options else None
+        recorder = LogprobRecorder(drawn, options["logprobs"], of_draws) if "logprobs" in options else None
         text = AnswerText(
             engine,
             engine.prompts.piece,

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lacli.llamacpp.probe import IN_TRIAL, proven
+from lacli.llamacpp.probe import IN_TRIAL, working_settings
 from lacli.llamacpp.settings import ModelSettings
 from tests.program import FAULT
 
@@ -34,9 +34,9 @@ def this_build_is_not_tried_again() -> Iterator[None]:
     """
 
     def known(settings: ModelSettings) -> tuple[ModelSettings, str]:
-        return proven(settings)[0], ""
+        return working_settings(settings)[0], ""
 
-    with patch.dict(os.environ, {IN_TRIAL: FAULT}), patch("lacli.engine.load.proven", known):
+    with patch.dict(os.environ, {IN_TRIAL: FAULT}), patch("lacli.engine.load.working_settings", known):
         yield
 
 

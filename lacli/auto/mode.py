@@ -150,14 +150,14 @@ class Auto(Mode):
         for source in self._sources:
             source.extend(text.tokens)
         longest = max(FIRST_DRAFT + 2 * self._longest, self._suffix.matches[-1][1])
-        leaves = self._settings.leaves if self._settings.max_rollback < 0 else 1
+        leaves = self._settings.leaves if self._settings.constraints.max_rollback < 0 else 1
         rows = min(text.room, self.experience.costs.max_trial_rows, longest)
         return Draft(self._sources, text.tokens, leaves, rows - 1)
 
     def _limits(self, sequences: int, beside: int, max_rows: int) -> Limits:
         """Return what the step may be; it has to decode `beside` rows of prompts anyway."""
-        least = max(sequences, self._settings.min_outputs)
-        costs, slopes = self.experience.costs.next_step(least, beside)
+        least = max(sequences, self._settings.constraints.min_outputs)
+        costs, slopes = self.experience.costs.costs_for(least, beside)
         budget = self.experience.budget
         share = max(sequences / self.experience.costs.relative[sequences], 1.0)
         max_wait = MAX_DELAY * share if sequences > 1 else inf

@@ -198,7 +198,7 @@ class StepCostModel:
             self._seen[rows] = deque([seconds], maxlen=RECENT)
             self._follow()
 
-    def next_step(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
+    def costs_for(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
         """Return costs and slopes by drafted and input rows, in steps of `least` rows.
 
         `beside`: further rows, which are decoded anyway. Without them a step of other rows than the last one costs a

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_vali
 from pydantic_core import from_json
 
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
+from lacli.llamacpp.settings import ModelSettings, check_rows, fit_to_batch
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.input import STDIN
 from lacli.text.checked import WithoutNull, checked
@@ -95,7 +95,7 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
     # G = W if W is swept, as the paper's law needs it.
     guesses = axes.guesses or (None if len(windows) > 1 else base.guesses,)
     # Plain decoding rolls nothing back, and being able to would cost it something.
-    found = {Point(replace(base, mode="plain", max_rollback=-1)): None}
+    found = {Point(replace(base, mode="plain").constrained(max_rollback=-1)): None}
     skipped: dict[str, None] = {}
     for mode in axes.modes:
         for window, ngram, own_guesses in product(windows, ngrams, guesses):
@@ -106,12 +106,12 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
             }
             try:
                 settings = replace(base, mode=mode, **{name: sizes[name] for name in SIZES.get(mode, ())})
-                check_rows(fitted(settings, model_settings), model_settings)
+                check_rows(fit_to_batch(settings, model_settings), model_settings)
             except UsageError as error:
                 skipped[f"{_label(mode, sizes)}: {error.what}"] = None
             else:
                 if mode != "plain":
-                    found[Point(fitted(settings, model_settings))] = None
+                    found[Point(fit_to_batch(settings, model_settings))] = None
     return list(found), list(skipped)
 
 

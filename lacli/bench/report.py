@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from lacli.auto.step_cost import LEAST_MEASURED, Cost, StepCost
 from lacli.bench.plan import ALL
-from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
+from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, BenchResult, overall
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import devices
 from lacli.llamacpp.library import version
@@ -22,7 +22,7 @@ from lacli.report import describe_sampling
 from lacli.settings import DecodeSettings
 from lacli.terminal.input import PAGE
 from lacli.terminal.screen import wrapped
-from lacli.text.format import age_in_words, columns, counted, markdown
+from lacli.text.format import age_in_words, align_columns, counted, markdown
 
 Format = Literal["text", "md", "json"]
 
@@ -82,11 +82,11 @@ def machine_of(engine: ModelEngine) -> Machine:
     return Machine(shared, words, comparable=not engine.sampling.draws_otherwise)
 
 
-def as_json(found: Sequence[Result], machine: Machine) -> str:
+def as_json(found: Sequence[BenchResult], machine: Machine) -> str:
     return json.dumps([_row(each, machine) for each in found], ensure_ascii=False)
 
 
-def _row(result: Result, machine: Machine) -> dict[str, Any]:
+def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
     """Return a result for programs; docs/benchmarks.md explains the names, which are llama-bench's if it has one."""
     settings, ratio, speeds, sums = result.point.settings, result.speedup, result.speeds, result.sums
     has_ratio = result.is_enough or result.is_plain
@@ -123,7 +123,7 @@ def _row(result: Result, machine: Machine) -> dict[str, Any]:
     }
 
 
-def table(found: Sequence[Result], machine: Machine) -> str:
+def table(found: Sequence[BenchResult], machine: Machine) -> str:
     """Return what was measured on, and a row for each class and point, in Markdown."""
     header = ("class", "mode", "tokens/s", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
               "identical")  # fmt: skip
@@ -150,7 +150,7 @@ def table(found: Sequence[Result], machine: Machine) -> str:
     return f"{heading}\n\n{markdown(header, rows, 2)}\n\n{LEGEND}"
 
 
-def summary(found: Sequence[Result], machine: Machine, unanswered: Sequence[str] = ()) -> str:
+def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence[str] = ()) -> str:
     """Return what was compared, a verdict on each setting by class, and whether the texts are plain decoding's.
 
     `unanswered`: the labels of settings without an answer.
@@ -179,7 +179,7 @@ def summary(found: Sequence[Result], machine: Machine, unanswered: Sequence[str]
     return "\n".join(lines)
 
 
-def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
+def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
     """Return a line on a setting over all classes, and one on those of several classes that can be told."""
     ratio, verdict = whole.speedup, whole.verdict
     interval = f" ({ratio.low:.2f}x to {ratio.high:.2f}x)" if whole.is_enough else ""
@@ -293,7 +293,7 @@ def _cost_table(step_cost: StepCost) -> str:
         (str(size), f"{seconds * 1e3:.4g}", f"{step_cost.relative(size):.2f}", row)
         for (size, seconds), row in zip(points, further, strict=True)
     ]
-    shown = columns(("rows", "ms", "plain steps", "ms a row"), rows, range(4))
+    shown = align_columns(("rows", "ms", "plain steps", "ms a row"), rows, range(4))
     return "\n".join([f"behind {step_cost.context} tokens", *shown])
 
 

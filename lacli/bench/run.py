@@ -17,7 +17,7 @@ from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, timed
 from lacli.check.compare import fixed_seed
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
-from lacli.engine.replicas import OpenContext
+from lacli.engine.replicas import AnyContext
 from lacli.errors import Interrupted, UsageError
 from lacli.interrupts import ctrl_c_ends_at_once
 from lacli.llamacpp.sampling import SamplingSettings
@@ -38,7 +38,7 @@ LEAST_ROOM = 8
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """A model, what it is asked, what is compared, and how it is shown.
 
     `state`: the file of measured step costs. `seconds`: for all of it, from `begin` on, a time of `perf_counter`.
@@ -70,7 +70,7 @@ class Request:
         return [replace(task, max_tokens=self.max_tokens or task.max_tokens or MAX_TOKENS) for task in tasks]
 
 
-def benchmark(request: Request, screen: Screen) -> None:
+def benchmark(request: BenchRequest, screen: Screen) -> None:
     """Run a benchmark and print it. Raises Interrupted after Ctrl-C, when what was decoded is printed."""
     with opened(request, screen) as engine:
         rounds, machine = compared(engine, request, screen)
@@ -78,7 +78,7 @@ def benchmark(request: Request, screen: Screen) -> None:
 
 
 @contextmanager
-def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
+def opened(request: BenchRequest, screen: Screen) -> Iterator[ModelEngine]:
     """An engine for plain decoding, the baseline of all modes."""
     with loading_model(screen, verbose=request.verbose) as loading:
         engine = open_engine(
@@ -97,7 +97,7 @@ def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
 
 
 def compared(
-    engine: ModelEngine, request: Request, screen: Screen, chosen: Sequence[Point] = ()
+    engine: ModelEngine, request: BenchRequest, screen: Screen, chosen: Sequence[Point] = ()
 ) -> tuple[Rounds, Machine]:
     """Let all points answer until the time is up; Ctrl-C keeps what was decoded.
 
@@ -131,7 +131,7 @@ def compared(
         return rounds, machine_of(engine)
 
 
-def finish(rounds: Rounds, machine: Machine, request: Request, screen: Screen) -> None:
+def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Screen) -> None:
     """Print a benchmark: a summary, behind a table in Markdown if it is wanted, or rows for programs.
 
     Raises Interrupted after Ctrl-C, when what was decoded is printed.
@@ -157,7 +157,7 @@ def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
         only = f"chains of at most {back} drafted tokens are" if back else "plain decoding is"
         screen.note(f"only {only} measured: {why}")
         modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
-        base = replace(base, max_rollback=back)
+        base = base.constrained(max_rollback=back)
     found, skipped = points(replace(axes, modes=tuple(modes)), base, engine.model_settings)
     if skipped and not found[1:]:
         raise UsageError(f"{skipped[0]} cannot run", "lacli mask shows what a setting takes")
@@ -172,7 +172,7 @@ def answering(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack)
     Every answer has a new engine. Raises ModelLoadError when a context does not fit into memory.
     """
     on_backend = False if engine.sampler else engine.model.chooses
-    contexts: dict[ModeName, OpenContext] = {"plain": engine.context}
+    contexts: dict[ModeName, AnyContext] = {"plain": engine.context}
     for mode in dict.fromkeys(point.mode for point in competing):
         if mode not in contexts:
             capacity = ContextSize.of(*[point.settings for point in competing if point.mode == mode])

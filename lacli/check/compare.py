@@ -14,9 +14,9 @@ from lacli.auto.mode import FIXED_COST
 from lacli.auto.step_cost import Cost
 from lacli.check.judge import (
     PLAIN,
+    BatchRecorder,
     Difference,
     Mismatch,
-    Recorder,
     Verdict,
     largest_difference,
     plain_logits,
@@ -115,11 +115,11 @@ class Comparison(Closing):
     def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
         """Answer each prompt with an engine of its own, in one context."""
         with self.open_context(settings) as opened:
-            context = Recorder(opened)
+            context = BatchRecorder(opened)
             for prompt in prompts:
                 yield self.one(context, settings, prompt)
 
-    def one(self, context: Recorder, settings: DecodeSettings, prompt: Sequence[int]) -> Run:
+    def one(self, context: BatchRecorder, settings: DecodeSettings, prompt: Sequence[int]) -> Run:
         """Answer one prompt in a context that may have answered others before."""
         expected = self.plain(prompt)
         steps: list[Step] = []
@@ -134,7 +134,7 @@ class Comparison(Closing):
         return Run(tuple(steps), difference, "" if difference else failure)
 
     def difference(
-        self, context: Recorder, prompt: Sequence[int], expected: Sequence[int], steps: Sequence[Sequence[int]]
+        self, context: BatchRecorder, prompt: Sequence[int], expected: Sequence[int], steps: Sequence[Sequence[int]]
     ) -> Difference | None:
         """Compare `steps`, the tokens of each, with the `expected` ones, which are plain's under the same limit.
 
@@ -207,7 +207,7 @@ class ModeResult:
 
 
 @dataclass
-class Result:
+class CheckResult:
     """Everything that one check found, of `prompts` with at most `predict` tokens of answer.
 
     `stopped`: Ctrl-C ended it early.
@@ -237,7 +237,7 @@ class Result:
         return "rounding" if self.counts.rounding else "identical"
 
 
-def check(
+def check_modes(
     open_context: OpenContext,
     prompts: Sequence[Sequence[int]],
     modes: Sequence[DecodeSettings],
@@ -246,17 +246,17 @@ def check(
     sampler: Sampler | None = None,
     repeats: bool = True,
     progress: Callable[[str], None] = lambda sentence: None,
-) -> Result:
+) -> CheckResult:
     """Answer tokenised prompts plainly and in each of `modes`, at most `max_tokens` tokens each.
 
     `sampler`: what tokens are drawn with, or None when greedy. `repeats`: equal batches give equal bits. `progress`:
     gets a sentence when something that takes time begins. Ctrl-C ends it with what was found; raises KeyboardInterrupt
     before any mode has answered.
     """
-    result = Result([], len(prompts), max_tokens)
+    result = CheckResult([], len(prompts), max_tokens)
     if not modes:
         return result
-    plain = replace(modes[0], mode="plain", max_rollback=-1)
+    plain = replace(modes[0], mode="plain").constrained(max_rollback=-1)
     with Comparison(open_context, max_tokens, plain, sampler, repeats=repeats) as comparison:
         progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
         for prompt in prompts:

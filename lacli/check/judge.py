@@ -96,7 +96,7 @@ class Rows:
 
     tokens: list[int]
     positions: list[int]
-    sequences: list[list[int]]
+    ids: list[list[int]]
     outputs: list[bool]
 
     @classmethod
@@ -111,14 +111,14 @@ class Rows:
 
     def batch(self) -> Batch:
         """A new batch of these rows."""
-        return Batch(len(self.tokens)).set_rows(self.tokens, self.positions, self.sequences, self.outputs)
+        return Batch(len(self.tokens)).set_rows(self.tokens, self.positions, self.ids, self.outputs)
 
 
 Passing: Any = object
 """A base class that type checkers take for any protocol."""
 
 
-class Recorder(Passing):  # type: ignore[misc]
+class BatchRecorder(Passing):  # type: ignore[misc]
     """A context that passes everything on to another one and records the batches since its last clear."""
 
     def __init__(self, engine: Context) -> None:
@@ -141,7 +141,7 @@ class Recorder(Passing):  # type: ignore[misc]
 
 
 def replay(
-    context: Recorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
+    context: BatchRecorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
 ) -> Iterator[Floats]:
     """Decode a prompt and `text` in the shapes of the context's recorded batches; clears the context.
 
@@ -163,7 +163,7 @@ def replay(
             kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
         # Accepted tokens whose cells the mode has dropped come again in the next batch.
         context.remove(0, past, -1)
-        again, scratch = _beside(rows, kept, tokens, context.sequences)
+        again, scratch = _beside(rows, kept, tokens, context.ids)
         if not context.decode(again.batch()):
             raise Mismatch("a batch finds no cells, though it did in the recorded run")
         length = past + len(kept)
@@ -181,8 +181,8 @@ def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
     """The rows of a step's input and of the tokens accepted below it, each found below the one before."""
     found = [rows.input]
     for depth, token in enumerate(tokens, start=1):
-        position, above = rows.positions[rows.input] + depth, set(rows.sequences[found[-1]])
-        here = zip(rows.positions, rows.tokens, rows.sequences, strict=True)
+        position, above = rows.positions[rows.input] + depth, set(rows.ids[found[-1]])
+        here = zip(rows.positions, rows.tokens, rows.ids, strict=True)
         below = (row for row, (*place, ids) in enumerate(here) if place == [position, token] and above.issuperset(ids))
         row = next(below, None)
         if row is None:
@@ -191,12 +191,12 @@ def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], sequences: int) -> tuple[Rows, int]:
+def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], ids: int) -> tuple[Rows, int]:
     """The same rows with the kept ones as a chain of `tokens` in sequence 0, and the sequence of all the others.
 
     That is one of their own, or sequence 0 behind the chain if the context has no other.
     """
-    scratch = 1 if sequences > 1 else 0
+    scratch = 1 if ids > 1 else 0
     past = rows.positions[0]
     if past + len(kept) > len(tokens):
         raise Mismatch("a batch has more tokens than the text")
@@ -205,6 +205,6 @@ def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], sequences: i
     return Rows(
         tokens=[tokens[at] if row in kept else rows.tokens[row] for row, at in enumerate(places)],
         positions=places,
-        sequences=[[0] if row in kept else [scratch] for row in range(len(rows.tokens))],
+        ids=[[0] if row in kept else [scratch] for row in range(len(rows.tokens))],
         outputs=rows.outputs,
     ), scratch

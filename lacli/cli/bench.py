@@ -75,7 +75,7 @@ def bench(
     Every mode answers every prompt in turn until the time is up, three minutes by default.
     """
     from lacli.bench.plan import Axes, parse_modes, parse_numbers, tasks_of
-    from lacli.bench.run import Request, benchmark
+    from lacli.bench.run import BenchRequest, benchmark
     from lacli.terminal.screen import Screen
     from lacli.text.records import state_file
 
@@ -84,7 +84,7 @@ def bench(
         tuple(parse_numbers(text, flag)) if text else ()
         for flag, text in (("-W", window), ("-N", ngram), ("-G", guesses))
     ]
-    request = Request(
+    request = BenchRequest(
         path=options.model_path(model, screen, offline),
         tasks=tuple(tasks_of(prompts, classes)),
         state=state_file(),

@@ -11,12 +11,12 @@ import typer
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, typed, with_groups
 from lacli.errors import Interrupted, UsageError
-from lacli.llamacpp.settings import ContextSize, check_rows, fitted
+from lacli.llamacpp.settings import ContextSize, check_rows, fit_to_batch
 from lacli.settings import ModeName
 
 if TYPE_CHECKING:
     from lacli.bench.plan import Task
-    from lacli.check.compare import Result
+    from lacli.check.compare import CheckResult
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
 
@@ -61,7 +61,7 @@ def check(
     loading = replace(loading, decode_settings=plain, sampling=fixed_seed(loading.sampling))
     with loading.opened(model, PromptOptions(), screen) as engine:
         try:
-            result = _checked(engine, tasks, predict, only, screen)
+            result = _check_modes(engine, tasks, predict, only, screen)
         except KeyboardInterrupt:
             raise Interrupted("stopped before any mode had answered") from None
         if json:
@@ -74,7 +74,9 @@ def check(
         raise typer.Exit(3)
 
 
-def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: ModeName | None, screen: Screen) -> Result:
+def _check_modes(
+    engine: ModelEngine, tasks: Sequence[Task], predict: int, only: ModeName | None, screen: Screen
+) -> CheckResult:
     """Check the modes, or the `only` one, in contexts of their own, which take the place of the engine's.
 
     `predict`: tokens of an answer at most.
@@ -83,10 +85,10 @@ def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: Mod
     from lacli.engine.libraries import open_context
 
     model, model_settings = engine.model, engine.model_settings
-    modes = [fitted(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
+    modes = [fit_to_batch(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
     if why := model.chain_only:
         back = 0 if engine.settings.strict else engine.max_rollback
-        modes = [replace(each, max_rollback=back) for each in modes if back and each.mode != "lookahead"]
+        modes = [each.constrained(max_rollback=back) for each in modes if back and each.mode != "lookahead"]
         checked = f"only chains of at most {back} drafted tokens are checked" if modes else "no mode can be checked"
         screen.note(f"{checked}: {why}")
     for mode in modes:
@@ -96,7 +98,7 @@ def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: Mod
     asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
     # There may be no memory for one more context.
     engine.context.close()
-    return compare.check(
+    return compare.check_modes(
         lambda mode: open_context(model, model_settings, ContextSize.of(mode), backend_greedy=False),
         asked,
         modes,

@@ -60,7 +60,7 @@ def check_library() -> Finding:
         from lacli.llamacpp.library import version
 
         probe.forget()
-        _, fault = probe.proven(ModelSettings())
+        _, fault = probe.working_settings(ModelSettings())
     except LacliError as error:
         return Finding("broken", error.what, rebuild_command(sound_kind()))
     if fault:

@@ -147,7 +147,7 @@ def cost(
     from lacli.bench.plan import parse_numbers
     from lacli.bench.report import cost_json, cost_lines
     from lacli.engine.libraries import choose_library, open_context, open_model
-    from lacli.llamacpp.probe import proven
+    from lacli.llamacpp.probe import working_settings
     from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
@@ -158,7 +158,7 @@ def cost(
     plan = MeasurePlan(tuple(chosen[0]), tuple(chosen[1]), seconds)
     screen = Screen(quiet=quiet)
     path = options.model_path(model, screen, offline)
-    settings, fault = proven(settings)
+    settings, fault = working_settings(settings)
     screen.notes([fault] if fault else [], [])
     settings = choose_library(path, settings)
 

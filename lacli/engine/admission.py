@@ -48,7 +48,7 @@ class Admission:
     def idle(self) -> list[Cells]:
         """The slots without a sequence, the one that was used longest ago first."""
         taken = [each.cells for each in self.sequences]
-        return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.used)
+        return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
 
     def take_slot(self, prompt: Sequence[int]) -> Cells:
         """Take the idle slot of which at least half is the beginning of a prompt, and cut it back to that.
@@ -65,7 +65,7 @@ class Admission:
 
     def free_slot(self, sequence: TokenSequence) -> None:
         """Take out a sequence; its slot is idle, and keeps its cells if not too many others do."""
-        sequence.cells.used = 1 + max(slot.used for slot in self._slots)
+        sequence.cells.last_use = 1 + max(slot.last_use for slot in self._slots)
         self.sequences.remove(sequence)
         filled = [slot for slot in self.idle if slot.past]
         while len(filled) > MOST_IDLE or (
@@ -125,7 +125,7 @@ class Admission:
         """Cells that idle slots have, and that sequences with cells have or are about to have."""
         idle = sum(slot.own_cells for slot in self.idle)
         return idle + sum(
-            (len(each.tokens) if each.has_cells else each.cells.past) - each.cells.shared for each in self.sequences
+            (len(each.tokens) if each.has_cells else each.cells.past) - each.cells.borrowed for each in self.sequences
         )
 
     def _longest_beginning(self, sequence: TokenSequence) -> tuple[Cells | None, int, int]:
@@ -147,4 +147,4 @@ class Admission:
         slot.cut(length)
         for each in self._slots:
             if each is slot or each.source is slot:
-                each.shared = min(each.shared, slot.past)
+                each.borrowed = min(each.borrowed, slot.past)

@@ -102,12 +102,12 @@ class Engine:
         """Decode in another context, with nothing in it, while no sequence runs."""
         self.context = context
         # Alone a sequence may go on behind what the model was trained for, if -c says so; otherwise -c is for all.
-        longest = self._longest or context.trained_context
+        longest = self._longest or context.trained_tokens
         self.limit = context.cells if self.slots == 1 else min(context.cells, longest)
         context.clear()
-        ids = context.sequences if self.slots == 1 else settings.sequences
+        ids = context.ids if self.slots == 1 else settings.ids
         # Cells of one sequence between those of another are not in the order of a sequence.
-        self._admission = Admission(context, self.slots, ids, self.limit, shares=not settings.ordered)
+        self._admission = Admission(context, self.slots, ids, self.limit, shares=not settings.constraints.ordered)
         self._set(settings)
 
     def reconfigure(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
@@ -161,7 +161,7 @@ class Engine:
 
     def context_hint(self, tokens: int) -> str:
         """What -c there is for a sequence of `tokens`, as far as the model was trained for it."""
-        longest = self.context.trained_context
+        longest = self.context.trained_tokens
         if tokens > longest:
             return f"the model was trained for {longest:,} at most"
         return f"a larger context has room, -c {tokens} or more"
@@ -321,10 +321,10 @@ class Engine:
         return min(whole, apart) if is_short else whole
 
     def _set(self, settings: DecodeSettings) -> None:
-        assert self.slots * settings.sequences <= self.context.sequences, "the context was made for fewer sequences"
+        assert self.slots * settings.ids <= self.context.ids, "the context was made for fewer sequences"
         self._stepper = Stepper(self.context, settings)
         self.pool = NgramPool(settings.ngram, settings.guesses)
-        self._experience = Experience(settings, self.cost)
+        self._experience = Experience(settings, self.cost) if settings.mode == "auto" else None
 
     def _begin_change(self) -> None:
         """Mend what an interrupt or an error has left half done, as this change is until `_is_torn` is False again."""
@@ -333,8 +333,10 @@ class Engine:
         self._is_torn = True
 
 
-def make_mode(settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool], experience: Experience) -> Mode:
-    """Make the mode of a new sequence. `experience`: what earlier sequences of mode auto learned."""
+def make_mode(
+    settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool], experience: Experience | None
+) -> Mode:
+    """Make the mode of a new sequence. `experience`: what earlier ones learned, for mode auto."""
     match settings.mode:
         case "plain":
             return Plain()
@@ -345,4 +347,5 @@ def make_mode(settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int],
         case "lookahead":
             return Lookahead(settings, pool, is_end)
         case "auto":
+            assert experience, "mode auto learns"
             return Auto(settings, is_end, experience)

@@ -16,12 +16,12 @@ from lacli.engine.answer import AnswerText, Generation, as_stops, generate_piece
 from lacli.engine.engine import Engine, OnPrompt, SequenceOptions
 from lacli.engine.libraries import choose_library, open_context
 from lacli.engine.prompts import PromptWriter
-from lacli.engine.replicas import OpenContext, Weights
+from lacli.engine.replicas import AnyContext, Weights
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import max_rollback
 from lacli.llamacpp.devices import offloads
 from lacli.llamacpp.gguf import architecture_and_types
-from lacli.llamacpp.probe import proven
+from lacli.llamacpp.probe import working_settings
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.llamacpp.settings import (
@@ -29,7 +29,7 @@ from lacli.llamacpp.settings import (
     ModelSettings,
     check_draws,
     check_rows,
-    fitted,
+    fit_to_batch,
     shared_settings,
     strict_settings,
 )
@@ -61,12 +61,12 @@ def open_engine(
     `loading`: as LlamaModel takes it. `on_prompt`: is told how far a prompt is read.
     Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
-    model_settings, fault = proven(model_settings)
+    model_settings, fault = working_settings(model_settings)
     notes = [fault] if fault else []
     sampling = sampling or SamplingSettings()
     if not often_alone:
         model_settings = shared_settings(model_settings, slots or 1, on_gpu=offloads(model_settings))
-    check_rows(fitted(decode_settings, model_settings), model_settings)
+    check_rows(fit_to_batch(decode_settings, model_settings), model_settings)
     strict = decode_settings.strict
     if strict:
         if model_settings.rpc:
@@ -83,7 +83,7 @@ def open_engine(
     model_settings = choose_library(path, model_settings, strict=strict, slots=slots or 1)
     if model_settings.engine == "ik":
         # Its attention needs cells without free ones between them (ik/context.py).
-        decode_settings = replace(decode_settings, ordered=True)
+        decode_settings = decode_settings.constrained(ordered=True)
     with ExitStack() as stack:
         weights = stack.enter_context(Weights(path, model_settings, verbose=verbose, loading=loading))
         chosen, told = choose_template(template, weights.model)
@@ -102,7 +102,7 @@ class ModelEngine(Engine, Closing):
     does. `sampling`, `verifier`, `sampler`: how tokens are drawn if a sequence says nothing else.
     """
 
-    context: OpenContext
+    context: AnyContext
 
     def __init__(
         self,
@@ -122,16 +122,16 @@ class ModelEngine(Engine, Closing):
         self._has_worker = slots is not None
         self.slots = slots or 1
         settings = self._restricted(decode_settings)
-        self.sampling = self._own_sampling(sampling)
-        self.verifier, self.sampler = self.own_verifier(self.sampling)
+        self.sampling = self._complete_sampling(sampling)
+        self.verifier, self.sampler = self.make_verifier(self.sampling)
         with ExitStack() as stack:
             if self.sampler:
                 stack.enter_context(self.sampler)
             context = self._open_context(settings)
             stack.pop_all()
-        if self.model_settings.context > self.model.context:
-            self.notes.append(f"the model was trained with {self.model.context:,} tokens; more may fall apart")
-        longest = self.model.context if self.model_settings.context else self.model.default_context
+        if self.model_settings.context > self.model.trained_tokens:
+            self.notes.append(f"the model was trained with {self.model.trained_tokens:,} tokens; more may fall apart")
+        longest = self.model.trained_tokens if self.model_settings.context else self.model.default_limit
         super().__init__(context, settings, self.slots, longest=longest)
 
     @cached_property
@@ -163,7 +163,7 @@ class ModelEngine(Engine, Closing):
         """
         if not (self.cost and run.steps):
             return None
-        at, least = self.cost.at(run.prompt_tokens + run.tokens), self.settings.min_outputs
+        at, least = self.cost.at(run.prompt_tokens + run.tokens), self.settings.constraints.min_outputs
         # A plain step of --strict is padded to `least` rows.
         return run.tokens / sum(
             count * (at.relative(rows) if rows > least else 1.0) for rows, count in run.batches.items()
@@ -192,13 +192,13 @@ class ModelEngine(Engine, Closing):
         when the context does not fit into memory; then all is as before, but nothing is decoded.
         """
         now = self.settings
-        chosen = replace(decode_settings, strict=now.strict, ordered=now.ordered, min_outputs=now.min_outputs)
+        chosen = replace(decode_settings, strict=now.strict, constraints=now.constraints)
         chosen = self._restricted(chosen)
         if chosen.strict:
             check_draws(sampling)
-        own = self._own_sampling(sampling)
+        own = self._complete_sampling(sampling)
         before = self.sampling, self.verifier, self.sampler
-        self.sampling, (self.verifier, self.sampler) = own, self.own_verifier(own)
+        self.sampling, (self.verifier, self.sampler) = own, self.make_verifier(own)
         suits = self.context.suits(chosen, raw_logits=self.sampler is not None)
         try:
             if suits:
@@ -220,7 +220,7 @@ class ModelEngine(Engine, Closing):
         self.context.close()
         self.weights.close()
 
-    def completed(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
+    def complete_sampling(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
         """The settings with a random seed chosen, and a JSON schema turned into its grammar.
 
         Beside them sentences on what the grammar does not keep to. Raises UsageError for a schema that cannot be.
@@ -232,7 +232,7 @@ class ModelEngine(Engine, Closing):
         grammar, warnings = grammar_of(sampling.json_schema)
         return replace(sampling, grammar=grammar, json_schema=""), warnings
 
-    def own_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
+    def make_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
         """What draws a sequence's tokens as `sampling`, completed, says, and its sampler, to be closed.
 
         None takes the most probable ones. Raises UsageError for a grammar that cannot be.
@@ -252,21 +252,21 @@ class ModelEngine(Engine, Closing):
         if self.slots > 1 and self.model.chain_only:
             if settings.mode != "plain":
                 self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
-            settings = replace(settings, mode="plain", max_rollback=0)
+            settings = replace(settings, mode="plain").constrained(max_rollback=0)
         settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes
-        settings = fitted(settings, self.model_settings).for_texts(self.slots)
+        settings = fit_to_batch(settings, self.model_settings).for_slots(self.slots)
         check_rows(settings, self.model_settings)
         return settings
 
-    def _own_sampling(self, sampling: SamplingSettings) -> SamplingSettings:
-        sampling, warnings = self.completed(sampling)
+    def _complete_sampling(self, sampling: SamplingSettings) -> SamplingSettings:
+        sampling, warnings = self.complete_sampling(sampling)
         told = [each for each in warnings if each not in self.warnings]
         self.notes += told
         self.warnings += told
         return sampling
 
-    def _open_context(self, settings: DecodeSettings) -> OpenContext:
+    def _open_context(self, settings: DecodeSettings) -> AnyContext:
         # A sampler reads raw logits, which are not there where the backend chooses; any sequence may have one.
         raw = self.sampler is not None or self._has_worker
         shared = ContextSize.for_slots(settings, self.slots, self.model_settings.batch)

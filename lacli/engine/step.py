@@ -82,7 +82,7 @@ class Stepper:
 
     def room(self, sequence: TokenSequence) -> int:
         """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
-        return sequence.cells.room(sequence.tokens) - (self.settings.min_outputs - 1)
+        return sequence.cells.room(sequence.tokens) - (self.settings.constraints.min_outputs - 1)
 
     def take(self, ready: Sequence[TokenSequence], chunks: Sequence[Chunk] = ()) -> list[Step | SamplingError] | None:
         """Take one step of all `ready` sequences, with prompt chunks of others, in one batch.
@@ -107,10 +107,10 @@ class Stepper:
 
     def _decode(self, ready: Sequence[TokenSequence], chunks: Sequence[BatchPart]) -> list[Tree] | None:
         """Grow and decode a tree of each sequence, half as large each time the cache has no cells for them."""
-        least, is_alone = self.settings.min_outputs, len(ready) == 1 and not chunks
+        least, is_alone = self.settings.constraints.min_outputs, len(ready) == 1 and not chunks
         rooms, left, other_rows = [self.room(each) for each in ready], 0, 0
         if not is_alone:
-            other_rows = sum([each.missing for each in ready]) + sum([len(chunk.again) for chunk in chunks])
+            other_rows = sum([each.missing for each in ready]) + sum([len(chunk.uncached) for chunk in chunks])
             left = self._context.batch_rows - other_rows
             if left < len(ready):
                 return None
@@ -165,7 +165,7 @@ class Stepper:
             return error.with_traceback(None)
         self._choose_s += perf_counter() - begin
         rows = sequence.missing + len(tree) if len(ready) == 1 else self._batch.rows
-        cells.commit(path.nodes, ordered=self.settings.ordered)
+        cells.commit(path.nodes, ordered=self.settings.constraints.ordered)
         sequence.tokens += path.tokens
         if sequence.remaining is not None:
             sequence.remaining -= len(path.tokens)

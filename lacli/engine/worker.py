@@ -54,12 +54,12 @@ class Request(Closing):
         # When its last step ended, 0 before the first.
         self._stepped = 0.0
 
-    def deliver(self, progress: Progress | RunStatistics) -> None:
+    def _put(self, progress: Progress | RunStatistics) -> None:
         """Hand progress to the reader; called in the worker's thread."""
         self._arrived.put(progress)
 
     @property
-    def cost(self) -> RunStatistics:
+    def statistics(self) -> RunStatistics:
         """What the answer has cost by now; before its first step, what was read of the prompt."""
         return self.text.statistics if self.text.statistics.steps else self._read or RunStatistics()
 
@@ -86,16 +86,16 @@ class Request(Closing):
             if tokens > known:
                 known, seconds = tokens, perf_counter() - sequence.added if tokens > sequence.reused else 0.0
                 self._read = RunStatistics(tokens, sequence.reused, seconds)
-                self.deliver(self._read)
+                self._put(self._read)
 
-    def tell(self, progress: Progress) -> None:
+    def deliver(self, progress: Progress) -> None:
         """Deliver progress in the worker's thread; a step gets the time that its sequence has waited for it."""
         if step := progress.step:
             now, before = perf_counter(), self._stepped
             self._stepped = now
             waited_s = max(now - before - step.seconds, 0.0) if before else 0.0
             progress = progress._replace(step=step._replace(waited_s=waited_s))
-        self.deliver(progress)
+        self._put(progress)
 
     def _iterate(self) -> None:
         """Note that it is iterated; raise UsageError the second time."""
@@ -164,7 +164,7 @@ class AsyncStream(Request):
         self._loop = asyncio.get_running_loop()
         super().begin()
 
-    def deliver(self, progress: Progress | RunStatistics) -> None:
+    def _put(self, progress: Progress | RunStatistics) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, progress)
         except RuntimeError:
@@ -290,7 +290,7 @@ class Worker(Closing):
             if progress.sequence and progress.sequence.finish:
                 self._end(request, progress)
             else:
-                request.tell(progress)
+                request.deliver(progress)
         for request in self.running:
             request.note_prompt()
 
@@ -324,4 +324,4 @@ class Worker(Closing):
         request.in_worker = False
         if request.sampler:
             request.sampler.close()
-        request.tell(last)
+        request.deliver(last)

@@ -70,7 +70,7 @@ class Library:
 
 
 @cache
-def library() -> Library:
+def load_library() -> Library:
     """Start ik_llama.cpp once a process. Raises ImportError without the binding, OSError if it fails."""
     return Library()
 
@@ -91,7 +91,7 @@ class IkModel(LlamaModel):
     ) -> None:
         super().__init__(path, settings, verbose=verbose, simulated=True)
         self.offloaded = False
-        ik = library()
+        ik = load_library()
         ik.log.verbose = verbose
         ik.log.forget()
         parameters = ik.llama_model_default_params()
@@ -123,7 +123,7 @@ class IkContext(DecodingContext):
     """
 
     def __init__(self, model: IkModel, settings: ModelSettings, size: ContextSize) -> None:
-        ik = library()
+        ik = load_library()
         super().__init__(ik, ik.log, model, settings, size)
         parameters = self._parameters(settings, size)
         # All rows of a batch at once: of several parts the first ones would stay where a later one finds no cells.

@@ -18,7 +18,7 @@ from lacli.closing import Closing
 from lacli.errors import BatchRefused, LacliError, ModelLoadError
 from lacli.interrupts import ctrl_c_calls, late_ctrl_c
 from lacli.llamacpp.devices import devices
-from lacli.llamacpp.library import Log, free_with, lib, library
+from lacli.llamacpp.library import Log, free_with, lib, start
 from lacli.llamacpp.machine import ThreadsInUse, bounded_by_free_memory
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import CPU, PLAIN_CACHE_TYPES, ContextSize, ModelSettings
@@ -63,7 +63,7 @@ class DecodingContext(Closing):
         self._api, self._log, self._model = api, log, model
         self._handle: Any = None
         self._memory: Any = None
-        self.sequences, self.vocabulary, self.trained_context = size.ids, model.vocabulary, model.context
+        self.ids, self.vocabulary, self.trained_tokens = size.ids, model.vocabulary, model.trained_tokens
         self.passes_all_cells = not model.offloaded
         self.calls = self._snapshots = 0
         self._interrupted = False
@@ -77,8 +77,8 @@ class DecodingContext(Closing):
         """Return the llama_context_params that are the same in both libraries."""
         parameters = self._api.llama_context_default_params()
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
-        parameters.n_ctx = padded(settings.context or size.slots * self._model.default_context)
-        self._fewest_cells = parameters.n_ctx if settings.context else padded(self._model.default_context)
+        parameters.n_ctx = padded(settings.context or size.slots * self._model.default_limit)
+        self._fewest_cells = parameters.n_ctx if settings.context else padded(self._model.default_limit)
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
         parameters.n_seq_max = size.ids
         parameters.n_threads = settings.threads
@@ -115,7 +115,7 @@ class DecodingContext(Closing):
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Return whether settings fit into this context. `raw_logits`: all logits of a row are asked for."""
-        return bool(self._handle) and decode.sequences <= self.sequences and decode.max_outputs <= self._max_outputs
+        return bool(self._handle) and decode.ids <= self.ids and decode.max_outputs <= self._max_outputs
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows
@@ -236,11 +236,11 @@ class LlamaContext(DecodingContext):
         *,
         backend_greedy: bool | None = None,
     ) -> None:
-        super().__init__(lib, library(), model, settings, size)
+        super().__init__(lib, start(), model, settings, size)
         parameters = self._parameters(settings, size)
         self._samplers: list[Any] = []
         if model.chooses if backend_greedy is None else backend_greedy:
-            self._add_samplers(parameters, size.ids)
+            self._add_samplers(parameters)
         self._open(model.handle, parameters, self._samplers)
         if not model.offloaded:
             self.mixed_rows = MIXED_ROWS_ON_CPU
@@ -251,7 +251,7 @@ class LlamaContext(DecodingContext):
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        fits = self.max_rollback < 0 or decode.max_rollback <= self.max_rollback
+        fits = self.max_rollback < 0 or decode.constraints.max_rollback <= self.max_rollback
         return fits and not (raw_logits and self._samplers) and super().suits(decode, raw_logits=raw_logits)
 
     def logits(self) -> npt.NDArray[np.float32]:
@@ -300,19 +300,19 @@ class LlamaContext(DecodingContext):
         # The argmax of nothing but NaN is -1 on a GPU.
         return tokens[:, 0], np.where(tokens[:, 0] < 0, np.nan, logits[:, 0]).tolist()
 
-    def _add_samplers(self, parameters: Any, sequences: int) -> None:
+    def _add_samplers(self, parameters: Any) -> None:
         """Give each sequence a sampler chain: an output row without one would bring all raw logits back.
 
         A temperature of 0 brings the best token and its logit; llama.cpp's greedy sampler would bring all logits too.
         """
-        configs = (lib.llama_sampler_seq_config * sequences)()
+        configs = (lib.llama_sampler_seq_config * self.ids)()
         for sequence, config in enumerate(configs):
             sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
             lib.llama_sampler_chain_add(sampler_chain, lib.llama_sampler_init_temp(0.0))
             self._samplers.append(sampler_chain)
             config.seq_id, config.sampler = sequence, ctypes.cast(sampler_chain, ctypes.c_void_p)
         self._sampler_configs = configs
-        parameters.samplers, parameters.n_samplers = configs, sequences
+        parameters.samplers, parameters.n_samplers = configs, self.ids
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
 
 
@@ -327,7 +327,7 @@ def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
     # Only a context knows whether llama.cpp can do it with this architecture.
     smallest = replace(model_settings, context=CONTEXT_PAD, batch=min(model_settings.batch, CONTEXT_PAD))
     with LlamaContext(
-        model, smallest, ContextSize.of(DecodeSettings(mode="lookup", max_rollback=1)), backend_greedy=False
+        model, smallest, ContextSize.of(DecodeSettings(mode="lookup").constrained(max_rollback=1)), backend_greedy=False
     ) as engine:
         return most if engine.max_rollback else 0
 

@@ -28,7 +28,7 @@ COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.trial")
 IN_TRIAL = "_LACLI_TRIAL"
 """Set in the environment of a process that must use the build untried, to the fault that is known, "" in a trial."""
 
-PATIENCE_S = 60.0
+TRIAL_S = 60.0
 """Seconds for a trial: a hundred times what it takes on two cores."""
 
 CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
@@ -39,7 +39,7 @@ KERNELS_OFF = "the faster kernels of this build fail here and are off"
 KIND = "trial"
 
 
-def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
+def working_settings(settings: ModelSettings) -> tuple[ModelSettings, str]:
     """Return settings under which this build computes here, and a sentence if that took a change.
 
     Both numbers of threads are decided in the result. Raises ModelLoadError if no settings help.
@@ -82,7 +82,7 @@ def trial(*, repack: bool) -> str | None:
     """Try this build now and return its fault, "" for none; None where the end says nothing about the build."""
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as folder:
         try:
-            child = run_python([*COMMAND, folder, "repack" if repack else "plain"], PATIENCE_S, {IN_TRIAL: ""})
+            child = run_python([*COMMAND, folder, "repack" if repack else "plain"], TRIAL_S, {IN_TRIAL: ""})
         except (OSError, subprocess.TimeoutExpired):
             return None
     reached = child.stdout.decode("utf-8", "replace").splitlines()[-1:]

@@ -20,7 +20,7 @@ from lacli.batch import Ints
 from lacli.closing import Closing
 from lacli.context import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
-from lacli.llamacpp.library import free_with, lib, library
+from lacli.llamacpp.library import free_with, lib, start
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import LONGEST_MEMORY, SamplingSettings
 from lacli.text.json_schema import HEAD
@@ -96,10 +96,10 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
     repeats = re.findall(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}", text)
     is_small = text.count("(") <= DEEPEST and text.count("::=") <= MOST_RULES
     if is_small and all(int(least) <= int(most) for least, most in repeats):
-        library().forget()
+        start().forget()
         with captured_stderr() as printed:
             sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
-        reason = printed[0].split("\n")[0].removeprefix("parse: error parsing grammar: ") or library().last_error()
+        reason = printed[0].split("\n")[0].removeprefix("parse: error parsing grammar: ") or start().last_error()
     if not sampler:
         hint = "llama.cpp's grammars/README.md describes GBNF; --grammar-file FILE reads one"
         raise UsageError(f"the grammar cannot be used: {reason}", hint)

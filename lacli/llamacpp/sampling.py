@@ -10,7 +10,7 @@ from secrets import randbelow
 from typing import Literal
 
 from lacli.errors import UsageError
-from lacli.settings import check, option, options_of
+from lacli.settings import check_options, option, options_of
 
 Verify = Literal["match", "rejection"]
 
@@ -87,7 +87,7 @@ class SamplingSettings:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_options(self)
         for token, bias in self.logit_bias:
             if bias != -math.inf and not abs(bias) <= HUGE:
                 raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")

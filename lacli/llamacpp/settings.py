@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.settings import MAX_SEQUENCES, NOTHING, DecodeSettings, Switch, check, option
+from lacli.settings import MAX_SEQUENCES, NOTHING, DecodeSettings, Switch, check_options, option
 from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
@@ -131,7 +131,7 @@ class ModelSettings:
     gives_way: bool = False
 
     def __post_init__(self) -> None:
-        check(self)
+        check_options(self)
         for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
             if name not in CACHE_TYPES:
                 hint = did_you_mean(name, CACHE_TYPES, "one of " + ", ".join(CACHE_TYPES))
@@ -169,14 +169,14 @@ class ModelSettings:
         return {name: getattr(self, name) for name in (*own, "split_mode", "main_gpu")} | placed
 
 
-def fitted(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
+def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
     """Cut the steps of mode auto to the size of a batch."""
     if decode_settings.mode != "auto":
         return decode_settings
     most = model_settings.batch
-    if decode_settings.ordered:
+    if decode_settings.constraints.ordered:
         # The accepted part is decoded again in front of the next step.
-        most = min((most + 1) // 2, most + 1 - decode_settings.min_outputs)
+        most = min((most + 1) // 2, most + 1 - decode_settings.constraints.min_outputs)
     return replace(decode_settings, auto_rows=max(min(decode_settings.auto_rows, most), 1))
 
 
@@ -203,10 +203,10 @@ class ContextSize:
     def of(cls, *settings: DecodeSettings) -> ContextSize:
         """Return enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
-            ids=max(each.sequences for each in settings),
+            ids=max(each.ids for each in settings),
             max_outputs=max(each.max_outputs for each in settings),
-            ordered=any(each.ordered for each in settings),
-            max_rollback=max(each.max_rollback for each in settings),
+            ordered=any(each.constraints.ordered for each in settings),
+            max_rollback=max(each.constraints.max_rollback for each in settings),
         )
 
     @classmethod
@@ -214,8 +214,8 @@ class ContextSize:
         """Return enough for `slots` sequences that decode in common steps of at most `batch` rows."""
         # A step of mode auto has a row of each sequence and shares the others.
         outputs = max(settings.max_outputs, slots) if settings.mode == "auto" else slots * settings.max_outputs
-        ids = min(slots * settings.sequences, MAX_SEQUENCES)
-        return cls(ids, min(outputs, batch), settings.ordered, settings.max_rollback, slots)
+        ids = min(slots * settings.ids, MAX_SEQUENCES)
+        return cls(ids, min(outputs, batch), settings.constraints.ordered, settings.constraints.max_rollback, slots)
 
 
 EXACT_CELLS = ("q8_0", "bf16")
@@ -253,7 +253,7 @@ def strict_settings(
         tiled=not any(name.endswith("_K") or (name.startswith("iq") and name != "iq4_nl") for name in types),
         repack=repack,
     )
-    return model_settings, replace(decode_settings, ordered=True, min_outputs=2 if one_row_differs else 1)
+    return model_settings, decode_settings.constrained(ordered=True, min_outputs=2 if one_row_differs else 1)
 
 
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:

@@ -113,8 +113,8 @@ class Server:
     def count(self, stream: AsyncStream) -> None:
         """Count an answer at its end."""
         for name, (_, number) in COUNTERS.items():
-            self._sums[name] += number(stream.cost)
-        self._longest = max(self._longest, stream.cost.prompt_tokens + stream.cost.tokens)
+            self._sums[name] += number(stream.statistics)
+        self._longest = max(self._longest, stream.statistics.prompt_tokens + stream.statistics.tokens)
 
     async def health(self, request: Request) -> Response:
         if failure := self._model.worker.failure:
@@ -130,7 +130,7 @@ class Server:
             "object": "model",
             "created": 0,
             "owned_by": "lacli",
-            "meta": {"n_ctx_train": model.context, "n_params": model.parameters, "size": model.size},
+            "meta": {"n_ctx_train": model.trained_tokens, "n_params": model.parameters, "size": model.size},
         }
         return JSONResponse({"object": "list", "data": [found]})
 
@@ -150,7 +150,7 @@ class Server:
         """Show each slot's state and the counts of its answer, never a text."""
         slots = []
         for number, stream in zip_longest(range(self._model.engine.slots), [*self._model.worker.running]):
-            counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens} if stream else {}
+            counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.statistics.tokens} if stream else {}
             slots.append({"id": number, "n_ctx": self._model.context, "is_processing": stream is not None, **counts})
         return JSONResponse(slots)
 

@@ -13,7 +13,7 @@ import pytest
 
 from lacli.bench.plan import ALL, Point
 from lacli.bench.report import as_json, summary, table
-from lacli.bench.results import Result, paired_ratio, results
+from lacli.bench.results import BenchResult, paired_ratio, results
 from lacli.bench.rounds import Exchange, Rounds, Trial
 from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, MACHINE, PLAIN, TASKS, dear, field, free, played, task
 from tests.fakes.clock import FakeClock
@@ -33,7 +33,7 @@ def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = 
     return played(field(clock, free, PLAIN, LOOKUP, LOOKAHEAD, tasks=tasks, repetitions=1))
 
 
-def lasting(result: Result, factor: float) -> Result:
+def lasting(result: BenchResult, factor: float) -> BenchResult:
     """The same with answers that took so many times as long as plain decoding's."""
     answered = [
         replace(each, trials=tuple(replace(trial, seconds=factor * trial.seconds) for trial in each.plain))

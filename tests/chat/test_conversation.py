@@ -129,7 +129,7 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
     said(chat.ask(QUESTION))
     more = replace(SMALL, window=12, guesses=9)
     chat.change(ChatSettings(more, max_tokens=12))
-    assert chat.engine.context.sequences == 22 and not last_tokens(chat.engine)
+    assert chat.engine.context.ids == 22 and not last_tokens(chat.engine)
     answer = said(chat.ask(NEXT))
     assert chat.turns[1].statistics.reused_tokens == 0
     messages = chat.conversation.as_messages()[:-1]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lacli.check.compare import Comparison, Run
-from lacli.check.judge import Recorder
+from lacli.check.judge import BatchRecorder
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ContextSize, ModelSettings
@@ -152,6 +152,6 @@ def test_an_answer_that_is_closed_early_leaves_exactly_the_accepted_tokens_in_th
         taken = [next(steps), next(steps)]
         steps.close()
         assert decoder.tokens == prompt + tokens_of(taken)
-        held = [last_position(engine, sequence) + 1 for sequence in range(engine.sequences)]
+        held = [last_position(engine, sequence) + 1 for sequence in range(engine.ids)]
         assert held[0] == max(held) == len(decoder.tokens) - 1, "all but the last, in sequence 0 alone"
-        assert bugs([comparison.one(Recorder(engine), chosen, prompt)]) == []
+        assert bugs([comparison.one(BatchRecorder(engine), chosen, prompt)]) == []

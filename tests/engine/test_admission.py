@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
@@ -81,7 +81,7 @@ def short_beginnings_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine_of(chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256) -> SharedContext:
-    return SharedContext(cells, rows, PLACES * chosen.sequences, VOCABULARY, ends)
+    return SharedContext(cells, rows, PLACES * chosen.ids, VOCABULARY, ends)
 
 
 def add(engine: Engine, prompt: Sequence[int], limit: int = -1, *, verifier: Verifier | None = None) -> TokenSequence:
@@ -120,7 +120,7 @@ def alone(visit: Visit, cells: int, ends: frozenset[int] = frozenset()) -> list[
 def test_every_sequence_gets_what_it_gets_alone(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
 ) -> None:
-    chosen = replace(chosen, ordered=False, min_outputs=1)
+    chosen = chosen.constrained(ordered=False, min_outputs=1)
     engine = engine_of(chosen, cells, ends, rows)
     schedule = Engine(engine, chosen, PLACES, cost=FIXED_COST)
     attend(schedule, [*coming])
@@ -130,7 +130,7 @@ def test_every_sequence_gets_what_it_gets_alone(
     assert len(engine._cells) <= schedule._admission._used_cells(), "all other cells are free again"
     assert sum(bool(slot.past) for slot in schedule._admission.idle) <= MOST_IDLE
     for slot in schedule._admission.idle:
-        assert engine.held(slot.first) == slot.tokens[: slot.past]
+        assert engine.held(slot.first_id) == slot.tokens[: slot.past]
 
 
 LONG = [*SYSTEM, *SYSTEM, *SYSTEM]
@@ -220,11 +220,11 @@ def test_a_sequence_that_shares_cells_keeps_them_when_the_other_one_is_gone() ->
     schedule.step()
     second, third = add(schedule, [*LONG, 2], 9), add(schedule, [*LONG, 3], 9)
     schedule.step()
-    assert [sequence.cells.shared for sequence in schedule.sequences] == [0, len(LONG), len(LONG)]
+    assert [sequence.cells.borrowed for sequence in schedule.sequences] == [0, len(LONG), len(LONG)]
     assert len(engine._cells) == len(LONG) + 4 == schedule._admission._used_cells() - 3
     schedule.end(first)
     schedule._admission._cut(first.cells, 0)
-    assert second.cells.shared == third.cells.shared == 0
+    assert second.cells.borrowed == third.cells.borrowed == 0
     finish(schedule)
     for sequence in (second, third):
         assert sequence.tokens[-9:] == alone(Visit([*LONG, sequence.tokens[len(LONG)]], 9, 0, None), 180)
@@ -267,7 +267,7 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming() -> None:
 
 def test_a_sequence_among_others_ends_where_the_models_context_does() -> None:
     engine = engine_of(PLAIN, 200)
-    engine.trained_context = 30
+    engine.trained_tokens = 30
     schedule = Engine(engine, PLAIN, PLACES)
     sequence = answered(schedule, [1] * 20, -1)
     # The last token needs no cell.
@@ -291,7 +291,7 @@ def test_running_sequences_decode_a_quarter_of_the_time_while_a_long_prompt_is_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step for both would have more rows than an engine takes together without loss; a row takes a second here."""
-    engine = SharedContext(sequences=2, prefill_rows=16, mixed_rows=11)
+    engine = SharedContext(ids=2, prefill_rows=16, mixed_rows=11)
     monkeypatch.setattr("lacli.engine.engine.perf_counter", lambda: float(engine.rows_decoded))
     schedule = Engine(engine, PLAIN, 2)
     add(schedule, [1], 30)
@@ -324,7 +324,7 @@ class Greedy:
 @given(any_settings, st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
 def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int) -> None:
-    chosen = replace(chosen, ordered=False, min_outputs=1)
+    chosen = chosen.constrained(ordered=False, min_outputs=1)
     engine = engine_of(chosen, 200)
     schedule = Engine(engine, chosen, PLACES, cost=FIXED_COST)
     stuck, other = add(schedule, [1, 2], 20, verifier=Greedy(tokens)), Visit([3, 4], 20, 0, None)
@@ -369,5 +369,5 @@ def test_a_fixed_mode_takes_the_rows_for_each_sequence_that_it_takes_for_one(cho
             tree = sequence.cells.part.tree
             rows[sequence] += [len(tree.tokens)] if step and tree else []
     for sequence, prompt in zip(sequences, prompts, strict=True):
-        steps = Decoding(FakeContext(800, 600, chosen.sequences, VOCABULARY), chosen).generate(prompt, 12)
+        steps = Decoding(FakeContext(800, 600, chosen.ids, VOCABULARY), chosen).generate(prompt, 12)
         assert rows[sequence] == [step.rows for step in steps] and max(rows[sequence]) > 6

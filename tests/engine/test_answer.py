@@ -45,7 +45,7 @@ def answer(
     chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
 ) -> tuple[Answer, Decoding, str]:
     """A finished answer, with what was printed on the way."""
-    engine = FakeContext(120, 120, chosen.sequences, VOCABULARY, ends)
+    engine = FakeContext(120, 120, chosen.ids, VOCABULARY, ends)
     decoder = auto_decoder(engine, chosen)
     text, pieces = generation_of(decoder, prompt, limit, stops)
     printed = "".join(piece.text for piece in pieces)
@@ -76,7 +76,7 @@ def test_every_mode_gives_plains_answer(
 def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     chosen: DecodeSettings, prompt: list[int], pieces: int
 ) -> None:
-    engine = FakeContext(200, 200, chosen.sequences, VOCABULARY)
+    engine = FakeContext(200, 200, chosen.ids, VOCABULARY)
     decoder = auto_decoder(engine, chosen)
     text, iterator = generation_of(decoder, prompt, 60)
     for _, _ in zip(range(pieces), iterator, strict=False):

@@ -106,7 +106,7 @@ def stepped(places: int) -> Iterator[tuple[Worker, SteppedContext]]:
 
 @pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])
 def test_many_threads_at_once_each_get_what_they_get_plain_tokens(settings: DecodeSettings) -> None:
-    engine = SharedContext(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
+    engine = SharedContext(CELLS, 256, 3 * settings.ids, VOCABULARY, prefill_rows=8)
     prompts = [[one, two, one] for one in range(6) for two in range(4)]
     with Worker(Engine(engine, settings, 3, cost=FIXED_COST)) as loop, ThreadPoolExecutor(8) as threads:
         sequences = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]

@@ -66,7 +66,7 @@ def field(
     deadline: float = inf,
 ) -> Rounds:
     """Tasks that are to be answered in all settings, each in a context whose calls take `cost(rows, outputs)`."""
-    contexts = {each: ClockedContext(sequences=each.sequences, clock=clock, cost=cost) for each in settings}
+    contexts = {each: ClockedContext(ids=each.ids, clock=clock, cost=cost) for each in settings}
 
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
         engine = Engine(contexts[point.settings], point.settings)

@@ -51,7 +51,7 @@ def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
 def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_for(
     tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, one, room = lib.llama_init_from_model, tiny.default_context, 0
+    make, one, room = lib.llama_init_from_model, tiny.default_limit, 0
 
     def bounded(handle: Any, parameters: Any) -> Any:
         return make(handle, parameters) if parameters.n_ctx <= room else None
@@ -71,7 +71,7 @@ def test_samplers_are_freed_once_where_a_context_needs_a_second_try(
     make, free, freed = lib.llama_init_from_model, lib.llama_sampler_free, list[object]()
 
     def bounded(handle: Any, parameters: Any) -> Any:
-        return make(handle, parameters) if parameters.n_ctx <= tiny.default_context else None
+        return make(handle, parameters) if parameters.n_ctx <= tiny.default_limit else None
 
     def noted(sampler: Any) -> None:
         freed.append(sampler)

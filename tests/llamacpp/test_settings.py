@@ -186,7 +186,7 @@ def logits_in_batches(engine: LlamaContext, before: Sequence[int], tokens: Seque
 )
 def test_the_kernels_follow_from_the_weights(types: list[str], min_outputs: int, repack: bool) -> None:
     model_settings, decode_settings = made_strict(*types)
-    assert decode_settings.min_outputs == min_outputs
+    assert decode_settings.constraints.min_outputs == min_outputs
     assert model_settings.repack is repack
     assert model_settings.tiled is all(name in ("q8_0", "f16", "f32", "iq4_nl") for name in types)
 
