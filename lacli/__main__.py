@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` first makes enums of it: milliseconds without a handler
 import os
+import signal
 import sys
-
-INTERRUPTED = 130
-"""What a shell makes of an end by SIGINT; `lacli.errors.Interrupted` has it too, and is loaded later."""
 
 
 def main() -> None:
     """Load the program and run it."""
     # Left alone: SIGINT ignored, as in a background job, and the handler of a program that embeds Python.
-    ours = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
-        _signal.signal(_signal.SIGINT, lambda *_: _end_by_signal())
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from lacli.cli.main import main as run
 
     try:
         if ours:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
     except BaseException as end:
         if _is_ctrl_c(end):
@@ -29,26 +26,22 @@ def main() -> None:
                     stream.flush()
                 except (OSError, ValueError):
                     continue
-            _end_by_signal()
+            # A signal ends the system's own programs too: a shell's loop would go on after an exit with 130.
+            if os.name == "posix":
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+            os._exit(128 + signal.SIGINT)
         raise
 
 
 def _is_ctrl_c(end: BaseException) -> bool:
-    """Whether Ctrl-C is what ends the program; where it comes while a class is made, Python calls it a RuntimeError."""
+    """Whether Ctrl-C ends the program; if it comes while a class is made, Python raises a RuntimeError."""
     from lacli.errors import Interrupted
 
-    if isinstance(end, KeyboardInterrupt) or (isinstance(end, SystemExit) and end.code == INTERRUPTED):
+    if isinstance(end, KeyboardInterrupt) or (isinstance(end, SystemExit) and end.code == Interrupted.exit_code):
         return True
     cause = end.__cause__ if isinstance(end, RuntimeError | Interrupted) else None
     return cause is not None and _is_ctrl_c(cause)
-
-
-def _end_by_signal() -> None:
-    """End as the system's own programs do: a shell's loop goes on behind a program that only exits with 130."""
-    if os.name == "posix":
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-        os.kill(os.getpid(), _signal.SIGINT)
-    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":
