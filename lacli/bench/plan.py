@@ -26,10 +26,6 @@ from lacli.text.checked import WithoutNull, checked
 from lacli.text.files import MAX_TEXT, STDIN
 from lacli.text.format import did_you_mean, size_in_words
 
-RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:([+*])(\d{1,9}))?)?")
-MOST_VALUES = 256
-"""Values of one flag; a longer list is a typing mistake."""
-
 SIZES: Mapping[ModeName, Sequence[str]] = {"lookahead": ("window", "ngram", "guesses"), "jacobi": ("window",)}
 """The sizes that a mode has, of those that are swept."""
 
@@ -71,17 +67,11 @@ def parse_modes(text: str) -> tuple[ModeName, ...]:
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:
-    """Numbers and ranges as llama-bench takes them, without repetitions: `1,5`, `10-30`, `10-30+10`, `4-64*2`.
-
-    A range holds its first number, and its last if a step hits it. Raises UsageError naming the flag.
-    """
-    found: dict[int, None] = {}
-    for item in text.split(","):
-        for number in _range(item.strip(), flag):
-            found[number] = None
-            if len(found) > MOST_VALUES:
-                raise UsageError(f"{flag} {text} has more than {MOST_VALUES} values", "fewer values, or a larger step")
-    return list(found)
+    """The numbers in `text`, with commas between them, without repetitions. Raises UsageError naming the flag."""
+    items = [item.strip() for item in text.split(",")]
+    if wrong := [item for item in items if not re.fullmatch(r"\d{1,9}", item)]:
+        raise UsageError(f"{flag} {wrong[0]!r} is no number", f"{flag} 5 or {flag} 1,5,10 for example")
+    return list(dict.fromkeys(map(int, items)))
 
 
 def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> tuple[list[Point], list[str]]:
@@ -117,26 +107,6 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
 def _label(mode: ModeName, sizes: Mapping[str, Any]) -> str:
     """Return a mode and those of the `sizes` that it has."""
     return " ".join([mode, *(f"{name[0].upper()}={sizes[name]}" for name in SIZES.get(mode, ()))])
-
-
-def _range(item: str, flag: str) -> Sequence[int]:
-    """The numbers of one item between commas."""
-    example = f"{flag} 5, {flag} 1,5,10 or {flag} 10-30+10 for example"
-    match = RANGE.fullmatch(item)
-    if not match:
-        raise UsageError(f"{flag} {item!r} is neither a number nor a range", example)
-    first, last = int(match[1]), int(match[2] or match[1])
-    by, is_factor = int(match[4] or 1), match[3] == "*"
-    if last < first:
-        raise UsageError(f"the range {flag} {item} ends before it begins", example)
-    if by == 0 or (is_factor and (by == 1 or first == 0)):
-        raise UsageError(f"the range {flag} {item} would never end", example)
-    if not is_factor:
-        return range(first, last + 1, by)
-    found = [first]
-    while found[-1] * by <= last:
-        found.append(found[-1] * by)
-    return found
 
 
 OWN = "own"

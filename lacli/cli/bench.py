@@ -19,12 +19,10 @@ COMPARED = ("mode", "window", "ngram", "guesses")
 """Parameters that say what is compared."""
 
 Modes = Annotated[str, typer.Option("--modes", "--mode", help="Modes to compare. Plain always runs.")]
-Window = Annotated[
-    str, setting("-W", "--window", show_default="15", help="Columns of the window: 5, 1,5,15, 10-30+10 or 1-16*2.")
-]
-Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram, as -W.")]
+Window = Annotated[str, setting("-W", "--window", show_default="15", help="Columns of the window: 5 or 1,5,15.")]
+Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram: 5 or 3,5.")]
 Guesses = Annotated[
-    str, setting("-G", "--guesses", help="N-grams verified in a step, as -W; the same as -W if that alone is a range.")
+    str, setting("-G", "--guesses", help="N-grams verified in a step; as many as -W if that alone has several values.")
 ]
 Classes = Annotated[
     str | None,
