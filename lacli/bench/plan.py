@@ -9,12 +9,10 @@ import codecs
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from io import BufferedReader
 from itertools import product
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 from pydantic_core import from_json
@@ -25,6 +23,8 @@ from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.text.checked import WithoutNull, checked
 from lacli.text.files import MAX_TEXT, STDIN
 from lacli.text.format import did_you_mean, size_in_words
+
+Name = TypeVar("Name", bound=str)
 
 SIZES: Mapping[ModeName, Sequence[str]] = {"lookahead": ("window", "ngram", "guesses"), "jacobi": ("window",)}
 """The sizes that a mode has, of those that are swept."""
@@ -59,11 +59,16 @@ class Point:
 
 def parse_modes(text: str) -> tuple[ModeName, ...]:
     """The modes named in `text`, with commas between them, in the order of MODES. Raises UsageError."""
+    return tuple(_parse_names(text, MODES, "mode"))
+
+
+def _parse_names(text: str, known: Sequence[Name], what: str) -> list[Name]:
+    """The names in `text`, with commas between them, in the order of the `known` ones. Raises UsageError for others."""
     names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in MODES]:
-        hint = did_you_mean(unknown[0], MODES, f"the modes are {', '.join(MODES)}")
-        raise UsageError(f"there is no mode {unknown[0]!r}", hint)
-    return tuple(mode for mode in MODES if mode in names)
+    if unknown := [name for name in names if name not in known]:
+        hint = did_you_mean(unknown[0], known, f"take one of {', '.join(known)}")
+        raise UsageError(f"there is no {what} {unknown[0]!r}", hint)
+    return [name for name in known if name in names]
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:
@@ -182,12 +187,9 @@ def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
     Raises UsageError for a class that has no task.
     """
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "bench_prompts.jsonl"))
-    names = [name.strip() for name in classes.split(",")] if classes is not None else []
     known = [*by_class(tasks)]
-    if unknown := [name for name in names if name not in known]:
-        hint = did_you_mean(unknown[0], known, f"the classes are {', '.join(known)}")
-        raise UsageError(f"there is no prompt class {unknown[0]}", hint)
-    return [task for task in tasks if not names or task.kind in names]
+    names = known if classes is None else _parse_names(classes, known, "prompt class")
+    return [task for task in tasks if task.kind in names]
 
 
 def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
@@ -204,38 +206,34 @@ def read_tasks(path: str) -> list[Task]:
     Raises LacliError with the file and the line for what is no prompt, and for a file that cannot be read.
     """
     tasks = []
-    with opened(path) as file:
-        for place, row in each_line(file, path):
-            try:
-                if isinstance(row, LacliError):
-                    raise row
-                tasks.append(checked(Row, row).task)
-            except LacliError as error:
-                raise LacliError(f"{place}: {error.what}", error.hint or EXAMPLE) from error
+    for place, row in read_lines(path):
+        try:
+            if isinstance(row, LacliError):
+                raise row
+            tasks.append(checked(Row, row).task)
+        except LacliError as error:
+            raise LacliError(f"{place}: {error.what}", error.hint or EXAMPLE) from error
     if not tasks:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
     return tasks
 
 
-@contextmanager
-def opened(path: str) -> Iterator[BufferedReader]:
-    """Open a file of prompts, or stdin for `-`. Raises LacliError if it cannot be read."""
+def read_lines(path: str) -> Iterator[tuple[str, object]]:
+    """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it.
+
+    `path`: `-` is stdin. Raises LacliError for a file that cannot be read and for a line that is too long.
+    """
     try:
         from_stdin = path == STDIN
         with open(0 if from_stdin else os.path.expanduser(path), "rb", closefd=not from_stdin) as file:
-            yield file
+            for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
+                place = f"{path}:{number}"
+                if len(line) > MAX_TEXT:
+                    raise LacliError(f"{place}: longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
+                if line.strip():
+                    try:
+                        yield place, from_json(line.removeprefix(codecs.BOM_UTF8))
+                    except ValueError as error:
+                        yield place, LacliError(f"not JSON: {error}", EXAMPLE)
     except OSError as error:
         raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error
-
-
-def each_line(file: BufferedReader, path: str) -> Iterator[tuple[str, object]]:
-    """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it."""
-    for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
-        place = f"{path}:{number}"
-        if len(line) > MAX_TEXT:
-            raise LacliError(f"{place}: longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
-        if line.strip():
-            try:
-                yield place, from_json(line.removeprefix(codecs.BOM_UTF8))
-            except ValueError as error:
-                yield place, LacliError(f"not JSON: {error}", EXAMPLE)
