@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 
 
 def main() -> None:
@@ -14,34 +13,23 @@ def main() -> None:
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from lacli.cli.main import main as run
+    from lacli.errors import Interrupted
 
     try:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         run()
-    except BaseException as end:
-        if _is_ctrl_c(end):
-            for stream in filter(None, (sys.stdout, sys.stderr)):
-                try:
-                    stream.flush()
-                except (OSError, ValueError):
-                    continue
-            # A signal ends the system's own programs too: a shell's loop would go on after an exit with 130.
-            if os.name == "posix":
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGINT)
-            os._exit(128 + signal.SIGINT)
-        raise
-
-
-def _is_ctrl_c(end: BaseException) -> bool:
-    """Whether Ctrl-C ends the program; if it comes while a class is made, Python raises a RuntimeError."""
-    from lacli.errors import Interrupted
-
-    if isinstance(end, KeyboardInterrupt) or (isinstance(end, SystemExit) and end.code == Interrupted.exit_code):
-        return True
-    cause = end.__cause__ if isinstance(end, RuntimeError | Interrupted) else None
-    return cause is not None and _is_ctrl_c(cause)
+    except BaseException as error:
+        # If Ctrl-C comes while a class is made, Python raises a RuntimeError.
+        end = error.__cause__ if isinstance(error, RuntimeError) else error
+        exits = isinstance(end, SystemExit) and end.code == Interrupted.exit_code
+        if not (exits or isinstance(end, KeyboardInterrupt)):
+            raise
+        # A signal ends the system's own programs too: a shell's loop would go on after an exit with 130.
+        if os.name == "posix":
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        os._exit(Interrupted.exit_code)
 
 
 if __name__ == "__main__":
