@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import from_json
 
-from lacli.chat.conversation import Conversation
+from lacli.chat.conversation import Conversation, Message
 from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.settings import MOST_CELLS
@@ -24,6 +24,9 @@ from lacli.text.files import Closing, for_owner, lock, read_raw, replace_file
 
 FORMAT, VERSION, SAVED = "lacli chat", 2, "saved"
 """What a chat's first line says: its format and the event."""
+
+MESSAGE = TypeAdapter(Message)
+"""Reads any other line."""
 
 
 class Head(BaseModel):
@@ -38,16 +41,6 @@ class Head(BaseModel):
     system: str = ""
     context: int = Field(0, ge=0, le=MOST_CELLS)
     settings: Any = {}
-
-
-class Line(BaseModel):
-    """A line after a chat's first: a message."""
-
-    model_config = ConfigDict(strict=True)
-
-    event: Literal["message"]
-    role: Literal["user", "assistant"]
-    content: str
 
 
 @dataclass
@@ -83,15 +76,6 @@ class SavedChat:
         lines = (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in (head, *messages))
         # Of all texts only a model's path may hold bytes that are not UTF-8.
         return "".join(lines).encode(errors="replace")
-
-    def follow(self, line: Line) -> None:
-        """Add a message. Raises ValueError for an answer without a question."""
-        if line.role == "user":
-            self.conversation.ask(line.content)
-        elif self.conversation.is_open:
-            self.conversation.answer(line.content)
-        else:
-            raise ValueError("an answer has no question")
 
 
 def absolute(path: str | Path) -> str:
@@ -175,8 +159,9 @@ def read_chat(path: str | Path) -> SavedChat:
             if isinstance(found, dict) and found.get("event") == SAVED:
                 chats.append(_begun(found, f"{path}, line {number}"))
             else:
-                chats[-1].follow(checked(Line, found))
-        except (ValueError, UsageError, IndexError) as error:
+                message, conversation = MESSAGE.validate_json(line, strict=True), chats[-1].conversation
+                (conversation.ask if message.role == "user" else conversation.answer)(message.content)
+        except (ValueError, IndexError) as error:
             if not chats:
                 raise LacliError(f"{path} is no saved chat: line 1 does not begin one", "/save writes one") from error
             if number < len(lines):
