@@ -86,26 +86,25 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
     `model_settings`: says how many rows a batch may have.
     """
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
-    # G = W if W is swept, as the paper's law needs it.
-    guesses = axes.guesses or (None if len(windows) > 1 else base.guesses,)
+    sizes: list[dict[str, Any]] = [
+        {"window": window, "ngram": ngram, "guesses": guesses}
+        for window, ngram in product(windows, ngrams)
+        # G = W if W is swept, as the paper's law needs it.
+        for guesses in axes.guesses or (window if len(windows) > 1 else base.guesses,)
+    ]
     # Plain decoding rolls nothing back, and being able to would cost it something.
     found = {Point(replace(base, mode="plain", max_rollback=-1)): None}
     skipped: dict[str, None] = {}
-    for mode in axes.modes:
-        for window, ngram, own_guesses in product(windows, ngrams, guesses):
-            sizes: dict[str, Any] = {
-                "window": window,
-                "ngram": ngram,
-                "guesses": window if own_guesses is None else own_guesses,
-            }
-            try:
-                settings = replace(base, mode=mode, **{name: sizes[name] for name in SIZES.get(mode, ())})
-                check_rows(fitted(settings, model_settings), model_settings)
-            except UsageError as error:
-                skipped[f"{_label(mode, sizes)}: {error.what}"] = None
-            else:
-                if mode != "plain":
-                    found[Point(fitted(settings, model_settings))] = None
+    for mode, each in product(axes.modes, sizes):
+        own = {name: each[name] for name in SIZES.get(mode, ())}
+        try:
+            settings = fitted(replace(base, mode=mode, **own), model_settings)
+            check_rows(settings, model_settings)
+        except UsageError as error:
+            skipped[f"{_label(mode, each)}: {error.what}"] = None
+        else:
+            if mode != "plain":
+                found[Point(settings)] = None
     return list(found), list(skipped)
 
 

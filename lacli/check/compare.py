@@ -39,6 +39,7 @@ OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 FIXED_SEED = 7
 """What a random seed becomes: a check is repeated with the same numbers."""
 
+
 @dataclass(frozen=True)
 class Run:
     """One answer of a mode beside plain's.
