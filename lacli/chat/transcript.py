@@ -89,7 +89,7 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
     Raises LacliError for a file that is no saved chat, and for one that is unless it `replaces` it. A new file is for
     its owner alone.
     """
-    if _earlier(path) and not replaces:
+    if _read_target(path) and not replaces:
         raise LacliError(f"{path} holds another chat", "give another name")
     try:
         replace_file(Path(os.path.expanduser(path)), chat.lines)
@@ -107,7 +107,7 @@ class Log(Closing):
         self._start, self._last = 0, b""
         if path is None:
             return
-        earlier = _earlier(path)
+        earlier = _read_target(path)
         try:
             self._file = open(os.path.expanduser(path), "ab", buffering=0, opener=for_owner)  # noqa: SIM115
             lock(self._file)
@@ -157,7 +157,7 @@ def read_chat(path: str | Path) -> SavedChat:
         try:
             found = from_json(line, allow_inf_nan=False)
             if isinstance(found, dict) and found.get("event") == SAVED:
-                chats.append(_begun(found, f"{path}, line {number}"))
+                chats.append(_begin_chat(found, f"{path}, line {number}"))
             else:
                 message, conversation = MESSAGE.validate_json(line, strict=True), chats[-1].conversation
                 (conversation.ask if message.role == "user" else conversation.answer)(message.content)
@@ -171,7 +171,7 @@ def read_chat(path: str | Path) -> SavedChat:
     return chosen[-1]
 
 
-def _begun(found: object, where: str) -> SavedChat:
+def _begin_chat(found: object, where: str) -> SavedChat:
     """The chat that a first line begins. Raises LacliError if it is damaged: what follows would be another's."""
     try:
         head = checked(Head, found)
@@ -183,7 +183,7 @@ def _begun(found: object, where: str) -> SavedChat:
     return SavedChat(head.model, head.template, Conversation(head.system), settings, head.context)
 
 
-def _earlier(path: str | Path) -> bytes:
+def _read_target(path: str | Path) -> bytes:
     """The bytes of a file that may be written: of chats, or none. Raises LacliError for a file of anything else."""
     target = Path(os.path.expanduser(path))
     if target.is_symlink() or (target.exists() and not target.is_file()):
