@@ -57,13 +57,8 @@ class Point:
         return self.name or _label(self.mode, vars(self.settings))
 
 
-def parse_modes(text: str) -> tuple[ModeName, ...]:
-    """The modes named in `text`, with commas between them, in the order of MODES. Raises UsageError."""
-    return tuple(_parse_names(text, MODES, "mode"))
-
-
-def _parse_names(text: str, known: Sequence[Name], what: str) -> list[Name]:
-    """The names in `text`, with commas between them, in the order of the `known` ones. Raises UsageError for others."""
+def parse_names(text: str, known: Sequence[Name], what: str) -> list[Name]:
+    """The names in `text`, with commas between them, in the order of `known`. Raises UsageError for no known `what`."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         hint = did_you_mean(unknown[0], known, f"take one of {', '.join(known)}")
@@ -187,7 +182,7 @@ def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
     """
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "bench_prompts.jsonl"))
     known = [*by_class(tasks)]
-    names = known if classes is None else _parse_names(classes, known, "prompt class")
+    names = known if classes is None else parse_names(classes, known, "prompt class")
     return [task for task in tasks if task.kind in names]
 
 

@@ -10,7 +10,7 @@ from lacli.cli import options
 from lacli.cli.options import group, parameters_of, setting, typed, with_groups
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings, decode_settings
+from lacli.settings import MODES, DecodeSettings, decode_settings
 
 DEFAULT_MODES = "lookup,lookahead,auto"
 """Jacobi decoding takes several times as long as plain on a CPU for 1.05 tokens a step, so it is asked for by name."""
@@ -72,16 +72,14 @@ def bench(
 
     Every mode answers every prompt in turn until the time is up, three minutes by default.
     """
-    from lacli.bench.plan import Axes, parse_modes, parse_numbers, tasks_of
+    from lacli.bench.plan import Axes, parse_names, parse_numbers, tasks_of
     from lacli.bench.run import Request, benchmark
     from lacli.terminal.screen import Screen
     from lacli.text.files import state_file
 
     screen = Screen(quiet=quiet)
-    numbers = [
-        tuple(parse_numbers(text, flag)) if text else ()
-        for flag, text in (("-W", window), ("-N", ngram), ("-G", guesses))
-    ]
+    sizes = {"-W": window, "-N": ngram, "-G": guesses}
+    numbers = [tuple(parse_numbers(text, flag)) if text else () for flag, text in sizes.items()]
     request = Request(
         path=options.model_path(model, screen, offline),
         tasks=tuple(tasks_of(prompts, classes)),
@@ -93,7 +91,7 @@ def bench(
         each=each,
         repetitions=repetitions,
         max_tokens=predict,
-        axes=Axes(parse_modes(mode), *numbers),
+        axes=Axes(tuple(parse_names(mode, MODES, "mode")), *numbers),
         form=output,
         leave_out=typed(called).isdisjoint(COMPARED),
         verbose=verbose,
