@@ -1,4 +1,4 @@
-"""lacli: any GGUF model faster without a draft model, and the same text (lookahead decoding, Fu et al. 2024)."""
+"""lacli: any GGUF model faster without a draft model, same text up to rounding (lookahead decoding, Fu et al. 2024)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from lacli.llamacpp.settings import ModelSettings
 from tests.program import FAULT
 
 # On CI the same examples each time: a red run there is about the change, and new examples are found here. They are 60
-# and not 100, as the suite has to end within 5 minutes.
+# and not 100, since CONTRIBUTING.md limits the time of the suite.
 settings.register_profile(
     "lacli",
     max_examples=60,

@@ -64,7 +64,7 @@ Answer = Callable[[Point, Exchange, float], Trial]
 """Decodes the answer of a point, up to a time of `perf_counter`."""
 
 
-def timed(
+def time_answer(
     engine: Engine,
     exchange: Exchange,
     options: SequenceOptions,

@@ -13,7 +13,7 @@ from lacli.auto.step_cost import MeasurePlan
 from lacli.bench.plan import Axes, Point, Task, by_class, points
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
-from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, timed
+from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, time_answer
 from lacli.check.compare import fixed_seed
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
@@ -103,12 +103,12 @@ def compared(
 
     `chosen`: what is compared, plain decoding first; by default the points of the request's axes.
     """
-    tasks, competing = request.asked, [*(chosen or points_of(engine, request.axes, screen))]
+    tasks, competing = request.asked, [*(chosen or choose_points(engine, request.axes, screen))]
     with ExitStack() as stack:
         with ctrl_c_ends_at_once():
-            answer = answering(engine, competing, stack)
+            answer = make_answer(engine, competing, stack)
         deadline = request.begin + request.seconds
-        rounds = Rounds(competing, tasks, asking(engine), answer, request.repetitions, deadline)
+        rounds = Rounds(competing, tasks, make_ask(engine), answer, request.repetitions, deadline)
         try:
             if any(point.mode == "auto" for point in competing):
                 plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
@@ -148,7 +148,7 @@ def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Scre
         raise Interrupted("")
 
 
-def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
+def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
     """The points that `engine` can run, plain decoding first; the screen tells what is left out and why."""
     modes: Sequence[ModeName] = axes.modes
     base = engine.settings
@@ -166,7 +166,7 @@ def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
     return found
 
 
-def answering(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack) -> Answer:
+def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack) -> Answer:
     """Open a context for each mode, which `stack` closes; plain decoding has that of `engine`, for one sequence.
 
     Every answer has a new engine. Raises ModelLoadError when a context does not fit into memory.
@@ -182,12 +182,12 @@ def answering(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack)
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
         options = SequenceOptions(exchange.max_tokens, engine.verifier)
         own = engine.engine_in(contexts[point.mode], point.settings)
-        return timed(own, exchange, options, engine.text, deadline)
+        return time_answer(own, exchange, options, engine.text, deadline)
 
     return answer
 
 
-def asking(engine: ModelEngine) -> Ask:
+def make_ask(engine: ModelEngine) -> Ask:
     """Turns of tasks through the model's chat template, for the engine's context."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:

@@ -47,7 +47,9 @@ class Conversation:
         self.messages.append(Message("user", text))
 
     def answer(self, text: str) -> None:
-        """Add the answer to the last question."""
+        """Add the answer to the last question. Raises ValueError if it has one."""
+        if not self.is_open:
+            raise ValueError("the last question has an answer")
         self.messages.append(Message("assistant", text))
 
     def undo(self) -> str | None:

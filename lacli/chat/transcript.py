@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import from_json
 
-from lacli.chat.conversation import Conversation
+from lacli.chat.conversation import Conversation, Message
 from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.closing import Closing
 from lacli.errors import LacliError, UsageError, reason_of
@@ -23,9 +23,11 @@ from lacli.llamacpp.settings import MOST_CELLS
 from lacli.text.checked import checked
 from lacli.text.files import for_owner, lock, read_raw, replace_file
 
-FORMAT, VERSION = "lacli chat", 2
-SAVED, SESSION = "saved", "session"
-"""The event of a chat's first line, and the same in logs of lacli before December 2026."""
+FORMAT, VERSION, SAVED = "lacli chat", 2, "saved"
+"""What a chat's first line says: its format and the event."""
+
+MESSAGE = TypeAdapter(Message)
+"""Reads any other line."""
 
 
 class Head(BaseModel):
@@ -40,17 +42,6 @@ class Head(BaseModel):
     system: str = ""
     context: int = Field(0, ge=0, le=MOST_CELLS)
     settings: Any = {}
-
-
-class Line(BaseModel):
-    """A line behind the first: a message, or a command in a log of lacli before December 2026."""
-
-    model_config = ConfigDict(strict=True)
-
-    event: str
-    role: Literal["user", "assistant"] | None = None
-    content: str | None = None
-    settings: dict[str, Any] | None = None
 
 
 @dataclass
@@ -87,27 +78,6 @@ class SavedChat:
         # Of all texts only a model's path may hold bytes that are not UTF-8.
         return "".join(lines).encode(errors="replace")
 
-    def follow(self, line: Line) -> None:
-        """Take in a line behind the first. Raises ValueError or UsageError if it does not fit."""
-        conversation = self.conversation
-        match line:
-            case Line(event="message", role="user", content=str(text)):
-                conversation.ask(text)
-            case Line(event="message", role="assistant", content=str(text)) if conversation.is_open:
-                conversation.answer(text)
-            case Line(event="undo"):
-                conversation.undo()
-            case Line(event="regen"):
-                conversation.take_back_answer()
-            case Line(event="clear"):
-                self.conversation = Conversation(conversation.system)
-            case Line(event="system", content=str(text)):
-                conversation.system = text
-            case Line(event="set", settings=dict(found)):
-                self.settings = settings_from_json(found)
-            case Line(event="message" | "system" | "set"):
-                raise ValueError("the line does not follow from those before it")
-
 
 def absolute(path: str | Path) -> str:
     """The absolute path that a file's name stands for."""
@@ -120,7 +90,7 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
     Raises LacliError for a file that is no saved chat, and for one that is unless it `replaces` it. A new file is for
     its owner alone.
     """
-    if _earlier(path) and not replaces:
+    if _read_target(path) and not replaces:
         raise LacliError(f"{path} holds another chat", "give another name")
     try:
         replace_file(Path(os.path.expanduser(path)), chat.lines)
@@ -138,7 +108,7 @@ class Log(Closing):
         self._start, self._last = 0, b""
         if path is None:
             return
-        earlier = _earlier(path)
+        earlier = _read_target(path)
         try:
             self._file = open(os.path.expanduser(path), "ab", buffering=0, opener=for_owner)  # noqa: SIM115
             lock(self._file)
@@ -178,8 +148,8 @@ class Log(Closing):
 def read_chat(path: str | Path) -> SavedChat:
     """Read the last chat of a file that has messages. Damaged lines are left out.
 
-    Of the last line, in which an old log may have broken off, nothing is said. Raises LacliError, in one line, for a
-    file that holds no chat.
+    Nothing is said of the last line, in which a log may have broken off. Raises LacliError, in one line, for a file
+    that holds no chat.
     """
     raw = read_raw(str(path)).removeprefix(codecs.BOM_UTF8)
     chats, damaged = list[SavedChat](), []
@@ -187,11 +157,12 @@ def read_chat(path: str | Path) -> SavedChat:
     for number, line in enumerate(lines, start=1):
         try:
             found = from_json(line, allow_inf_nan=False)
-            if isinstance(found, dict) and found.get("event") in (SAVED, SESSION):
-                chats.append(_begun(found, f"{path}, line {number}"))
+            if isinstance(found, dict) and found.get("event") == SAVED:
+                chats.append(_begin_chat(found, f"{path}, line {number}"))
             else:
-                chats[-1].follow(checked(Line, found))
-        except (ValueError, UsageError, IndexError) as error:
+                message, conversation = MESSAGE.validate_json(line, strict=True), chats[-1].conversation
+                (conversation.ask if message.role == "user" else conversation.answer)(message.content)
+        except (ValueError, IndexError) as error:
             if not chats:
                 raise LacliError(f"{path} is no saved chat: line 1 does not begin one", "/save writes one") from error
             if number < len(lines):
@@ -201,7 +172,7 @@ def read_chat(path: str | Path) -> SavedChat:
     return chosen[-1]
 
 
-def _begun(found: object, where: str) -> SavedChat:
+def _begin_chat(found: object, where: str) -> SavedChat:
     """The chat that a first line begins. Raises LacliError if it is damaged: what follows would be another's."""
     try:
         head = checked(Head, found)
@@ -213,7 +184,7 @@ def _begun(found: object, where: str) -> SavedChat:
     return SavedChat(head.model, head.template, Conversation(head.system), settings, head.context)
 
 
-def _earlier(path: str | Path) -> bytes:
+def _read_target(path: str | Path) -> bytes:
     """The bytes of a file that may be written: of chats, or none. Raises LacliError for a file of anything else."""
     target = Path(os.path.expanduser(path))
     if target.is_symlink() or (target.exists() and not target.is_file()):

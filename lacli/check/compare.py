@@ -40,21 +40,6 @@ OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 FIXED_SEED = 7
 """What a random seed becomes: a check is repeated with the same numbers."""
 
-PROMPTS = (
-    "Write a Python function `count_words` that returns a dictionary of how often each word occurs in a text.",
-    "Explain in a few sentences what a hash table is and why looking something up in it is fast.",
-    "Rename the argument `x` to `count` in this function and change nothing else:\n```python\n"
-    "def take(iterable, x):\n    result = []\n    for item in iterable:\n        if x == 0:\n            break\n"
-    "        result.append(item)\n        x -= 1\n    return result\n```",
-    "List ten things that one should take on a long walk, one a line, with a short reason for each.",
-    "Show me the source code of `textwrap.dedent`.",
-    "Repeat this list twice, in the same order: red, green, blue, yellow, black, white, brown, grey.",
-    "Tell a short story about a lighthouse keeper who finds a letter in a bottle.",
-    "Turn this into JSON with the keys name, age and town: Ada is 36 and lives in London. Ben is 41 and lives in "
-    "Rome. Eva is 29 and lives in Oslo.",
-)
-"""Some have many near ties, in some long drafts are accepted."""
-
 
 @dataclass(frozen=True)
 class Run:

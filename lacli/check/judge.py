@@ -150,6 +150,7 @@ def replay(
     if they cannot have come from those batches.
     """
     recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
+    scratch = 1 if context.sequences > 1 else 0
     context.clear()
     length = begin = 0
     for rows in recorded:
@@ -163,8 +164,7 @@ def replay(
             kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
         # Accepted tokens whose cells the mode has dropped come again in the next batch.
         context.remove(0, past, -1)
-        again, scratch = _beside(rows, kept, tokens, context.ids)
-        if not context.decode(again.batch()):
+        if not context.decode(_lay_out(rows, kept, tokens, scratch).batch()):
             raise Mismatch("a batch finds no cells, though it did in the recorded run")
         length = past + len(kept)
         if is_step:
@@ -191,12 +191,11 @@ def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], ids: int) -> tuple[Rows, int]:
-    """The same rows with the kept ones as a chain of `tokens` in sequence 0, and the sequence of all the others.
+def _lay_out(rows: Rows, kept: Sequence[int], tokens: Sequence[int], scratch: int) -> Rows:
+    """The same rows: the kept ones are a chain of `tokens` in sequence 0, all others are in sequence `scratch`.
 
-    That is one of their own, or sequence 0 behind the chain if the context has no other.
+    If the context has sequence 0 alone, the others come after the chain.
     """
-    scratch = 1 if ids > 1 else 0
     past = rows.positions[0]
     if past + len(kept) > len(tokens):
         raise Mismatch("a batch has more tokens than the text")
@@ -207,4 +206,4 @@ def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], ids: int) ->
         positions=places,
         ids=[[0] if row in kept else [scratch] for row in range(len(rows.tokens))],
         outputs=rows.outputs,
-    ), scratch
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,8 +43,8 @@ def check(
     Eight prompts are asked, or the first turns of your own. A text that differs is judged: the batches were rounded in
     another way, or there is a BUG (exit code 3).
     """
-    from lacli.bench.plan import Task, by_class, read_tasks
-    from lacli.check.compare import PROMPTS, fixed_seed
+    from lacli.bench.plan import by_class, read_tasks
+    from lacli.check.compare import fixed_seed
     from lacli.check.report import as_json, as_lines
     from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen
@@ -54,7 +55,7 @@ def check(
         what = "--verify rejection draws other random numbers than plain decoding, so its text says nothing"
         raise UsageError(what, "check with --verify match; tests compare the distributions")
     screen = Screen(quiet=quiet)
-    tasks = read_tasks(prompts) if prompts else [Task((text,)) for text in PROMPTS]
+    tasks = read_tasks(prompts or str(files("lacli") / "data" / "check_prompts.jsonl"))
     tasks = [task for group in by_class(tasks).values() for task in group[:each]]
     only = loading.decode_settings.mode if "mode" in typed(called) else None
     plain = replace(loading.decode_settings, mode="plain")

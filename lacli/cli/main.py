@@ -83,7 +83,7 @@ def lacli(
         bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Run any GGUF model faster without a draft model and without changing the answer."""
+    """Run any GGUF model faster without a draft model, with the same answer up to rounding."""
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="owner/repo[:quant], or a name of 'lacli list'.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps.")]
-Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Sizes of the steps: 1-16,32-128*2.")]
+Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Sizes of the steps: 1,4,16,64.")]
 Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="About how long to measure.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
 

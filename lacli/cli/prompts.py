@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import AliasChoices, Field
 
 from lacli import PARALLEL
-from lacli.bench.plan import EXAMPLE, Row, each_line, opened
+from lacli.bench.plan import EXAMPLE, Row, read_lines
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
 from lacli.interrupts import second_ctrl_c_ends
 from lacli.llamacpp.sampling import SamplingSettings
@@ -132,8 +132,7 @@ def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) ->
 
     `question`, `sampling`: what holds where a row says nothing. Raises LacliError for a file without rows.
     """
-    with opened(path) as file:
-        rows = [_row(found, place, question, sampling) for place, found in each_line(file, path)]
+    rows = [_row(found, place, question, sampling) for place, found in read_lines(path)]
     if not rows:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
     return rows

@@ -7,7 +7,7 @@ from math import inf
 
 from lacli.bench.plan import Point, Task
 from lacli.bench.report import Machine
-from lacli.bench.rounds import Exchange, Rounds, Trial, timed
+from lacli.bench.rounds import Exchange, Rounds, Trial, time_answer
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.settings import DecodeSettings
 from tests.fakes.clock import ClockedContext, FakeClock
@@ -70,7 +70,7 @@ def field(
 
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
         engine = Engine(contexts[point.settings], point.settings)
-        return timed(engine, exchange, SequenceOptions(exchange.max_tokens), words, deadline)
+        return time_answer(engine, exchange, SequenceOptions(exchange.max_tokens), words, deadline)
 
     return Rounds([Point(each) for each in settings], tasks, ask, answer, repetitions, deadline)
 
