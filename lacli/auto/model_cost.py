@@ -18,9 +18,9 @@ from typing import Any
 from lacli.auto.step_cost import ROWS, Cost, MeasurePlan, StepCost
 from lacli.batch import Batch, from_tokens
 from lacli.context import Context
-from lacli.ik.engine import open_context
+from lacli.ik.engine import decoding_library, open_context
 from lacli.llamacpp.devices import CPU, Device, build_files, with_threads
-from lacli.llamacpp.library import devices, version
+from lacli.llamacpp.library import devices
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.probe import proven
 from lacli.llamacpp.settings import ModelSettings
@@ -67,7 +67,7 @@ Progress = Callable[[str], None]
 def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
     """Return all that a step's time depends on: the model file, the build, the devices and the context's settings."""
     settings, _ = proven(settings)
-    library = repr((version(), build_files()))
+    library = repr((decoding_library(settings), build_files()))
     return {
         **model_identity(path),
         "library": sha256(library.encode()).hexdigest()[:32],

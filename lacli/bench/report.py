@@ -15,6 +15,7 @@ from lacli.auto.step_cost import LEAST_MEASURED, Cost, StepCost
 from lacli.bench.plan import ALL
 from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
 from lacli.engine.load import ModelEngine
+from lacli.ik.engine import decoding_library
 from lacli.llamacpp.library import devices, version
 from lacli.llamacpp.settings import ModelSettings
 from lacli.report import describe_sampling
@@ -54,9 +55,10 @@ def machine_of(engine: ModelEngine) -> Machine:
     model, settings, found = engine.model, engine.model_settings, devices()
     gpus = [device.description for device in found if device.is_gpu]
     processors = [device.description for device in found if device.name == "CPU"]
-    copies = engine.weights.names
+    copies, library = engine.weights.names, decoding_library(settings)
     shared = {
         "build_number": version(),
+        **library,
         "test_time": datetime.now(UTC).isoformat(timespec="seconds"),
         "backends": ",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
         "cpu_info": ", ".join(processors),
@@ -76,8 +78,8 @@ def machine_of(engine: ModelEngine) -> Machine:
         "type_v": settings.cache_type_v,
         "sampling": describe_sampling(engine.sampling),
     }
-    together = f", copies on {', '.join(copies)}" if copies else ""
-    words = f"{model.description} on {', '.join([*gpus, *processors])}, {settings.thread_words}{together}"
+    words = f"{model.description} with {' '.join(library.values())} on {', '.join([*gpus, *processors])}"
+    words += f", {settings.thread_words}" + (f", copies on {', '.join(copies)}" if copies else "")
     return Machine(shared, words, comparable=not engine.sampling.draws_otherwise)
 
 
@@ -124,12 +126,13 @@ def _row(result: Result, machine: Machine) -> dict[str, Any]:
 
 def table(found: Sequence[Result], machine: Machine) -> str:
     """Return what was measured on, and a row for each class and point, in Markdown."""
-    header = ("class", "mode", "tokens/s", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
+    header = ("class", "mode", "engine", "tokens/s", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
               "identical")  # fmt: skip
     rows = [
         (
             row["class"],
             row["setting"],
+            row["engine"],
             f"{row['median_ts']:.{1 if row['median_ts'] >= 10 else 2}f}",
             "" if row["speedup"] is None else f"{row['speedup']:.2f}",
             "" if row["speedup_low"] is None else f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
@@ -142,11 +145,8 @@ def table(found: Sequence[Result], machine: Machine) -> str:
         )
         for row in (_row(each, machine) for each in found)
     ]
-    heading = (
-        "{words}, llama-cpp-python {build_number}; {n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; "
-        "{sampling}"
-    ).format(words=machine.words, **machine.columns)
-    return f"{heading}\n\n{markdown(header, rows, 2)}\n\n{LEGEND}"
+    heading = "{n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; {sampling}".format(**machine.columns)
+    return f"{machine.words}; {heading}\n\n{markdown(header, rows, 3)}\n\n{LEGEND}"
 
 
 def summary(found: Sequence[Result], machine: Machine, unanswered: Sequence[str] = ()) -> str:
@@ -211,6 +211,7 @@ def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool
         "model": str(path),
         "description": cost.description,
         "devices": cost.devices,
+        **decoding_library(settings),
         **settings.by_name,
         "measured_at": datetime.fromtimestamp(cost.measured_at, UTC).isoformat(timespec="seconds"),
         "seconds": cost.plan.seconds,
@@ -238,6 +239,7 @@ def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *,
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     heading = [
         ("model", cost.description),
+        ("library", " ".join(decoding_library(settings).values())),
         ("machine", f"{cost.devices}, {settings.thread_words}"),
         ("context", settings.flags),
         ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),

@@ -13,9 +13,10 @@ from typing import Any
 
 from lacli.errors import ModelLoadError, UsageError
 from lacli.llamacpp.context import PREFILL_ROWS, DecodingContext, LlamaContext
-from lacli.llamacpp.devices import CPU, processor
+from lacli.llamacpp.devices import processor
 from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.library import Log, free_with, late_ctrl_c, progress_callback
+from lacli.llamacpp.library import version as llama_version
 from lacli.llamacpp.model import LlamaModel, offloads
 from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
 from lacli.settings import DecodeSettings
@@ -128,6 +129,12 @@ def version() -> str:
         return ""
 
 
+def decoding_library(settings: ModelSettings) -> dict[str, str]:
+    """Return the library that decodes and its Python package's version; `settings`: as `with_engine` returns them."""
+    name, number = ("ik_llama.cpp", version()) if settings.engine == "ik" else ("llama.cpp", llama_version())
+    return {"engine": name, "engine_version": number}
+
+
 class Library:
     """The functions and structures of ik_llama.cpp, as attributes, and its `log`."""
 
@@ -189,10 +196,6 @@ class IkModel(LlamaModel):
             reason = ik.log.last_error().removeprefix("error loading model: ")
             raise ModelLoadError(f"ik_llama.cpp cannot load {path.name}: {reason}", OTHERWISE)
         self._free_weights = free_with(self, ik.llama_free_model, self.weights)
-
-    @property
-    def devices(self) -> str:
-        return f"{CPU} with ik_llama.cpp"
 
     def close(self) -> None:
         if self.weights:

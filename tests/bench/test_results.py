@@ -134,7 +134,9 @@ def test_rows_for_programs_count_what_the_trials_did_and_the_table_shows_them(cl
         assert row["rows_per_step"] == pytest.approx(sum(step.rows for step in steps) / len(steps), abs=1e-4)
         assert not any(isinstance(value, dict) for value in row.values())
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        assert cells[:2] == [row["class"], row["setting"]] and cells[5] == f"{row['tokens_per_step']:.2f}"
+        assert (
+            cells[:3] == [row["class"], row["setting"], row["engine"]] and cells[6] == f"{row['tokens_per_step']:.2f}"
+        )
 
 
 @pytest.mark.parametrize(("prompts", "tokens"), [(1, 16), (3, 100), (4, 16)])

@@ -10,6 +10,7 @@ from time import perf_counter
 import pytest
 
 from lacli.auto.model_cost import KIND
+from lacli.llamacpp.library import version
 from lacli.text.files import NAME, Records
 from tests.program import call, exit_code, finish, on_terminal, start
 
@@ -28,6 +29,7 @@ def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
     for row in rows:
         assert row["tokens"] == row["n_gen"] <= 24 and row["class"] == "edit"
         assert not {name for name in row if f"`{name}`" not in page}
+        assert (row["engine"], row["engine_version"]) == ("llama.cpp", version())
     plain = rows[0]
     assert (plain["speedup"], plain["tokens_per_step"], plain["steps"]) == (1.0, 1.0, plain["tokens"])
 
@@ -35,7 +37,8 @@ def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
 def test_where_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.bench.rounds.perf_counter", lambda: perf_counter() + 60)
     done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-o", "md")
-    assert done.code == 0 and "| plain " in done.out and "lookup: cannot tell, there was no time for it" in done.out
+    assert done.code == 0 and "lookup: cannot tell, there was no time for it" in done.out
+    assert f" with llama.cpp {version()} on " in done.out and "| plain | llama.cpp |" in done.out
 
 
 def test_ctrl_c_prints_what_was_finished() -> None:
