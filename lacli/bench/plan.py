@@ -85,7 +85,7 @@ def parse_numbers(text: str, flag: str) -> list[int]:
 
 
 def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> tuple[list[Point], list[str]]:
-    """Return plain decoding and every combination that a mode can tell apart, and in words those that cannot run.
+    """Return plain decoding, auto and every combination that a mode can tell apart, and in words what cannot run.
 
     An axis without values keeps what `base` has, but for G, which follows W if W has several values.
     `model_settings`: says how many rows a batch may have.
@@ -96,7 +96,7 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
     # Plain decoding rolls nothing back, and being able to would cost it something.
     found = {Point(replace(base, mode="plain", max_rollback=-1)): None}
     skipped: dict[str, None] = {}
-    for mode in axes.modes:
+    for mode in sorted(axes.modes, key=lambda mode: mode != "auto"):
         for window, ngram, own_guesses in product(windows, ngrams, guesses):
             sizes: dict[str, Any] = {
                 "window": window,
@@ -141,6 +141,9 @@ def _range(item: str, flag: str) -> Sequence[int]:
 
 OWN = "own"
 """The class of a row that names none."""
+
+LEAST_PROMPTS, LEAST_TOKENS = 4, 200
+"""What a ratio needs: of one prompt of 16 tokens it says nothing."""
 
 ALL = "all"
 """The class of a result over all classes."""

@@ -12,8 +12,8 @@ from statistics import fmean, median, stdev
 from typing import Any, Literal
 
 from lacli.auto.step_cost import LEAST_MEASURED, Cost, StepCost
-from lacli.bench.plan import ALL
-from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
+from lacli.bench.plan import ALL, LEAST_PROMPTS, LEAST_TOKENS
+from lacli.bench.results import Result, overall
 from lacli.engine.load import ModelEngine
 from lacli.ik.engine import decoding_library
 from lacli.llamacpp.library import devices, version
@@ -173,8 +173,10 @@ def summary(found: Sequence[Result], machine: Machine, unanswered: Sequence[str]
     known = [each for each in compared if each.kind != ALL]
     if machine.comparable and (answers := sum(len(each.answered) for each in known)):
         same = sum(each.identical for each in known)
-        judged = f"{same} of {answers} texts are plain decoding's; lacli check judges why others are not."
-        lines += ["", "All texts are plain decoding's." if same == answers else judged]
+        if same < answers:
+            lines += ["", f"{same} of {answers} texts are plain decoding's; lacli check judges why others are not."]
+        elif not unanswered and all(any(trial.is_whole for trial in each.trials) for each in overall(found)):
+            lines += ["", "All texts are plain decoding's."]
     return "\n".join(lines)
 
 

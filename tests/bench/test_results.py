@@ -139,6 +139,14 @@ def test_rows_for_programs_count_what_the_trials_did_and_the_table_shows_them(cl
         )
 
 
+def test_all_texts_are_plain_decodings_only_if_each_mode_had_a_whole_answer(clock: FakeClock) -> None:
+    claim = "All texts are plain decoding's."
+    for left, says_so in ((10.0, False), (30.0, False), (1e3, True)):
+        found = results(played(field(clock, free, PLAIN, LOOKUP, repetitions=1, deadline=clock.now + left)))
+        assert (claim in summary(found, MACHINE)) is says_so, left
+    assert claim not in summary(found, MACHINE, ["auto"])
+
+
 @pytest.mark.parametrize(("prompts", "tokens"), [(1, 16), (3, 100), (4, 16)])
 def test_below_four_prompts_or_200_tokens_there_is_no_ratio(clock: FakeClock, prompts: int, tokens: int) -> None:
     found = results(answers(clock, prompts, tokens, ["own"]))

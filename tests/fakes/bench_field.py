@@ -14,6 +14,7 @@ from tests.fakes.clock import ClockedContext, FakeClock
 
 PLAIN = DecodeSettings(mode="plain")
 LOOKUP = DecodeSettings(mode="lookup")
+JACOBI = DecodeSettings(mode="jacobi", window=3)
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=2)
 
 CELLS = 256
