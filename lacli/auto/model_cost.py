@@ -18,11 +18,11 @@ from typing import Any
 from lacli.auto.step_cost import ROWS, Cost, MeasurePlan, StepCost
 from lacli.batch import Batch, from_tokens
 from lacli.context import Context
+from lacli.ik.context import decoding_library
 from lacli.interrupts import ctrl_c_ends_at_once
 from lacli.llamacpp.build import build_files
 from lacli.llamacpp.context import DecodingContext
 from lacli.llamacpp.devices import Device, devices, offloads
-from lacli.llamacpp.library import version
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.probe import working_settings
@@ -71,7 +71,7 @@ OpenContext = Callable[[LlamaModel, ModelSettings, ContextSize], DecodingContext
 def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
     """Return all that a step's time depends on: the model file, the build, the devices and the context's settings."""
     settings, _ = working_settings(settings)
-    library = repr((version(), build_files()))
+    library = repr((decoding_library(settings), build_files()))
     return {
         **model_identity(path),
         "library": sha256(library.encode()).hexdigest()[:32],

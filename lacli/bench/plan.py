@@ -76,7 +76,7 @@ def parse_numbers(text: str, flag: str) -> list[int]:
 
 
 def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> tuple[list[Point], list[str]]:
-    """Return plain decoding and every combination that a mode can tell apart, and in words those that cannot run.
+    """Return plain decoding, auto and every combination that a mode can tell apart, and in words what cannot run.
 
     An axis without values keeps what `base` has, but for G, which follows W if W has several values.
     `model_settings`: says how many rows a batch may have.
@@ -91,7 +91,7 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
     # Plain decoding rolls nothing back, and being able to would cost it something.
     found = {Point(replace(base, mode="plain").constrained(max_rollback=-1)): None}
     skipped: dict[str, None] = {}
-    for mode, each in product(axes.modes, sizes):
+    for mode, each in product(sorted(axes.modes, key=lambda mode: mode != "auto"), sizes):
         own = {name: each[name] for name in SIZES.get(mode, ())}
         try:
             settings = fit_to_batch(replace(base, mode=mode, **own), model_settings)
@@ -111,6 +111,9 @@ def _label(mode: ModeName, sizes: Mapping[str, Any]) -> str:
 
 OWN = "own"
 """The class of a row that names none."""
+
+LEAST_PROMPTS, LEAST_TOKENS = 4, 200
+"""What a ratio needs: of one prompt of 16 tokens it says nothing."""
 
 ALL = "all"
 """The class of a result over all classes."""

@@ -11,15 +11,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from lacli.bench.plan import ALL, Point
+from lacli.bench.plan import ALL, LEAST_PROMPTS, LEAST_TOKENS, Point
 from lacli.bench.rounds import Exchange, Rounds, Trial
 from lacli.modes import common_prefix
 from lacli.stats import RunStatistics
 
 SpeedVerdict = Literal["faster", "slower", "cannot tell"]
-
-LEAST_PROMPTS, LEAST_TOKENS = 4, 200
-"""What a ratio needs: of one prompt of 16 tokens it says nothing."""
 
 Logs = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
 
-from lacli.auto.step_cost import MeasurePlan
+from lacli.auto.step_cost import MeasurePlan, StepCost
 from lacli.bench.plan import Axes, Point, Task, by_class, points
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
@@ -113,8 +113,10 @@ def compared(
             if any(point.mode == "auto" for point in competing):
                 plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
                 engine.learn_cost(plan, request.state, screen.note)
+            if request.leave_out and engine.cost:
+                rounds.points = affordable(competing, engine.cost.at(0), screen)
             screen.note("warming up")
-            rounds.warm_up(screen, leave_out=request.leave_out)
+            rounds.warm_up()
         except KeyboardInterrupt:
             raise Interrupted("stopped before anything was compared") from None
         kinds, most = len(by_class(tasks)), max(task.max_tokens for task in tasks)
@@ -163,6 +165,20 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
         raise UsageError(f"{skipped[0]} cannot run", "lacli mask shows what a setting takes")
     for each in skipped:
         screen.note(f"left out: {each}")
+    return found
+
+
+def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
+    """The points without those of jacobi and lookahead whose steps, half full, cost more than they can bring."""
+    found = []
+    for point in competing:
+        times_plain = cost.relative(point.settings.max_rows // 2)
+        # Other modes may draft less.
+        if point.mode in ("jacobi", "lookahead") and times_plain > point.settings.max_step_tokens:
+            why = f"a step takes {times_plain:.0f} plain ones, more than it can bring tokens"
+            screen.note(f"left out: {point.label}: {why}; --modes measures it")
+        else:
+            found.append(point)
     return found
 
 

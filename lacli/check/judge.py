@@ -150,7 +150,7 @@ def replay(
     if they cannot have come from those batches.
     """
     recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
-    scratch = 1 if context.sequences > 1 else 0
+    scratch = 1 if context.ids > 1 else 0
     context.clear()
     length = begin = 0
     for rows in recorded:

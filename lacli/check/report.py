@@ -9,6 +9,7 @@ from typing import Any
 from lacli.check.compare import CheckResult, Run
 from lacli.check.judge import Difference
 from lacli.engine.load import ModelEngine
+from lacli.ik.context import decoding_library
 from lacli.report import describe_sampling
 from lacli.settings import ModeName
 from lacli.terminal.input import PAGE
@@ -22,6 +23,7 @@ def as_lines(engine: ModelEngine, result: CheckResult, width: int = 0) -> str:
     strict = " --strict" if engine.settings.strict else ""
     heading = (
         f"model     {engine.model.description}, {engine.model.devices}, {settings.thread_words}\n"
+        f"library   {' '.join(decoding_library(settings).values())}\n"
         f"context   {engine.context.cells} cells, {settings.flags}{strict}\n"
         f"sampling  {describe_sampling(engine.sampling)}"
     )
@@ -109,6 +111,7 @@ def as_json(engine: ModelEngine, result: CheckResult) -> dict[str, Any]:
     return {
         "model": str(engine.model.path),
         "description": engine.model.description,
+        **decoding_library(engine.model_settings),
         "backend": engine.model.devices,
         "context": engine.context.cells,
         **engine.model_settings.by_name,

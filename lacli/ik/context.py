@@ -14,8 +14,9 @@ from lacli.errors import ModelLoadError
 from lacli.interrupts import late_ctrl_c
 from lacli.llamacpp.context import PREFILL_ROWS, DecodingContext
 from lacli.llamacpp.library import Log, free_with, progress_callback
+from lacli.llamacpp.library import version as llama_version
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import CPU, ContextSize, ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 
 OTHERWISE = "--engine llama decodes with llama.cpp"
 
@@ -42,6 +43,12 @@ def version() -> str:
         return metadata.version("ik-llama-cpp-python")
     except metadata.PackageNotFoundError:
         return ""
+
+
+def decoding_library(settings: ModelSettings) -> dict[str, str]:
+    """Return the library that decodes with `settings` of `choose_library`, and the version of its Python package."""
+    name, number = ("ik_llama.cpp", version()) if settings.engine == "ik" else ("llama.cpp", llama_version())
+    return {"engine": name, "engine_version": number}
 
 
 class Library:
@@ -105,10 +112,6 @@ class IkModel(LlamaModel):
             reason = ik.log.last_error().removeprefix("error loading model: ")
             raise ModelLoadError(f"ik_llama.cpp cannot load {path.name}: {reason}", OTHERWISE)
         self._free_weights = free_with(self, ik.llama_free_model, self.weights)
-
-    @property
-    def devices(self) -> str:
-        return f"{CPU} with ik_llama.cpp"
 
     def close(self) -> None:
         if self.weights:

@@ -134,7 +134,17 @@ def test_rows_for_programs_count_what_the_trials_did_and_the_table_shows_them(cl
         assert row["rows_per_step"] == pytest.approx(sum(step.rows for step in steps) / len(steps), abs=1e-4)
         assert not any(isinstance(value, dict) for value in row.values())
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        assert cells[:2] == [row["class"], row["setting"]] and cells[5] == f"{row['tokens_per_step']:.2f}"
+        assert (
+            cells[:3] == [row["class"], row["setting"], row["engine"]] and cells[6] == f"{row['tokens_per_step']:.2f}"
+        )
+
+
+def test_all_texts_are_plain_decodings_only_if_each_mode_had_a_whole_answer(clock: FakeClock) -> None:
+    claim = "All texts are plain decoding's."
+    for left, says_so in ((10.0, False), (30.0, False), (1e3, True)):
+        found = results(played(field(clock, free, PLAIN, LOOKUP, repetitions=1, deadline=clock.now + left)))
+        assert (claim in summary(found, MACHINE)) is says_so, left
+    assert claim not in summary(found, MACHINE, ["auto"])
 
 
 @pytest.mark.parametrize(("prompts", "tokens"), [(1, 16), (3, 100), (4, 16)])

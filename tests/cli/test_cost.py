@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lacli.auto.model_cost import measure
+from lacli.llamacpp.library import version
 from lacli.text.records import NAME, Records
 from tests.fakes.tiny_models import write_lfm2
 from tests.program import Done, call
@@ -54,10 +55,13 @@ def sizes_of(found: dict[str, Any]) -> list[tuple[int, list[int]]]:
 
 def test_what_was_measured_is_shown_and_shown_again_until_it_is_measured_afresh(cache: dict[str, str]) -> None:
     shown = done(cache, *FEW)
-    assert shown.out.startswith("model     llama 7.3M Q8_0\nmachine   ") and "behind 16 tokens" in shown.out
+    library = f"llama.cpp {version()}"
+    assert shown.out.startswith(f"model     llama 7.3M Q8_0\nlibrary   {library}\nmachine   ")
+    assert "behind 16 tokens" in shown.out
     assert [line.split()[1] for line in shown.err.splitlines()[:2]] == ["timing", "timing"]
     first = measured(cache, *FEW)
     assert first["cached"] is True and len(kept(cache)) == 1
+    assert (first["engine"], first["engine_version"]) == ("llama.cpp", version())
     assert sizes_of(first) == [(16, [1, 2, 4]), (64, [1, 2, 4])]
     assert ", just now (--fresh measures again)" in done(cache, *FEW).out
     ((key, value),) = kept(cache)

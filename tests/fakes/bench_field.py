@@ -14,12 +14,13 @@ from tests.fakes.clock import ClockedContext, FakeClock
 
 PLAIN = DecodeSettings(mode="plain")
 LOOKUP = DecodeSettings(mode="lookup")
+JACOBI = DecodeSettings(mode="jacobi", window=3)
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=2)
 
 CELLS = 256
 MACHINE = Machine(
-    {"build_number": "0", "n_ctx": CELLS, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "sampling": "none"},
-    "toy 1M F32 on a processor, 1 thread",
+    {"engine": "toy.cpp", "n_ctx": CELLS, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "sampling": "none"},
+    "toy 1M F32 with toy.cpp on a processor, 1 thread",
     comparable=True,
 )  # fmt: skip
 
