@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -258,14 +258,24 @@ def opened(path: str) -> Iterator[BufferedReader]:
         raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error
 
 
-def each_line(file: BufferedReader, path: str) -> Iterator[tuple[str, object]]:
-    """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it."""
+def each_line(
+    file: BufferedReader, path: str, say: Callable[[str], object] | None = None
+) -> Iterator[tuple[str, object]]:
+    """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it.
+
+    `say`: if it is given, lines may be prompts as they are, and it is told so.
+    """
+    is_text = None if say else False
     for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
         place = f"{path}:{number}"
         if len(line) > MAX_TEXT:
             raise LacliError(f"{place}: longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
-        if line.strip():
+        line = line.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
+        if start := line.strip()[:1]:
+            if is_text is None and say and (is_text := start not in b"{["):
+                say(f"{path} is not JSON, and each of its lines is a prompt")
             try:
-                yield place, from_json(line.removeprefix(codecs.BOM_UTF8))
+                yield place, {"prompt": line.decode()} if is_text else from_json(line)
             except ValueError as error:
-                yield place, LacliError(f"not JSON: {error}", EXAMPLE)
+                words = str(error).replace("line 1 column", "character").replace("EOF while parsing", "it ends in")
+                yield place, LacliError(f"not JSON: {words}", EXAMPLE)

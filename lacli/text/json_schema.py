@@ -131,4 +131,4 @@ def checked(grammar: str, what: str) -> tuple[str, list[str]]:
         # Behind the reason stands the whole grammar, from its first line's number on.
         reason = said[0].rpartition(FAILED)[2].split("\n   1 | ")[0]
         raise UsageError(f"{what} cannot be followed: {' '.join(printable(reason).split())[:200]}", "change it there")
-    return grammar, [f"{what}: {printable(each)}" for each in said]
+    return grammar, [f"{what}: {printable(each.replace('Unimplemented keys', 'not followed'))}" for each in said]
