@@ -51,7 +51,7 @@ def json_value(schema: Mapping[str, Any]) -> str:
     """Return the part of a grammar that is a value of a schema.
 
     An object has no other properties than its schema names, as in llama.cpp: small models would add some for ever.
-    They repeat white space too: between tokens is at most one space, or a line break and an indent.
+    Between tokens is at most one space, or a line break and an indent: small models would repeat them too.
     """
     root = json.loads(json.dumps(schema))
     schemas = _reached([root], HELD | SAME, root)
