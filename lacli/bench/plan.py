@@ -8,11 +8,11 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import product
-from typing import Annotated, Any, Self, TypeVar
+from typing import IO, Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 from pydantic_core import from_json
@@ -216,22 +216,32 @@ def read_tasks(path: str) -> list[Task]:
     return tasks
 
 
-def read_lines(path: str) -> Iterator[tuple[str, object]]:
+def read_lines(path: str, say: Callable[[str], object] | None = None) -> Iterator[tuple[str, object]]:
     """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it.
 
-    `path`: `-` is stdin. Raises LacliError for a file that cannot be read and for a line that is too long.
+    `path`: `-` is stdin. `say`: if it is given, lines may be prompts as they are, and it is told so. Raises LacliError
+    for a file that cannot be read and for a line that is too long.
     """
     try:
         from_stdin = path == STDIN
         with open(0 if from_stdin else os.path.expanduser(path), "rb", closefd=not from_stdin) as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
-                place = f"{path}:{number}"
-                if len(line) > MAX_TEXT:
-                    raise LacliError(f"{place}: longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
-                if line.strip():
-                    try:
-                        yield place, from_json(line.removeprefix(codecs.BOM_UTF8))
-                    except ValueError as error:
-                        yield place, LacliError(f"not JSON: {error}", EXAMPLE)
+            yield from _parse_lines(file, path, say)
     except OSError as error:
         raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error
+
+
+def _parse_lines(file: IO[bytes], path: str, say: Callable[[str], object] | None) -> Iterator[tuple[str, object]]:
+    is_text = None if say else False
+    for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
+        place = f"{path}:{number}"
+        if len(line) > MAX_TEXT:
+            raise LacliError(f"{place}: longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
+        line = line.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
+        if start := line.strip()[:1]:
+            if is_text is None and say and (is_text := start not in b"{["):
+                say(f"{path} is not JSON, and each of its lines is a prompt")
+            try:
+                yield place, {"prompt": line.decode()} if is_text else from_json(line)
+            except ValueError as error:
+                words = str(error).replace("line 1 column", "character").replace("EOF while parsing", "it ends in")
+                yield place, LacliError(f"not JSON: {words}", EXAMPLE)

@@ -98,14 +98,13 @@ def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> I
 
 
 class AskedRow(Sampled, Row):
-    """A row, or the `body` of a request. What would change an answer and is not read here has to be empty."""
+    """A row, or the `body` of a request. `tools`, `logit_bias`: refused, because they would change an answer."""
 
     messages: list[Message] = Field(default=[], min_length=1)
     max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_completion_tokens", "max_tokens"))
     stop: Stops | None = None
     n: Literal[1] = 1
-    tools: list[Any] = Field(default=[], max_length=0)
-    logit_bias: None = None
+    tools: list[Any] = []
 
     @property
     def ways(self) -> Sequence[object]:
@@ -127,14 +126,17 @@ class PromptRow:
     error: str = ""
 
 
-def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) -> list[PromptRow]:
-    """Read the rows of a file of JSON lines, or of stdin for `-`; a row that is none has an error.
+def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings, screen: Screen) -> list[PromptRow]:
+    """Read the rows of a file of JSON lines or of one prompt a line, or of stdin for `-`.
 
-    `question`, `sampling`: what holds where a row says nothing. Raises LacliError for a file without rows.
+    A bad row has an error, which the screen shows. `question`, `sampling`: for what a row leaves out. Raises LacliError
+    for a file without rows.
     """
-    rows = [_row(found, place, question, sampling) for place, found in read_lines(path)]
+    rows = [_row(found, place, question, sampling) for place, found in read_lines(path, screen.note)]
     if not rows:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
+    for error in filter(None, [row.error for row in rows]):
+        screen.warn(error)
     return rows
 
 
@@ -146,6 +148,8 @@ def _row(found: object, place: str, question: PromptOptions, sampling: SamplingS
             raise found
         row = checked(AskedRow, request.get("body", found))
         raw = row.raw or question.raw or request.get("url") == "/v1/completions"
+        if row.tools or row.logit_bias:
+            raise UsageError("--prompts reads no tools and no logit_bias", "lacli serve does")
         if row.messages and raw:
             raise UsageError("messages need the chat template", "drop raw, or give a prompt")
         options = AnswerOptions(
@@ -180,7 +184,7 @@ def answer_file(
     `parallel`: answers at a time, None for what suits. `name`: MODEL. Raises Interrupted after Ctrl-C, and LacliError
     behind the last answer if a prompt has none.
     """
-    rows = read_rows(prompts, question, loading.sampling)
+    rows = read_rows(prompts, question, loading.sampling, screen)
     with answers_in(answers, rows, screen) as lines:
         if lines.answered:
             by = f"in {answers} already, by {listed(sorted(lines.models))}"
@@ -243,6 +247,8 @@ async def _answered(model: Model, row: PromptRow) -> Line:
                 answer = await stream.answer()
             texts.append(answer.text)
             line |= {"text": texts if row.turns else texts[0], "finish_reason": answer.finish_reason}
+            if answer.warnings:
+                line["warnings"] = answer.warnings
             if answer.seed is not None:
                 line["seed"] = options["seed"] = answer.seed
             numbers = {name: round(numbers.get(name, 0) + n, 2) for name, n in counts(answer.statistics).items()}

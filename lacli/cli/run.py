@@ -27,8 +27,8 @@ NoStdin = Annotated[bool, typer.Option("--no-stdin", help="Leave standard input 
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")]
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", help='Answer the prompts of a file (-: stdin). JSON lines: {"prompt": '
-                 '...}, {"turns": [...]}, {"messages": [...]} or OpenAI\'s batch requests (docs/prompts.md).'),
+    typer.Option("--prompts", metavar="FILE", help='Answer the prompts of a file (-: stdin): one a line, or JSON lines '
+                 '{"prompt": ...}, {"turns": [...]}, {"messages": [...]}, OpenAI\'s batch requests (docs/prompts.md).'),
 ]  # fmt: skip
 Answers = Annotated[
     str | None,

@@ -43,15 +43,17 @@ class SchemaGrammar:
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary
+        self._unused = matcher.deep_copy()
         self._mask: Bools | None = None
 
     def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
         if self._mask is None:
             bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-            self._mask = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
+            # After an error the bits allow an end, and it stays an error until the matcher is another one.
             if self._matcher.is_error():
-                reason = self._matcher.get_error().split("\n")[0]
+                reason = self._matcher.get_error().split("\n")[0].replace("NoExtensionBias", "no text may come next")
                 raise SamplingError(f"the JSON schema cannot be followed: {reason}", "give a simpler one")
+            self._mask = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
         return self._mask[tokens]
 
     def accept(self, token: int) -> None:
@@ -59,7 +61,8 @@ class SchemaGrammar:
         self._mask = None
 
     def reset(self) -> None:
-        self._matcher.reset()
+        if not self._matcher.reset():
+            self._matcher = self._unused.deep_copy()
         self._mask = None
 
 

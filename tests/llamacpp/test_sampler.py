@@ -303,6 +303,9 @@ def test_two_captures_of_stderr_at_a_time_leave_it_as_it_was() -> None:
 
 INTEGER = {"type": "integer"}
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "value": INTEGER}}
+A, B = ({"type": "object", "properties": {name: INTEGER}, "required": [name]} for name in "ab")
+DEFINED = {"$defs": {"a": A, "list[a]": {"oneOf": [{"$ref": "#/$defs/a"}]}}}
+"""What other schemas refer to."""
 
 
 def fits(model: LlamaModel, schema: Any, text: str) -> bool:
@@ -330,9 +333,39 @@ def fits(model: LlamaModel, schema: Any, text: str) -> bool:
         ({"$ref": "#/$defs/node", "$defs": {"node": NODE}}, ['{"next": {"next": {"value": 1}}}'], ['{"next": 1}']),
         ({"type": "object"}, ["{}", '{\n    "a": [1, {"b": null}]\n}'], ["[]", "", '{"a":' + " " * 99 + "1}"]),
         ({}, ["1", "{}", '"x"'], ["x", ""]),
+        (A, ['{"a":1}', '{ "a" : 1 }', '{\n    "a": 1\n}'], ['{"a":  1}', '{ \n"a": 1}', '{"a": 1\n\n}', '{\t"a": 1}']),
+        (A, [], ['{\n     "a": 1}']),
+        ({"allOf": [A, B]}, ['{"a": 1, "b": 2}'], ['{"a": 1}']),
+        ({"properties": {"x": A}, "allOf": [B]}, ['{"x": {"a": 1}, "b": 2}'], ['{"x": {"a": 1, "b": 1}, "b": 2}']),
+        ({"$ref": "#/$defs/list%5Ba%5D/oneOf/0", **B, **DEFINED}, ['{"a": 1, "b": 2}'], ['{"b": 2}']),
+        ({"allOf": [{"$ref": "#/$defs/a"}, B], **DEFINED}, ['{"a": 1, "b": 2}'], ['{"b": 2}']),
+        ({"allOf": [{"anyOf": [A, B]}, {"properties": {"x": INTEGER}}]}, ['{"b": 1, "x": 2}'], ['{"x": 2}']),
+        ({"properties": {"x": A}, "oneOf": [A, B]}, ['{"x": {"a": 1}, "b": 2}'], ['{"x": {"a": 1, "b": 2}, "b": 2}']),
+        ({**A, "required": ["a", "b"]}, ['{"a": 1, "b": "c"}'], ['{"a": 1}']),
+        ({"anyOf": [A, {"type": "array", "items": A}]}, ['[{"a": 1}]'], ['{"a": 1, "b": 2}', '[{"a": 1, "b": 2}]']),
+        ({"items": {"$ref": "#/$defs/a", "title": "An A"}, **DEFINED}, ['[{"a": 1}]'], ['[{"a": 1, "b": 2}]']),
+        ({"allOf": [{"$ref": "#/$defs/a"}], "title": "An A", **DEFINED}, ['{"a": 1}'], ['{"a": 1, "b": 2}']),
+        ({"properties": {"properties": A}}, ['{"properties": {"a": 1}}'], ['{"properties": {"a": 1, "b": 2}}']),
     ],
     ids=str,
 )
 def test_an_answer_keeps_to_its_schema(small: LlamaModel, schema: Any, inside: list[str], outside: list[str]) -> None:
     assert [text for text in inside if not fits(small, schema, text)] == []
     assert [text for text in outside if fits(small, schema, text)] == []
+
+
+def test_a_dead_end_of_a_schema_is_an_error_each_time_and_the_next_answer_goes_on(small: LlamaModel) -> None:
+    text = {"type": "string"}
+    schema: Any = {"properties": {"a": text}, "patternProperties": {"^a$": text}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    grammar = open_grammar(small, grammar_of(json.dumps(schema))[0])
+    assert grammar
+    for _ in range(2):
+        for token in small.tokenize('{"a": "", ', add_special=False):
+            assert grammar.allowed([token])[0]
+            grammar.accept(token)
+        # A step with drafts asks once for the draft, and the next step once more.
+        for _ in range(2):
+            with pytest.raises(SamplingError, match="no text may come next"):
+                grammar.allowed([small.ends[0]])
+        grammar.reset()
