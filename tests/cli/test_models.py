@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from starlette.responses import Response
 
 from lacli.settings import MODES
 from tests import program
@@ -96,6 +97,9 @@ def test_paths_are_printed_in_order_and_nothing_is_fetched_twice(here: Here, tin
         paths = [Path(line) for line in call(here, "pull", NAME, f"{NAME}:Q8_0").out.splitlines()]
         assert [path.read_bytes() for path in paths] == [tiny, tiny + b"8"]
     assert len(here.hub.transfers()) == 2
+    here.hub.answer = Response(status_code=429)
+    done = call(here, "pull", f"{NAME}:Q8_0")
+    assert (done.code, done.out) == (0, f"{paths[1]}\n") and f"from the cache ({here.hub.address} answers 429)" in done.err
 
 
 def test_a_removal_is_asked_for_on_a_terminal_and_wants_yes_elsewhere(home: Home) -> None:
