@@ -211,7 +211,8 @@ def remove(model: LocalModel) -> int:
     strategy = info.delete_files(*chosen)
     with silent_library():
         strategy.execute()
-    if {*files} <= {*gone}:
+    # Unfinished downloads, of other programs too, are among the contents.
+    if {*files} <= {*gone} and not any(repo.repo_path.glob("blobs/*")):
         shutil.rmtree(repo.repo_path, ignore_errors=True)
     if left := [file.file_path for file in chosen if os.path.lexists(file.file_path)]:
         raise LacliError(f"cannot remove {left[0]}", "is the cache yours? HF_HOME says where it is")
