@@ -99,7 +99,8 @@ def test_paths_are_printed_in_order_and_nothing_is_fetched_twice(here: Here, tin
     assert len(here.hub.transfers()) == 2
     here.hub.answer = Response(status_code=429)
     done = call(here, "pull", f"{NAME}:Q8_0")
-    assert (done.code, done.out) == (0, f"{paths[1]}\n") and f"from the cache ({here.hub.address} answers 429)" in done.err
+    assert (done.code, done.out) == (0, f"{paths[1]}\n")
+    assert f"from the cache ({here.hub.address} answers 429)" in done.err
 
 
 def test_a_removal_is_asked_for_on_a_terminal_and_wants_yes_elsewhere(home: Home) -> None:
