@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -62,13 +62,15 @@ def variables(*names: str) -> list[str]:
     return [*(f"LACLI_{each}" for each in words), *(f"LLAMA_ARG_{each}" for each in words), *others]
 
 
-def parameters_of(settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = ()) -> list[Parameter]:
+def parameters_of(
+    settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = (), **shown: str
+) -> list[Parameter]:
     """Return a Typer option for each field of a settings class that has a flag; its value is None if it is not given.
 
-    `only`: fields, () for all. `without`: fields that are left out.
+    `only`: fields, () for all. `without`: fields that are left out. `shown`: other defaults for the help, by field.
     """
     return [
-        parameter(each)
+        parameter(replace(each, shown=shown.get(each.name, each.shown)))
         for each in options_of(settings).values()
         if each.help and (not only or each.name in only) and each.name not in without
     ]
