@@ -76,7 +76,9 @@ def check_file(path: Path) -> Path:
         near = map(str, path.parent.glob("*.gguf"))
         raise ModelLoadError(f"no such file: {shown}", did_you_mean(str(path), near, MODEL_IS)) from error
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read {shown}: {reason_of(error)}", MODEL_IS) from error
+        files = [str(path / name) for name in models(sorted(each.name for each in path.glob("*.gguf")))]
+        hint = f"name a file of it: {', '.join(files)}" if files else MODEL_IS
+        raise ModelLoadError(f"cannot read {shown}: {reason_of(error)}", hint) from error
     if magic != MAGIC:
         raise ModelLoadError(f"{path} is not a GGUF file", "lacli runs models in llama.cpp's GGUF format")
     parts = all_parts(path.name)

@@ -41,6 +41,11 @@ def test_a_path_is_opened_or_refused_with_what_to_do(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ModelLoadError, match=words):
             find_model(name)
+    for name in ("mmproj-a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelLoadError) as caught:
+        find_model(str(tmp_path))
+    assert caught.value.hint == f"name a file of it: {tmp_path}/b-00001-of-00002.gguf, {tmp_path}/empty.gguf"
 
 
 def test_any_part_of_a_split_file_means_its_first_and_a_missing_part_is_named(tmp_path: Path) -> None:
