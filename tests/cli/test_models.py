@@ -141,11 +141,43 @@ def test_show_names_the_model_its_modes_and_its_memory_and_fetches_nothing(
         assert "lacli pull me/a fetches it" in done.err
 
 
+def completing(line: str) -> dict[str, str]:
+    """The environment in which bash asks for what may follow a line."""
+    words = line.split(" ")
+    return {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [("lacli ru", ["run"]), ("lacli run --mod", ["--model", "--mode"]), ("lacli run --mode ", MODES)],
 )
 def test_a_shell_completes_commands_options_and_choices(line: str, offered: Sequence[str]) -> None:
-    words = line.split(" ")
-    env = {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    assert program.call(env=env).out.splitlines() == [*offered]
+    assert program.call(env=completing(line)).out.splitlines() == [*offered]
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "chat", "serve", "pull", "show", "rm", "cost", "bench", "check", "run -m", "rm me/a"]
+)
+def test_a_shell_completes_the_names_of_models(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home.folder)
+    home.alias("broken", "Mine me/a Q8_0")
+    for file in ("a-Q8_0.gguf", "a-mmproj-F16.gguf", "deep/a-F16.gguf", "README.md"):
+        home.add("me/a", file)
+    hub_cache.add(home.cache, "me/a", "a-Q8_0.gguf", home.model, "older")
+    for begun, offered in {
+        "M": ["Mine"],
+        "smollm2-1": ["smollm2-135m", "smollm2-1.7b"],
+        "m": ["mistral-7b", "mistral-nemo-12b", "me/a:Q8_0", "me/a:F16", "model.gguf"],
+        "./": [],
+    }.items():
+        done = home.call(**completing(f"lacli {command} {begun}"))
+        assert (done.out.split(), done.err) == (offered, "")
+
+
+def test_a_completion_loads_neither_llama_cpp_nor_the_hubs_library(home: Home) -> None:
+    home.add("me/a", "a-Q8_0.gguf")
+    for name in ("llama_cpp", "huggingface_hub"):
+        (home.folder / f"{name}.py").write_text("raise AssertionError")
+    for place in ({}, {"HF_HUB_CACHE": f"{home.folder}/hub", "HF_HOME": "/no"}, {"XDG_CACHE_HOME": "/no"}):
+        env = {**home.env, "PYTHONPATH": f"{home.folder}:{program.ROOT}", **place}
+        assert program.run(env={**env, **completing("lacli run me")}).out == "me/a:Q8_0\n"
