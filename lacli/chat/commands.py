@@ -129,9 +129,9 @@ class Reply:
 class Commands:
     """What the commands do to one chat.
 
-    `model`: as the user typed it; `template`: its name, empty for the model's own. `report`: what the last answer cost,
-    as it was then. `files`: texts that /read has put before the next message. `file`: the one that the chat was saved
-    to or loaded from last, which /save may replace.
+    `model`, `template`: as a `SavedChat` has them. `report`: what the last answer cost, as it was then. `files`: texts
+    that /read has put before the next message. `file`: the one that the chat was saved to or loaded from last, which
+    /save may replace.
     """
 
     chat: Chat

@@ -48,9 +48,9 @@ class Head(BaseModel):
 class SavedChat:
     """A conversation with what it takes to go on.
 
-    `model`: as the user typed it; `template`: empty for the model's own. `context`: cells as -c gave them, 0 for the
-    default. `damaged`: the numbers of lines that were left out. `path`: the file that it was read from, as `absolute`
-    gives it.
+    `model`, `template`: an absolute path, or a name as the user typed it; an empty `template` is the model's own.
+    `context`: cells as -c gave them, 0 for the default. `damaged`: the numbers of lines that were left out. `path`: the
+    file that it was read from, as `absolute` gives it.
     """
 
     model: str = ""
@@ -82,6 +82,11 @@ class SavedChat:
 def absolute(path: str | Path) -> str:
     """The absolute path that a file's name stands for."""
     return os.path.abspath(os.path.expanduser(path))
+
+
+def movable(name: str) -> str:
+    """The name of a model or a template for a chat that may go on in another folder: a file's is absolute."""
+    return absolute(name) if os.path.isfile(os.path.expanduser(name)) else name
 
 
 def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import Loading, PromptOptions, typed, with_groups
+from lacli.cli.options import Loading, PromptOptions, group, parameters_of, preset, typed, with_groups
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.settings import ContextSize, check_rows, fit_to_batch
-from lacli.settings import ModeName
+from lacli.settings import DecodeSettings, ModeName, decode_settings
 
 if TYPE_CHECKING:
     from lacli.bench.plan import Task
@@ -25,8 +25,14 @@ Predict = Annotated[
     int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.")
 ]
 
+loading_group = with_groups(
+    decode_settings=group(decode_settings, preset, *parameters_of(DecodeSettings, mode="all")),
+    sampling=options.sampling_group,
+    model_settings=options.engine_group,
+)(Loading)
 
-@with_groups(model=options.model_of, loading=options.loading_group)
+
+@with_groups(model=options.model_of, loading=loading_group)
 def check(
     model: str | None,
     prompts: options.Tasks = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import with_groups
+from lacli.cli.options import model_names, with_groups
 from lacli.errors import Interrupted, ModelLoadError, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from lacli.hub.cache import LocalModel
     from lacli.hub.names import Alias
 
-Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="owner/repo[:quant], or a name of 'lacli list'.")]
+Models = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL", autocompletion=model_names, help="owner/repo[:quant], or a name of 'lacli list'."),
+]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps.")]
 Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Sizes of the steps: 1,4,16,64.")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from lacli.errors import UsageError
+from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import AnswerSettings, DecodeSettings, Detail, Option, Switch, decode_settings, option, options_of
@@ -62,13 +62,15 @@ def variables(*names: str) -> list[str]:
     return [*(f"LACLI_{each}" for each in words), *(f"LLAMA_ARG_{each}" for each in words), *others]
 
 
-def parameters_of(settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = ()) -> list[Parameter]:
+def parameters_of(
+    settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = (), **shown: str
+) -> list[Parameter]:
     """Return a Typer option for each field of a settings class that has a flag; its value is None if it is not given.
 
-    `only`: fields, () for all. `without`: fields that are left out.
+    `only`: fields, () for all. `without`: fields that are left out. `shown`: other defaults for the help, by field.
     """
     return [
-        parameter(each)
+        parameter(replace(each, shown=shown.get(each.name, each.shown)))
         for each in options_of(settings).values()
         if each.help and (not only or each.name in only) and each.name not in without
     ]
@@ -149,14 +151,33 @@ def typed(context: typer.Context) -> frozenset[str]:
     return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
+def model_names() -> Iterator[str]:
+    """What a shell completes MODEL with: aliases, models in the hub's cache and GGUF files in this folder."""
+    from lacli.hub.cache import cached_names
+    from lacli.hub.names import models, own_aliases, read_aliases
+
+    with suppress(LacliError, OSError):
+        yield from (alias.name for alias in read_aliases(own_aliases()).values())
+    # As huggingface_hub finds its cache; to import it takes too long here.
+    home = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
+    cache = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
+    with suppress(OSError):
+        yield from cached_names(Path(os.path.expandvars(os.path.expanduser(cache))))
+        yield from models(sorted(os.listdir()))
+
+
 Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
+        autocompletion=model_names,
         help="A GGUF file, a name of 'lacli list', or on Hugging Face owner/repo[:quant] or hf:owner/repo/file.gguf.",
     ),
 ]
-ModelFile = Annotated[str | None, typer.Option("-m", "--model", help="The same as MODEL, or as LACLI_MODEL.")]
+ModelFile = Annotated[
+    str | None,
+    typer.Option("-m", "--model", autocompletion=model_names, help="The same as MODEL, or as LACLI_MODEL."),
+]
 HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="A model on Hugging Face for MODEL.")]
 Words = Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input.")]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from io import FileIO
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +17,7 @@ from pydantic import AliasChoices, Field
 
 from lacli import PARALLEL
 from lacli.bench.plan import EXAMPLE, Row, read_lines
-from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
+from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError, reason_of
 from lacli.interrupts import second_ctrl_c_ends
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import AnswerOptions, Model
@@ -63,6 +65,17 @@ class Answers:
             self.models.add(str(row.get("model")))
 
 
+def write_line(file: FileIO, name: str, line: str) -> None:
+    """Write the whole line at the end, or raise LacliError and leave nothing of it."""
+    left, end = f"{line}\n".encode(), file.seek(0, os.SEEK_END)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError as error:
+        file.truncate(end)
+        raise LacliError(f"cannot write {name}: {reason_of(error)}", "make room; the same command goes on") from error
+
+
 @contextmanager
 def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> Iterator[Answers]:
     """Open the file of answers, None for standard output; a last line that an earlier run broke off in is cut off.
@@ -74,7 +87,7 @@ def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> I
         yield Answers(screen.line)
         return
     with open(os.path.expanduser(name), "a+b", buffering=0) as file:
-        answers, whole = Answers(lambda line: file.write(f"{line}\n".encode())), 0
+        answers, whole = Answers(partial(write_line, file, name)), 0
         try:
             lock(file)
             file.seek(0)

@@ -110,6 +110,24 @@ def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_pat
         assert path.read_text() == LINES[2] + LINES[1]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of a file's size")
+def test_a_line_without_room_is_an_error_and_no_answer_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+
+    path, limits = tmp_path / "out.jsonl", getrlimit(RLIMIT_FSIZE)
+    with (
+        pytest.raises(LacliError, match=r"cannot write .*out.jsonl: File too large \(make room"),
+        answers_in(str(path), ASKED, Screen()) as lines,
+    ):
+        lines.add(ANSWERS[0])
+        setrlimit(RLIMIT_FSIZE, (len(LINES[0]) + 20, limits[1]))
+        try:
+            lines.add(ANSWERS[1])
+        finally:
+            setrlimit(RLIMIT_FSIZE, limits)
+    assert lines.answered == {0} and path.read_text() == LINES[0]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")
 def test_a_file_that_another_run_writes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
