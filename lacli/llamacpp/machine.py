@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from lacli.llamacpp.settings import ModelSettings
@@ -95,6 +96,10 @@ class ThreadsInUse:
             self.count, self._until_s = max(int(cores), 1), now_s + RETRY_S
 
 
+ONE_LIMIT = Lock()
+"""Held while the memory is limited: of two limits that overlap the second would put back the first one's."""
+
+
 @contextmanager
 def bounded_by_free_memory() -> Iterator[None]:
     """Refuse allocations beyond the free memory in this block, on Linux, which would kill the process later."""
@@ -111,9 +116,10 @@ def bounded_by_free_memory() -> Iterator[None]:
         limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         free = min(free, limit - used)
     most = int(statm.split()[0]) * resource.getpagesize() + free
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (min([most, *(each for each in (soft, hard) if each >= 0)]), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    with ONE_LIMIT:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (min([most, *(each for each in (soft, hard) if each >= 0)]), hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -61,6 +63,27 @@ def test_all_threads_are_tried_again_after_a_while() -> None:
         assert threads.count == 1
         threads.note(0.1, 0.1, begin_s + machine.RETRY_S)
         assert threads.count == 2
+
+
+def test_two_models_that_load_at_a_time_leave_the_memory_limit_as_it_was() -> None:
+    inside, left = Event(), Event()
+
+    def second() -> None:
+        with machine.bounded_by_free_memory():
+            inside.set()
+            left.wait(10)
+
+    before, thread = resource.getrlimit(resource.RLIMIT_AS), Thread(target=second)
+    try:
+        with machine.bounded_by_free_memory():
+            thread.start()
+            # The second one has to wait; otherwise it would take the first one's limit for the process's own.
+            inside.wait(0.05)
+        left.set()
+        thread.join()
+        assert inside.is_set() and resource.getrlimit(resource.RLIMIT_AS) == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize(
