@@ -7,9 +7,10 @@ import atexit
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from copy import copy
 from os import getpid
 from queue import SimpleQueue
-from threading import Condition, Lock, Thread
+from threading import Condition, Event, Lock, Thread, current_thread
 from time import perf_counter
 from typing import Any, Self
 
@@ -110,6 +111,7 @@ class Request(Closing):
             return []
         if progress.error is not None:
             self._ended = True
+            self._worker.rest_at_exit()
             try:
                 raise progress.error
             finally:
@@ -228,11 +230,13 @@ class Worker(Closing):
         if getpid() != self._process:
             raise LacliError("the model was loaded before this process was forked", "load it here")
         with self._changed:
-            if self._closed and not self._at_exit:
-                raise self._reason
-            request.in_worker = True
-            self._waiting.append(request)
-            self._changed.notify()
+            if not self._closed:
+                request.in_worker = True
+                self._waiting.append(request)
+                self._changed.notify()
+                return
+        self.rest_at_exit()
+        raise self._reason
 
     def remove(self, request: Request) -> None:
         """End a request before the next step; nothing happens to one that has ended."""
@@ -256,14 +260,21 @@ class Worker(Closing):
             self._thread.join(AGAIN_S)
         self._closed = True
 
+    def rest_at_exit(self) -> None:
+        """Wait for ever in a thread that the end of the program does not wait for: it would print an error."""
+        if self._at_exit and current_thread().daemon:
+            Event().wait()
+
     def _close_at_exit(self) -> None:
-        """Close it, and tell no reader: a thread that is left behind would print the error."""
         self._at_exit = True
         self.close()
 
     @property
     def _reason(self) -> Exception:
-        return self.failure or LacliError("the model is closed", "load it again")
+        """A new error for each reader: one that is raised again grows by its frames."""
+        if self.failure:
+            return copy(self.failure).with_traceback(self.failure.__traceback__)
+        return LacliError("the model is closed", "load it again")
 
     def _run(self) -> None:
         try:
@@ -276,7 +287,7 @@ class Worker(Closing):
             self.failure = error
         with self._changed:
             self._closed = True
-            left = [] if self._at_exit else [*self.running, *self._waiting]
+            left = [*self.running, *self._waiting]
             self._waiting.clear()
         for request in left:
             self._end(request, Progress(None, error=self._reason))
