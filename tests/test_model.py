@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -24,6 +25,7 @@ from lacli.check.judge import PLAIN, plain_logits
 from lacli.engine.engine import Progress
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.context import LlamaContext
+from lacli.settings import Switch
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
 
@@ -286,6 +288,24 @@ def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
     for ask in asks:
         with pytest.raises(LacliError, match="closed"):
             ask()
+
+
+@pytest.mark.parametrize("attention", ["on", "off"])
+def test_a_token_without_numbers_ends_its_answer_and_no_other(tmp_path: Path, tiny: Path, attention: Switch) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(tiny.read_bytes())
+    tensors = {each.name: each.data for each in gguf.GGUFReader(damaged, "r+").tensors}
+    tensors["token_embd.weight"][BAD := 7] = np.nan
+    settings = ModelSettings(context=512, threads=1, gpu_layers=0, flash_attention=attention)
+    with lacli.load(damaged, model_settings=settings) as model:
+        alone = [model.stream([*range(9, 29), end], max_tokens=TOKENS).answer().tokens for end in (30, 31)]
+        streams = [model.stream([*range(9, 29), end], max_tokens=TOKENS) for end in (30, BAD, 31)]
+        for stream in streams:
+            stream.begin()
+        with pytest.raises(LacliError, match="NaN or infinite"):
+            streams[1].answer()
+        assert [stream.answer().tokens for stream in (streams[0], streams[2])] == alone
+        assert model.stream([*range(9, 29), 30], max_tokens=TOKENS).answer().tokens == alone[0]
 
 
 def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles() -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lacli.context import Context, Reading, unseen
 from lacli.engine.admission import Admission
 from lacli.engine.step import Stepper, TokenSequence
-from lacli.errors import PromptError, SamplingError
+from lacli.errors import NumbersError, PromptError, SamplingError
 from lacli.modes import MakeMode, Mode, new_mode
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
@@ -218,7 +218,14 @@ class Engine:
             if not ready and not pieces:
                 return progress
             begin = perf_counter()
-            taken = self._stepper.take(ready, pieces)
+            try:
+                taken = self._stepper.take(ready, pieces)
+            except NumbersError as error:
+                *others, last = self._admission.start_over()
+                if others:
+                    return progress
+                self._end(last)
+                return [*progress, Progress(last, error=error.with_traceback(None))]
             seconds = perf_counter() - begin
             if taken is not None:
                 break
