@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,16 @@ def test_a_token_without_numbers_ends_its_answer_and_no_other(tmp_path: Path, ti
             streams[1].answer()
         assert [stream.answer().tokens for stream in (streams[0], streams[2])] == alone
         assert model.stream([*range(9, 29), 30], max_tokens=TOKENS).answer().tokens == alone[0]
+
+
+def test_the_first_tokens_time_is_the_engines_and_not_the_readers(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    late.begin()
+    assert ends_of(model, [late]) == {"length"}
+    monkeypatch.setattr("lacli.engine.answer.perf_counter", lambda: inf)
+    assert 0 < late.answer().statistics.first_token_s < inf
 
 
 def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles() -> None:

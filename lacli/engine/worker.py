@@ -48,12 +48,12 @@ class Request(Closing):
         self._worker, self.text, self._owner = worker, text, owner
         self.prompt, self.options, self.sampler = prompt, options, sampler
         self.sequence: TokenSequence | None = None
-        self.in_worker = self._begun = self._iterated = self._ended = False
+        self.in_worker = self._iterated = self._ended = False
+        # When it began, when its last step ended, and the seconds until its first step ended; 0 before.
+        self._begun = self._stepped = self._first_s = 0.0
         self._arrived = self.new_queue()
         # What was read of the prompt, once that is known.
         self._read: RunStatistics | None = None
-        # When its last step ended, 0 before the first.
-        self._stepped = 0.0
 
     def deliver(self, progress: Progress | RunStatistics) -> None:
         """Hand progress to the reader; called in the worker's thread."""
@@ -67,7 +67,7 @@ class Request(Closing):
     def begin(self) -> None:
         """Have it decoded from now on; otherwise that begins with the first piece that is asked for."""
         if not (self._begun or self._ended):
-            self._begun = True
+            self._begun = perf_counter()
             self.text.begin()
             self._worker.add(self)
 
@@ -95,6 +95,7 @@ class Request(Closing):
             now, before = perf_counter(), self._stepped
             self._stepped = now
             waited_s = max(now - before - step.seconds, 0.0) if before else 0.0
+            self._first_s = self._first_s or now - self._begun
             progress = progress._replace(step=step._replace(waited_s=waited_s))
         self.deliver(progress)
 
@@ -120,6 +121,8 @@ class Request(Closing):
         step, text = progress.step, self.text
         with self._worker.reading:
             pieces = text.take(progress)
+            # A reader may come late.
+            text.statistics.first_token_s = self._first_s
             if text.stopped:
                 self.close()
             elif step is None or step.finish:
