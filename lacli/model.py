@@ -192,6 +192,8 @@ class Model(Closing):
         prompts = self.engine.prompts
         if isinstance(prompt, str):
             return prompts.question(prompt, system, raw=raw)
+        if isinstance(prompt, bytes | bytearray | memoryview):
+            raise PromptError(f"the prompt is {prompt!r:.60}", "give a text: decode the bytes")
         is_tokens = isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
         if system or (raw and not is_tokens):
             raise UsageError("raw and system are for a prompt that is a text", "write a system message in front")

@@ -254,6 +254,8 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (lambda model: model.chat([]), PromptError, "the conversation is empty"),
         (lambda model: model.chat("A list?"), PromptError, "the conversation is 'A list\\?'"),
         (lambda model: model.stream(MESSAGES, raw=True), UsageError, "raw and system"),
+        (lambda model: model.stream(b"Hello"), PromptError, "the prompt is b'Hello'"),
+        (lambda model: model.stream(memoryview(b"a")), PromptError, "the prompt is <memory"),
         (lambda model: model.stream("a", max_tokens=-2), UsageError, "max_tokens is -2"),
         (lambda model: model.stream("a", temperature="hot"), UsageError, "--temp is 'hot'"),
         (lambda model: model.stream("a", stop=["a", 5]), UsageError, "stop"),

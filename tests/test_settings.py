@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,16 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("^-W ", lambda: DecodeSettings(window=-1)),
     ("^-N ", lambda: DecodeSettings(ngram=1)),
     ("^-b ", lambda: ModelSettings(batch=0)),
+    *(
+        (rf"^{flag} is .*\(it must be tuple\[", partial(kind, **{name: value}))
+        for kind, name, flag, values in (
+            (SamplingSettings, "logit_bias", "--logit-bias", ({5: 1.0}, "5+1", ((5,),), (("a", 1.0),), ((5, "x"),), None)),
+            (ModelSettings, "devices", "-dev", ({"CPU": 1}, "CPU", ["CPU"], (5,))),
+            (ModelSettings, "tensor_split", "-ts", ("3,1", {0: 1}, ("a",))),
+            (ModelSettings, "rpc", "--rpc", ("box:1", {"box:1": 1}, 5)),
+        )
+        for value in values
+    ),
 ]
 
 
