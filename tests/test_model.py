@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
 from pathlib import Path
+from threading import Thread, current_thread
 from typing import Any
 
 import gguf
@@ -166,6 +167,37 @@ def test_tasks_share_a_model(model: Model) -> None:
     asyncio.run(ask())
 
 
+def test_a_task_that_asks_leaves_the_event_loop_free_and_gets_errors_where_it_waits(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[Thread] = []
+
+    def completed(sampling: SamplingSettings) -> Any:
+        threads.append(current_thread())
+        return complete(sampling)
+
+    complete = model.engine.completed
+    monkeypatch.setattr(model.engine, "completed", completed)
+
+    async def ask() -> None:
+        wrong: dict[str, Any] = {"grammar": "root ::= ("}
+        async with model.astream(QUESTIONS[0], max_tokens=2) as entered:
+            assert entered.prompt
+        unread, refused, together = (
+            model.astream(QUESTIONS[0], **options) for options in ({}, wrong, {"max_tokens": 2})
+        )
+        unread.close()
+        assert [piece async for piece in unread] == []
+        for _ in range(2):
+            with pytest.raises(UsageError, match="the grammar cannot be used"):
+                await refused.answer()
+        first, second = await asyncio.gather(together.answer(), together.answer())
+        assert first.text.startswith(second.text) and first.text
+
+    asyncio.run(ask())
+    assert len(threads) == 5 and current_thread() not in threads
+
+
 def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> None:
     async def ask() -> None:
         streams = [model.astream(question, sampling=ENDLESS) for question in QUESTIONS * 2]
@@ -287,7 +319,7 @@ def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
         lambda: [*unread],
         lambda: asyncio.run(late.answer()),
         lambda: model.generate("the"),
-        lambda: model.astream("the"),
+        lambda: asyncio.run(model.astream("the").answer()),
     ]
     for ask in asks:
         with pytest.raises(LacliError, match="closed"):

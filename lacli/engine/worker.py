@@ -34,19 +34,9 @@ class Request(Closing):
 
     new_queue: Callable[[], Any] = SimpleQueue
 
-    def __init__(
-        self,
-        worker: Worker,
-        text: AnswerText,
-        prompt: Sequence[int],
-        options: SequenceOptions = GREEDY,
-        sampler: LlamaSampler | None = None,
-        owner: object = None,
-    ) -> None:
-        """`sampler`: closed at the sequence's end. `owner`: lives as long as this. Raises PromptError as the engine."""
-        worker.engine.check_prompt(prompt)
-        self._worker, self.text, self._owner = worker, text, owner
-        self.prompt, self.options, self.sampler = prompt, options, sampler
+    def __init__(self, worker: Worker, owner: object = None) -> None:
+        """`owner`: lives as long as this."""
+        self._worker, self._owner = worker, owner
         self.sequence: TokenSequence | None = None
         self.in_worker = self._iterated = self._ended = False
         # When it began, when its last step ended, and the seconds until its first step ended; 0 before.
@@ -54,6 +44,17 @@ class Request(Closing):
         self._arrived = self.new_queue()
         # What was read of the prompt, once that is known.
         self._read: RunStatistics | None = None
+
+    def set_up(
+        self,
+        text: AnswerText,
+        prompt: Sequence[int],
+        options: SequenceOptions = GREEDY,
+        sampler: LlamaSampler | None = None,
+    ) -> None:
+        """Say what is asked, before it begins. `sampler`: closed at the sequence's end. Raises PromptError."""
+        self._worker.engine.check_prompt(prompt)
+        self.text, self.prompt, self.options, self.sampler = text, prompt, options, sampler
 
     def deliver(self, progress: Progress | RunStatistics) -> None:
         """Hand progress to the reader; called in the worker's thread."""
@@ -104,7 +105,6 @@ class Request(Closing):
         if self._iterated:
             raise UsageError("a stream is iterated once", "answer() has its text; ask again for another stream")
         self._iterated = True
-        self.begin()
 
     def _take(self, progress: Progress | RunStatistics) -> list[Piece]:
         """The text that progress makes certain. Raises what ended the answer."""
@@ -139,6 +139,7 @@ class Stream(Request):
 
     def __iter__(self) -> Iterator[str]:
         self._iterate()
+        self.begin()
         try:
             while not self._ended:
                 for piece in self._take(self._arrived.get()):
@@ -159,7 +160,21 @@ class AsyncStream(Request):
 
     new_queue = asyncio.Queue
 
+    def __init__(
+        self, worker: Worker, owner: object = None, later: Callable[[AsyncStream], object] | None = None
+    ) -> None:
+        """`later`: sets it up, in a thread, at the first await."""
+        super().__init__(worker, owner)
+        self._later, self._one_thread = later, asyncio.Lock()
+
+    async def _is_set_up(self) -> None:
+        async with self._one_thread:
+            if self._later:
+                await asyncio.to_thread(self._later, self)
+                self._later = None
+
     async def __aenter__(self) -> Self:
+        await self._is_set_up()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -185,6 +200,8 @@ class AsyncStream(Request):
     async def steps(self) -> AsyncGenerator[tuple[Step | RunStatistics | None, list[Piece]]]:
         """Yield how much of the prompt is read, and then each step with its text; None for an end without a step."""
         self._iterate()
+        await self._is_set_up()
+        self.begin()
         try:
             while not self._ended:
                 progress: Progress | RunStatistics = await self._arrived.get()
@@ -194,6 +211,7 @@ class AsyncStream(Request):
 
     async def answer(self) -> Answer:
         """The whole answer; where its iteration was left early, what there is of it."""
+        await self._is_set_up()
         if not self._iterated:
             async for _ in self.steps():
                 pass

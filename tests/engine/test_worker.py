@@ -74,7 +74,8 @@ class Reader(Stream):
         sampler: object = None,
     ) -> None:
         text = AnswerText(worker.engine, lambda token: b"-", prompt)
-        super().__init__(worker, text, prompt, SequenceOptions(limit, verifier), cast(LlamaSampler | None, sampler))
+        super().__init__(worker)
+        self.set_up(text, prompt, SequenceOptions(limit, verifier), cast(LlamaSampler | None, sampler))
         self.begin()
 
     def next(self) -> list[int]:
