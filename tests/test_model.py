@@ -296,7 +296,11 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (lambda model: model.generate("x", max_token=1), UsageError, "did you mean max_tokens"),
         (lambda model: LOAD(mode="fast"), UsageError, "--mode cannot be 'fast'"),
         (lambda model: LOAD(parallel=1000), UsageError, "--parallel 128 fits"),
-        (lambda model: LOAD(model_settings=ModelSettings(replicas=2)), UsageError, "several replicas give one answer"),
+        (
+            lambda model: LOAD(model_settings=ModelSettings(replicas=2)),
+            UsageError,
+            "several replicas decode one answer",
+        ),
         (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one sequence at a time"),
     ],
 )

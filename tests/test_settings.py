@@ -16,6 +16,13 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
 from lacli.settings import MAX_SEQUENCES, PRESETS, DecodeSettings, ModeName, decode_settings
 
+NO_TUPLES: list[tuple[type[Any], str, str, list[object]]] = [
+    (SamplingSettings, "logit_bias", "--logit-bias", [{5: 1.0}, "5+1", None]),
+    (ModelSettings, "devices", "-dev", [{"CPU": 1}, "CPU", ["CPU"]]),
+    (ModelSettings, "tensor_split", "-ts", ["3,1", {0: 1}]),
+    (ModelSettings, "rpc", "--rpc", ["box:1", {"box:1": 1}, 5]),
+]
+
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     (
         r"W \+ G \+ 1 = 301 sequences.* 256 .*-W 127 -G 128",
@@ -34,13 +41,8 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("^-N ", lambda: DecodeSettings(ngram=1)),
     ("^-b ", lambda: ModelSettings(batch=0)),
     *(
-        (rf"^{flag} is .*\(it must be tuple\[", partial(kind, **{name: value}))
-        for kind, name, flag, values in (
-            (SamplingSettings, "logit_bias", "--logit-bias", ({5: 1.0}, "5+1", ((5,),), (("a", 1.0),), ((5, "x"),), None)),
-            (ModelSettings, "devices", "-dev", ({"CPU": 1}, "CPU", ["CPU"], (5,))),
-            (ModelSettings, "tensor_split", "-ts", ("3,1", {0: 1}, ("a",))),
-            (ModelSettings, "rpc", "--rpc", ("box:1", {"box:1": 1}, 5)),
-        )
+        (rf"^{flag} is .*\(it must be a tuple", partial(kind, **{name: value}))
+        for kind, name, flag, values in NO_TUPLES
         for value in values
     ),
 ]

@@ -74,10 +74,8 @@ class Admission:
             self._cut(filled.pop(0), 0)
 
     def give_cells(self) -> None:
-        """Give cells to the sequences that wait, in the order of their arrival, as far as there are enough.
-
-        While there are suspects one sequence at a time has cells.
-        """
+        """Give cells to the sequences that wait, in the order of their arrival, as far as there are enough."""
+        # A suspect must not spoil another sequence again.
         one_by_one = any(each.is_suspect for each in self.sequences)
         for sequence in self.sequences:
             if sequence.has_cells or (one_by_one and any(each.has_cells for each in self.sequences)):
@@ -120,10 +118,8 @@ class Admission:
         sequence.has_cells = sequence.is_prefilled = False
 
     def start_over(self) -> list[TokenSequence]:
-        """Empty the cache after a step without numbers; return the sequences that shared it, which are suspects now.
-
-        Without flash attention llama.cpp's masks let NaN through: one sequence's cells spoil all others.
-        """
+        """Empty the cache after a step without numbers; return the sequences that shared it, which are suspects now."""
+        # Without flash attention llama.cpp's masks let NaN through: one sequence's cells spoil all others.
         suspects = [each for each in self.sequences if each.has_cells]
         for slot in self._slots:
             self._cut(slot, 0)

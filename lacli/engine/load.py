@@ -63,7 +63,7 @@ def open_engine(
     Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
     if slots is not None and model_settings.replicas > 1:
-        raise UsageError("several replicas give one answer together, and here answers share steps", "leave --replicas out")
+        raise UsageError("several replicas decode one answer, and here answers share steps", "leave --replicas out")
     model_settings, fault = proven(model_settings)
     notes = [fault] if fault else []
     sampling = sampling or SamplingSettings()

@@ -121,8 +121,7 @@ class Request(Closing):
         step, text = progress.step, self.text
         with self._worker.reading:
             pieces = text.take(progress)
-            # A reader may come late.
-            text.statistics.first_token_s = self._first_s
+            text.statistics.first_token_s = self._first_s  # a reader may come late
             if text.stopped:
                 self.close()
             elif step is None or step.finish:
@@ -160,9 +159,7 @@ class AsyncStream(Request):
 
     new_queue = asyncio.Queue
 
-    def __init__(
-        self, worker: Worker, owner: object = None, later: Callable[[AsyncStream], object] | None = None
-    ) -> None:
+    def __init__(self, worker: Worker, owner: object, later: Callable[[AsyncStream], object] | None = None) -> None:
         """`later`: sets it up, in a thread, at the first await."""
         super().__init__(worker, owner)
         self._later, self._one_thread = later, asyncio.Lock()
@@ -293,9 +290,8 @@ class Worker(Closing):
     @property
     def _reason(self) -> Exception:
         """A new error for each reader: one that is raised again grows by its frames."""
-        if self.failure:
-            return copy(self.failure).with_traceback(self.failure.__traceback__)
-        return LacliError("the model is closed", "load it again")
+        reason = self.failure or LacliError("the model is closed", "load it again")
+        return copy(reason).with_traceback(reason.__traceback__)
 
     def _run(self) -> None:
         try:

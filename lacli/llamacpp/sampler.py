@@ -108,10 +108,7 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 @contextmanager
 def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
-    """Collect what C code writes to the process's stderr from `begin` to `end`; the list has it after the block.
-
-    All that others write in the meantime is written on then.
-    """
+    """Collect what C code writes to stderr from `begin` to `end`, for after the block; write on all else then."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)
