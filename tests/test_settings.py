@@ -16,7 +16,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
 from lacli.settings import MAX_SEQUENCES, PRESETS, DecodeSettings, ModeName, decode_settings
 
-NO_TUPLES: list[tuple[type[Any], str, str, list[object]]] = [
+NO_TUPLES: list[tuple[Callable[..., object], str, str, list[object]]] = [
     (SamplingSettings, "logit_bias", "--logit-bias", [{5: 1.0}, "5+1", None]),
     (ModelSettings, "devices", "-dev", [{"CPU": 1}, "CPU", ["CPU"]]),
     (ModelSettings, "tensor_split", "-ts", ["3,1", {0: 1}]),
