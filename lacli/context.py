@@ -41,7 +41,7 @@ class Context(Protocol):
     def greedy(self) -> Ints:
         """The most probable next token of each output row of the last batch, (outputs,) integers.
 
-        Raises LacliError when the logit of one of them is NaN or infinite: then the model computes nonsense.
+        Raises NumbersError when the logit of one of them is NaN or infinite: then the model computes nonsense.
         """
 
     def row_logits(self, row: int) -> Floats:
@@ -57,7 +57,7 @@ class Context(Protocol):
         """Take positions start .. end-1 from a sequence; False, with nothing changed, where the model cannot."""
 
     def clear(self) -> None:
-        """Empty the cache."""
+        """Empty the cache, after a NumbersError of its values too."""
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""

@@ -31,6 +31,7 @@ KINDS: dict[object, tuple[str, tuple[type[object], ...]]] = {
     float: ("a number", (int, float)),
     str: ("a text", (str,)),
     bool: ("True or False", (bool,)),
+    tuple: ("a tuple", (tuple,)),
 }
 """The types of fields that are checked, in words, and the types that they take."""
 
@@ -76,8 +77,9 @@ class Option:
         """Raise UsageError for a value of another type, for an unknown word, and for a number out of its range."""
         if get_origin(self.kind) is Literal and value not in self.words:
             raise UsageError(f"{self.label} cannot be {value!r}", f"one of {', '.join(self.words)}")
-        if self.kind in KINDS and not isinstance(value, KINDS[self.kind][1]):
-            raise UsageError(f"{self.label} is {value!r}", f"it must be {KINDS[self.kind][0]}")
+        kind = get_origin(self.kind) or self.kind
+        if kind in KINDS and not isinstance(value, KINDS[kind][1]):
+            raise UsageError(f"{self.label} is {value!r}", f"it must be {KINDS[kind][0]}")
         form = "g" if self.kind is float else ""
         # Written so that "not a number" is out of range.
         if self.least is not None and not value >= self.least:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,13 @@ from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, check_rows, fit_to_batch
 from lacli.settings import MAX_SEQUENCES, PRESETS, Constraints, DecodeSettings, ModeName, decode_settings
+
+NO_TUPLES: list[tuple[Callable[..., object], str, str, list[object]]] = [
+    (SamplingSettings, "logit_bias", "--logit-bias", [{5: 1.0}, "5+1", None]),
+    (ModelSettings, "devices", "-dev", [{"CPU": 1}, "CPU", ["CPU"]]),
+    (ModelSettings, "tensor_split", "-ts", ["3,1", {0: 1}]),
+    (ModelSettings, "rpc", "--rpc", ["box:1", {"box:1": 1}, 5]),
+]
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     (
@@ -32,6 +40,11 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("^-W ", lambda: DecodeSettings(window=-1)),
     ("^-N ", lambda: DecodeSettings(ngram=1)),
     ("^-b ", lambda: ModelSettings(batch=0)),
+    *(
+        (rf"^{flag} is .*\(it must be a tuple", partial(kind, **{name: value}))
+        for kind, name, flag, values in NO_TUPLES
+        for value in values
+    ),
 ]
 
 

@@ -203,8 +203,7 @@ def answer_file(
             by = f"in {answers} already, by {listed(sorted(lines.models))}"
             screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} {by}")
         if left := [index for index in range(len(rows)) if index not in lines.answered]:
-            alone = loading.decode_settings.strict or loading.model_settings.replicas > 1
-            slots = min(parallel or (1 if alone else PARALLEL), len(left))
+            slots = min(parallel or (1 if loading.decode_settings.strict else PARALLEL), len(left))
             with loading.opened(name, question, screen, slots) as engine, Model(engine) as model:
                 bar = screen.progress(len(left), "answers") if answers else nullcontext(lambda: None)
                 try:

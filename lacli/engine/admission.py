@@ -75,8 +75,10 @@ class Admission:
 
     def give_cells(self) -> None:
         """Give cells to the sequences that wait, in the order of their arrival, as far as there are enough."""
+        # A suspect must not spoil another sequence again.
+        one_by_one = any(each.is_suspect for each in self.sequences)
         for sequence in self.sequences:
-            if sequence.has_cells:
+            if sequence.has_cells or (one_by_one and any(each.has_cells for each in self.sequences)):
                 continue
             slot = sequence.cells
             source, shared, coming = self._longest_beginning(sequence)
@@ -113,6 +115,18 @@ class Admission:
         """Take the cells of a sequence, which goes on once there are enough again."""
         self._cut(sequence.cells, 0)
         sequence.has_cells, sequence.prefill = False, len(sequence.tokens) - 1
+
+    def start_over(self) -> list[TokenSequence]:
+        """Empty the cache after a step without numbers; return the sequences that shared it, which are suspects now."""
+        # Without flash attention llama.cpp's masks let NaN through: one sequence's cells spoil all others.
+        suspects = [each for each in self.sequences if each.has_cells]
+        for slot in self._slots:
+            self._cut(slot, 0)
+        self._context.clear()
+        for each in suspects:
+            self.clear(each)
+            each.is_suspect = True
+        return suspects
 
     def mend(self) -> None:
         """Put cells right after an interrupt, which may have come between any two calls of a step."""

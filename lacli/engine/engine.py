@@ -17,7 +17,7 @@ from lacli.auto.step_cost import Cost
 from lacli.context import Context
 from lacli.engine.admission import Admission
 from lacli.engine.step import Chunk, Stepper, TokenSequence
-from lacli.errors import PromptError, SamplingError
+from lacli.errors import NumbersError, PromptError, SamplingError
 from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Plain
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
@@ -233,7 +233,14 @@ class Engine:
             if not plan.ready and not plan.chunks:
                 return progress
             begin, was_prefilled = perf_counter(), [each.is_prefilled for each in plan.ready]
-            taken = self._stepper.take(plan.ready, plan.chunks)
+            try:
+                taken = self._stepper.take(plan.ready, plan.chunks)
+            except NumbersError as error:
+                *others, last = self._admission.start_over()
+                if others:
+                    return progress
+                self._end(last)
+                return [*progress, Progress(last, error=error.with_traceback(None))]
             seconds = perf_counter() - begin
             if taken is not None:
                 break

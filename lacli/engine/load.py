@@ -61,6 +61,8 @@ def open_engine(
     `loading`: as LlamaModel takes it. `on_prompt`: is told how far a prompt is read.
     Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
+    if slots is not None and model_settings.replicas > 1:
+        raise UsageError("several replicas decode one answer, and here answers share steps", "leave --replicas out")
     model_settings, fault = working_settings(model_settings)
     notes = [fault] if fault else []
     sampling = sampling or SamplingSettings()
@@ -245,9 +247,8 @@ class ModelEngine(Engine, Closing):
 
     def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
-        if (self.model.chain_only or self._has_worker) and (others := self.weights.plans[1:]):
-            why = self.model.chain_only or "sequences that share steps share a context"
-            self.notes.append(f"replica {self.weights.names[0]} decodes alone: {why}")
+        if self.model.chain_only and (others := self.weights.plans[1:]):
+            self.notes.append(f"replica {self.weights.names[0]} decodes alone: {self.model.chain_only}")
             del self.weights.plans[-len(others) :]
         if self.slots > 1 and self.model.chain_only:
             if settings.mode != "plain":

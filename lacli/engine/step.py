@@ -30,7 +30,7 @@ class TokenSequence:
     `verifier`: draws tokens, None takes the most probable ones. `remaining`: tokens it may still get, None for no
     limit. `has_cells`: False while it waits for them. `reused`: tokens of its prompt that were in the cache when it
     first got cells, None before. `prompt_s`: seconds from `added`, a time of `perf_counter`, to its first step.
-    `finish`: why it has ended, None while it goes on.
+    `finish`: why it has ended, None while it goes on. `is_suspect`: it shared the cache when a step had no numbers.
     """
 
     tokens: list[int]
@@ -44,6 +44,7 @@ class TokenSequence:
     prompt_s: float = 0.0
     finish: Finish | None = None
     added: float = 0.0
+    is_suspect: bool = False
 
     @property
     def missing(self) -> int:

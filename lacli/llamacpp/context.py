@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
 from lacli.closing import Closing
-from lacli.errors import BatchRefused, LacliError, ModelLoadError
+from lacli.errors import BatchRefused, LacliError, ModelLoadError, NumbersError
 from lacli.interrupts import ctrl_c_calls, late_ctrl_c
 from lacli.llamacpp.devices import devices
 from lacli.llamacpp.library import Log, free_with, lib, start
@@ -66,7 +66,7 @@ class DecodingContext(Closing):
         self.ids, self.vocabulary, self.trained_tokens = size.ids, model.vocabulary, model.trained_tokens
         self.passes_all_cells = not model.offloaded
         self.calls = self._snapshots = 0
-        self._interrupted = False
+        self._interrupted = self._is_spoilt = False
         self._max_outputs = max(size.ids, size.max_outputs)
         self._in_use = ThreadsInUse(settings.threads) if can_give_way(settings) else None
         self._threads_set = settings.threads
@@ -146,7 +146,8 @@ class DecodingContext(Closing):
         # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
         if not all(map(isfinite, found)):
             hint = "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp"
-            raise LacliError("the model's logits are NaN or infinite", hint)
+            self._is_spoilt = True
+            raise NumbersError("the model's logits are NaN or infinite", hint)
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
@@ -163,7 +164,9 @@ class DecodingContext(Closing):
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, end))
 
     def clear(self) -> None:
-        self._api.llama_memory_clear(self._memory, False)
+        # NaN in free cells would spoil later sequences; clearing values takes a while.
+        self._api.llama_memory_clear(self._memory, self._is_spoilt)
+        self._is_spoilt = False
 
     def close(self) -> None:
         # A generator closed later finds no memory, which llama.cpp takes for an empty one.

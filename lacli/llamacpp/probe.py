@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.build import PYTHON, build_files, rebuild_command, sound_kind
@@ -33,6 +34,9 @@ TRIAL_S = 60.0
 
 CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals of failed computing; others come from a user, a supervisor or a system short of memory."""
+
+WINDOWS_CRASHES = {0xC0000005: "ACCESS_VIOLATION", 0xC000001D: "ILLEGAL_INSTRUCTION", 0xC0000409: "FAST_FAIL"}
+"""Exit codes of failed computing on Windows (ntstatus.h), the last one of abort(); 0xC000013A is Ctrl-C."""
 
 KERNELS_OFF = "the faster kernels of this build fail here and are off"
 
@@ -87,9 +91,14 @@ def trial(*, repack: bool) -> str | None:
             return None
     reached = child.stdout.decode("utf-8", "replace").splitlines()[-1:]
     where = f"in a batch of {reached[0]}" if reached else "when it is loaded"
-    if name := next((name for name in CRASHES if getattr(signal, name, 0) == -child.returncode), ""):
+    if name := crash_of(child.returncode):
         return f"{name} {where}"
     return None if child.returncode else ""
+
+
+def crash_of(code: int) -> str:
+    """Return the name of the crash that a child's exit code means on its system, "" for another end."""
+    return WINDOWS_CRASHES.get(code) or next((name for name in CRASHES if getattr(signal, name, None) == -code), "")
 
 
 def run_python(
@@ -100,6 +109,8 @@ def run_python(
     It is started with -P: without, it would look first into the user's folder, where a json.py may lie.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
+    # Windows: CREATE_NEW_PROCESS_GROUP, which the module has only there.
+    group: dict[str, Any] = {"creationflags": 0x200} if sys.platform == "win32" else {"process_group": 0}
     return subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, process_group=0
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, **group
     )

@@ -6,7 +6,7 @@ import ctypes
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf, isfinite
 from tempfile import TemporaryFile
 from threading import Lock
@@ -100,9 +100,9 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
     is_small = text.count("(") <= DEEPEST and text.count("::=") <= MOST_RULES
     if is_small and all(int(least) <= int(most) for least, most in repeats):
         start().forget()
-        with captured_stderr() as printed:
+        with captured_stderr("parse: error parsing grammar: ", f"\n\n{text}\n") as said:
             sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
-        reason = printed[0].split("\n")[0].removeprefix("parse: error parsing grammar: ") or start().last_error()
+        reason = said[0].split("\n")[0] or start().last_error()
     if not sampler:
         hint = "llama.cpp's grammars/README.md describes GBNF; --grammar-file FILE reads one"
         raise UsageError(f"the grammar cannot be used: {reason}", hint)
@@ -110,8 +110,8 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 
 @contextmanager
-def captured_stderr() -> Iterator[list[str]]:
-    """Collect what C code writes to the process's stderr; the text is in the list when the block is left."""
+def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
+    """Collect what C code writes to stderr from `begin` to `end`, for after the block; write on all else then."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)
@@ -122,7 +122,11 @@ def captured_stderr() -> Iterator[list[str]]:
             os.dup2(original, 2)
             os.close(original)
             file.seek(0)
-            collected.append(file.read().decode("utf-8", "replace"))
+            before, _, rest = file.read().partition(begin.encode())
+            said, is_whole, after = rest.partition(end.encode())
+            collected.append(said.decode("utf-8", "replace"))
+            with suppress(OSError):
+                os.write(2, before + (after if is_whole else rest))
 
 
 class LlamaSampler(Closing):

@@ -71,7 +71,7 @@ class Delta(NamedTuple):
 
 
 class Choice:
-    """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
+    """One of the answers of a request. Raises what `Model.set_up` raises, before anything is decoded."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Choice:
     ) -> None:
         """`count`: called at its end. `index`: its place in the request. `rules`: what it may call."""
         self.index, self._count = index, count
-        self.stream: AsyncStream = model.astream(tokens, **options)
+        self.stream = model.set_up(AsyncStream(model.worker, model), tokens, options)
         self.prompt_text = model.engine.text(tokens, special=True)
         self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(self.prompt_text))
         self._splitter = CallSplitter(rules) if rules else None

@@ -74,6 +74,8 @@ SLIPS = [
     (USAGE, ("run", "model.gguf", "-m", "other.gguf"), "two models are named: model.gguf and other.gguf"),
     (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "unexpected extra argument(s) (is it?)"),
     (USAGE, (*ASKED, "-j", __file__), "-jf FILE reads one"),
+    (USAGE, ("run", "-q", "--prompts", __file__, "--replicas", "2"), "leave --replicas out"),
+    (USAGE, ("serve", "-q", "--port", "0", "--replicas", "2"), "leave --replicas out"),
     (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
     (USAGE, (*ASKED, "--lora", "x"), "llama-export-lora"),
     (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import raises
 
 from lacli.auto.mode import FIXED_COST
-from lacli.batch import Batch
+from lacli.batch import Batch, Ints
 from lacli.context import Floats
 from lacli.engine.admission import MOST_IDLE
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.step import TokenSequence
-from lacli.errors import PromptError, SamplingError
+from lacli.errors import NumbersError, PromptError, SamplingError
 from lacli.settings import DecodeSettings
 from lacli.verify import Verifier
 from tests.engine.test_engine import VOCABULARY, any_settings, ends, plain_tokens
@@ -339,6 +340,62 @@ def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens:
     assert len(errors) == 1 and str(errors[0]).startswith("nothing is left")
     assert found == alone(Visit([1, 2], tokens, 0, None), 200)
     assert other.tokens == alone(other, 200)
+
+
+BAD = 11
+"""A first token after which the toy model computes no numbers."""
+
+
+class SpoiltContext(SharedContext):
+    """Has no numbers for a text that begins with BAD, and for no other until it is cleared, if `spreads`."""
+
+    spreads = is_spoilt = False
+
+    def decode(self, batch: Batch) -> bool:
+        is_decoded = super().decode(batch)
+        self.is_spoilt |= any((cell.position, cell.token) == (0, BAD) for cell in self._cells)
+        return is_decoded
+
+    def logits_after(self, context: list[tuple[int, int]]) -> Floats:
+        found = super().logits_after(context)
+        return np.full_like(found, np.nan) if context[0] == (0, BAD) or (self.spreads and self.is_spoilt) else found
+
+    def greedy(self) -> Ints:
+        if np.isnan(self.logits()).any():
+            raise NumbersError("no numbers")
+        return super().greedy()
+
+    def clear(self) -> None:
+        super().clear()
+        self.is_spoilt = False
+
+
+@given(any_settings, st.booleans(), st.integers(0, 40), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_sequence_without_numbers_ends_with_an_error_and_all_others_go_on(
+    chosen: DecodeSettings, spreads: bool, length: int, place: int
+) -> None:
+    chosen = chosen.constrained(ordered=False, min_outputs=1)
+    context = SpoiltContext(300, 256, PLACES * chosen.ids, VOCABULARY, prefill_rows=8)
+    context.spreads = spreads
+    schedule = Engine(context, chosen, PLACES, cost=FIXED_COST)
+    coming = [Visit([number, 3, 3] * 5, 12, number, None) for number in range(6)]
+    coming.insert(place, Visit([BAD, *[1] * length], 12, place, None))
+    errors: list[Exception] = []
+    found: dict[TokenSequence | None, list[int]] = {}
+    for now in count():
+        for visit in coming:
+            if not visit.sequence and visit.arrives <= now and not schedule.is_full:
+                visit.sequence = add(schedule, visit.prompt, visit.limit)
+        for news in schedule.step():
+            errors += [news.error] if news.error else []
+            found.setdefault(news.sequence, []).extend(news.step.tokens if news.step else ())
+        if now > 6 and not schedule.sequences:
+            break
+        assert now < MAX_STEPS, "the sequences do not end"
+    assert [type(error) for error in errors] == [NumbersError]
+    for visit in coming:
+        assert found[visit.sequence] == ([] if visit.prompt[0] == BAD else alone(visit, 300))
 
 
 def test_more_sequences_than_a_batch_has_rows_take_turns() -> None:

@@ -152,3 +152,17 @@ def test_a_program_may_end_while_a_thread_of_its_own_is_answering(path: Path) ->
         "begun.wait()\n"
     )
     assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "", "")
+
+
+def test_what_is_asked_after_the_exit_handlers_is_refused_and_does_not_wait(path: Path) -> None:
+    program = (
+        "import atexit\n"
+        "def ask():\n"
+        "    try:\n"
+        "        model.generate('the thing')\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+        "atexit.register(ask)\n"
+    )
+    refused = Done(0, "the model is closed (load it again)\n", "")
+    assert run(str(path), program=(sys.executable, "-c", program + LOADED)) == refused

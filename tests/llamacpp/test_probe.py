@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,6 +58,37 @@ def outcomes(folder: Path) -> int:
 
 def killed(name: str) -> str:
     return f"os.kill(os.getpid(), signal.{name})"
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        *((code, "") for code in (0, 1, 3)),
+        (-signal.SIGSEGV, "SIGSEGV"),
+        (-signal.SIGKILL, ""),
+        # Of Windows; the last one is Ctrl-C.
+        (0xC000001D, "ILLEGAL_INSTRUCTION"),
+        (0xC000013A, ""),
+    ],
+)
+def test_an_exit_code_names_a_crash_as_its_system_does(code: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Windows has no such signal, which is no crash with the code 0 then.
+    monkeypatch.delattr(signal, "SIGBUS")
+    assert probe.crash_of(code) == name
+
+
+@pytest.mark.parametrize(
+    ("platform", "group"),
+    [("linux", {"process_group": 0}), ("darwin", {"process_group": 0}), ("win32", {"creationflags": 0x200})],
+)
+def test_a_child_is_kept_from_ctrl_c_as_its_system_does_that(
+    platform: str, group: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr("subprocess.run", lambda command, **options: given.append(options))
+    monkeypatch.setattr(sys, "platform", platform)
+    probe.run_python(["python"], 1.0)
+    assert {name: given[0][name] for name in ("process_group", "creationflags") if name in given[0]} == group
 
 
 BOTH = ("repack", "plain")

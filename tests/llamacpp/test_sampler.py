@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Event, Thread
 from typing import Any
@@ -283,16 +283,33 @@ def test_a_grammar_that_cannot_be_parsed_is_refused_in_one_line(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("grammar", [GRAMMAR, "root = [a]"])
+def test_lines_that_others_write_while_a_grammar_compiles_are_neither_lost_nor_its_fault(
+    model: LlamaModel, grammar: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*arguments: Any) -> Any:
+        os.write(2, b"a line before\n")
+        sampler = parse(*arguments)
+        os.write(2, b"a line after\n")
+        return sampler
+
+    parse = lib.llama_sampler_init_grammar
+    monkeypatch.setattr(lib, "llama_sampler_init_grammar", compiled)
+    with nullcontext() if grammar == GRAMMAR else pytest.raises(UsageError, match="used: expecting ::= at"):
+        LlamaSampler(model, SamplingSettings(seed=1, grammar=grammar)).close()
+    assert capfd.readouterr() == ("", "a line before\na line after\n")
+
+
 def test_two_captures_of_stderr_at_a_time_leave_it_as_it_was() -> None:
     inside, left = Event(), Event()
 
     def second() -> None:
-        with captured_stderr():
+        with captured_stderr("begin", "end"):
             inside.set()
             left.wait(10)
 
     before, thread = os.fstat(2).st_ino, Thread(target=second)
-    with captured_stderr():
+    with captured_stderr("begin", "end"):
         thread.start()
         # The second one has to wait; where it did not it would come in at once.
         assert not inside.wait(0.05)
