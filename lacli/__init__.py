@@ -46,9 +46,5 @@ else:
         return getattr(import_module(f"lacli.{homes[name]}"), name)
 
 
-PARALLEL = 4
-"""Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
-
-
 def __dir__() -> list[str]:
     return [*__all__]

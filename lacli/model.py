@@ -11,7 +11,6 @@ from threading import Lock
 from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import finalize
 
-from lacli import PARALLEL
 from lacli.closing import Closing
 from lacli.engine.answer import Answer, AnswerText, as_stops
 from lacli.engine.engine import SequenceOptions
@@ -22,7 +21,7 @@ from lacli.hub.download import find_model
 from lacli.hub.names import own_aliases
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings, ModeName
+from lacli.settings import PARALLEL, DecodeSettings, ModeName
 from lacli.settings import decode_settings as new_decode_settings
 from lacli.terminal.screen import Screen, end_at_abort
 from lacli.text.format import did_you_mean

@@ -23,6 +23,9 @@ MODES: tuple[ModeName, ...] = get_args(ModeName)
 LEAVES = 48
 """Most candidates of a sequence in a step of mode auto: each takes an id, and llama.cpp's buffers grow with ids."""
 
+PARALLEL = 4
+"""Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
+
 MAX_SEQUENCES = 256
 """Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""
 

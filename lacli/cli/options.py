@@ -337,7 +337,6 @@ class Loading:
                 on_prompt=screen.prefill_line(shown=not self.verbose),
             )
         with opened as engine:
-            engine.use_known(state_file())
             if measure and engine.slots > 1 and engine.settings.mode == "auto" and not engine.cost:
                 screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
                 engine.learn_cost(SERVING, state_file(), screen.note)

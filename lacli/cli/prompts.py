@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from lacli import PARALLEL
 from lacli.bench.plan import EXAMPLE, Row, read_lines
 from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError, reason_of
 from lacli.interrupts import second_ctrl_c_ends
@@ -23,6 +22,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import AnswerOptions, Model
 from lacli.report import counts
 from lacli.serve.protocol import Message, Sampled, Stops
+from lacli.settings import PARALLEL
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
 from lacli.text.files import lock

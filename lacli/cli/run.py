@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lacli import PARALLEL
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, setting, with_groups
 from lacli.errors import Interrupted, UsageError
-from lacli.settings import Detail
+from lacli.settings import PARALLEL, Detail
 
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen

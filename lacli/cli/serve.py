@@ -7,11 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli import PARALLEL
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, group, parameters_of, with_groups
 from lacli.errors import LacliError, UsageError
-from lacli.settings import check_options, option
+from lacli.settings import PARALLEL, check_options, option
 from lacli.text.files import read_text
 
 

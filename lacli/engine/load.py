@@ -36,6 +36,7 @@ from lacli.llamacpp.settings import (
 from lacli.settings import DecodeSettings, restrict_to_chain
 from lacli.stats import RunStatistics
 from lacli.text.json_schema import grammar_of
+from lacli.text.records import state_file
 from lacli.text.template import choose_template
 from lacli.verify import Rejection, SampleAndMatch, Verifier
 
@@ -59,6 +60,7 @@ def open_engine(
     `slots`: sequences that a worker decodes together, each with sampling of its own; None for one at a time in the
     caller's thread. `often_alone`: mostly one of them runs. `template`: as `choose_template` takes it.
     `loading`: as LlamaModel takes it. `on_prompt`: is told how far a prompt is read.
+    Mode auto begins with the step costs that `lacli cost` has saved.
     Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
     if slots is not None and model_settings.replicas > 1:
@@ -93,6 +95,7 @@ def open_engine(
         prompts = PromptWriter(weights.model, replace(chosen, variables=template_variables or {}))
         engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, on_prompt)
         stack.pop_all()
+    engine.use_known(state_file())
     return engine
 
 
