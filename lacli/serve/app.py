@@ -57,6 +57,9 @@ POLICY = {
 }
 """Keeps what a model wrote from running in the page."""
 
+AT_ONCE = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Has nginx and other proxies hand on each event of a stream as it comes."""
+
 
 @dataclass(frozen=True)
 class ServeSettings:
@@ -206,7 +209,7 @@ class Server:
         async with self._preparing:
             reply = await run_in_threadpool(begin, asked)
         if asked.stream:
-            return StreamingResponse(_as_sent(reply.events()), media_type="text/event-stream")
+            return StreamingResponse(_as_sent(reply.events()), headers=AT_ONCE, media_type="text/event-stream")
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
     def _chat(self, asked: ChatRequest) -> Reply:

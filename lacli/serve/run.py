@@ -138,8 +138,8 @@ class Listener(uvicorn.Server):
         """`drain_s`: seconds that running answers have when it ends. `settings`: uvicorn's own."""
         settings |= {"http": TimedProtocol, "loop": "asyncio", "ws": "none", "lifespan": "off", "log_config": None}
         # A connection without a request stays open for 75 seconds, as in nginx.
-        settings |= {"limit_concurrency": 512, "timeout_keep_alive": 75}
-        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=int(drain_s), **settings))
+        settings |= {"limit_concurrency": 512, "timeout_keep_alive": 75, "timeout_graceful_shutdown": drain_s}
+        super().__init__(uvicorn.Config(app, **settings))
         self._begun = begun
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

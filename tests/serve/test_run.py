@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
@@ -78,6 +79,11 @@ def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
     with pytest.raises(UsageError, match="--no-auth lets everybody in"):
         access_for(["127.0.0.1", host])
     assert access_for([host], no_auth=True) == []
+
+
+@pytest.mark.parametrize("seconds", [0, 0.9, 10])
+def test_running_answers_have_the_seconds_that_drain_gives(seconds: float) -> None:
+    assert run.Listener(Starlette(), drain_s=seconds).config.timeout_graceful_shutdown == seconds
 
 
 def test_keys_come_from_a_file(tmp_path: Path) -> None:
