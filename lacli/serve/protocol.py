@@ -42,6 +42,9 @@ REFUSED = {
 }
 """Fields of OpenAI's, llama.cpp's and vLLM's that would change the answer and are not offered."""
 
+MOST_ANSWERS = 128
+"""Prompts of a request times answers to each: every one has a sampler before the first is decoded."""
+
 NUMBERS = {
     each.request or name: each for name, each in options_of(SamplingSettings).items() if each.kind in (int, float, bool)
 }
@@ -301,3 +304,9 @@ class CompletionRequest(AnswerRequest):
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
     logprobs: int | None = Field(None, ge=0, le=20)
     n_probs: int = Field(0, ge=0, le=100)
+
+    @model_validator(mode="after")
+    def _check_answers(self) -> Self:
+        if len(self.prompt) * self.n > MOST_ANSWERS:
+            raise ValueError(f"prompt, n: a request has at most {MOST_ANSWERS} answers")
+        return self

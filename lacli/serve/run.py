@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import re
 import signal
 import socket
@@ -25,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.serve.protocol import error_body
+from lacli.text.format import printable
 
 UNIX = "unix:"
 
@@ -52,8 +54,9 @@ def access_for(
             "--api-key KEY asks for one; --no-auth lets everybody in",
         )
     layers = []
-    if origins:
-        cors = partial(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
+    if origins or not keys:
+        kind = CORSMiddleware if keys else Pages
+        cors = partial(kind, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
         layers.append(Middleware(cors, allow_origin_regex=THIS_MACHINE if "localhost" in origins else None))
     if local:
         names = ["localhost", "127.0.0.1", "[::1]", *(f"[{host}]" if ":" in host else host for host in hosts)]
@@ -67,6 +70,26 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+class Pages(CORSMiddleware):
+    """Answers scripts and forms of other servers' pages with 403, unless their origin is allowed.
+
+    A browser can reach a server without a key from any page, and sends a page's origin with each POST.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        # A page cannot set X-Forwarded-Host: a browser asks before it sends such a header.
+        names = [headers.get("host", ""), *headers.get("x-forwarded-host", "").split(",")]
+        own = [f"{scheme}://{name.strip()}" for scheme in ("http", "https") for name in names if name]
+        if origin is None or origin in own or self.is_allowed_origin(origin):
+            await super().__call__(scope, receive, send)
+            return
+        remedy = "--cors-origins names pages that may, and a proxy has to send X-Forwarded-Host"
+        body = error_body(403, f"pages of {printable(origin)[:99]} may not ask: {remedy}")
+        await JSONResponse(body, 403)(scope, receive, send)
 
 
 class Keys:
@@ -143,6 +166,11 @@ class Listener(uvicorn.Server):
         self._begun = begun
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if (path := self.config.uds) and not os.path.exists(path):
+            # uvicorn keeps the mode of a socket file that exists; a new one would be open to everybody.
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(path)
+            os.chmod(path, 0o600)
         await super().startup(sockets)
         self._begun()
 

@@ -105,6 +105,13 @@ def test_what_cannot_be_is_refused_in_a_sentence(address: str, body: Mapping[str
     assert words in error["message"]
 
 
+@pytest.mark.parametrize("body", [{"prompt": ["a"] * 9, "n": 16}, {"prompt": ["a"] * 129}, {"prompt": [["a", 1]] * 129}])
+def test_more_answers_than_128_in_one_request_are_refused(address: str, body: Mapping[str, Any]) -> None:
+    for path in ("v1/completions", "completion"):
+        error = post(f"{address}/{path}", body)["error"]
+        assert error["code"] == 400 and "128 answers" in error["message"]
+
+
 def test_a_prompt_beyond_the_context_is_refused_with_its_size(client: OpenAI, model: lacli.Model) -> None:
     with pytest.raises(APIStatusError) as raised:
         client.completions.create(model="any", prompt="a b " * model.context, stream=True)
