@@ -49,6 +49,9 @@ COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
 }
 """What is counted at the end of an answer, by llama.cpp's names, with its help."""
 
+MOST_ANSWERS = 128
+"""Prompts of a request times answers to each; all samplers are made before the first step."""
+
 PAGE = Path(__file__).with_name("page")
 
 POLICY = {
@@ -56,9 +59,6 @@ POLICY = {
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 """Keeps what a model wrote from running in the page."""
-
-AT_ONCE = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Has nginx and other proxies hand on each event of a stream as it comes."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Server:
         posts |= {"/completion": plain, "/completions": plain, "/apply-template": self.apply_template}
         posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
-        gets |= {"/slots": self.slots, "/metrics": self.metrics}
+        gets |= {"/v1/models/{name:path}": self.models, "/slots": self.slots, "/metrics": self.metrics}
         routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, not_offered if path in self._settings.off else call) for path, call in gets.items()]
         if "/" not in self._settings.off:
@@ -135,7 +135,10 @@ class Server:
             "owned_by": "lacli",
             "meta": {"n_ctx_train": model.context, "n_params": model.parameters, "size": model.size},
         }
-        return JSONResponse({"object": "list", "data": [found]})
+        name = request.path_params.get("name")
+        if name not in (None, *settings.names):
+            raise HTTPException(404)
+        return JSONResponse(found if name else {"object": "list", "data": [found]})
 
     async def props(self, request: Request) -> Response:
         engine, sampling = self._model.engine, self._settings.sampling
@@ -209,7 +212,9 @@ class Server:
         async with self._preparing:
             reply = await run_in_threadpool(begin, asked)
         if asked.stream:
-            return StreamingResponse(_as_sent(reply.events()), headers=AT_ONCE, media_type="text/event-stream")
+            # nginx would gather events.
+            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+            return StreamingResponse(_as_sent(reply.events()), headers=headers, media_type="text/event-stream")
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
     def _chat(self, asked: ChatRequest) -> Reply:
@@ -228,6 +233,8 @@ class Server:
         return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
 
     def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
+        if len(asked.prompt) * asked.n > MOST_ANSWERS:
+            raise UsageError(f"prompt, n: a request has at most {MOST_ANSWERS} answers")
         logprobs = asked.n_probs or None if asked.logprobs is None else asked.logprobs
         options = AnswerOptions(raw=True, logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
         return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
@@ -253,6 +260,8 @@ class Server:
         longest, context = max(map(len, prompts)), self._model.context
         if longest > context:
             raise TooLong(longest, context)
+        if options["logprobs"] == -1:
+            options["logprobs"] = None
         limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
         options |= {"stop": (*self._settings.stops, *asked.stop), "max_tokens": limit}
         choices: list[Choice] = []
@@ -272,7 +281,8 @@ class Server:
         messages = [message.for_template for message in asked.messages]
         if self._settings.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self._settings.system})
-        variables = asked.chat_template_kwargs
+        effort = {"reasoning_effort": asked.reasoning_effort} if asked.reasoning_effort else {}
+        variables = {**effort, **asked.chat_template_kwargs}
         if not asked.is_begun:
             return prompts.render(messages, tools, variables)
         *before, begun = messages

@@ -42,13 +42,13 @@ REFUSED = {
 }
 """Fields of OpenAI's, llama.cpp's and vLLM's that would change the answer and are not offered."""
 
-MOST_ANSWERS = 128
-"""Prompts of a request times answers to each: every one has a sampler before the first is decoded."""
-
 NUMBERS = {
     each.request or name: each for name, each in options_of(SamplingSettings).items() if each.kind in (int, float, bool)
 }
 """Settings of sampling that are one field of a request, by its name."""
+
+ALIASES = {"repeat_penalty": AliasChoices("repeat_penalty", "repetition_penalty")}
+"""vLLM's names of settings."""
 
 note_unknown = lru_cache(256)(partial(logging.getLogger(__name__).warning, "a field without effect here: %s"))
 """Names a field in the log, once."""
@@ -93,7 +93,13 @@ else:
     _Numbers = create_model(
         "_Numbers",
         __base__=WithoutNull,
-        **{field: (each.kind | None, Field(None, ge=each.least, le=each.most)) for field, each in NUMBERS.items()},
+        **{
+            field: (
+                each.kind | None,
+                Field(None, ge=each.least or -1, le=each.most, validation_alias=ALIASES.get(field)),
+            )
+            for field, each in NUMBERS.items()
+        },
     )
 
 
@@ -101,7 +107,7 @@ class Sampled(_Numbers):
     """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say."""
 
     seed: int | None = None
-    logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
+    logit_bias: dict[str, float | None] | list[tuple[int | str, float | bool | None]] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
@@ -111,8 +117,11 @@ class Sampled(_Numbers):
 
         `tokens_of`: the tokens of a text that has a bias.
         """
-        given = {each.name: getattr(self, field) for field, each in NUMBERS.items()}
-        chosen = {name: value for name, value in given.items() if value is not None}
+        given = {each.name: (getattr(self, field), each.least) for field, each in NUMBERS.items()}
+        # llama-server takes -1 as the least value of what begins at 0.
+        chosen = {
+            name: value if least else max(value, 0) for name, (value, least) in given.items() if value is not None
+        }
         if seed := chosen.get("seed"):
             # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is a random one, as -1 is.
             chosen["seed"] = -1 if seed in (-1, MOST_SEED + 1) else seed % (MOST_SEED + 1)
@@ -122,6 +131,7 @@ class Sampled(_Numbers):
                 # llama.cpp's false forbids a token.
                 (token, float("-inf") if bias is False else float(bias))
                 for what, bias in biases
+                if bias is not None
                 for token in ([int(what)] if str(what).isdecimal() else tokens_of(str(what)))
             )
         schema = json.dumps(self.json_schema) if self.json_schema is not None else ""
@@ -132,9 +142,13 @@ class Sampled(_Numbers):
         return replace(defaults, **chosen)
 
 
-Text = Annotated[str, Field(min_length=1)]
+def as_stops(given: object) -> object:
+    """Put a single stop text in a list, and pass over empty ones."""
+    found = [given] if isinstance(given, str) else given
+    return [each for each in found if each not in ("", None)] if isinstance(found, list) else found
 
-Stops = Annotated[list[Text], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)]
+
+Stops = Annotated[list[str], BeforeValidator(as_stops)]
 
 
 class AnswerRequest(Sampled):
@@ -144,7 +158,7 @@ class AnswerRequest(Sampled):
 
     model: str | None = None
     stream: bool = False
-    stream_options: dict[str, bool] = {}
+    stream_options: dict[str, bool | None] = {}
     n: int = Field(1, ge=1, le=16)
     stop: Stops = Field(default=[], max_length=64)
     max_tokens: int | None = Field(
@@ -214,9 +228,12 @@ class ToolCall(BaseModel):
     function: CalledFunction
 
 
-class Message(BaseModel):
+class Message(WithoutNull):
+    """A message; `reasoning_content`: of an earlier answer, which vLLM and others name `reasoning`."""
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
+    reasoning_content: str = Field("", validation_alias=AliasChoices("reasoning_content", "reasoning"))
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -226,6 +243,8 @@ class Message(BaseModel):
         text = self.content if isinstance(self.content, str) else "\n\n".join(part.text for part in self.content or ())
         # OpenAI's later name of the role, which templates do not know.
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        if self.role == "assistant" and self.reasoning_content:
+            found["reasoning_content"] = self.reasoning_content
         if self.tool_calls:
             found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.role == "tool":
@@ -241,11 +260,12 @@ class ChatRequest(AnswerRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     logprobs: bool = False
-    top_logprobs: int = Field(0, ge=0, le=20)
+    top_logprobs: int = Field(0, ge=-1, le=20)
     tools: list[Tool] = Field(default=[], max_length=128)
     tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
+    reasoning_effort: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -302,11 +322,5 @@ class CompletionRequest(AnswerRequest):
     """POST /v1/completions, and llama.cpp's /completion."""
 
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
-    logprobs: int | None = Field(None, ge=0, le=20)
-    n_probs: int = Field(0, ge=0, le=100)
-
-    @model_validator(mode="after")
-    def _check_answers(self) -> Self:
-        if len(self.prompt) * self.n > MOST_ANSWERS:
-            raise ValueError(f"prompt, n: a request has at most {MOST_ANSWERS} answers")
-        return self
+    logprobs: int | None = Field(None, ge=-1, le=20)
+    n_probs: int = Field(0, ge=-1, le=100)

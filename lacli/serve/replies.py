@@ -86,7 +86,8 @@ class Choice:
         self.index, self._count = index, count
         self.stream: AsyncStream = model.astream(tokens, **options)
         self.prompt_text = model.engine.text(tokens, special=True)
-        self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(self.prompt_text))
+        begun = begun_reasoning(self.prompt_text)
+        self._reasoning = None if options.get("raw") else ReasoningSplitter(begun, bare=True)
         self._splitter = CallSplitter(rules) if rules else None
         self.calls: Sequence[Call] = self._splitter.calls if self._splitter else ()
         self.has_logprobs = options.get("logprobs") is not None
