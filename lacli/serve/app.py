@@ -31,7 +31,7 @@ from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply,
 from lacli.serve.tools import CallRules, format_of
 from lacli.stats import RunStatistics
 from lacli.text.checked import checked
-from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
+from lacli.text.reasoning import begun_closer
 from lacli.text.template import MARK
 
 Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
@@ -218,8 +218,10 @@ class Server:
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
     def _chat(self, asked: ChatRequest) -> Reply:
-        prompts, rules = self._model.engine.prompts, None
-        rendered, sampling, forced = self._rendered(asked), self._sampling(asked), asked.has_to_call
+        prompts, rules, forced = self._model.engine.prompts, None, asked.has_to_call
+        rendered = self._rendered(asked)
+        # The model may think before the form that the answer is to have.
+        sampling = replace(self._sampling(asked), grammar_after=begun_closer(rendered))
         if asked.offered:
             # A response_format is that of a text; these are of the whole answer.
             if forced and (asked.grammar or asked.json_schema is not None):
@@ -227,7 +229,7 @@ class Server:
             form, schema = format_of(prompts.template), "" if forced else sampling.json_schema
             rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
             if forced or schema:
-                sampling = replace(sampling, grammar=rules.grammar(rendered), json_schema="")
+                sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
         logprobs = asked.top_logprobs if asked.logprobs else None
         options = AnswerOptions(logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
         return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
@@ -282,14 +284,14 @@ class Server:
         if self._settings.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self._settings.system})
         effort = {"reasoning_effort": asked.reasoning_effort} if asked.reasoning_effort else {}
-        variables = {**effort, **asked.chat_template_kwargs}
-        if not asked.is_begun:
-            return prompts.render(messages, tools, variables)
-        *before, begun = messages
-        rendered = prompts.render(before, tools, variables)
-        # What the message says is no reasoning, which the template may have begun.
-        closer = ReasoningSplitter(begun_reasoning(rendered)).closer
-        return rendered + (f"{closer}\n\n" if closer else "") + prompts.marked(begun["content"], "assistant")
+        variables = {**prompts.template.variables, **effort, **asked.chat_template_kwargs}
+        begun = messages.pop() if asked.is_begun else None
+        rendered = prompts.render(messages, tools, variables)
+        thinks = variables.get("enable_thinking") is not False and asked.reasoning_effort != "none"
+        # A template may begin to reason all the same; what a begun message says is no reasoning either.
+        if (begun or not thinks) and (closer := begun_closer(rendered)):
+            rendered += f"{closer}\n\n"
+        return rendered + (prompts.marked(begun["content"], "assistant") if begun else "")
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt; of one in parts, the first gets what the model wants at a text's beginning."""

@@ -47,9 +47,6 @@ NUMBERS = {
 }
 """Settings of sampling that are one field of a request, by its name."""
 
-ALIASES = {"repeat_penalty": AliasChoices("repeat_penalty", "repetition_penalty")}
-"""vLLM's names of settings."""
-
 note_unknown = lru_cache(256)(partial(logging.getLogger(__name__).warning, "a field without effect here: %s"))
 """Names a field in the log, once."""
 
@@ -94,19 +91,19 @@ else:
         "_Numbers",
         __base__=WithoutNull,
         **{
-            field: (
-                each.kind | None,
-                Field(None, ge=each.least or -1, le=each.most, validation_alias=ALIASES.get(field)),
-            )
-            for field, each in NUMBERS.items()
+            field: (each.kind | None, Field(None, ge=each.least or -1, le=each.most)) for field, each in NUMBERS.items()
         },
     )
 
 
 class Sampled(_Numbers):
-    """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say."""
+    """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say.
+
+    `repetition_penalty`: vLLM's name of `repeat_penalty`.
+    """
 
     seed: int | None = None
+    repetition_penalty: float | None = None
     logit_bias: dict[str, float | None] | list[tuple[int | str, float | bool | None]] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -117,11 +114,11 @@ class Sampled(_Numbers):
 
         `tokens_of`: the tokens of a text that has a bias.
         """
-        given = {each.name: (getattr(self, field), each.least) for field, each in NUMBERS.items()}
-        # llama-server takes -1 as the least value of what begins at 0.
-        chosen = {
-            name: value if least else max(value, 0) for name, (value, least) in given.items() if value is not None
-        }
+        given = [(each, getattr(self, field)) for field, each in NUMBERS.items()]
+        # llama-server takes -1 for 0 if numbers begin at 0.
+        chosen = {each.name: value if each.least else max(value, 0) for each, value in given if value is not None}
+        if self.repetition_penalty is not None:
+            chosen.setdefault("repeat_penalty", self.repetition_penalty)
         if seed := chosen.get("seed"):
             # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is a random one, as -1 is.
             chosen["seed"] = -1 if seed in (-1, MOST_SEED + 1) else seed % (MOST_SEED + 1)

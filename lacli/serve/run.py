@@ -73,18 +73,17 @@ def is_loopback(host: str) -> bool:
 
 
 class Pages(CORSMiddleware):
-    """Answers scripts and forms of other servers' pages with 403, unless their origin is allowed.
+    """Answers pages of other servers with 403 unless they are named: a browser reaches a server without a key from any.
 
-    A browser can reach a server without a key from any page, and sends a page's origin with each POST.
+    A browser sends a page's origin with each POST.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         # A page cannot set X-Forwarded-Host: a browser asks before it sends such a header.
-        names = [headers.get("host", ""), *headers.get("x-forwarded-host", "").split(",")]
-        own = [f"{scheme}://{name.strip()}" for scheme in ("http", "https") for name in names if name]
-        if origin is None or origin in own or self.is_allowed_origin(origin):
+        own = [headers.get("host", ""), *map(str.strip, headers.get("x-forwarded-host", "").split(","))]
+        if origin is None or self.is_allowed_origin(origin) or origin.partition("://")[2] in filter(None, own):
             await super().__call__(scope, receive, send)
             return
         remedy = "--cors-origins names pages that may, and a proxy has to send X-Forwarded-Host"

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from lacli.errors import UsageError
 from lacli.text.json_schema import HEAD, checked, json_value
-from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.template import ChatTemplate
 
 FENCE = "```"
@@ -85,8 +84,8 @@ class CallRules:
     forced: bool
     schema: str = ""
 
-    def grammar(self, prompt: str) -> str:
-        """Return the grammar of an answer to `prompt`: one call, or the schema. Raises UsageError for a wrong one."""
+    def grammar(self) -> str:
+        """Return the grammar of an answer: one call, or the schema. Raises UsageError for a wrong one."""
         before, after = self.format
         answers, rules = [], []
         for index, (name, schema) in enumerate(self.functions.items()):
@@ -97,10 +96,7 @@ class CallRules:
         if self.schema:
             rules.append(f"answer: {json_value(json.loads(self.schema))}")
             answers.append("answer")
-        # Reasoning that the prompt has begun has to end in front of a call.
-        closer = ReasoningSplitter(begun_reasoning(prompt)).closer
-        closed = json.dumps(f"{closer}\n\n" if closer else "")
-        start = f"start: {closed} ({' | '.join(answers)})"
+        start = f"start: {' | '.join(answers)}"
         return checked("\n".join([HEAD + start, *rules]), "a schema in tools or response_format")[0]
 
 

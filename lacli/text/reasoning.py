@@ -30,9 +30,6 @@ OPEN_AT_END = (*PAIRS, f"{CHANNEL}analysis{MESSAGE}")
 FRAME = re.compile(r"((<\|start\|>[^<]*)?<\|channel\|>.*?<\|message\|>|<\|end\|>|<\|start\|>)+", re.DOTALL)
 """The markers and headers around GPT-OSS's reasoning."""
 
-READS = re.compile(r"""[.'"]reasoning(_content)?\b""")
-"""A template that reads the reasoning from a field of its own."""
-
 SPLITS = re.compile(r"""split\(\s*['"]</think>""")
 """A template that takes the reasoning out of a content itself."""
 
@@ -137,6 +134,11 @@ def begun_reasoning(rendered: str) -> str:
     return rendered[len(bare) - len(opener) :] if opener else ""
 
 
+def begun_closer(rendered: str) -> str:
+    """The marker that closes the reasoning block at the end of a prompt; empty without one."""
+    return ReasoningSplitter(begun_reasoning(rendered)).closer
+
+
 def markers_in(template_source: str) -> list[str]:
     """The markers of reasoning in a template's source."""
     markers = [marker for pair in PAIRS.items() for marker in pair if marker in template_source]
@@ -150,7 +152,7 @@ def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, st
     the content themselves. GPT-OSS's, and those that only read `reasoning_content`, expect it in a field of its own.
     """
     content, apart = message["content"], message.get("reasoning_content") or message.get("reasoning") or ""
-    if apart and READS.search(template_source):
+    if apart and re.search(r"""[.'"]reasoning(_content)?\b""", template_source):
         return {"role": "assistant", "content": content, "reasoning_content": apart, "reasoning": apart}
     opener = next((each for each in PAIRS if PAIRS[each] in template_source), "")
     if apart and opener:
