@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf, isfinite
 from tempfile import TemporaryFile
@@ -85,15 +85,16 @@ class GbnfGrammar:
 
 
 class LateGrammar:
-    """A grammar that begins after a marker, which the answer does not end before and no token reaches beyond."""
+    """A grammar that begins after a marker, before which the answer does not end and beyond which no token reaches."""
 
     def __init__(self, grammar: Grammar, model: LlamaModel, marker: str) -> None:
-        self._grammar, self._model, self._marker, self._seen = grammar, model, marker, ""
+        self._grammar, self._ends, self._marker, self._seen = grammar, model.ends, marker, ""
+        self._text: Callable[[int], str] = lambda token: model.piece(int(token), special=True).decode("latin-1")
 
     def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
         if self._marker in self._seen:
             return self._grammar.allowed(tokens)
-        free: Bools = ~np.isin(tokens, self._model.ends)
+        free: Bools = ~np.isin(tokens, self._ends)
         if size := begun_length(self._seen, [self._marker]):
             texts = (self._seen[-size:] + self._text(token) for token in tokens)
             free &= [not text.partition(self._marker)[2].strip() for text in texts]
@@ -108,9 +109,6 @@ class LateGrammar:
     def reset(self) -> None:
         self._seen = ""
         self._grammar.reset()
-
-    def _text(self, token: int) -> str:
-        return self._model.piece(int(token), special=True).decode("ascii", "replace")
 
 
 Grammar = GbnfGrammar | SchemaGrammar | LateGrammar

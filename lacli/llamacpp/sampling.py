@@ -44,9 +44,8 @@ TEMPERATURE, TYPICAL = ("--temp", "--temperature"), ("--typical", "--typical-p")
 class SamplingSettings:
     """Settings of llama.cpp's sampler chain, with its defaults except a temperature of 0.
 
-    `logit_bias`: (token id, number added to its logit) pairs. `grammar_after`: a text of ASCII that the answer must have
-    before the grammar or the schema begins. `verify`: match (draw as plain decoding does and compare
-    with the draft) or rejection (Algorithm 4 of the paper).
+    `logit_bias`: (token id, number added to its logit) pairs. `grammar_after`: ASCII text that a grammar comes after.
+    `verify`: match (draw as plain decoding does and compare with the draft) or rejection (Algorithm 4 of the paper).
     """
 
     seed: int = option(-1, "Seed. -1: another one each time.", "--seed", "-s", least=-1, most=MOST_SEED)

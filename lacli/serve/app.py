@@ -49,9 +49,6 @@ COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
 }
 """What is counted at the end of an answer, by llama.cpp's names, with its help."""
 
-MOST_ANSWERS = 128
-"""Prompts of a request times answers to each; all samplers are made before the first step."""
-
 PAGE = Path(__file__).with_name("page")
 
 POLICY = {
@@ -212,16 +209,14 @@ class Server:
         async with self._preparing:
             reply = await run_in_threadpool(begin, asked)
         if asked.stream:
-            # nginx would gather events.
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
             return StreamingResponse(_as_sent(reply.events()), headers=headers, media_type="text/event-stream")
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
     def _chat(self, asked: ChatRequest) -> Reply:
-        prompts, rules, forced = self._model.engine.prompts, None, asked.has_to_call
-        rendered = self._rendered(asked)
+        prompts, rules, rendered = self._model.engine.prompts, None, self._rendered(asked)
         # The model may think before the form that the answer is to have.
-        sampling = replace(self._sampling(asked), grammar_after=begun_closer(rendered))
+        sampling, forced = replace(self._sampling(asked), grammar_after=begun_closer(rendered)), asked.has_to_call
         if asked.offered:
             # A response_format is that of a text; these are of the whole answer.
             if forced and (asked.grammar or asked.json_schema is not None):
@@ -230,15 +225,17 @@ class Server:
             rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
             if forced or schema:
                 sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
-        logprobs = asked.top_logprobs if asked.logprobs else None
+        logprobs = asked.top_logprobs if asked.logprobs and asked.top_logprobs >= 0 else None
         options = AnswerOptions(logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
         return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
 
     def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
-        if len(asked.prompt) * asked.n > MOST_ANSWERS:
-            raise UsageError(f"prompt, n: a request has at most {MOST_ANSWERS} answers")
-        logprobs = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(raw=True, logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
+        if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
+            raise UsageError("prompt, n: a request has at most 128 answers")
+        most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
+        options = AnswerOptions(
+            raw=True, logprobs=None if most == -1 else most, drawn_logprobs=asked.post_sampling_probs
+        )
         return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
@@ -262,16 +259,15 @@ class Server:
         longest, context = max(map(len, prompts)), self._model.context
         if longest > context:
             raise TooLong(longest, context)
-        if options["logprobs"] == -1:
-            options["logprobs"] = None
         limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
-        options |= {"stop": (*self._settings.stops, *asked.stop), "max_tokens": limit}
+        stops = *self._settings.stops, *asked.stop
+        options |= {"stop": () if rules else stops, "max_tokens": limit}
         choices: list[Choice] = []
         for tokens in prompts:
             for place in range(asked.n):
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
-                choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules))
+                choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules, stops))
         return shape(asked, choices, self._model, self._settings.names[0], sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:

@@ -97,13 +97,10 @@ else:
 
 
 class Sampled(_Numbers):
-    """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say.
-
-    `repetition_penalty`: vLLM's name of `repeat_penalty`.
-    """
+    """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say."""
 
     seed: int | None = None
-    repetition_penalty: float | None = None
+    repetition_penalty: float | None = None  # vLLM's name of repeat_penalty
     logit_bias: dict[str, float | None] | list[tuple[int | str, float | bool | None]] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -226,8 +223,6 @@ class ToolCall(BaseModel):
 
 
 class Message(WithoutNull):
-    """A message; `reasoning_content`: of an earlier answer, which vLLM and others name `reasoning`."""
-
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     reasoning_content: str = Field("", validation_alias=AliasChoices("reasoning_content", "reasoning"))

@@ -26,7 +26,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.serve.protocol import error_body
-from lacli.text.format import printable
 
 UNIX = "unix:"
 
@@ -73,10 +72,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Pages(CORSMiddleware):
-    """Answers pages of other servers with 403 unless they are named: a browser reaches a server without a key from any.
-
-    A browser sends a page's origin with each POST.
-    """
+    """Answers with 403 what a browser sends for another server's page, which names its origin with each POST."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -87,7 +83,7 @@ class Pages(CORSMiddleware):
             await super().__call__(scope, receive, send)
             return
         remedy = "--cors-origins names pages that may, and a proxy has to send X-Forwarded-Host"
-        body = error_body(403, f"pages of {printable(origin)[:99]} may not ask: {remedy}")
+        body = error_body(403, f"pages of {origin[:99]} may not ask: {remedy}")
         await JSONResponse(body, 403)(scope, receive, send)
 
 

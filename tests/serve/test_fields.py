@@ -179,6 +179,15 @@ def test_null_counts_as_absent_and_empty_stops_are_passed_over(
     assert {name: getattr(asked, name) for name in read} == read
 
 
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
+def test_a_reply_names_what_of_a_schema_is_not_followed(address: str, path: str) -> None:
+    url, body = f"{address}/{path}", {"messages": QUESTION, "prompt": "x", "max_tokens": 2}
+    for schema, is_followed in (({"type": "string", "format": "colour"}, False), ({"type": "string"}, True)):
+        asked = {**body, "json_schema": schema}
+        for reply in (post(url, asked), events(url, asked)[-1]):
+            assert ("warnings" not in reply) if is_followed else "colour" in reply["warnings"][0]
+
+
 def test_a_field_is_taken_refused_or_named_in_the_log_once(address: str, caplog: pytest.LogCaptureFixture) -> None:
     url, body = f"{address}/v1/completions", {"prompt": "def f(", "max_tokens": 1}
     taken = {"user": "a", "n_keep": 3, "suffix": "", "functions": None, "min_tokens": 0, "max_tokenz\n": 9}
