@@ -279,13 +279,14 @@ class Server:
         messages = [message.for_template for message in asked.messages]
         if self._settings.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self._settings.system})
-        effort = {"reasoning_effort": asked.reasoning_effort} if asked.reasoning_effort else {}
-        variables = {**prompts.template.variables, **effort, **asked.chat_template_kwargs}
+        effort = asked.reasoning_effort
+        # "none" turns thinking off, as for llama-server.
+        told: dict[str, Any] = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+        variables = {**prompts.template.variables, **(told if effort else {}), **asked.chat_template_kwargs}
         begun = messages.pop() if asked.is_begun else None
         rendered = prompts.render(messages, tools, variables)
-        thinks = variables.get("enable_thinking") is not False and asked.reasoning_effort != "none"
-        # A template may begin to reason all the same; what a begun message says is no reasoning either.
-        if (begun or not thinks) and (closer := begun_closer(rendered)):
+        # A template may open a block although thinking is off, and what a begun message says is no reasoning either.
+        if (begun or variables.get("enable_thinking") is False) and (closer := begun_closer(rendered)):
             rendered += f"{closer}\n\n"
         return rendered + (prompts.marked(begun["content"], "assistant") if begun else "")
 

@@ -235,8 +235,7 @@ class Message(WithoutNull):
         text = self.content if isinstance(self.content, str) else "\n\n".join(part.text for part in self.content or ())
         # OpenAI's later name of the role, which templates do not know.
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
-        if self.role == "assistant" and self.reasoning_content:
-            found["reasoning_content"] = self.reasoning_content
+        found |= {"reasoning_content": self.reasoning_content} if self.reasoning_content else {}
         if self.tool_calls:
             found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.role == "tool":

@@ -83,7 +83,7 @@ class Choice:
         rules: CallRules | None,
         stops: Sequence[str],
     ) -> None:
-        """`count`: called at its end. `index`: its place in the request. `rules`: of calls; `stops`: end its other text."""
+        """`count`: called at its end. `index`: its place in the request. `rules`: of calls; `stops`: of other text."""
         self.index, self._count, self.rules = index, count, rules
         self.stream: AsyncStream = model.astream(tokens, **options)
         self.prompt_text = text = model.engine.text(tokens, special=True)

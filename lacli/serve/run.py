@@ -82,8 +82,7 @@ class Pages(CORSMiddleware):
         if origin is None or self.is_allowed_origin(origin) or origin.partition("://")[2] in filter(None, own):
             await super().__call__(scope, receive, send)
             return
-        remedy = "--cors-origins names pages that may, and a proxy has to send X-Forwarded-Host"
-        body = error_body(403, f"pages of {origin[:99]} may not ask: {remedy}")
+        body = error_body(403, f"pages of {origin[:99]} may not ask: set --cors-origins, or a proxy's X-Forwarded-Host")
         await JSONResponse(body, 403)(scope, receive, send)
 
 

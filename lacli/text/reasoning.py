@@ -39,8 +39,7 @@ class ReasoningSplitter:
 
     A block begins only behind space and other blocks: a model that writes about <think> in its answer does not reason.
     Text that may be the beginning of a marker is held back. `begun`: the beginning of a block that ends the prompt.
-    `bare`: markers and headers have no text. `closer`: the marker that closes the block at the end of the text so far,
-    "" if none is open.
+    `bare`: markers have no text. `closer`: the marker that closes the block at the text's end, "" if none is open.
     """
 
     def __init__(self, begun: str = "", *, bare: bool = False) -> None:

@@ -136,7 +136,8 @@ def test_with_thinking_off_the_answer_has_its_form_at_once(
     thinker: str, form: Mapping[str, Any], off: Mapping[str, Any]
 ) -> None:
     body = {"messages": QUESTION, **form, **off}
-    assert post(f"{thinker}/apply-template", body)["prompt"].endswith("<think>\n</think>\n\n")
+    prompt = post(f"{thinker}/apply-template", body)["prompt"]
+    assert prompt.endswith("<think>\n</think>\n\n") and "Effort" not in prompt
     message = post(f"{thinker}/v1/chat/completions", body)["choices"][0]["message"]
     assert "reasoning_content" not in message
     assert (said := said_by(message)) == "clock" or type(json.loads(said)["yes"]) is bool
