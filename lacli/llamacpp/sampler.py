@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf, isfinite
 from tempfile import TemporaryFile
@@ -24,6 +24,7 @@ from lacli.llamacpp.library import free_with, lib, start
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import LONGEST_MEMORY, SamplingSettings
 from lacli.text.json_schema import HEAD
+from lacli.text.stream import begun_length
 
 Bools = npt.NDArray[np.bool_]
 
@@ -86,7 +87,34 @@ class GbnfGrammar:
         lib.llama_sampler_reset(self.sampler)
 
 
-Grammar = GbnfGrammar | SchemaGrammar
+class LateGrammar:
+    """A grammar that begins after a marker, before which the answer does not end and beyond which no token reaches."""
+
+    def __init__(self, grammar: Grammar, model: LlamaModel, marker: str) -> None:
+        self._grammar, self._ends, self._marker, self._seen = grammar, model.ends, marker, ""
+        self._text: Callable[[int], str] = lambda token: model.piece(int(token), special=True).decode("latin-1")
+
+    def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
+        if self._marker in self._seen:
+            return self._grammar.allowed(tokens)
+        free: Bools = ~np.isin(tokens, self._ends)
+        if size := begun_length(self._seen, [self._marker]):
+            texts = (self._seen[-size:] + self._text(token) for token in tokens)
+            free &= [not text.partition(self._marker)[2].strip() for text in texts]
+        return free
+
+    def accept(self, token: int) -> None:
+        if self._marker in self._seen:
+            self._grammar.accept(token)
+        else:
+            self._seen += self._text(token)
+
+    def reset(self) -> None:
+        self._seen = ""
+        self._grammar.reset()
+
+
+Grammar = GbnfGrammar | SchemaGrammar | LateGrammar
 
 
 def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
@@ -144,8 +172,10 @@ class LlamaSampler(Closing):
         self._candidates = np.zeros(model.vocabulary, CANDIDATE)
         biases = _biases(model, settings)
         self._grammar = open_grammar(model, settings.grammar)
-        self._chain, self._last = _sampler_chain(model, settings, biases), lib.llama_sampler_init_dist(settings.seed)
         grammars = [self._grammar.sampler] if isinstance(self._grammar, GbnfGrammar) else []
+        if self._grammar and settings.grammar_after:
+            self._grammar = LateGrammar(self._grammar, model, settings.grammar_after)
+        self._chain, self._last = _sampler_chain(model, settings, biases), lib.llama_sampler_init_dist(settings.seed)
         # The model is an argument, so that it outlives its samplers when all are dropped at once.
         self._free = free_with(self, _free_samplers, (*grammars, self._chain, self._last), model)
 

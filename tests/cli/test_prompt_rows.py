@@ -38,6 +38,13 @@ def test_messages_are_a_conversation_with_the_system_prompt_of_the_command_line_
     assert found[1].messages == [{"role": "system", "content": "Be brief."}, *HELLO]
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_of_earlier_answers_stays_with_its_message(tmp_path: Path, name: str) -> None:
+    answer = {"role": "assistant", "content": "Hi.", name: "hm"}
+    (found,) = rows(tmp_path, {"messages": [*HELLO, answer, *HELLO]})
+    assert found.messages[1] == {"role": "assistant", "content": "Hi.", "reasoning_content": "hm"}
+
+
 def test_a_request_of_a_batch_file_brings_its_id_its_limit_and_its_sampling(tmp_path: Path) -> None:
     schema = {"type": "object"}
     body = {"model": "gpt", "messages": HELLO, "temperature": 0, "top_p": 0.9, "max_completion_tokens": 5, "stop": "x"}

@@ -28,6 +28,7 @@ from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.json_schema import grammar_of
 from lacli.tree import Tree
+from lacli.verify import Rejection, SampleAndMatch
 
 WARM = SamplingSettings(seed=7, temp=1.0)
 BARE = replace(WARM, top_k=0, top_p=1.0, min_p=0.0)
@@ -244,6 +245,33 @@ def test_a_grammar_is_followed_to_its_end_and_knows_nothing_of_the_prompt(model:
         while not tokens or not model.is_end(tokens[-1]):
             tokens.append(sampler.draw(logits))
     assert b"".join(map(model.piece, tokens)) in (b"yes", b"no")
+
+
+@pytest.mark.parametrize("verify", ["match", "rejection"])
+def test_a_grammar_that_waits_for_a_marker_leaves_all_before_it_free(model: LlamaModel, verify: Any) -> None:
+    settings = SamplingSettings(seed=3, grammar=GRAMMAR, grammar_after="</think>", verify=verify)
+    thought = model.tokenize("no {maybe}\n</think>", add_special=False)
+    joined = next(token for token in range(model.vocabulary) if model.piece(token) == b'>"')
+    with LlamaSampler(model, settings) as sampler:
+        verifier = SampleAndMatch(sampler) if verify == "match" else Rejection(sampler, 3)
+
+        def chosen(wanted: int) -> int:
+            logits = np.zeros(model.vocabulary, np.float32)
+            logits[wanted] = 99
+            return verifier.choose(logits, [])
+
+        for _ in range(2):
+            verifier.begin([])
+            assert not model.is_end(first := chosen(model.ends[-1])), "an answer would be missing"
+            verifier.begin([])
+            assert first and [chosen(token) for token in thought[:-1]] == thought[:-1]
+            assert chosen(joined) != joined, "half of its token would be the answer's"
+            verifier.begin([])
+            assert [chosen(token) for token in thought] == thought
+            tokens = [chosen(thought[0])]
+            while not model.is_end(tokens[-1]):
+                tokens.append(chosen(thought[0]))
+            assert b"".join(map(model.piece, tokens)) in (b"yes", b"no")
 
 
 @pytest.mark.parametrize("drawing", ["draw", "distribution", "preview"])
