@@ -94,6 +94,9 @@ def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", m
     if run.drafted:
         parts.append(f"{run.tokens_per_step:.2f} tokens and {run.rows_mean:.1f} rows a step")
         parts.append(f"{run.accepted:,} of {run.drafted:,} drafted tokens accepted")
+    elif engine.settings.mode == "auto" and run.steps:
+        slow = "rows are too slow here: lacli cost MODEL --fresh measures them again"
+        parts.append(f"nothing drafted: {slow if run.passed_over else 'no repeats found'}")
     if times := engine.times_plain(run) if run.drafted else None:
         parts.append(f"{times:.2g} times as fast as plain decoding")
     short = ", ".join(parts)

@@ -65,7 +65,9 @@ def test_the_short_report_is_one_line_with_plain_decoding_where_the_costs_of_ste
     size = "8 tokens in 0.06 s (133.3 tokens/s), 1.60 tokens and 2.2 rows a step, 3 of 6 drafted tokens accepted"
     assert as_lines(engine(times=1.333), made) == f"{size}, 1.3 times as fast as plain decoding"
     assert as_lines(engine(), made) == size
-    assert as_lines(engine(times=1.0), answer(*plain_step(9))) == "9 tokens in 0.09 s (100.0 tokens/s)"
+    assert as_lines(engine(times=1.0), answer(*plain_step(9))) == (
+        "9 tokens in 0.09 s (100.0 tokens/s), nothing drafted: no repeats found"
+    )
     assert as_lines(engine(), answer()) == "no token"
     assert as_json(engine(times=1.333), made)["times_plain"] == 1.33
     assert as_json(engine(), made)["times_plain"] is None
