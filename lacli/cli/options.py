@@ -158,14 +158,21 @@ Model = Annotated[
 ]
 ModelFile = Annotated[str | None, typer.Option("-m", "--model", help="The same as MODEL, or as LACLI_MODEL.")]
 HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="A model on Hugging Face for MODEL.")]
+DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]
+"""llama.cpp's flag, declared so that it is not read as `-m d`."""
+
 Words = Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input.")]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 
-def model_of(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str | None:
+def model_of(
+    argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None, draft: DraftModel = None
+) -> str | None:
     """Return the model that the command line names, or else the environment. Raises UsageError if two ways name one."""
     from lacli.hub.names import PREFIX
 
+    if draft is not None:
+        raise UsageError("there is no -md", "lacli needs no draft model")
     # Without the prefix a folder of the same name would win.
     hub = hf_repo and PREFIX + hf_repo.removeprefix(PREFIX)
     named = [name for name in (argument, model_file, hub) if name is not None]

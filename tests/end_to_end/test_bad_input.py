@@ -74,7 +74,14 @@ SLIPS = [
     (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "unexpected extra argument(s) (is it?)"),
     (USAGE, (*ASKED, "-j", __file__), "-jf FILE reads one"),
     (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
-    (USAGE, (*ASKED, "--lora", "x"), "llama-export-lora"),
+    *((USAGE, (*ASKED, *flags), "llama-export-lora") for flags in (("--lora", "x"), ("--lora=x",))),
+    *(
+        (USAGE, ("run", "m.gguf", flag, "draft.gguf"), "lacli needs no draft model")
+        for flag in ("-md", "--model-draft")
+    ),
+    *((USAGE, (command, "-f", "x"), f"no such option: -f (lacli {command} -h") for command in ("rm", "list", "serve")),
+    (FAILED, ("run", "-q", "nosuch.gguf", "-p", "-e"), "no such file: nosuch.gguf"),
+    (USAGE, ("chat", "-sys", "-e", "-f", "x"), "there is no -f (lacli run has it"),
     (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
     (USAGE, ("run", "--no-stdin", "-p", "-"), "--no-stdin"),
     (USAGE, (*ASKED, "-l", "99999+1"), "--logit-bias names token 99999, and the model has"),
