@@ -21,17 +21,17 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
         lambda: DecodeSettings(mode="lookahead", window=200, guesses=100),
     ),
     (r"^there is no preset 'speed' \(one of code, ", lambda: decode_settings("speed")),
-    (r"^--auto-rows is 257 \(--auto-rows must be at most 256", lambda: DecodeSettings(auto_rows=257)),
-    (r"^-ctk q9_9 is no cache type .*q8_0", lambda: ModelSettings(cache_type_k="q9_9")),
+    (r"^auto_rows is 257 \(auto_rows must be at most 256", lambda: DecodeSettings(auto_rows=257)),
+    (r"^q9_9 is no cache type .*q8_0", lambda: ModelSettings(cache_type_k="q9_9")),
     (
-        r"^--mode cannot be 'lookahed' \(one of plain, jacobi, lookup, lookahead, auto\)",
+        r"^mode cannot be 'lookahed' \(one of plain, jacobi, lookup, lookahead, auto\)",
         lambda: decode_settings(mode="lookahed"),
     ),
-    (r"^-fa cannot be True \(one of on, off, auto\)", lambda: replace(ModelSettings(), flash_attention=True)),  # type: ignore[arg-type]
+    (r"^flash_attention cannot be True", lambda: replace(ModelSettings(), flash_attention=True)),  # type: ignore[arg-type]
     ("half of a character", lambda: SamplingSettings(grammar="\ud800")),
-    ("^-W ", lambda: DecodeSettings(window=-1)),
-    ("^-N ", lambda: DecodeSettings(ngram=1)),
-    ("^-b ", lambda: ModelSettings(batch=0)),
+    ("^window ", lambda: DecodeSettings(window=-1)),
+    ("^ngram ", lambda: DecodeSettings(ngram=1)),
+    ("^batch ", lambda: ModelSettings(batch=0)),
 ]
 
 

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from lacli import __version__
-from lacli.cli.options import DEBUG, EPILOG
+from lacli.cli.options import DEBUG, EPILOG, TYPED, given_name
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -42,9 +42,10 @@ NO_READER = 141
 
 
 class Command(TyperCommand):
-    """Takes --stats without a value."""
+    """Takes --stats without a value, and remembers how options were spelled."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[TYPED] = {word.partition("=")[0] for word in args}
         for place in reversed(range(len(args))):
             if args[place] == "--stats" and args[place + 1 : place + 2] not in (["short"], ["full"]):
                 args = [*args[: place + 1], "short", *args[place + 1 :]]
@@ -127,6 +128,9 @@ def _in_one_line(error: Any) -> LacliError:
     commands, hint = FOREIGN.get(flag, ((), ""))
     if error.ctx and error.ctx.info_name in commands:
         return UsageError(f"there is no {flag}", hint)
+    option = getattr(error, "param", None)
+    if error.ctx and option and option.opts[0].startswith("-"):
+        error.param_hint = f"'{given_name(error.ctx, option)}'"
     what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     command = error.ctx.command_path if error.ctx else "lacli"
     return UsageError(what[:1].lower() + what[1:], f"{command} -h lists what there is")

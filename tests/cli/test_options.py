@@ -14,6 +14,7 @@ from lacli.cli.main import program
 from lacli.cli.options import engine_group, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
+from tests.program import call
 
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 EVERY = [
@@ -26,6 +27,7 @@ PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) fo
 """One command for every option: those that commands share are one declaration."""
 
 SAMPLES = {
+    **dict.fromkeys(("--top-p", "--min-p", "--typical", "--xtc-probability", "--xtc-threshold"), ("0.5", "0.25")),
     "--chat-template-kwargs": ('{"a": 1}', '{"a": 2}'),
     "--engine": ("ik", "llama"),
     "--flash-attn": ("on", "off"),
@@ -131,3 +133,18 @@ def test_what_is_no_list_is_refused(flags: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         typed(*flags.split())
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "words"),
+    [
+        (["--max-tokens", "-5"], {}, "--max-tokens is -5 (--max-tokens must be at least -1)"),
+        (["-n", "-5"], {"LACLI_PREDICT": "7"}, "-n is -5 ("),
+        ([], {"LLAMA_ARG_N_PREDICT": "-5"}, "LLAMA_ARG_N_PREDICT is -5 (LLAMA_ARG_N_PREDICT must be at least -1)"),
+        ([], {"LACLI_N_GPU_LAYERS": "most"}, "LACLI_N_GPU_LAYERS: 'most' is no number of layers (give"),
+        ([], {"LLAMA_ARG_CTX_SIZE": "big"}, "invalid value for 'LLAMA_ARG_CTX_SIZE': Input should be a valid integer"),
+        (["--ctx-size", "big"], {}, "invalid value for '--ctx-size': Input should be a valid integer"),
+    ],
+)
+def test_a_message_names_an_option_as_it_was_given(arguments: list[str], env: dict[str, str], words: str) -> None:
+    assert call("run", "-p", "hi", *arguments, env=env).err.startswith(f"lacli: {words}")

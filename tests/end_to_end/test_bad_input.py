@@ -65,7 +65,7 @@ SLIPS = [
     (USAGE, (*ASKED, "-ctk", "f17"), "did you mean f16?"),
     (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
     (USAGE, (*ASKED, "-n", "many"), "invalid value for '-n'"),
-    (USAGE, (*ASKED, "-ngl", "most"), "-ngl is 'most' (it must be a whole number)"),
+    (USAGE, (*ASKED, "-ngl", "most"), "-ngl: 'most' is no number of layers (give a whole number, auto or all)"),
     (USAGE, (*ASKED, "--mode", "magic"), "'--mode': 'magic' is not one of 'plain'"),
     (USAGE, (*ASKED, "--chat-template", "chatlm"), "did you mean chatml?"),
     (USAGE, ("bench", "--classes", "edits"), "did you mean edit?"),
@@ -84,7 +84,7 @@ SLIPS = [
     (USAGE, ("chat", "-sys", "-e", "-f", "x"), "there is no -f (lacli run has it"),
     (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
     (USAGE, ("run", "--no-stdin", "-p", "-"), "--no-stdin"),
-    (USAGE, (*ASKED, "-l", "99999+1"), "--logit-bias names token 99999, and the model has"),
+    (USAGE, (*ASKED, "-l", "99999+1"), "a bias names token 99999, and the model has"),
     (USAGE, (*ASKED, "--grammar", 'root ::= "a'), "the grammar cannot be used: unexpected end of input"),
 ]
 """Each: the exit code, what was typed, and words of the line."""
