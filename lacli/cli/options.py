@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from lacli.errors import UsageError
+from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import AnswerSettings, DecodeSettings, Detail, Option, Switch, decode_settings, option, options_of
@@ -188,7 +188,14 @@ HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="A m
 DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]
 """llama.cpp's flag, declared so that it is not read as `-m d`."""
 
-Words = Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input.")]
+Words = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PROMPT",
+        help="The prompt; '-' reads standard input. Without MODEL it needs a space; with -m or LACLI_MODEL one word is "
+        "enough.",
+    ),
+]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 
@@ -208,12 +215,37 @@ def model_of(
     return named[0] if named else os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None
 
 
-@with_groups(model=model_of)
-def asked(model: str | None, words: Words = None, prompt: Prompt = None) -> tuple[str | None, str | None]:
-    """Return the model and the prompt that the arguments give. Raises UsageError for two prompts."""
+def asked(
+    argument: Model = None,
+    model_file: ModelFile = None,
+    hf_repo: HubRepository = None,
+    draft: DraftModel = None,
+    words: Words = None,
+    prompt: Prompt = None,
+) -> tuple[str | None, str | None]:
+    """Return the model and the prompt that the arguments give. Raises UsageError for two models or two prompts."""
+    only = argument if words is prompt is None else None
+    if only is not None and is_prompt(only, has_model=model_of(None, model_file, hf_repo, draft) is not None):
+        argument, words = None, only
     if words is not None and prompt is not None:
         raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
-    return model, prompt if words is None else words
+    return model_of(argument, model_file, hf_repo, draft), prompt if words is None else words
+
+
+def is_prompt(argument: str, *, has_model: bool) -> bool:
+    """Whether an only argument is PROMPT and not MODEL: it has a space and is no file.
+
+    `has_model`: whether the model is named elsewhere; then a word that names no model is PROMPT too.
+    """
+    from lacli.hub.names import own_aliases, read_aliases, read_name
+
+    if len(argument.split()) > 1:
+        return not (argument.endswith(".gguf") or os.path.exists(os.path.expanduser(argument)))
+    try:
+        read_name(argument, read_aliases(own_aliases()))
+    except LacliError:
+        return has_model
+    return False
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import chdir
+from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
 
@@ -11,7 +13,7 @@ import pytest
 import typer.main
 
 from lacli.cli.main import program
-from lacli.cli.options import engine_group, with_groups
+from lacli.cli.options import asked, engine_group, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
 from tests.program import call
@@ -148,3 +150,37 @@ def test_what_is_no_list_is_refused(flags: str, words: str) -> None:
 )
 def test_a_message_names_an_option_as_it_was_given(arguments: list[str], env: dict[str, str], words: str) -> None:
     assert call("run", "-p", "hi", *arguments, env=env).err.startswith(f"lacli: {words}")
+
+
+NAMED: dict[str, Any] = {"model_file": "m.gguf"}
+WHY, WORD, ALIAS, FILE = "Why is it?", "Why?", "smollm2-135m", "a model"
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "model", "prompt"),
+    [
+        ({"argument": WHY}, "", None, WHY),
+        ({"argument": "one\nword"}, "", None, "one\nword"),
+        ({"argument": WORD}, "", WORD, None),
+        ({"argument": WHY, **NAMED}, "", "m.gguf", WHY),
+        ({"argument": WORD, **NAMED}, "", "m.gguf", WORD),
+        ({"argument": "-", **NAMED}, "", "m.gguf", "-"),
+        ({"argument": WORD, "hf_repo": "a/b"}, "", "hf:a/b", WORD),
+        ({"argument": WHY}, "m.gguf", "m.gguf", WHY),
+        ({"argument": WORD}, "m.gguf", "m.gguf", WORD),
+        # What names a model is MODEL, as before.
+        *(({"argument": name}, "m.gguf", name, None) for name in (ALIAS, "a/b", "hf:a/b", "./m", "gone.gguf", FILE)),
+        *(({"argument": name}, "", name, None) for name in ("my models/gone.gguf", FILE)),
+        ({"argument": WORD, "words": WHY}, "m.gguf", WORD, WHY),
+        ({"argument": WHY, "prompt": "hi"}, "m.gguf", WHY, "hi"),
+        ({"prompt": "hi", **NAMED}, "", "m.gguf", "hi"),
+    ],
+    ids=str,
+)
+def test_an_only_argument_is_the_prompt_if_it_cannot_be_the_model(
+    given: dict[str, Any], variable: str, model: str | None, prompt: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / FILE).touch()
+    with patch.dict(os.environ, {**CLEAN, "LACLI_MODEL": variable}, clear=True), chdir(tmp_path):
+        every = dict.fromkeys(("argument", "model_file", "hf_repo", "draft", "words", "prompt"))
+        assert asked(**{**every, **given}) == (model, prompt)

@@ -54,7 +54,7 @@ SLIPS = [
     (FAILED, ("run", "-q", "nosuch.gguf", "-p", "hi"), "no such file: nosuch.gguf"),
     (USAGE, ("run", "-q", "-p", " "), "the prompt is empty"),
     (USAGE, ("run", "-q"), "there is no prompt"),
-    (USAGE, ("run", "-q", "Why is it?"), "there is no prompt for the model 'Why is it?' (give one with -p"),
+    (USAGE, ("run", "-q", "a/model"), "there is no prompt for the model 'a/model' (give one with -p"),
     (USAGE, ("chat", "-f", __file__), "/read FILE in a chat"),
     (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
     (FAILED, (*ASKED, "-sysf", "."), "cannot read .: Is a directory"),
