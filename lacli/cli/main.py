@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from lacli import __version__
-from lacli.cli.options import DEBUG, EPILOG, TYPED, given_name
+from lacli.cli.options import DEBUG, EPILOG, given_name
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -42,10 +42,9 @@ NO_READER = 141
 
 
 class Command(TyperCommand):
-    """Takes --stats without a value, and remembers how options were spelled."""
+    """Takes --stats without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[TYPED] = {word.partition("=")[0] for word in args}
         for place in reversed(range(len(args))):
             if args[place] == "--stats" and args[place + 1 : place + 2] not in (["short"], ["full"]):
                 args = [*args[: place + 1], "short", *args[place + 1 :]]

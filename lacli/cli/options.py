@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,9 +28,6 @@ Made = TypeVar("Made")
 
 DEBUG = "LACLI_DEBUG"
 """Shows tracebacks; `main.py` reads it, and it belongs to no option."""
-
-TYPED = "typed"
-"""Where a command's context has the words of the command line, without what follows an equals sign."""
 
 OTHERS = {
     "--api-key": "LLAMA_API_KEY",
@@ -82,7 +80,8 @@ def given_name(context: typer.Context, given: typer.CallbackParam) -> str:
     source = context.get_parameter_source(given.name)
     if source is not None and source.name == "ENVIRONMENT":
         return next(name for name in given.envvar or () if os.environ.get(name))
-    return next((flag for flag in given.opts if flag in context.meta.get(TYPED, ())), given.opts[0])
+    words = {word.partition("=")[0] for word in sys.argv}
+    return next((flag for flag in given.opts if flag in words), given.opts[0])
 
 
 def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
