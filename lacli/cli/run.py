@@ -117,7 +117,7 @@ def answer(
         with without_ctrl_c():
             found, cells = generation.answer(), engine.context.cells
             if found.filled_context(asked.max_tokens):
-                screen.note(context_full(cells, engine.context_hint(cells + 1)))
+                screen.note(context_full(cells, engine.context_hint(cells)))
             if found.finish_reason == "length" and loading.sampling.json_schema:
                 screen.warn("the answer was cut, and its JSON may not be complete")
             if json:
