@@ -132,7 +132,9 @@ class ModelEngine(Engine, Closing):
                 stack.enter_context(self.sampler)
             context = self._open_context(settings)
             stack.pop_all()
-        if self.model_settings.context > self.model.context:
+        if 0 < (asked := self.model_settings.context) < context.cells:
+            self.notes.append(f"the context has {context.cells:,} tokens: llama.cpp rounds {asked:,} up")
+        if asked > self.model.context:
             self.notes.append(f"the model was trained with {self.model.context:,} tokens; more may fall apart")
         longest = self.model.context if self.model_settings.context else self.model.default_context
         super().__init__(context, settings, self.slots, longest=longest, make_mode=AutoModes())
