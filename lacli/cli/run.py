@@ -95,7 +95,7 @@ def answer(
 ) -> None:
     """Answer `text`. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
     from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
-    from lacli.report import as_json, as_lines, context_full
+    from lacli.report import answer_cut, as_json, as_lines, context_full
     from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
     with loading.opened(model, asked, screen) as engine:
@@ -118,6 +118,8 @@ def answer(
             found, cells = generation.answer(), engine.context.cells
             if found.filled_context(asked.max_tokens):
                 screen.note(context_full(cells, engine.context_hint(cells)))
+            elif found.finish_reason == "length":
+                screen.note(answer_cut(asked.max_tokens))
             if found.finish_reason == "length" and loading.sampling.json_schema:
                 screen.warn("the answer was cut, and its JSON may not be complete")
             if json:
