@@ -51,7 +51,7 @@ class Screen:
     """stdout for the answer and stderr for messages about it.
 
     `color`: auto means on a terminal that supports it. `quiet`: print no notes. `show_accepted`: colour drafted text by
-    its origin where stdout has colours; it may change between answers. Reasoning is dim there in any case.
+    its origin, or bracket it on a terminal without colours; it may change between answers. Reasoning is dim in any case.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
@@ -68,14 +68,11 @@ class Screen:
 
     def write(self, pieces: Iterable[Piece]) -> None:
         """Print answer text at once. Raises OutputError if stdout cannot take it, BrokenPipeError without a reader."""
-        for piece in pieces:
-            if self._on_terminal:
-                piece = replace(piece, text=printable(piece.text, lines=True))
+        shown = map(self._shown, pieces) if self._on_terminal else pieces
+        for piece in shown:
             if piece.text:
                 # In one write: whatever ends the program between two tokens, no colour stays on.
-                color = ORIGIN_COLORS.get(piece.origin) if self.show_accepted else None
-                style = Style(color=color, dim=piece.reasoning or None) if self._colored else Style.null()
-                self._put(style.render(piece.text, color_system=ColorSystem.STANDARD))
+                self._put(self._styled(piece))
                 self._last = piece.text[-1]
 
     def end_line(self) -> None:
@@ -151,8 +148,8 @@ class Screen:
             yield read
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
-        """Print the colours of a marked answer with the tokens of each; nothing if quiet or without colours."""
-        if self.quiet or not (self._colored and self.show_accepted and accepted):
+        """Print the sources of a marked answer in their colours, with the tokens of each; nothing if quiet."""
+        if self.quiet or not ((self._colored or self._on_terminal) and self.show_accepted and accepted):
             return
         text = Text("lacli: accepted in parallel: ", style="dim")
         for place, origin in enumerate(sorted(accepted, key=accepted.__getitem__, reverse=True)):
@@ -174,6 +171,17 @@ class Screen:
     def error(self, error: LacliError) -> None:
         """Print one line: what happened and what to do; its names and reasons may come from a damaged file."""
         self.say(f"lacli: {printable(str(error))}", "red")
+
+    def _shown(self, piece: Piece) -> Piece:
+        """Return a piece as a terminal shows it: without control characters, in brackets instead of a colour."""
+        text = printable(piece.text, lines=True)
+        marks = self.show_accepted and not self._colored and piece.origin in ORIGIN_COLORS
+        return replace(piece, text=f"[{text}]" if marks and text else text)
+
+    def _styled(self, piece: Piece) -> str:
+        color = ORIGIN_COLORS.get(piece.origin) if self.show_accepted else None
+        style = Style(color=color, dim=piece.reasoning or None) if self._colored else Style.null()
+        return style.render(piece.text, color_system=ColorSystem.STANDARD)
 
     def _put(self, text: str) -> None:
         if self._out is None:

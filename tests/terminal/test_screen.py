@@ -59,6 +59,19 @@ def test_reasoning_is_dim_and_guesses_are_coloured_and_each_token_is_out_before_
     assert out == text
 
 
+@pytest.mark.parametrize("color", ["auto", "off"])
+def test_without_colours_a_terminal_has_accepted_tokens_in_brackets(
+    color: Switch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(screens, "is_terminal", lambda stream: stream is sys.stdout)
+    screen = Screen(color=color, show_accepted=True)
+    screen.write(PIECES)
+    screen.legend({POOL: 3})
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("a[b][c][d]e\n", "lacli: accepted in parallel: 3 pool\n")
+
+
 def test_the_legend_names_the_colours_that_occurred_with_their_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     drafted = {*Origin} - {Origin.MODEL}
     assert {*ORIGIN_COLORS} == drafted and len({*ORIGIN_COLORS.values()}) == len(drafted)
