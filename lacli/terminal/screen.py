@@ -11,10 +11,12 @@ from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from itertools import count
 from json import dumps
+from shutil import get_terminal_size
 from textwrap import fill
 from time import perf_counter
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
@@ -51,7 +53,7 @@ class Screen:
     """stdout for the answer and stderr for messages about it.
 
     `color`: auto means on a terminal that supports it. `quiet`: print no notes. `show_accepted`: colour drafted text by
-    its origin, or bracket it on a terminal without colours; it may change between answers. Reasoning is dim in any case.
+    its origin, or bracket it on a terminal without colours; it may change between answers. Reasoning is always dim.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
@@ -63,17 +65,18 @@ class Screen:
             sys.stdout.reconfigure(errors="replace")
         self._errors = console(sys.stderr, color)
         self._on_terminal = is_terminal(sys.stdout)
-        self._colored = console(sys.stdout, color).color_system is not None
+        out = console(sys.stdout, color)
+        self._colored, self._moves_words = out.color_system is not None, self._on_terminal and out.is_interactive
         self._last = "\n"
 
     def write(self, pieces: Iterable[Piece]) -> None:
         """Print answer text at once. Raises OutputError if stdout cannot take it, BrokenPipeError without a reader."""
         shown = map(self._shown, pieces) if self._on_terminal else pieces
-        for piece in shown:
-            if piece.text:
-                # In one write: whatever ends the program between two tokens, no colour stays on.
-                self._put(self._styled(piece))
-                self._last = piece.text[-1]
+        for parts in whole_words(shown) if self._moves_words else ([piece] for piece in shown):
+            # In one write: whatever ends the program between two tokens, no colour stays on.
+            if text := "".join(map(self._styled, parts)):
+                self._put(text)
+                self._last = parts[-1].text[-1]
 
     def end_line(self) -> None:
         """Print a line break unless the answer has ended with one."""
@@ -231,6 +234,32 @@ def wrapped(text: str, width: int) -> str:
         wide = max(width, len(indent) + 1)
         lines.append(fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
     return "\n".join(lines)
+
+
+def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield each piece in parts that move a word to the next row where the terminal's edge would break it.
+
+    Fenced code is left to the terminal, whose rows are copied as one line.
+    """
+    column, fenced, line, word = 0, False, "", list[Piece]()
+    for piece in pieces:
+        parts, edge = list[Piece](), get_terminal_size().columns
+        for text in re.findall(r"\n|[^\S\n]+|\S+", piece.text):
+            part, size, begun = replace(piece, text=text), cell_len(text), sum(cell_len(each.text) for each in word)
+            if text.isspace():
+                word = []
+            elif not fenced and begun < column and begun + size < edge <= column + size:
+                parts += [Piece(f"\x1b[{begun}D\x1b[K\n" if begun else "\n"), *word]
+                column = begun
+            # Between wide characters, such as Chinese ones, a row may end.
+            word += [part] if size == len(text) and not text.isspace() else []
+            parts.append(part)
+            column, line = column + size, line + text
+            while column > edge:
+                column -= edge
+            if text == "\n":
+                column, line, fenced = 0, "", fenced != line.lstrip().startswith("```")
+        yield parts
 
 
 def console(file: TextIO | None, color: Switch) -> Console:
