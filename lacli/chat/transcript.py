@@ -24,8 +24,8 @@ from lacli.text.checked import checked
 from lacli.text.files import for_owner, lock, read_raw, replace_file
 
 FORMAT, VERSION = "lacli chat", 2
-SAVED, SESSION = "saved", "session"
-"""The event of a chat's first line, and the same in logs of lacli before December 2026."""
+SAVED = "saved"
+"""The event of a chat's first line."""
 
 
 class Head(BaseModel):
@@ -43,14 +43,13 @@ class Head(BaseModel):
 
 
 class Line(BaseModel):
-    """A line behind the first: a message, or a command in a log of lacli before December 2026."""
+    """A line after the first: a message."""
 
     model_config = ConfigDict(strict=True)
 
-    event: str
-    role: Literal["user", "assistant"] | None = None
-    content: str | None = None
-    settings: dict[str, Any] | None = None
+    event: Literal["message"]
+    role: Literal["user", "assistant"]
+    content: str
 
 
 @dataclass
@@ -88,25 +87,13 @@ class SavedChat:
         return "".join(lines).encode(errors="replace")
 
     def follow(self, line: Line) -> None:
-        """Take in a line behind the first. Raises ValueError or UsageError if it does not fit."""
-        conversation = self.conversation
-        match line:
-            case Line(event="message", role="user", content=str(text)):
-                conversation.ask(text)
-            case Line(event="message", role="assistant", content=str(text)) if conversation.is_open:
-                conversation.answer(text)
-            case Line(event="undo"):
-                conversation.undo()
-            case Line(event="regen"):
-                conversation.take_back_answer()
-            case Line(event="clear"):
-                self.conversation = Conversation(conversation.system)
-            case Line(event="system", content=str(text)):
-                conversation.system = text
-            case Line(event="set", settings=dict(found)):
-                self.settings = settings_from_json(found)
-            case Line(event="message" | "system" | "set"):
-                raise ValueError("the line does not follow from those before it")
+        """Take in a line after the first. Raises ValueError if it does not fit."""
+        if line.role == "user":
+            self.conversation.ask(line.content)
+        elif self.conversation.is_open:
+            self.conversation.answer(line.content)
+        else:
+            raise ValueError("an answer has no question")
 
 
 def absolute(path: str | Path) -> str:
@@ -178,7 +165,7 @@ class Log(Closing):
 def read_chat(path: str | Path) -> SavedChat:
     """Read the last chat of a file that has messages. Damaged lines are left out.
 
-    Of the last line, in which an old log may have broken off, nothing is said. Raises LacliError, in one line, for a
+    Of the last line, in which a log may have broken off, nothing is said. Raises LacliError, in one line, for a
     file that holds no chat.
     """
     raw = read_raw(str(path)).removeprefix(codecs.BOM_UTF8)
@@ -187,7 +174,7 @@ def read_chat(path: str | Path) -> SavedChat:
     for number, line in enumerate(lines, start=1):
         try:
             found = from_json(line, allow_inf_nan=False)
-            if isinstance(found, dict) and found.get("event") in (SAVED, SESSION):
+            if isinstance(found, dict) and found.get("event") == SAVED:
                 chats.append(_begun(found, f"{path}, line {number}"))
             else:
                 chats[-1].follow(checked(Line, found))

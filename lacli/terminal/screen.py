@@ -246,13 +246,12 @@ def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         parts, edge = list[Piece](), get_terminal_size().columns
         for text in re.findall(r"\n|[^\S\n]+|\S+", piece.text):
             part, size, begun = replace(piece, text=text), cell_len(text), sum(cell_len(each.text) for each in word)
-            if text.isspace():
-                word = []
-            elif not fenced and begun < column and begun + size < edge <= column + size:
+            blank = text.isspace()
+            if not (blank or fenced) and begun < column and begun + size < edge <= column + size:
                 parts += [Piece(f"\x1b[{begun}D\x1b[K\n" if begun else "\n"), *word]
                 column = begun
             # Between wide characters, such as Chinese ones, a row may end.
-            word += [part] if size == len(text) and not text.isspace() else []
+            word = [] if blank or size != len(text) else [*word, part]
             parts.append(part)
             column, line = column + size, line + text
             while column > edge:

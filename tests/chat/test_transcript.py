@@ -46,9 +46,8 @@ def test_what_is_saved_is_read_again(
     assert read_chat(tmp_path / "chat") == chat
 
 
-@pytest.mark.parametrize("name", ["saved.jsonl", "log.jsonl"])
-def test_files_of_november_2026_are_read_with_settings_that_went_and_commands_of_logs(name: str) -> None:
-    chat = read_chat(DATA / name)
+def test_a_file_with_settings_that_went_is_read() -> None:
+    chat = read_chat(DATA / "saved.jsonl")
     told = [message.content for message in chat.conversation.messages]
     assert told[-6:] == ["third", "Abstract", "fourth", "Abstract", "last", "```python\n"] and "second" not in told
     assert chat.conversation.system == "Be brief."
