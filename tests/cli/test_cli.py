@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from lacli.batch import Batch
+from lacli.cli.run import first_block
+from lacli.errors import LacliError
 from lacli.llamacpp.context import LlamaContext
 from lacli.terminal.input import read_question
 from tests.fakes.tiny_models import write_llama
@@ -78,6 +80,35 @@ def test_a_run_says_that_its_input_added_something_and_can_be_told_to_leave_it(r
     added = call("run", "-p", "hi", "-n", "1", stdin=b"1\n2").err
     assert "lacli: added standard input to the prompt (--no-stdin adds none)\n" in added
     assert answer("--no-stdin", "-p", QUESTION, *sizes, stdin=b"1\n2")["tokens"] == reference["tokens"]
+
+
+FENCE = "`" * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "block"),
+    [
+        (f"Here:\n{FENCE}python\nx = 1\n\ny = 2\n{FENCE}\nand\n{FENCE}\nno\n{FENCE}\n", "x = 1\n\ny = 2"),
+        (f"1. Do:\n   {FENCE}sh\n   ls\n     -l\n   {FENCE}\n", "ls\n  -l"),
+        (f"{FENCE}`md\n{FENCE}\ninner\n{FENCE}\n{FENCE}`", f"{FENCE}\ninner\n{FENCE}"),
+        (f"{FENCE}a{FENCE} is no block\n~~~\nthis\n~~~", "this"),
+        (f"{FENCE}\n{FENCE}", ""),
+    ],
+)
+def test_the_first_fenced_block_is_found(text: str, block: str) -> None:
+    assert first_block(text) == block
+
+
+@pytest.mark.parametrize("text", ["", "no block", f"{FENCE}python\nit was cut"])
+def test_an_answer_without_a_whole_fenced_block_is_an_error(text: str) -> None:
+    with pytest.raises(LacliError, match="no whole fenced block"):
+        first_block(text)
+
+
+def test_extract_prints_the_block_alone() -> None:
+    asked = ("-p", "Write a Python function is_empty: Return true if the queue is empty.", "-n", "60")
+    whole, block = call("run", *asked), call("run", *asked, "-x")
+    assert (block.code, block.out) == (0, f"{first_block(whole.out)}\n") and block.out.count("\n") > 1
 
 
 def test_raw_continues_the_prompt_without_the_template(tiny: str) -> None:
