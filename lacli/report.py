@@ -26,11 +26,6 @@ def context_full(cells: int, todo: str) -> str:
     return f"the context of {cells:,} tokens is full and the answer ends here: {todo}"
 
 
-def answer_cut(tokens: int) -> str:
-    """Say that -n has ended an answer."""
-    return f"the answer was cut after {counted(tokens, 'token')} (-n)"
-
-
 def counts(run: RunStatistics) -> dict[str, float]:
     """Return tokens, steps and milliseconds of an answer, named as in llama-server's timings."""
     return {

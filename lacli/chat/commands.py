@@ -228,10 +228,9 @@ class Commands:
         if not text.strip():
             raise LacliError(f"{name} is empty", "there is nothing to put before a question")
         self.files.append(text)
-        told, engine, cells = "it goes before the next message", self.chat.engine, self.chat.cells
-        if (tokens := len(engine.prompts.tokenize(self.message("")))) >= cells:
+        told, cells = "it goes before the next message", self.chat.cells
+        if (tokens := len(self.chat.engine.prompts.tokenize(self.message("")))) >= cells:
             told = f"the next message needs {tokens:,} tokens and the context has {cells:,}: /undo drops it"
-            told = f"{told}; {engine.context_hint(tokens)}"
         return Reply(f"{name}: {counted(len(text), 'character')}; {told}")
 
     def _save(self, argument: str) -> Reply:

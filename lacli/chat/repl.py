@@ -15,11 +15,12 @@ from lacli.chat.transcript import Log, SavedChat
 from lacli.engine.load import ModelEngine
 from lacli.errors import Interrupted, LacliError, OutputError
 from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
-from lacli.report import answer_cut, as_lines
+from lacli.report import as_lines
 from lacli.settings import Detail, Switch
 from lacli.terminal.input import is_terminal
 from lacli.terminal.screen import Screen, console
 from lacli.text.files import decode
+from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
 
@@ -274,7 +275,7 @@ class Repl:
             self.screen.warn(note)
         if last:
             if self.interactive and last.finish_reason == "length" and last.statistics.tokens == limit:
-                self.screen.note(f"{answer_cut(limit)}; /set n -1 lifts the limit")
+                self.screen.note(f"the answer was cut after {counted(limit, 'token')} (-n); /set n -1 lifts the limit")
             self.screen.legend(last.statistics.accepted_from)
             if self.stats:
                 self.screen.say(self.commands.report)

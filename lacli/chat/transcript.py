@@ -24,8 +24,6 @@ from lacli.text.checked import checked
 from lacli.text.files import for_owner, lock, read_raw, replace_file
 
 FORMAT, VERSION = "lacli chat", 2
-SAVED = "saved"
-"""The event of a chat's first line."""
 
 
 class Head(BaseModel):
@@ -79,7 +77,7 @@ class SavedChat:
     def lines(self) -> bytes:
         """The chat in a file's lines."""
         own = {name: getattr(self, name) for name in ("model", "template", "context")}
-        head = {"event": SAVED, "format": FORMAT, "version": VERSION, **own}
+        head = {"event": "saved", "format": FORMAT, "version": VERSION, **own}
         head |= {"system": self.conversation.system, "settings": self.settings.json}
         messages = ({"event": "message", **vars(message)} for message in self.conversation.messages)
         lines = (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in (head, *messages))
@@ -174,7 +172,7 @@ def read_chat(path: str | Path) -> SavedChat:
     for number, line in enumerate(lines, start=1):
         try:
             found = from_json(line, allow_inf_nan=False)
-            if isinstance(found, dict) and found.get("event") == SAVED:
+            if isinstance(found, dict) and found.get("event") == "saved":
                 chats.append(_begun(found, f"{path}, line {number}"))
             else:
                 chats[-1].follow(checked(Line, found))

@@ -86,8 +86,6 @@ def given_name(context: typer.Context, given: typer.CallbackParam) -> str:
 
 def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
     """Read and check a value under the name that the user gave."""
-    if value is None:
-        return None
     name = given_name(context, given)
     try:
         if each.read:
@@ -111,7 +109,7 @@ def parameter(each: Option) -> Parameter:
     # Typer would put a default of its own in parentheses.
     told = f"{each.help}  [default: {shown}]" if shown else each.help
     # Typer would take 0.1 ms to look at the annotations of each callback.
-    check = lambda context, given, value: _checked(each, context, given, value)  # noqa: E731
+    check = lambda context, given, value: None if value is None else _checked(each, context, given, value)  # noqa: E731
     declared = declare(*flags, help=told, metavar=each.metavar, show_default=False, callback=check)
     return Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, declared])
 
@@ -189,12 +187,9 @@ DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=T
 
 Words = Annotated[
     str | None,
-    typer.Argument(
-        metavar="PROMPT",
-        help="The prompt; '-' reads standard input. Without MODEL it needs a space; with -m or LACLI_MODEL one word is "
-        "enough.",
-    ),
-]
+    typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input. Without MODEL it needs a space; with "
+                   "-m or LACLI_MODEL one word is enough."),
+]  # fmt: skip
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 

@@ -111,7 +111,8 @@ def answer(
 ) -> None:
     """Answer `text`; `form`: text, json or block. Raises Interrupted after Ctrl-C, when what came is out."""
     from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
-    from lacli.report import answer_cut, as_json, as_lines, context_full
+    from lacli.report import as_json, as_lines, context_full
+    from lacli.text.format import counted
     from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
     with loading.opened(model, asked, screen) as engine:
@@ -134,7 +135,7 @@ def answer(
             if found.filled_context(asked.max_tokens):
                 screen.note(context_full(cells, engine.context_hint(cells)))
             elif found.finish_reason == "length":
-                screen.note(answer_cut(asked.max_tokens))
+                screen.note(f"the answer was cut after {counted(asked.max_tokens, 'token')} (-n)")
             if found.finish_reason == "length" and loading.sampling.json_schema:
                 screen.warn("the answer was cut, and its JSON may not be complete")
             if form == "json":

@@ -32,10 +32,6 @@ Otherwise it is never read while shorter ones keep coming. Chosen: a server has 
 """
 
 
-USUAL_ANSWER = 512
-"""Tokens that an answer may need, for advice; our choice."""
-
-
 @dataclass(frozen=True)
 class SequenceOptions:
     """How one sequence is decoded.
@@ -151,11 +147,11 @@ class Engine:
             raise PromptError(what, f"{self.context_hint(len(prompt))}; a shorter prompt fits")
 
     def context_hint(self, tokens: int) -> str:
-        """What -c there is for `tokens` and an answer, as far as the model was trained for both."""
+        """What -c there is for `tokens` and an answer of 512, as far as the model was trained for both."""
         longest = self.context.trained_context
         if tokens >= longest:
             return f"the model was trained for {longest:,} at most"
-        return f"a larger context has room, -c {min(tokens + USUAL_ANSWER, longest)} or more"
+        return f"a larger context has room, -c {min(tokens + 512, longest)} or more"
 
     def end(self, sequence: TokenSequence, finish: Finish = "interrupt") -> None:
         """End a sequence, whose slot is free for another at once; nothing happens to one that has ended.
