@@ -24,13 +24,12 @@ import llama_cpp as lib
 import numpy as np
 
 from lacli import batch
-from lacli.auto.mode import AutoModes
 from lacli.batch import BatchPart
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.machine import physical_cores
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.stats import RunStatistics
 from lacli.tree import Origin, Tree
@@ -55,7 +54,7 @@ class Bench:
         self.questions = {name: texts[: arguments.each] for name, texts in self.questions.items()}
 
     def engine(self, decode: DecodeSettings) -> LlamaContext:
-        return LlamaContext(self.model, self.settings, decode)
+        return LlamaContext(self.model, self.settings, ContextSize.of(decode))
 
     def prompt(self, question: str) -> list[int]:
         return self.model.tokenize(TURN.format(question))
@@ -72,7 +71,7 @@ class Bench:
 def run(engine: LlamaContext, settings: DecodeSettings, prompt: list[int], limit: int) -> RunStatistics:
     """What the steps of one answer say."""
     statistics = RunStatistics(prompt_tokens=len(prompt))
-    for step in Engine(engine, settings, make_mode=AutoModes()).steps(prompt, SequenceOptions(limit)):
+    for step in Engine(engine, settings).steps(prompt, SequenceOptions(limit)):
         statistics.add(step)
     return statistics
 
@@ -109,7 +108,7 @@ def plain(bench: Bench) -> Iterator[list[str]]:
             for question, _ in product(texts, range(bench.repeats)):
                 prompt = bench.prompt(question)
                 bare += intervals(bare_loop(engine, prompt, bench.limit))
-                decoder = Engine(engine, settings, make_mode=AutoModes())
+                decoder = Engine(engine, settings)
                 ours += intervals([perf_counter() for _ in decoder.steps(prompt, SequenceOptions(bench.limit))])
             ratios.append(median(bare) / median(ours))
             yield [name, f"{ms(median(bare)):.3f}", f"{ms(median(ours)):.3f}", f"{ratios[-1]:.3f}"]
@@ -140,13 +139,16 @@ def choose(bench: Bench) -> Iterator[list[str]]:
     yield ["way", "decode ms", "choose ms", "sum ms"]
     settings = DecodeSettings(mode="lookahead")
     tree = Tree(5)
-    for path, sequence in enumerate(range(settings.window + 1, settings.sequences)):
+    for path, sequence in enumerate(range(settings.window + 1, settings.ids)):
         tree.add_path([path * 4 + depth + 10 for depth in range(settings.ngram - 1)], sequence, Origin.POOL)
     for sequence in range(1, settings.window + 1):
         tree.add_path([1000 + sequence], sequence, Origin.WINDOW)
     assert len(tree) == settings.max_outputs
     ways = {"argmax": False, "backend": True}
-    engines = {way: LlamaContext(bench.model, bench.settings, settings, backend_greedy=on) for way, on in ways.items()}
+    engines = {
+        way: LlamaContext(bench.model, bench.settings, ContextSize.of(settings), backend_greedy=on)
+        for way, on in ways.items()
+    }
     times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     for _ in range(bench.repeats * 3):
         for way, engine in engines.items():
@@ -173,7 +175,7 @@ def company(bench: Bench) -> Iterator[list[str]]:
         one, four = Tree(text[0]), Tree(text[0])
         four.add_path(text[1:4], 0, Origin.POOL)
         read = BatchPart(None, 0, text[:128], count)
-        ones, fours = ([BatchPart(tree, tokens, first=place) for place in range(count)] for tree in (one, four))
+        ones, fours = ([BatchPart(tree, tokens, first_id=place) for place in range(count)] for tree in (one, four))
         columns = []
         for attention in ("on", "off"):
             settings = replace(
@@ -183,7 +185,7 @@ def company(bench: Bench) -> Iterator[list[str]]:
                 flash_attention=attention,
                 context=(tokens + 4) * count + 128,
             )
-            with LlamaContext(bench.model, settings, Capacity(count + 1, 4 * count, ordered=False)) as engine:
+            with LlamaContext(bench.model, settings, ContextSize(count + 1, 4 * count, ordered=False)) as engine:
                 for place in range(count):
                     engine.decode(batch.from_tokens(text[:tokens], 0, place))
                 columns.append([_took(bench, engine, parts) for parts in (ones, fours, [read], [read, *ones])])
@@ -192,14 +194,14 @@ def company(bench: Bench) -> Iterator[list[str]]:
 
 def _took(bench: Bench, engine: LlamaContext, parts: Sequence[BatchPart]) -> float:
     """Processor seconds of a step with these parts, the median of some; it leaves nothing in the cache."""
-    rows = sum(len(part.again) + (len(part.tree.tokens) if part.tree else 0) for part in parts)
+    rows = sum(len(part.uncached) + (len(part.tree.tokens) if part.tree else 0) for part in parts)
     times = []
     for _ in range(bench.repeats):
         begin = thread_time()
         engine.decode(batch.Batch(rows).set_parts(parts))
         times.append(thread_time() - begin)
         for part in parts:
-            engine.remove(part.first, part.past, -1)
+            engine.remove(part.first_id, part.past, -1)
     return median(times)
 
 

@@ -18,23 +18,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from lacli.auto.mode import AutoModes
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
-from lacli.check.judge import PLAIN, Recorder, largest_difference
+from lacli.check.judge import PLAIN, BatchRecorder, largest_difference
 from lacli.context import Context, Floats
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings, strict_settings
+from lacli.llamacpp.settings import ContextSize, ModelSettings, strict_settings
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template
 from lacli.tree import Origin, Tree
@@ -100,13 +98,16 @@ def work(arguments: argparse.Namespace) -> None:
         modes = {name: strict_settings(loose, mode, types, on_gpu=False)[1] for name, mode in modes.items()}
     with ExitStack() as stack:
         model = stack.enter_context(LlamaModel(arguments.model, model_settings))
-        open_engine = partial(LlamaContext, model, model_settings, backend_greedy=False)
+
+        def open_engine(decode: DecodeSettings) -> LlamaContext:
+            return LlamaContext(model, model_settings, ContextSize.of(decode), backend_greedy=False)
+
         # A base model goes on with the question.
         template = choose_template("", model)[0] if model.chat_template else None
         # A check gives mode auto large steps; here it takes those that pay, as for a user.
-        comparison = Comparison(open_engine, arguments.tokens, plain, make_mode=AutoModes())
+        comparison = Comparison(open_engine, arguments.tokens, plain, cost=None)
         stack.enter_context(comparison)
-        engines = {name: Recorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
+        engines = {name: BatchRecorder(stack.enter_context(open_engine(mode))) for name, mode in modes.items()}
         chain = replace(plain, mode="lookup", lookup_draft=ROWS - 1)
         rows = stack.enter_context(open_engine(chain))
         for line in sys.stdin:

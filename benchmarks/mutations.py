@@ -63,7 +63,7 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ("lacli/tree.py", ("tests/test_tree.py", *LOOP)): (
         ("            elif verify:\n", "            elif not verify:\n"),
         ("self.depths.append(self.depths[parent] + 1)", "self.depths.append(self.depths[-1] + 1)"),
-        ("            sequences[below].append(sequence)\n", "            sequences[below] = [sequence]\n"),
+        ("            ids[below].append(sequence)\n", "            ids[below] = [sequence]\n"),
     ),
     ("lacli/batch.py", ("tests/llamacpp/test_settings.py", "tests/engine/test_engine.py")): (
         ("[behind + depth for depth in tree.depths]", "[past + depth for depth in tree.depths]"),
@@ -73,24 +73,24 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
     ),
     ("lacli/engine/cells.py", LOOP): (
         (
-            "self._context.copy(self.first + owner, self.first, start, end)",
-            "self._context.copy(self.first + owner, self.first, start, end - 1)",
+            "self._context.copy(self.first_id + owner, self.first_id, start, end)",
+            "self._context.copy(self.first_id + owner, self.first_id, start, end - 1)",
         ),
         (
-            "self._context.remove(self.first + each, start, ALL)",
-            "self._context.remove(self.first + each, start + 1, ALL)",
+            "self._context.remove(self.first_id + each, start, ALL)",
+            "self._context.remove(self.first_id + each, start + 1, ALL)",
         ),
-        ("            self._shared[each] = start\n", "            self._shared[each] = end\n"),
+        ("            self._synced[each] = start\n", "            self._synced[each] = end\n"),
         ("gone = self._remove_from(end, [0, *others])", "gone = True"),
     ),
     ("lacli/engine/cells.py", ("tests/engine/test_reuse.py", *LOOP)): (
-        ("self._shared = [min(shared, self.past) for shared in self._shared]", "pass"),
+        ("self._synced = [min(synced, self.past) for synced in self._synced]", "pass"),
         ("            self._context.remove(each, 0, ALL)\n", "            pass\n"),
     ),
     ("lacli/engine/cells.py", MANY): (
-        ("copy(other.first, self.first, 0, length)", "copy(other.first, self.first, 0, length - 1)"),
+        ("copy(other.first_id, self.first_id, 0, length)", "copy(other.first_id, self.first_id, 0, length - 1)"),
         ("gone = self._remove_from(end, [0, *others])", "gone = self._remove_from(end, [0])"),
-        ("[self.first + each for each in used]", "[*used]"),
+        ("[self.first_id + each for each in used]", "[*used]"),
         ("            self._remove_from(0)\n", ""),
     ),
     ("lacli/engine/step.py", LOOP): (

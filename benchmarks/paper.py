@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lacli.bench.plan import ALL, Point, tasks_of
-from lacli.bench.run import Request, compared, finish, opened
+from lacli.bench.run import BenchRequest, compared, finish, opened
 from lacli.errors import LacliError
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
@@ -139,7 +139,7 @@ def main() -> None:
             return
         screen = Screen()
         tasks = tuple(tasks_of(None, arguments.classes))
-        request = Request(arguments.model, tasks, state_file(), arguments.seconds, form="md")
+        request = BenchRequest(arguments.model, tasks, state_file(), arguments.seconds, form="md")
         with opened(request, screen) as session:
             rounds, machine = compared(session, request, screen, chosen=table3_points())
         finish(rounds, machine, request, screen)

@@ -174,8 +174,8 @@ class RecordedContext:
     cells = 1 << 16
     batch_rows = 2048
     prefill_rows = mixed_rows = 512
-    trained_context = cells
-    sequences = 256
+    trained_tokens = cells
+    ids = 256
     vocabulary = 151_936
     can_share, passes_all_cells = True, False
 

@@ -23,7 +23,6 @@ from time import thread_time
 
 from benchmarks.records import OWN_PROMPTS, Question, Record, RecordedContext, Records, questions
 from benchmarks.simulated import SimulatedContext, Stairs
-from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import Cost
 from lacli.context import Context
 from lacli.engine.engine import Engine, SequenceOptions
@@ -105,7 +104,7 @@ def answer(kind: str, record: Record, settings: DecodeSettings, law: Law, plain_
     engine = LawContext(RecordedContext(record), law, plain_s)
     with engine.clock():
         begin = engine.now
-        decoding = Engine(engine, settings, make_mode=AutoModes(cost))
+        decoding = Engine(engine, settings, cost=cost)
         found = list(decoding.decode(record.prompt, SequenceOptions(len(record.answer))))
         steps = [each.step for each in found if each.step]
         prompt_s = found[0].sequence.prompt_s if found[0].sequence else 0.0

@@ -18,7 +18,7 @@ import numpy as np
 
 from lacli.auto.step_cost import ROWS, Cost, StepCost
 from lacli.batch import Batch, Ints
-from lacli.check.judge import Recorder
+from lacli.check.judge import BatchRecorder
 from lacli.context import Context, Floats
 from lacli.errors import UsageError
 
@@ -75,7 +75,7 @@ def clock_of(now: Callable[[], float]) -> Iterator[None]:
         yield
 
 
-class SimulatedContext(Recorder):
+class SimulatedContext(BatchRecorder):
     """An engine whose steps move its clock by a staircase, and nothing else does.
 
     spent_s: seconds that its calls have really kept this thread busy. changes: steps behind one of other rows.

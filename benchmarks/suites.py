@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scores import HUMANEVAL, score_table, write_samples
-from lacli.bench.plan import Axes, Task, parse_modes
-from lacli.bench.run import Request, compared, finish, opened
+from lacli.bench.plan import Axes, Task, parse_names
+from lacli.bench.run import BenchRequest, compared, finish, opened
 from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
+from lacli.settings import MODES
 from lacli.terminal.screen import Screen
 from lacli.text.records import state_file
 
@@ -175,14 +176,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tasks = read_suite(given.file, given.name)[: FIRST.get(given.name)] if given.file else load_suite(given.name)
         if given.samples and given.name != HUMANEVAL:
             raise UsageError("--samples writes HumanEval's completions only", "leave it out")
-        request = Request(
+        request = BenchRequest(
             given.model,
             tuple(tasks),
             state_file(),
             given.seconds,
             model_settings=ModelSettings(threads=given.threads, threads_batch=given.threads),
             sampling=sampling,
-            axes=Axes(parse_modes(given.modes)),
+            axes=Axes(tuple(parse_names(given.modes, MODES, "mode"))),
             each=given.each,
             repetitions=given.repetitions,
             max_tokens=given.predict,

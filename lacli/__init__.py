@@ -1,4 +1,4 @@
-"""lacli: any GGUF model faster without a draft model, and the same text (lookahead decoding, Fu et al. 2024)."""
+"""lacli: any GGUF model faster without a draft model, same text up to rounding (lookahead decoding, Fu et al. 2024)."""
 
 from __future__ import annotations
 
@@ -44,10 +44,6 @@ else:
         from importlib import import_module
 
         return getattr(import_module(f"lacli.{homes[name]}"), name)
-
-
-PARALLEL = 4
-"""Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
 
 
 def __dir__() -> list[str]:

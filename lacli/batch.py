@@ -42,14 +42,22 @@ class BatchPart(NamedTuple):
     """The rows of one sequence in a step.
 
     `tree`: those of the input and the drafts, None if only tokens before the input are decoded. `past`: tokens that the
-    cache has. `again`: those behind them that it lacks, before the input. `first`: the sequence id that the
-    tree's sequence 0 stands for.
+    cache has. `uncached`: tokens after them, before the input. `first_id`: the sequence id for the tree's sequence 0.
     """
 
     tree: Tree | None
     past: int
-    again: Sequence[int] = ()
-    first: int = 0
+    uncached: Sequence[int] = ()
+    first_id: int = 0
+
+
+class BatchRow(NamedTuple):
+    """A token, its position, the sequence ids that own its cell, and whether its logits are wanted."""
+
+    token: int
+    position: int
+    ids: list[int]
+    output: bool
 
 
 class Batch:
@@ -80,9 +88,9 @@ class Batch:
 
     def set_parts(self, parts: Sequence[BatchPart]) -> Batch:
         """Write the rows of a step that several sequences share, one sequence after another."""
-        tree, past, again, first = parts[0]
-        repeats = self._single == first and len(parts) == 1 and not again
-        if repeats and tree is not None and len(tree.tokens) == 1 == len(tree.sequences[ROOT]):
+        tree, past, uncached, first_id = parts[0]
+        repeats = self._single == first_id and len(parts) == 1 and not uncached
+        if repeats and tree is not None and len(tree.tokens) == 1 == len(tree.ids[ROOT]):
             # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
             self.tokens[0], self.positions[0] = tree.tokens[0], past
             return self
@@ -90,15 +98,15 @@ class Batch:
         positions: list[int] = []
         sequences: list[Sequence[int]] = []
         outputs: list[bool] = []
-        for tree, past, again, first in parts:
-            behind = past + len(again)
-            tokens += again
+        for tree, past, uncached, first_id in parts:
+            behind = past + len(uncached)
+            tokens += uncached
             positions += range(past, behind)
-            outputs += [False] * len(again)
-            ids = [[0]] if tree is None else tree.sequences
-            if first:
-                ids = [[first + sequence for sequence in owners] for owners in ids]
-            sequences += [ids[ROOT]] * len(again)
+            outputs += [False] * len(uncached)
+            ids = [[0]] if tree is None else tree.ids
+            if first_id:
+                ids = [[first_id + sequence for sequence in owners] for owners in ids]
+            sequences += [ids[ROOT]] * len(uncached)
             if tree is not None:
                 tokens += tree.tokens
                 positions += [behind + depth for depth in tree.depths]
@@ -130,6 +138,13 @@ class Batch:
         self.wanted = sum(outputs)
         self._single = ids[0] if rows == len(ids) == self.wanted == 1 else None
         return self
+
+    def read(self) -> list[BatchRow]:
+        """Return the rows one by one."""
+        rows, ids = self.rows, iter(self.sequence_ids.tolist())
+        owners = [[next(ids) for _ in range(count)] for count in self.sequence_counts[:rows].tolist()]
+        tokens, positions = self.tokens[:rows].tolist(), self.positions[:rows].tolist()
+        return [*map(BatchRow, tokens, positions, owners, self.outputs[:rows].astype(bool).tolist())]
 
     def _make_room(self, ids: int) -> None:
         self.sequence_ids = np.zeros(ids, np.int32)

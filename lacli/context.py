@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,14 +12,6 @@ from lacli.batch import Batch, Ints
 
 Floats = npt.NDArray[np.floating]
 
-Reading = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""Shows how a prompt is read: is entered with the tokens to read, and gets their number after each part."""
-
-
-def unseen(tokens: int) -> AbstractContextManager[Callable[[int], None]]:
-    """Show nothing while a prompt is read."""
-    return nullcontext(lambda done: None)
-
 
 class Context(Protocol):
     """A model with a cache of `cells` cells, in which a token of several sequences is one cell.
@@ -29,8 +20,8 @@ class Context(Protocol):
     llama.cpp's llama_memory_* functions.
     `batch_rows`: rows that one call of `decode` may have. `prefill_rows`: of a prefill call; Ctrl-C is heard between
     two, and what is read so far is known. `mixed_rows`: rows of a step up to which prompt chunks share it with other
-    sequences' rows; more are decoded apart. `trained_context`: tokens of the longest sequence that the model was
-    trained for. `sequences`: ids 0 .. `sequences`-1 may be used. `can_share`: `copy` can give a sequence the beginning
+    sequences' rows; more are decoded apart. `trained_tokens`: tokens of the longest sequence that the model was
+    trained for. `ids`: sequence ids 0 .. `ids`-1 may be used. `can_share`: `copy` can give a sequence the beginning
     of another, which a recurrent state does not keep. `passes_all_cells`: attention passes all cells, those of other
     sequences too, as on a CPU: idle ones cost time there.
     """
@@ -39,8 +30,8 @@ class Context(Protocol):
     batch_rows: int
     prefill_rows: int
     mixed_rows: int
-    trained_context: int
-    sequences: int
+    trained_tokens: int
+    ids: int
     can_share: bool
     passes_all_cells: bool
 
@@ -50,7 +41,7 @@ class Context(Protocol):
     def greedy(self) -> Ints:
         """The most probable next token of each output row of the last batch, (outputs,) integers.
 
-        Raises LacliError when the logit of one of them is NaN or infinite: then the model computes nonsense.
+        Raises NumbersError when the logit of one of them is NaN or infinite: then the model computes nonsense.
         """
 
     def row_logits(self, row: int) -> Floats:
@@ -66,7 +57,7 @@ class Context(Protocol):
         """Take positions start .. end-1 from a sequence; False, with nothing changed, where the model cannot."""
 
     def clear(self) -> None:
-        """Empty the cache."""
+        """Empty the cache, after a NumbersError of its values too."""
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""

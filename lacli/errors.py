@@ -46,6 +46,10 @@ class OutputError(LacliError):
     """Standard output cannot take the answer."""
 
 
+class NumbersError(LacliError):
+    """The model has computed NaN or infinite logits."""
+
+
 class SamplingError(LacliError):
     """The sampler has no token left to choose from."""
 

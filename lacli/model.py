@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from json import dumps
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import finalize
 
-from lacli import PARALLEL
 from lacli.closing import Closing
 from lacli.engine.answer import Answer, AnswerText, as_stops
 from lacli.engine.engine import SequenceOptions
@@ -21,12 +21,12 @@ from lacli.hub.download import find_model
 from lacli.hub.names import own_aliases
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings, ModeName, options_of
+from lacli.settings import PARALLEL, DecodeSettings, ModeName, options_of
 from lacli.settings import decode_settings as new_decode_settings
 from lacli.terminal.screen import Screen, end_at_abort
 from lacli.text.format import did_you_mean
 from lacli.text.template import Messages
-from lacli.verify import Recorder, most_probable
+from lacli.verify import LogprobRecorder, most_probable
 
 Prompt = str | Messages | Sequence[int]
 """A question, or a conversation: its messages, each with `role` and `content`; or the tokens of a prompt."""
@@ -114,7 +114,7 @@ class Model(Closing):
 
     def stream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Stream:
         """Ask for an answer to a prompt or a conversation: iterate it for its text as it is accepted."""
-        return self._asked(Stream, prompt, options)
+        return self.set_up(Stream(self.worker, self), prompt, options)
 
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer a prompt as a task among others; `asyncio.gather` answers several."""
@@ -127,8 +127,8 @@ class Model(Closing):
         return await self.astream(checked_messages(messages), **options).answer()
 
     def astream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> AsyncStream:
-        """The same as `stream`, for `async for`."""
-        return self._asked(AsyncStream, prompt, options)
+        """The same as `stream`, for `async for`; a thread sets it up, and errors come at the first await."""
+        return AsyncStream(self.worker, self, partial(self.set_up, prompt=prompt, given=options))
 
     def tokenize(self, prompt: Prompt, *, system: str = "", raw: bool = False) -> list[int]:
         """Tokens of a prompt or a conversation as `stream` decodes them, the chat template's included.
@@ -157,24 +157,25 @@ class Model(Closing):
         streams: list[Stream] = []
         for number, prompt in enumerate(prompts, start=1):
             try:
-                streams.append(self._asked(Stream, prompt, options))
+                streams.append(self.set_up(Stream(self.worker, self), prompt, options))
             except PromptError as error:
                 raise PromptError(f"prompt {number} of {len(prompts)}: {error.what}", error.hint) from error
         return streams
 
-    def _asked(self, kind: type[AnyStream], prompt: Prompt, given: AnswerOptions) -> AnyStream:
+    def set_up(self, stream: AnyStream, prompt: Prompt, given: AnswerOptions) -> AnyStream:
+        """Return the stream with the prompt cut into tokens and a sampler made. Raises as `generate` does."""
         options = checked_options(given)
         engine, raw = self.engine, options.get("raw", False)
         with self._asking:
             engine.model.check_open()
             tokens = self._prompt_tokens(prompt, options.get("system", ""), raw=raw)
-            sampling, warnings = engine.completed(self._sampling_of(options))
-            drawn, sampler = engine.own_verifier(sampling)
+            sampling, warnings = engine.complete_sampling(self._sampling_of(options))
+            drawn, sampler = engine.make_verifier(sampling)
             stops = (*as_stops(options.get("stop", ())), *(() if raw else engine.prompts.template.stops))
             controls = engine.prompts.control_tokens(stops)
         drawn_from = sampler.preview if sampler else most_probable
         of_draws = drawn_from if options.get("drawn_logprobs") else None
-        recorder = Recorder(drawn, options["logprobs"], of_draws) if "logprobs" in options else None
+        recorder = LogprobRecorder(drawn, options["logprobs"], of_draws) if "logprobs" in options else None
         text = AnswerText(
             engine,
             engine.prompts.piece,
@@ -186,12 +187,15 @@ class Model(Closing):
             warnings=warnings,
         )
         wanted = SequenceOptions(options.get("max_tokens", -1), recorder or drawn)
-        return kind(self.worker, text, tokens, wanted, sampler, owner=self)
+        stream.set_up(text, tokens, wanted, sampler)
+        return stream
 
     def _prompt_tokens(self, prompt: Prompt, system: str, *, raw: bool) -> list[int]:
         prompts = self.engine.prompts
         if isinstance(prompt, str):
             return prompts.question(prompt, system, raw=raw)
+        if isinstance(prompt, bytes | bytearray | memoryview):
+            raise PromptError(f"the prompt is {prompt!r:.60}", "give a text: decode the bytes")
         is_tokens = isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
         if system or (raw and not is_tokens):
             raise UsageError("raw and system are for a prompt that is a text", "write a system message in front")

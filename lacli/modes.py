@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from lacli.context import Context
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings, window_rows
 from lacli.tree import ROOT, Origin, Tree
@@ -175,21 +174,3 @@ class Lookahead(Mode):
         for key, continuation in self._window.ngrams(tree.tokens[ROOT], results):
             self._pool.insert(key, continuation)
         self._window.slide(results, self._is_end)
-
-
-MakeMode = Callable[[DecodeSettings, NgramPool, Context, "Mode | None"], Mode]
-"""Makes the mode of a sequence; the last is that of the sequence before, for what it learned of machine and model."""
-
-
-def new_mode(settings: DecodeSettings, pool: NgramPool, context: Context, before: Mode | None = None) -> Mode:
-    """Make the mode that the settings ask for, of those that live here."""
-    match settings.mode:
-        case "plain":
-            return Plain()
-        case "lookup":
-            return Lookup(settings)
-        case "jacobi":
-            return Jacobi(settings)
-        case "lookahead":
-            return Lookahead(settings, pool, context.is_end)
-    raise ValueError(f"mode {settings.mode} is made elsewhere")

@@ -7,6 +7,7 @@ from typing import Any
 
 from lacli.engine.answer import Answer
 from lacli.engine.load import ModelEngine
+from lacli.ik.context import decoding_library
 from lacli.llamacpp.sampling import DEFAULT, SamplingSettings
 from lacli.settings import DecodeSettings, Detail
 from lacli.stats import Finish, RunStatistics
@@ -51,6 +52,7 @@ def as_json(engine: ModelEngine, answer: Answer) -> dict[str, Any]:
     times = engine.times_plain(run)
     return {
         "model": str(engine.model.path),
+        **decoding_library(engine.model_settings),
         "replicas": engine.weights.names,
         "mode": settings.mode,
         "window": settings.window,
@@ -104,6 +106,7 @@ def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", m
     ended = "with the context full" if answer.filled_context(max_tokens) else ENDS[answer.finish_reason]
     lines = [
         ("model", f"{engine.model.description}, {context}, {settings.thread_words}, {devices}"),
+        ("library", " ".join(decoding_library(settings).values())),
         ("mode", describe(engine.settings)),
         ("sampling", describe_sampling(engine.sampling)),
         ("prompt", f"{counted(run.prompt_tokens, 'token')}{cached} in {read}"),

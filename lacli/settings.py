@@ -23,6 +23,9 @@ MODES: tuple[ModeName, ...] = get_args(ModeName)
 LEAVES = 48
 """Most candidates of a sequence in a step of mode auto: each takes an id, and llama.cpp's buffers grow with ids."""
 
+PARALLEL = 4
+"""Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
+
 MAX_SEQUENCES = 256
 """Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""
 
@@ -31,6 +34,7 @@ KINDS: dict[object, tuple[str, tuple[type[object], ...]]] = {
     float: ("a number", (int, float)),
     str: ("a text", (str,)),
     bool: ("True or False", (bool,)),
+    tuple: ("a tuple", (tuple,)),
 }
 """The types of fields that are checked, in words, and the types that they take."""
 
@@ -75,8 +79,9 @@ class Option:
         name = name or self.name
         if get_origin(self.kind) is Literal and value not in self.words:
             raise UsageError(f"{name} cannot be {value!r}", f"one of {', '.join(self.words)}")
-        if self.kind in KINDS and not isinstance(value, KINDS[self.kind][1]):
-            raise UsageError(f"{name} is {value!r}", f"it must be {KINDS[self.kind][0]}")
+        kind = get_origin(self.kind) or self.kind
+        if kind in KINDS and not isinstance(value, KINDS[kind][1]):
+            raise UsageError(f"{name} is {value!r}", f"it must be {KINDS[kind][0]}")
         form = "g" if self.kind is float else ""
         # Written so that "not a number" is out of range.
         if self.least is not None and not value >= self.least:
@@ -106,7 +111,7 @@ def _options_of(settings: type[Any]) -> Mapping[str, Option]:
     return found
 
 
-def check(settings: object) -> None:
+def check_options(settings: object) -> None:
     """Raise UsageError for a field of `settings` that is out of its range or of another type than declared."""
     for each in options_of(type(settings)).values():
         each.check(getattr(settings, each.name))
@@ -128,9 +133,23 @@ class AnswerSettings:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_options(self)
         if "" in self.stops:
             raise UsageError("a stop text is empty", "give the text that an answer is to end before")
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a model demands of steps, by itself or if the text is to be exact (`strict_settings`).
+
+    `max_rollback`: drafted tokens that the model can take back after a step, -1 for any number and trees; otherwise one
+    chain of at most this length is drafted. `ordered`: cells lie in the order of their sequence. `min_outputs`: rows of
+    a step whose logits are computed, at least.
+    """
+
+    max_rollback: int = -1
+    ordered: bool = False
+    min_outputs: int = 1
 
 
 @dataclass(frozen=True)
@@ -141,9 +160,7 @@ class DecodeSettings:
     jacobi (Algorithm 1) has a block of `window` drafted tokens and starts a new one after `jacobi_iterations`; mode
     lookup (Table 3, row 2) matches the sequence's last `lookup_match` tokens and drafts `lookup_draft`. Mode auto
     takes steps of at most `auto_rows` rows, in which a sequence has at most `leaves` candidates.
-    `max_rollback`: drafted tokens that the model can take back after a step, -1 for any number and trees; otherwise one
-    chain of at most that length is drafted. `strict`: the text does not depend on the rows of the steps; what that
-    takes is found with the model (`strict_settings`): `ordered` cells and `min_outputs` rows whose logits are computed.
+    `strict`: the text does not depend on the rows of the steps. `constraints`: no user's choice, but the model's.
     """
 
     mode: ModeName = option(
@@ -164,30 +181,32 @@ class DecodeSettings:
     lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)
     auto_rows: int = option(64, "Rows of a step of mode auto at most.", least=1, most=MAX_SEQUENCES)
     leaves: int = option(LEAVES, "", least=1)
-    max_rollback: int = -1
     strict: bool = option(
         False,
         "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows whether "
         "it holds for a model.",
     )
-    ordered: bool = False
-    min_outputs: int = 1
+    constraints: Constraints = Constraints()
 
     def __post_init__(self) -> None:
-        check(self)
-        if self.sequences > MAX_SEQUENCES:
+        check_options(self)
+        if self.ids > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
             hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
-            raise UsageError(f"W + G + 1 = {self.sequences} sequences, and llama.cpp has {MAX_SEQUENCES}", hint)
+            raise UsageError(f"W + G + 1 = {self.ids} sequences, and llama.cpp has {MAX_SEQUENCES}", hint)
 
     @property
-    def sequences(self) -> int:
+    def ids(self) -> int:
         """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one for chains."""
         if self.mode == "lookahead":
             return self.window + self.guesses + 1
-        return self.leaves + 1 if self.mode == "auto" and self.max_rollback < 0 else 1
+        return self.leaves + 1 if self.mode == "auto" and self.constraints.max_rollback < 0 else 1
 
-    def for_texts(self, count: int) -> DecodeSettings:
+    def constrained(self, **constraints: Any) -> DecodeSettings:
+        """Return the settings with other `constraints`, fields of Constraints."""
+        return replace(self, constraints=replace(self.constraints, **constraints))
+
+    def for_slots(self, count: int) -> DecodeSettings:
         """Return the settings of each of `count` sequences that share a context.
 
         In mode auto they share its sequence ids. Raises UsageError where they need more than there are.
@@ -199,9 +218,9 @@ class DecodeSettings:
             # One id a sequence is left for an idle slot.
             leaves = max(min(self.leaves, MAX_SEQUENCES // count - 2), 1)
             chosen, others = replace(self, leaves=leaves), ""
-        if (needed := count * chosen.sequences) > MAX_SEQUENCES:
-            what = f"{count} texts at a time with {chosen.sequences} sequences each are {needed}"
-            hint = f"--parallel {MAX_SEQUENCES // chosen.sequences} fits{others}"
+        if (needed := count * chosen.ids) > MAX_SEQUENCES:
+            what = f"{count} texts at a time with {chosen.ids} sequences each are {needed}"
+            hint = f"--parallel {MAX_SEQUENCES // chosen.ids} fits{others}"
             raise UsageError(f"{what}, and llama.cpp has {MAX_SEQUENCES}", hint)
         return chosen
 
@@ -217,11 +236,12 @@ class DecodeSettings:
     def linear_draft(self) -> int:
         """Most drafted tokens of a step in the modes of one chain; a mode without an entry drafts none."""
         most = {"jacobi": self.window, "lookup": self.lookup_draft}.get(self.mode, 0)
-        return most if self.max_rollback < 0 else min(most, self.max_rollback)
+        return most if self.constraints.max_rollback < 0 else min(most, self.constraints.max_rollback)
 
     @property
     def _auto_rows(self) -> int:
-        return self.auto_rows if self.max_rollback < 0 else min(self.auto_rows, 1 + self.max_rollback)
+        back = self.constraints.max_rollback
+        return self.auto_rows if back < 0 else min(self.auto_rows, 1 + back)
 
     @property
     def max_step_tokens(self) -> int:
@@ -234,22 +254,22 @@ class DecodeSettings:
     def max_rows(self) -> int:
         """Rows of the largest step, before prefixes are shared."""
         if self.mode == "lookahead":
-            again = self.deepest if self.ordered else 0
+            again = self.deepest if self.constraints.ordered else 0
             guesses = window_rows(self.window, self.ngram) + self.guesses * (self.ngram - 1)
-            return 1 + again + max(guesses, self.min_outputs - 1)
+            return 1 + again + max(guesses, self.constraints.min_outputs - 1)
         if self.mode == "auto":
-            again = self._auto_rows - 1 if self.ordered else 0
-            return again + max(self._auto_rows, self.min_outputs)
-        return max(1 + self.linear_draft, self.min_outputs)
+            again = self._auto_rows - 1 if self.constraints.ordered else 0
+            return again + max(self._auto_rows, self.constraints.min_outputs)
+        return max(1 + self.linear_draft, self.constraints.min_outputs)
 
     @property
     def max_outputs(self) -> int:
         """Rows of the largest step whose choice is read."""
         if self.mode == "auto":
-            return max(self._auto_rows, self.min_outputs)
+            return max(self._auto_rows, self.constraints.min_outputs)
         if self.mode != "lookahead":
             return self.max_rows
-        return 1 + max(self.window + self.guesses * (self.ngram - 1), self.min_outputs - 1)
+        return 1 + max(self.window + self.guesses * (self.ngram - 1), self.constraints.min_outputs - 1)
 
 
 def window_rows(columns: int, ngram: int) -> int:
@@ -292,7 +312,7 @@ def restrict_to_chain(
         return settings, []
     drafts = settings.mode != "plain"
     if drafts and not settings.strict and (most := max_rollback()):
-        chained = replace(settings, max_rollback=most)
+        chained = settings.constrained(max_rollback=most)
         if settings.mode == "lookahead":
             why = "mode auto instead of lookahead: a recurrent state goes back along one chain of drafted tokens"
             return replace(chained, mode="auto"), [why]
@@ -301,4 +321,4 @@ def restrict_to_chain(
     why = "--strict has no rule for a recurrent state" if settings.strict else chain_only
     notes = [f"decoding plainly: {why}"] if drafts else []
     # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
-    return replace(settings, mode="plain", ordered=False, min_outputs=1), notes
+    return replace(settings, mode="plain").constrained(ordered=False, min_outputs=1), notes

@@ -32,7 +32,7 @@ class Tree:
                                   └─ 3 {2}
 
     Paths with known sequences come through `add_path`. A tree that grows node by node takes them through `add_node`,
-    and `assign_sequences` once at the end.
+    and `assign_ids` once at the end.
     """
 
     def __init__(self, root: int) -> None:
@@ -40,7 +40,7 @@ class Tree:
         self.parents = [ROOT]
         self.depths = [0]
         self.origins = [Origin.MODEL]
-        self.sequences = [[0]]
+        self.ids = [[0]]
         self.verified = [True]
         self._children: list[dict[int, int]] = [{}]
 
@@ -53,9 +53,9 @@ class Tree:
         `verify`: read the model's choice after every node of the path, so that verification may go down it.
         """
         node = ROOT
-        children, sequences = self._children, self.sequences
+        children, ids = self._children, self.ids
         if sequence:
-            sequences[ROOT].append(sequence)
+            ids[ROOT].append(sequence)
         for token in path:
             below = children[node].get(token)
             if below is None:
@@ -63,7 +63,7 @@ class Tree:
                 self._append(node, token, origin, verify=verify)
             elif verify:
                 self.verified[below] = True
-            sequences[below].append(sequence)
+            ids[below].append(sequence)
             node = below
         return node
 
@@ -73,27 +73,27 @@ class Tree:
         self._append(parent, token, origin, verify=True)
         return node
 
-    def assign_sequences(self, first: int) -> None:
+    def assign_ids(self, first: int) -> None:
         """Give each leaf, and the nodes above it, a sequence id of its own from `first` on; 0 puts all into 0."""
         for node in range(1, len(self.tokens)):
             if not self._children[node]:
                 if first:
-                    self.sequences[ROOT].append(first)
+                    self.ids[ROOT].append(first)
                 below = node
                 while below:
-                    self.sequences[below].append(first)
+                    self.ids[below].append(first)
                     below = self.parents[below]
                 first += 1
 
     def pad(self) -> None:
         """Append a row below the input that is decoded and read, and that no choice leads to."""
         self._append(ROOT, self.tokens[ROOT], Origin.MODEL, verify=True)
-        self.sequences[-1].append(0)
+        self.ids[-1].append(0)
 
     def _append(self, parent: int, token: int, origin: Origin, *, verify: bool) -> None:
         self._children.append({})
         self.parents.append(parent)
-        self.sequences.append([])
+        self.ids.append([])
         self.tokens.append(token)
         self.depths.append(self.depths[parent] + 1)
         self.origins.append(origin)

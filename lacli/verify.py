@@ -131,7 +131,7 @@ def most_probable(logits: Floats) -> Distribution:
     return Distribution(np.array([logits.argmax()]), np.ones(1))
 
 
-class Recorder:
+class LogprobRecorder:
     """Chooses as another verifier, or the most probable token, and keeps what the model thought of each choice.
 
     `found`: one entry a token, by the model's own logits before any sampler, or by the distribution that is drawn from.

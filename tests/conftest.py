@@ -10,12 +10,12 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, settings
 
-from lacli.llamacpp.probe import IN_TRIAL, proven
+from lacli.llamacpp.probe import IN_TRIAL, working_settings
 from lacli.llamacpp.settings import ModelSettings
 from tests.program import FAULT
 
 # On CI the same examples each time: a red run there is about the change, and new examples are found here. They are 60
-# and not 100, as the suite has to end within 5 minutes.
+# and not 100, since CONTRIBUTING.md limits the time of the suite.
 settings.register_profile(
     "lacli",
     max_examples=60,
@@ -34,9 +34,9 @@ def this_build_is_not_tried_again() -> Iterator[None]:
     """
 
     def known(settings: ModelSettings) -> tuple[ModelSettings, str]:
-        return proven(settings)[0], ""
+        return working_settings(settings)[0], ""
 
-    with patch.dict(os.environ, {IN_TRIAL: FAULT}), patch("lacli.engine.load.proven", known):
+    with patch.dict(os.environ, {IN_TRIAL: FAULT}), patch("lacli.engine.load.working_settings", known):
         yield
 
 

@@ -64,10 +64,10 @@ def generate(
 ) -> Answer:
     """The whole answer to a prompt."""
     asked, ends = engine.prompts.question(prompt, system, raw=raw), () if raw else engine.prompts.template.stops
-    generation = engine.generate(asked, max_tokens, (*as_stops(stops), *ends))
-    for _ in generation:
+    text, pieces = engine.generate(asked, max_tokens, (*as_stops(stops), *ends))
+    for _ in pieces:
         pass
-    return generation.answer()
+    return text.answer()
 
 
 def last_tokens(engine: Engine) -> list[int]:

@@ -10,9 +10,12 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 from pathlib import Path
+from threading import Thread, current_thread
 from typing import Any
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -24,6 +27,8 @@ from lacli.check.judge import PLAIN, plain_logits
 from lacli.engine.engine import Progress
 from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.context import LlamaContext
+from lacli.llamacpp.settings import ContextSize
+from lacli.settings import Switch
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
 
@@ -163,6 +168,37 @@ def test_tasks_share_a_model(model: Model) -> None:
     asyncio.run(ask())
 
 
+def test_a_task_that_asks_leaves_the_event_loop_free_and_gets_errors_where_it_waits(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[Thread] = []
+
+    def completed(sampling: SamplingSettings) -> Any:
+        threads.append(current_thread())
+        return complete(sampling)
+
+    complete = model.engine.complete_sampling
+    monkeypatch.setattr(model.engine, "complete_sampling", completed)
+
+    async def ask() -> None:
+        wrong: dict[str, Any] = {"grammar": "root ::= ("}
+        async with model.astream(QUESTIONS[0], max_tokens=2) as entered:
+            assert entered.prompt
+        unread, refused, together = (
+            model.astream(QUESTIONS[0], **options) for options in ({}, wrong, {"max_tokens": 2})
+        )
+        unread.close()
+        assert [piece async for piece in unread] == []
+        for _ in range(2):
+            with pytest.raises(UsageError, match="the grammar cannot be used"):
+                await refused.answer()
+        first, second = await asyncio.gather(together.answer(), together.answer())
+        assert first.text.startswith(second.text) and first.text
+
+    asyncio.run(ask())
+    assert len(threads) == 5 and current_thread() not in threads
+
+
 def test_tasks_that_are_cancelled_or_leave_free_their_places(model: Model) -> None:
     async def ask() -> None:
         streams = [model.astream(question, sampling=ENDLESS) for question in QUESTIONS * 2]
@@ -200,7 +236,7 @@ def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArra
     """Log probabilities behind a prompt, and behind each of these tokens, as plain decoding computes them."""
     prompt = model.engine.prompts.question(QUESTIONS[0], raw=True)
     settings = ModelSettings(threads=1, gpu_layers=0, context=256)
-    with LlamaContext(model.engine.model, settings, PLAIN, backend_greedy=False) as engine:
+    with LlamaContext(model.engine.model, settings, ContextSize.of(PLAIN), backend_greedy=False) as engine:
         for place in range(len(tokens)):
             logits = plain_logits(engine, prompt, tokens[:place]).astype(np.float64)
             yield logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
@@ -251,6 +287,8 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (lambda model: model.chat([]), PromptError, "the conversation is empty"),
         (lambda model: model.chat("A list?"), PromptError, "the conversation is 'A list\\?'"),
         (lambda model: model.stream(MESSAGES, raw=True), UsageError, "raw and system"),
+        (lambda model: model.stream(b"Hello"), PromptError, "the prompt is b'Hello'"),
+        (lambda model: model.stream(memoryview(b"a")), PromptError, "the prompt is <memory"),
         (lambda model: model.stream("a", max_tokens=-2), UsageError, "max_tokens is -2"),
         (
             lambda model: model.stream("a", temperature="hot"),
@@ -269,6 +307,11 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (lambda model: model.generate("x", max_token=1), UsageError, "did you mean max_tokens"),
         (lambda model: LOAD(mode="fast"), UsageError, "^mode cannot be 'fast'"),
         (lambda model: LOAD(parallel=1000), UsageError, "--parallel 128 fits"),
+        (
+            lambda model: LOAD(model_settings=ModelSettings(replicas=2)),
+            UsageError,
+            "several replicas decode one answer",
+        ),
         (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one sequence at a time"),
     ],
 )
@@ -291,11 +334,39 @@ def test_a_closed_model_raises_one_error_everywhere(tiny: Path) -> None:
         lambda: [*unread],
         lambda: asyncio.run(late.answer()),
         lambda: model.generate("the"),
-        lambda: model.astream("the"),
+        lambda: asyncio.run(model.astream("the").answer()),
     ]
     for ask in asks:
         with pytest.raises(LacliError, match="closed"):
             ask()
+
+
+@pytest.mark.parametrize("attention", ["on", "off"])
+def test_a_token_without_numbers_ends_its_answer_and_no_other(tmp_path: Path, tiny: Path, attention: Switch) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(tiny.read_bytes())
+    tensors = {each.name: each.data for each in gguf.GGUFReader(damaged, "r+").tensors}
+    tensors["token_embd.weight"][BAD := 7] = np.nan
+    settings = ModelSettings(context=512, threads=1, gpu_layers=0, flash_attention=attention)
+    with lacli.load(damaged, model_settings=settings) as model:
+        alone = [model.stream([*range(9, 29), end], max_tokens=TOKENS).answer().tokens for end in (30, 31)]
+        streams = [model.stream([*range(9, 29), end], max_tokens=TOKENS) for end in (30, BAD, 31)]
+        for stream in streams:
+            stream.begin()
+        with pytest.raises(LacliError, match="NaN or infinite"):
+            streams[1].answer()
+        assert [stream.answer().tokens for stream in (streams[0], streams[2])] == alone
+        assert model.stream([*range(9, 29), 30], max_tokens=TOKENS).answer().tokens == alone[0]
+
+
+def test_the_first_tokens_time_is_the_engines_and_not_the_readers(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = model.stream(QUESTIONS[0], max_tokens=TOKENS)
+    late.begin()
+    assert ends_of(model, [late]) == {"length"}
+    monkeypatch.setattr("lacli.engine.answer.perf_counter", lambda: inf)
+    assert 0 < late.answer().statistics.first_token_s < inf
 
 
 def test_a_dropped_model_gives_its_memory_back_before_python_looks_for_cycles() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,8 +13,15 @@ from hypothesis import strategies as st
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
-from lacli.settings import MAX_SEQUENCES, PRESETS, DecodeSettings, ModeName, decode_settings
+from lacli.llamacpp.settings import ModelSettings, check_rows, fit_to_batch
+from lacli.settings import MAX_SEQUENCES, PRESETS, Constraints, DecodeSettings, ModeName, decode_settings
+
+NO_TUPLES: list[tuple[Callable[..., object], str, list[object]]] = [
+    (SamplingSettings, "logit_bias", [{5: 1.0}, "5+1", None]),
+    (ModelSettings, "devices", [{"CPU": 1}, "CPU", ["CPU"]]),
+    (ModelSettings, "tensor_split", ["3,1", {0: 1}]),
+    (ModelSettings, "rpc", ["box:1", {"box:1": 1}, 5]),
+]
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     (
@@ -32,6 +40,11 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("^window ", lambda: DecodeSettings(window=-1)),
     ("^ngram ", lambda: DecodeSettings(ngram=1)),
     ("^batch ", lambda: ModelSettings(batch=0)),
+    *(
+        (rf"^{name} is .*\(it must be a tuple", partial(kind, **{name: value}))
+        for kind, name, values in NO_TUPLES
+        for value in values
+    ),
 ]
 
 
@@ -43,11 +56,11 @@ def test_settings_that_cannot_be_are_refused_with_what_would_fit(words: str, mak
 
 
 def test_what_just_fits_is_taken() -> None:
-    assert DecodeSettings(mode="lookahead", window=127, guesses=128).sequences == MAX_SEQUENCES
-    assert DecodeSettings(leaves=255).sequences == MAX_SEQUENCES
-    assert DecodeSettings(mode="auto", max_rollback=7).sequences == 1
+    assert DecodeSettings(mode="lookahead", window=127, guesses=128).ids == MAX_SEQUENCES
+    assert DecodeSettings(leaves=255).ids == MAX_SEQUENCES
+    assert DecodeSettings(mode="auto").constrained(max_rollback=7).ids == 1
     for mode in ("plain", "jacobi", "lookup"):
-        assert decode_settings(mode=mode, window=300).sequences == 1
+        assert decode_settings(mode=mode, window=300).ids == 1
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -69,8 +82,8 @@ def test_a_size_of_lookahead_means_lookahead_where_no_mode_is_chosen_and_else_th
 
 @given(st.integers(1, 140), st.integers(1, 70), st.integers(1, 4), st.booleans())
 def test_auto_takes_as_many_rows_as_a_batch_has_and_no_fewer(batch: int, asked: int, least: int, ordered: bool) -> None:
-    chosen = DecodeSettings(auto_rows=asked, ordered=ordered, min_outputs=least)
-    found = fitted(chosen, ModelSettings(batch=batch))
+    chosen = DecodeSettings(auto_rows=asked, constraints=Constraints(ordered=ordered, min_outputs=least))
+    found = fit_to_batch(chosen, ModelSettings(batch=batch))
     assert replace(found, auto_rows=asked) == chosen
     assert found.max_rows <= max(batch, least)
     assert found.auto_rows == asked or replace(found, auto_rows=found.auto_rows + 1).max_rows > batch
@@ -82,19 +95,19 @@ def test_a_step_larger_than_a_batch_is_refused_with_the_one_that_fits(mode: Mode
     with pytest.raises(UsageError, match=rf"and -b is 8 \(-b {chosen.max_rows} has room for it\)$"):
         check_rows(chosen, small)
     if mode != "auto":
-        assert fitted(chosen, small) == chosen
+        assert fit_to_batch(chosen, small) == chosen
     check_rows(chosen, ModelSettings(batch=chosen.max_rows))
 
 
 @given(st.integers(1, 128), st.sampled_from(["auto", "plain", "lookup"]))
 def test_texts_of_one_context_share_its_sequence_ids(count: int, mode: ModeName) -> None:
-    settings = DecodeSettings(mode=mode).for_texts(count)
-    assert count * settings.sequences <= MAX_SEQUENCES
+    settings = DecodeSettings(mode=mode).for_slots(count)
+    assert count * settings.ids <= MAX_SEQUENCES
     assert settings.leaves >= 1 and (settings == DecodeSettings(mode=mode) or mode == "auto")
 
 
 @pytest.mark.parametrize(("mode", "most", "hint"), [("auto", 128, ""), ("lookahead", 8, ", and so does mode auto")])
 def test_more_texts_than_there_are_sequence_ids_for_are_refused(mode: ModeName, most: int, hint: str) -> None:
-    DecodeSettings(mode=mode).for_texts(most)
+    DecodeSettings(mode=mode).for_slots(most)
     with pytest.raises(UsageError, match=rf"llama.cpp has 256 \(--parallel {most} fits{hint}\)$"):
-        DecodeSettings(mode=mode).for_texts(most + 1)
+        DecodeSettings(mode=mode).for_slots(most + 1)

@@ -29,7 +29,7 @@ def test_paths_that_begin_alike_share_nodes() -> None:
     tree = grown([[1, 2], [1, 3], [4]])
     assert tree.tokens == [9, 1, 2, 3, 4]
     assert tree.depths == [0, 1, 2, 2, 1]
-    assert tree.sequences == [[0, 1, 2, 3], [1, 2], [1], [2], [3]]
+    assert tree.ids == [[0, 1, 2, 3], [1, 2], [1], [2], [3]]
 
 
 @given(paths, st.lists(st.integers(0, 3), max_size=5))
@@ -108,16 +108,16 @@ def test_of_attached_nodes_each_leaf_gets_a_sequence_and_the_nodes_above_it_too(
     nodes: list[tuple[int, int]], first: int
 ) -> None:
     tree = attach_all(nodes)
-    tree.assign_sequences(first)
+    tree.assign_ids(first)
     leaves = [node for node in range(1, len(tree)) if node not in tree.parents[1:]]
-    assert tree.sequences[ROOT] == [0, *range(first, first + len(leaves))]
+    assert tree.ids[ROOT] == [0, *range(first, first + len(leaves))]
     for sequence, leaf in enumerate(leaves, start=first):
-        owned = [node for node in range(len(tree)) if sequence in tree.sequences[node]]
+        owned = [node for node in range(len(tree)) if sequence in tree.ids[node]]
         above = [leaf]
         while above[0]:
             above.insert(0, tree.parents[above[0]])
         assert owned == above
-    assert all(tree.sequences[node] for node in range(len(tree)))
+    assert all(tree.ids[node] for node in range(len(tree)))
 
 
 def test_a_shared_node_is_verified_if_any_path_wants_it() -> None:
@@ -151,7 +151,7 @@ def test_a_batch_is_written_again_and_again_and_each_row_points_at_its_own_ids()
             np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_int32)), (int(count),)).tolist()
             for address, count, _ in zip(rows.sequence_pointers, rows.sequence_counts, range(len(rows)), strict=False)
         ]
-        assert found == tree.sequences
+        assert found == tree.ids
         assert rows.positions[: len(rows)].tolist() == [7 + depth for depth in tree.depths]
 
 
@@ -171,11 +171,11 @@ def test_the_picture_of_a_step_is_what_is_built() -> None:
     assert drawn["position"].split() == [str(depth) for depth in tree.depths]
     assert drawn["choice"].rstrip() == line(["=" if wanted else "" for wanted in tree.verified])[1:]
     for sequence in range(8):
-        marks = ["*" if sequence in owners else "" for owners in tree.sequences]
+        marks = ["*" if sequence in owners else "" for owners in tree.ids]
         assert drawn[f"sequence {sequence}"].rstrip() == line(marks)[1:]
 
 
 def test_the_reference_settings_have_the_reference_shape() -> None:
     """llama.cpp's example sends 120 rows, 76 of them outputs, in 31 sequences for W=15 N=5 G=15."""
     settings = DecodeSettings(mode="lookahead")
-    assert (settings.max_rows, settings.max_outputs, settings.sequences) == (120, 76, 31)
+    assert (settings.max_rows, settings.max_outputs, settings.ids) == (120, 76, 31)

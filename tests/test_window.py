@@ -78,7 +78,7 @@ def grown(window: Window) -> Tree:
 def paths(tree: Tree, width: int) -> list[list[int]]:
     """The tokens of each column's sequence, the input not counted."""
     return [
-        [tree.tokens[node] for node in range(1, len(tree)) if column in tree.sequences[node]]
+        [tree.tokens[node] for node in range(1, len(tree)) if column in tree.ids[node]]
         for column in range(1, width + 1)
     ]
 
@@ -86,10 +86,10 @@ def paths(tree: Tree, width: int) -> list[list[int]]:
 @given(widths, ngrams)
 def test_each_column_has_a_sequence_and_its_rows_and_only_its_end_is_read(width: int, ngram: int) -> None:
     tree = grown(Window(width, ngram, DRAWN))
-    assert tree.sequences[0] == list(range(width + 1))
+    assert tree.ids[0] == list(range(width + 1))
     assert [len(path) for path in paths(tree, width)] == [column + ngram - 2 for column in range(width)]
     assert len(tree) - 1 <= window_rows(width, ngram)
-    ends = (max(node for node in range(len(tree)) if column in tree.sequences[node]) for column in range(1, width + 1))
+    ends = (max(node for node in range(len(tree)) if column in tree.ids[node]) for column in range(1, width + 1))
     assert {node for node, wanted in enumerate(tree.verified) if wanted} == {0, *ends}
 
 
@@ -98,7 +98,7 @@ def test_a_window_is_narrowed_until_it_fits(width: int, ngram: int, most: int) -
     window = Window(width, ngram, DRAWN)
     window.narrow(most)
     assert window.width == max(each for each in range(width + 1) if window_rows(each, ngram) <= most)
-    assert len(grown(window).sequences[0]) == 1 + window.width
+    assert len(grown(window).ids[0]) == 1 + window.width
     assert all(len(row) == window.width for row in window.rows)
 
 

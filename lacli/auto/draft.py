@@ -107,7 +107,7 @@ class Draft:
         for parent, token in self._nodes[:count]:
             tree.add_node(parent + 1, token, Origin.SUFFIX)
         is_chain = all(parent == place for place, (parent, _) in enumerate(self._nodes[:count], start=-1))
-        tree.assign_sequences(0 if is_chain else 1)
+        tree.assign_ids(0 if is_chain else 1)
 
     def _offer(self) -> None:
         self.chance = -self._waiting[0][0] if self._waiting and len(self._nodes) < self.max_nodes else 0.0

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from lacli.auto.draft import Draft, Limits, best_step
 from lacli.auto.step_cost import Cost, StepCost, StepCostModel
 from lacli.auto.suffix import MIN_COPY, RewritingSource, SuffixSource
-from lacli.context import Context
-from lacli.modes import Growing, Mode, Outcome, new_mode
-from lacli.pool import NgramPool
+from lacli.modes import Growing, Mode, Outcome
 from lacli.settings import DecodeSettings
 from lacli.tree import Tree
 
@@ -27,9 +24,6 @@ MAX_DELAY = 1.5
 With 1, 1.5, 2 and without a bound an answer of 35 tokens took 0.9, 1.2, 3.5 and 2.6 s beside one that repeats itself
 (0.5B Q4_0, two AVX-512 cores).
 """
-
-IDLE_DRAFTS, MAX_PAUSE = 4, 4
-"""Drafts that did not pay after which one step more passes between two, and most steps from one to the next."""
 
 INITIAL_BALANCE, MIN_BALANCE, MAX_BALANCE, LEAST_AT_FIRST = 2.0, -12.0, 12.0, 1.0
 """Plain steps that drafts may lose before they gain anything, bounds of the balance of losses and gains, and what they
@@ -81,10 +75,13 @@ class LossBudget:
 
 
 class Experience:
-    """What the sequences of a model learn together. `cost`, `is_fixed`: as in AutoModes."""
+    """What the sequences of an engine learn together: the `costs` of steps, and the `budget` of losses.
 
-    def __init__(self, settings: DecodeSettings, cost: Cost | None = None, *, is_fixed: bool = False) -> None:
-        self.fixed = cost.at(0) if cost and is_fixed else None
+    `fixed`: the cost that steps are taken to have, None if a clock tells.
+    """
+
+    def __init__(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
+        self.fixed = cost.at(0) if cost and cost.is_fixed else None
         self.costs = StepCostModel(settings.max_rows, cost)
         self.budget = LossBudget()
 
@@ -121,8 +118,8 @@ class Auto(Mode):
         self._suffix = SuffixSource(is_end)
         self._sources = self._suffix, RewritingSource(self._suffix)
         self._step: SharedStep | None = None
-        # Tokens of the best step, drafts in a row that did not pay, and steps until the next draft.
-        self._longest = self._idle = self._pause = 0
+        # Tokens of the best step.
+        self._longest = 0
 
     def begin(self, tokens: Sequence[int]) -> None:
         self.experience.budget.begin()
@@ -140,42 +137,27 @@ class Auto(Mode):
         change = costs.change / costs.relative[sequences] if costs.last != sequences else 0.0
         step = SharedStep(sequences, 1 + change, has_prompt=beside > 0)
         modes = [text.mode for text in texts if isinstance(text.mode, Auto)]
-        waking = [each for each in zip(modes, texts, trees, strict=True) if each[0]._wakes(step)]
+        for mode in modes:
+            mode._step = step
         max_rows = min(room, self._settings.max_step_tokens, costs.max_trial_rows, len(costs.relative) - 1 - beside)
         if max_rows > sequences and not costs.needs_plain_step:
-            drafts = [(mode, mode._draft(text), tree) for mode, text, tree in waking]
-            if drafts := [each for each in drafts if each[1].chance]:
-                self._draft_all(drafts, step, self._limits(sequences, beside, max_rows))
+            drafts = [(mode._draft(text), tree) for mode, text, tree in zip(modes, texts, trees, strict=True)]
+            if drafts := [each for each in drafts if each[0].chance]:
+                _plant(drafts, step, self._limits(sequences, beside, max_rows))
         return trees
-
-    def _wakes(self, step: SharedStep) -> bool:
-        """Begin a step; return whether tokens are drafted."""
-        self._step = step
-        self._pause -= 1
-        return self._pause <= 0
 
     def _draft(self, text: Growing) -> Draft:
         for source in self._sources:
             source.extend(text.tokens)
         longest = max(FIRST_DRAFT + 2 * self._longest, self._suffix.matches[-1][1])
-        leaves = self._settings.leaves if self._settings.max_rollback < 0 else 1
+        leaves = self._settings.leaves if self._settings.constraints.max_rollback < 0 else 1
         rows = min(text.room, self.experience.costs.max_trial_rows, longest)
         return Draft(self._sources, text.tokens, leaves, rows - 1)
 
-    def _draft_all(self, drafts: Sequence[tuple[Auto, Draft, Tree]], step: SharedStep, limits: Limits) -> None:
-        """Put the drafts that pay into the trees."""
-        counts, cost = best_step([draft for _, draft, _ in drafts], step.sequences, limits)
-        for (mode, draft, tree), count in zip(drafts, counts, strict=True):
-            mode._idle = 0 if count else mode._idle + 1
-            mode._pause = min(1 + mode._idle // IDLE_DRAFTS, MAX_PAUSE)
-            if count:
-                draft.plant(tree, count)
-                step.cost, step.has_drafts = cost, True
-
     def _limits(self, sequences: int, beside: int, max_rows: int) -> Limits:
         """Return what the step may be; it has to decode `beside` rows of prompts anyway."""
-        least = max(sequences, self._settings.min_outputs)
-        costs, slopes = self.experience.costs.next_step(least, beside)
+        least = max(sequences, self._settings.constraints.min_outputs)
+        costs, slopes = self.experience.costs.costs_for(least, beside)
         budget = self.experience.budget
         share = max(sequences / self.experience.costs.relative[sequences], 1.0)
         max_wait = MAX_DELAY * share if sequences > 1 else inf
@@ -193,26 +175,17 @@ class Auto(Mode):
             self.experience.budget.regain()
 
 
-@dataclass(frozen=True)
-class AutoModes:
-    """Makes the modes that settings ask for, mode auto too.
-
-    `cost`: what steps cost here, if it was measured. `is_fixed`: they are taken to cost that, however long they take.
-    """
-
-    cost: Cost | None = None
-    is_fixed: bool = False
-
-    def __call__(self, settings: DecodeSettings, pool: NgramPool, context: Context, before: Mode | None = None) -> Mode:
-        if settings.mode != "auto":
-            return new_mode(settings, pool, context)
-        if isinstance(before, Auto):
-            return Auto(settings, context.is_end, before.experience)
-        return Auto(settings, context.is_end, Experience(settings, self.cost, is_fixed=self.is_fixed))
+def _plant(drafts: Sequence[tuple[Draft, Tree]], step: SharedStep, limits: Limits) -> None:
+    """Put the drafts that pay into the trees."""
+    counts, cost = best_step([draft for draft, _ in drafts], step.sequences, limits)
+    for (draft, tree), count in zip(drafts, counts, strict=True):
+        if count:
+            draft.plant(tree, count)
+            step.cost, step.has_drafts = cost, True
 
 
-FIXED_CLOCK = AutoModes(Cost((StepCost(0, {1: 1e-2, 64: 1.315e-2}),)), is_fixed=True)
-"""Mode auto as on a machine whose rows are nearly free, so that it takes large steps, and the same ones each time.
+FIXED_COST = Cost((StepCost(0, {1: 1e-2, 64: 1.315e-2}),), is_fixed=True)
+"""Rows as cheap as on few machines, so that mode auto takes large steps, and the same ones each time.
 
-Where drafts do not pay it would take plain steps, and a check of those says nothing.
+If drafts did not pay, auto would take plain steps, and a check of plain steps says nothing.
 """

@@ -18,15 +18,15 @@ from typing import Any
 from lacli.auto.step_cost import ROWS, Cost, MeasurePlan, StepCost
 from lacli.batch import Batch, from_tokens
 from lacli.context import Context
+from lacli.ik.context import decoding_library
 from lacli.interrupts import ctrl_c_ends_at_once
 from lacli.llamacpp.build import build_files
 from lacli.llamacpp.context import DecodingContext
 from lacli.llamacpp.devices import Device, devices, offloads
-from lacli.llamacpp.library import version
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.probe import proven
-from lacli.llamacpp.settings import CPU, ModelSettings
+from lacli.llamacpp.probe import working_settings
+from lacli.llamacpp.settings import CPU, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.records import UNREADABLE, Records, model_identity
 from lacli.tree import Origin, Tree
@@ -63,15 +63,15 @@ SURVEY, PREFILL = 0.25, 1 / 3
 DENSE = 16
 """Rows up to which all sizes are measured where there is no time for all: small ones differ most from each other."""
 
-Progress = Callable[[str], None]
+Say = Callable[[str], None]
 
-OpenContext = Callable[[LlamaModel, ModelSettings, DecodeSettings], DecodingContext]
+OpenContext = Callable[[LlamaModel, ModelSettings, ContextSize], DecodingContext]
 
 
 def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
     """Return all that a step's time depends on: the model file, the build, the devices and the context's settings."""
-    settings, _ = proven(settings)
-    library = repr((version(), build_files()))
+    settings, _ = working_settings(settings)
+    library = repr((decoding_library(settings), build_files()))
     return {
         **model_identity(path),
         "library": sha256(library.encode()).hexdigest()[:32],
@@ -105,14 +105,14 @@ def cost_of(
     measured: Callable[[], Cost],
     *,
     fresh: bool = False,
-    progress: Progress = lambda sentence: None,
+    progress: Say = lambda sentence: None,
 ) -> tuple[Cost, bool]:
     """Return the saved cost if it covers the plan, else `measured` now and save it; and which it is.
 
     `fresh`: measure in any case. `progress`: gets the reason if it cannot be saved.
     """
     saved = saved_cost(state, path, settings)
-    if saved and not fresh and saved.plan.covers(fitted(plan, settings)):
+    if saved and not fresh and saved.plan.covers(fit_plan(plan, settings)):
         return saved, True
     cost = measured()
     if cost.by_context and (failure := Records(state).save(KIND, machine_key(path, settings), asdict(cost))):
@@ -120,7 +120,7 @@ def cost_of(
     return cost, False
 
 
-def fitted(plan: MeasurePlan, settings: ModelSettings, cells: int = 0) -> MeasurePlan:
+def fit_plan(plan: MeasurePlan, settings: ModelSettings, cells: int = 0) -> MeasurePlan:
     """Return the part of a plan for which -b and -c, or a context of `cells` tokens, leave room."""
     cells = settings.context or cells or max(plan.contexts) + plan.rows[-1]
     rows = [size for size in plan.rows if size <= min(settings.batch, max(cells // 2, 1))]
@@ -133,7 +133,7 @@ def measure_cost(
     settings: ModelSettings,
     plan: MeasurePlan,
     open_context: OpenContext,
-    progress: Progress = lambda sentence: None,
+    progress: Say = lambda sentence: None,
 ) -> Cost:
     """Measure a model in a context of its own, as small as it can be. Ctrl-C while that is made ends the process.
 
@@ -142,17 +142,17 @@ def measure_cost(
     Raises ModelLoadError if there is no memory for the context.
     """
     settings = replace(with_threads(settings), gives_way=False)
-    cost = Cost((), None, fitted(plan, settings), model.description, device_names(settings), model.chain_only, time())
+    cost = Cost((), None, fit_plan(plan, settings), model.description, device_names(settings), model.chain_only, time())
     if model.chain_only:
         return cost
     # A step's time depends on the cells in use, not on those that are there.
-    asked = fitted(plan, settings, model.default_context)
+    asked = fit_plan(plan, settings, model.default_limit)
     largest = asked.rows[-1]
     if not asked.covers(plan):
         progress(f"-b and -c leave room for steps of {largest} rows behind {asked.contexts[-1]:,} tokens at most")
     decode = DecodeSettings(mode="lookup", lookup_draft=largest - 1) if largest > 1 else DecodeSettings(mode="plain")
     with ctrl_c_ends_at_once():
-        context = open_context(model, replace(settings, context=asked.contexts[-1] + largest), decode)
+        context = open_context(model, replace(settings, context=asked.contexts[-1] + largest), ContextSize.of(decode))
     with context:
         by_context, change_s = measure(context, model.tokenize(SAMPLE) or [0], asked, progress=progress)
     return replace(cost, by_context=by_context, change_s=change_s)
@@ -164,7 +164,7 @@ def measure(
     plan: MeasurePlan,
     *,
     clock: Callable[[], float] = perf_counter,
-    progress: Progress = lambda sentence: None,
+    progress: Say = lambda sentence: None,
 ) -> tuple[tuple[StepCost, ...], float]:
     """Return the step costs by context, and the seconds that a step costs more behind one of other rows.
 

@@ -103,7 +103,8 @@ class Cost:
 
     `change_s`: seconds that a step costs more behind one of another number of rows, None if that was not measured.
     `plan`: what was asked for. `description`: the model in llama.cpp's words. `devices`: what computes. `chain_only`:
-    why the model takes no trees; then nothing is measured. `measured_at`: seconds since 1970.
+    why the model takes no trees; then nothing is measured. `measured_at`: seconds since 1970. `is_fixed`: steps are
+    taken to cost this, however long they take.
     """
 
     by_context: tuple[StepCost, ...]
@@ -113,6 +114,7 @@ class Cost:
     devices: str = ""
     chain_only: str = ""
     measured_at: float = 0.0
+    is_fixed: bool = False
 
     @property
     def is_usable(self) -> bool:
@@ -196,7 +198,7 @@ class StepCostModel:
             self._seen[rows] = deque([seconds], maxlen=RECENT)
             self._follow()
 
-    def next_step(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
+    def costs_for(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
         """Return costs and slopes by drafted and input rows, in steps of `least` rows.
 
         `beside`: further rows, which are decoded anyway. Without them a step of other rows than the last one costs a

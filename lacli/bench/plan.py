@@ -8,28 +8,24 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from io import BufferedReader
 from itertools import product
-from typing import Annotated, Any, Self
+from typing import IO, Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 
 from lacli.errors import LacliError, UsageError, reason_of
-from lacli.llamacpp.settings import ModelSettings, check_rows, fitted
+from lacli.llamacpp.settings import ModelSettings, check_rows, fit_to_batch
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.input import STDIN
 from lacli.text.checked import WithoutNull, checked
 from lacli.text.files import MAX_TEXT
 from lacli.text.format import did_you_mean, size_in_words
 
-RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:([+*])(\d{1,9}))?)?")
-MOST_VALUES = 256
-"""Values of one flag; a longer list is a typing mistake."""
+Name = TypeVar("Name", bound=str)
 
 SIZES: Mapping[ModeName, Sequence[str]] = {"lookahead": ("window", "ngram", "guesses"), "jacobi": ("window",)}
 """The sizes that a mode has, of those that are swept."""
@@ -62,56 +58,49 @@ class Point:
         return self.name or _label(self.mode, vars(self.settings))
 
 
-def parse_modes(text: str) -> tuple[ModeName, ...]:
-    """The modes named in `text`, with commas between them, in the order of MODES. Raises UsageError."""
+def parse_names(text: str, known: Sequence[Name], what: str) -> list[Name]:
+    """The names in `text`, with commas between them, in the order of `known`. Raises UsageError for no known `what`."""
     names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in MODES]:
-        hint = did_you_mean(unknown[0], MODES, f"the modes are {', '.join(MODES)}")
-        raise UsageError(f"there is no mode {unknown[0]!r}", hint)
-    return tuple(mode for mode in MODES if mode in names)
+    if unknown := [name for name in names if name not in known]:
+        hint = did_you_mean(unknown[0], known, f"take one of {', '.join(known)}")
+        raise UsageError(f"there is no {what} {unknown[0]!r}", hint)
+    return [name for name in known if name in names]
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:
-    """Numbers and ranges as llama-bench takes them, without repetitions: `1,5`, `10-30`, `10-30+10`, `4-64*2`.
-
-    A range holds its first number, and its last if a step hits it. Raises UsageError naming the flag.
-    """
-    found: dict[int, None] = {}
-    for item in text.split(","):
-        for number in _range(item.strip(), flag):
-            found[number] = None
-            if len(found) > MOST_VALUES:
-                raise UsageError(f"{flag} {text} has more than {MOST_VALUES} values", "fewer values, or a larger step")
-    return list(found)
+    """The numbers in `text`, with commas between them, without repetitions. Raises UsageError naming the flag."""
+    items = [item.strip() for item in text.split(",")]
+    if wrong := [item for item in items if not re.fullmatch(r"\d{1,9}", item)]:
+        raise UsageError(f"{flag} {wrong[0]!r} is no number", f"{flag} 5 or {flag} 1,5,10 for example")
+    return list(dict.fromkeys(map(int, items)))
 
 
 def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> tuple[list[Point], list[str]]:
-    """Return plain decoding and every combination that a mode can tell apart, and in words those that cannot run.
+    """Return plain decoding, auto and every combination that a mode can tell apart, and in words what cannot run.
 
     An axis without values keeps what `base` has, but for G, which follows W if W has several values.
     `model_settings`: says how many rows a batch may have.
     """
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
-    # G = W if W is swept, as the paper's law needs it.
-    guesses = axes.guesses or (None if len(windows) > 1 else base.guesses,)
+    sizes: list[dict[str, Any]] = [
+        {"window": window, "ngram": ngram, "guesses": guesses}
+        for window, ngram in product(windows, ngrams)
+        # G = W if W is swept, as the paper's law needs it.
+        for guesses in axes.guesses or (window if len(windows) > 1 else base.guesses,)
+    ]
     # Plain decoding rolls nothing back, and being able to would cost it something.
-    found = {Point(replace(base, mode="plain", max_rollback=-1)): None}
+    found = {Point(replace(base, mode="plain").constrained(max_rollback=-1)): None}
     skipped: dict[str, None] = {}
-    for mode in axes.modes:
-        for window, ngram, own_guesses in product(windows, ngrams, guesses):
-            sizes: dict[str, Any] = {
-                "window": window,
-                "ngram": ngram,
-                "guesses": window if own_guesses is None else own_guesses,
-            }
-            try:
-                settings = replace(base, mode=mode, **{name: sizes[name] for name in SIZES.get(mode, ())})
-                check_rows(fitted(settings, model_settings), model_settings)
-            except UsageError as error:
-                skipped[f"{_label(mode, sizes)}: {error.what}"] = None
-            else:
-                if mode != "plain":
-                    found[Point(fitted(settings, model_settings))] = None
+    for mode, each in product(sorted(axes.modes, key=lambda mode: mode != "auto"), sizes):
+        own = {name: each[name] for name in SIZES.get(mode, ())}
+        try:
+            settings = fit_to_batch(replace(base, mode=mode, **own), model_settings)
+            check_rows(settings, model_settings)
+        except UsageError as error:
+            skipped[f"{_label(mode, each)}: {error.what}"] = None
+        else:
+            if mode != "plain":
+                found[Point(settings)] = None
     return list(found), list(skipped)
 
 
@@ -120,28 +109,11 @@ def _label(mode: ModeName, sizes: Mapping[str, Any]) -> str:
     return " ".join([mode, *(f"{name[0].upper()}={sizes[name]}" for name in SIZES.get(mode, ()))])
 
 
-def _range(item: str, flag: str) -> Sequence[int]:
-    """The numbers of one item between commas."""
-    example = f"{flag} 5, {flag} 1,5,10 or {flag} 10-30+10 for example"
-    match = RANGE.fullmatch(item)
-    if not match:
-        raise UsageError(f"{flag} {item!r} is neither a number nor a range", example)
-    first, last = int(match[1]), int(match[2] or match[1])
-    by, is_factor = int(match[4] or 1), match[3] == "*"
-    if last < first:
-        raise UsageError(f"the range {flag} {item} ends before it begins", example)
-    if by == 0 or (is_factor and (by == 1 or first == 0)):
-        raise UsageError(f"the range {flag} {item} would never end", example)
-    if not is_factor:
-        return range(first, last + 1, by)
-    found = [first]
-    while found[-1] * by <= last:
-        found.append(found[-1] * by)
-    return found
-
-
 OWN = "own"
 """The class of a row that names none."""
+
+LEAST_PROMPTS, LEAST_TOKENS = 4, 200
+"""What a ratio needs: of one prompt of 16 tokens it says nothing."""
 
 ALL = "all"
 """The class of a result over all classes."""
@@ -213,12 +185,9 @@ def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
     Raises UsageError for a class that has no task.
     """
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "bench_prompts.jsonl"))
-    names = [name.strip() for name in classes.split(",")] if classes is not None else []
     known = [*by_class(tasks)]
-    if unknown := [name for name in names if name not in known]:
-        hint = did_you_mean(unknown[0], known, f"the classes are {', '.join(known)}")
-        raise UsageError(f"there is no prompt class {unknown[0]}", hint)
-    return [task for task in tasks if not names or task.kind in names]
+    names = known if classes is None else parse_names(classes, known, "prompt class")
+    return [task for task in tasks if task.kind in names]
 
 
 def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
@@ -235,38 +204,44 @@ def read_tasks(path: str) -> list[Task]:
     Raises LacliError with the file and the line for what is no prompt, and for a file that cannot be read.
     """
     tasks = []
-    with opened(path) as file:
-        for place, row in each_line(file, path):
-            try:
-                if isinstance(row, LacliError):
-                    raise row
-                tasks.append(checked(Row, row).task)
-            except LacliError as error:
-                raise LacliError(f"{place}: {error.what}", error.hint or EXAMPLE) from error
+    for place, row in read_lines(path):
+        try:
+            if isinstance(row, LacliError):
+                raise row
+            tasks.append(checked(Row, row).task)
+        except LacliError as error:
+            raise LacliError(f"{place}: {error.what}", error.hint or EXAMPLE) from error
     if not tasks:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
     return tasks
 
 
-@contextmanager
-def opened(path: str) -> Iterator[BufferedReader]:
-    """Open a file of prompts, or stdin for `-`. Raises LacliError if it cannot be read."""
+def read_lines(path: str, say: Callable[[str], object] | None = None) -> Iterator[tuple[str, object]]:
+    """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it.
+
+    `path`: `-` is stdin. `say`: if it is given, lines may be prompts as they are, and it is told so. Raises LacliError
+    for a file that cannot be read and for a line that is too long.
+    """
     try:
         from_stdin = path == STDIN
         with open(0 if from_stdin else os.path.expanduser(path), "rb", closefd=not from_stdin) as file:
-            yield file
+            yield from _parse_lines(file, path, say)
     except OSError as error:
         raise LacliError(f"cannot read {path}: {reason_of(error)}", "check the file's name") from error
 
 
-def each_line(file: BufferedReader, path: str) -> Iterator[tuple[str, object]]:
-    """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it."""
+def _parse_lines(file: IO[bytes], path: str, say: Callable[[str], object] | None) -> Iterator[tuple[str, object]]:
+    is_text = None if say else False
     for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT + 1), b""), start=1):
         place = f"{path}:{number}"
         if len(line) > MAX_TEXT:
             raise LacliError(f"{place}: longer than {size_in_words(MAX_TEXT)}", EXAMPLE)
-        if line.strip():
+        line = line.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
+        if start := line.strip()[:1]:
+            if is_text is None and say and (is_text := start not in b"{["):
+                say(f"{path} is not JSON, and each of its lines is a prompt")
             try:
-                yield place, from_json(line.removeprefix(codecs.BOM_UTF8))
+                yield place, {"prompt": line.decode()} if is_text else from_json(line)
             except ValueError as error:
-                yield place, LacliError(f"not JSON: {error}", EXAMPLE)
+                words = str(error).replace("line 1 column", "character").replace("EOF while parsing", "it ends in")
+                yield place, LacliError(f"not JSON: {words}", EXAMPLE)

@@ -12,9 +12,10 @@ from statistics import fmean, median, stdev
 from typing import Any, Literal
 
 from lacli.auto.step_cost import LEAST_MEASURED, Cost, StepCost
-from lacli.bench.plan import ALL
-from lacli.bench.results import LEAST_PROMPTS, LEAST_TOKENS, Result, overall
+from lacli.bench.plan import ALL, LEAST_PROMPTS, LEAST_TOKENS
+from lacli.bench.results import BenchResult, overall
 from lacli.engine.load import ModelEngine
+from lacli.ik.context import decoding_library
 from lacli.llamacpp.devices import devices
 from lacli.llamacpp.library import version
 from lacli.llamacpp.settings import ModelSettings
@@ -22,7 +23,7 @@ from lacli.report import describe_sampling
 from lacli.settings import DecodeSettings
 from lacli.terminal.input import PAGE
 from lacli.terminal.screen import wrapped
-from lacli.text.format import age_in_words, columns, counted, markdown
+from lacli.text.format import age_in_words, align_columns, counted, markdown
 
 Format = Literal["text", "md", "json"]
 
@@ -55,9 +56,10 @@ def machine_of(engine: ModelEngine) -> Machine:
     model, settings, found = engine.model, engine.model_settings, devices()
     gpus = [device.description for device in found if device.is_gpu]
     processors = [device.description for device in found if device.name == "CPU"]
-    copies = engine.weights.names
+    copies, library = engine.weights.names, decoding_library(settings)
     shared = {
         "build_number": version(),
+        **library,
         "test_time": datetime.now(UTC).isoformat(timespec="seconds"),
         "backends": ",".join(dict.fromkeys(device.name.rstrip("0123456789") for device in found)),
         "cpu_info": ", ".join(processors),
@@ -77,16 +79,16 @@ def machine_of(engine: ModelEngine) -> Machine:
         "type_v": settings.cache_type_v,
         "sampling": describe_sampling(engine.sampling),
     }
-    together = f", copies on {', '.join(copies)}" if copies else ""
-    words = f"{model.description} on {', '.join([*gpus, *processors])}, {settings.thread_words}{together}"
+    words = f"{model.description} with {' '.join(library.values())} on {', '.join([*gpus, *processors])}"
+    words += f", {settings.thread_words}" + (f", copies on {', '.join(copies)}" if copies else "")
     return Machine(shared, words, comparable=not engine.sampling.draws_otherwise)
 
 
-def as_json(found: Sequence[Result], machine: Machine) -> str:
+def as_json(found: Sequence[BenchResult], machine: Machine) -> str:
     return json.dumps([_row(each, machine) for each in found], ensure_ascii=False)
 
 
-def _row(result: Result, machine: Machine) -> dict[str, Any]:
+def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
     """Return a result for programs; docs/benchmarks.md explains the names, which are llama-bench's if it has one."""
     settings, ratio, speeds, sums = result.point.settings, result.speedup, result.speeds, result.sums
     has_ratio = result.is_enough or result.is_plain
@@ -123,14 +125,15 @@ def _row(result: Result, machine: Machine) -> dict[str, Any]:
     }
 
 
-def table(found: Sequence[Result], machine: Machine) -> str:
+def table(found: Sequence[BenchResult], machine: Machine) -> str:
     """Return what was measured on, and a row for each class and point, in Markdown."""
-    header = ("class", "mode", "tokens/s", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
+    header = ("class", "mode", "engine", "tokens/s", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
               "identical")  # fmt: skip
     rows = [
         (
             row["class"],
             row["setting"],
+            row["engine"],
             f"{row['median_ts']:.{1 if row['median_ts'] >= 10 else 2}f}",
             "" if row["speedup"] is None else f"{row['speedup']:.2f}",
             "" if row["speedup_low"] is None else f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
@@ -143,14 +146,11 @@ def table(found: Sequence[Result], machine: Machine) -> str:
         )
         for row in (_row(each, machine) for each in found)
     ]
-    heading = (
-        "{words}, llama-cpp-python {build_number}; {n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; "
-        "{sampling}"
-    ).format(words=machine.words, **machine.columns)
-    return f"{heading}\n\n{markdown(header, rows, 2)}\n\n{LEGEND}"
+    heading = "{n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; {sampling}".format(**machine.columns)
+    return f"{machine.words}; {heading}\n\n{markdown(header, rows, 3)}\n\n{LEGEND}"
 
 
-def summary(found: Sequence[Result], machine: Machine, unanswered: Sequence[str] = ()) -> str:
+def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence[str] = ()) -> str:
     """Return what was compared, a verdict on each setting by class, and whether the texts are plain decoding's.
 
     `unanswered`: the labels of settings without an answer.
@@ -174,12 +174,14 @@ def summary(found: Sequence[Result], machine: Machine, unanswered: Sequence[str]
     known = [each for each in compared if each.kind != ALL]
     if machine.comparable and (answers := sum(len(each.answered) for each in known)):
         same = sum(each.identical for each in known)
-        judged = f"{same} of {answers} texts are plain decoding's; lacli check judges why others are not."
-        lines += ["", "All texts are plain decoding's." if same == answers else judged]
+        if same < answers:
+            lines += ["", f"{same} of {answers} texts are plain decoding's; lacli check judges why others are not."]
+        elif not unanswered and all(any(trial.is_whole for trial in each.trials) for each in overall(found)):
+            lines += ["", "All texts are plain decoding's."]
     return "\n".join(lines)
 
 
-def _setting(whole: Result, by_class: Sequence[Result]) -> list[str]:
+def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
     """Return a line on a setting over all classes, and one on those of several classes that can be told."""
     ratio, verdict = whole.speedup, whole.verdict
     interval = f" ({ratio.low:.2f}x to {ratio.high:.2f}x)" if whole.is_enough else ""
@@ -212,6 +214,7 @@ def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool
         "model": str(path),
         "description": cost.description,
         "devices": cost.devices,
+        **decoding_library(settings),
         **settings.by_name,
         "measured_at": datetime.fromtimestamp(cost.measured_at, UTC).isoformat(timespec="seconds"),
         "seconds": cost.plan.seconds,
@@ -239,6 +242,7 @@ def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *,
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     heading = [
         ("model", cost.description),
+        ("library", " ".join(decoding_library(settings).values())),
         ("machine", f"{cost.devices}, {settings.thread_words}"),
         ("context", settings.flags),
         ("measured", when if age is None else f"{when}, {age_in_words(age)} (--fresh measures again)"),
@@ -293,7 +297,7 @@ def _cost_table(step_cost: StepCost) -> str:
         (str(size), f"{seconds * 1e3:.4g}", f"{step_cost.relative(size):.2f}", row)
         for (size, seconds), row in zip(points, further, strict=True)
     ]
-    shown = columns(("rows", "ms", "plain steps", "ms a row"), rows, range(4))
+    shown = align_columns(("rows", "ms", "plain steps", "ms a row"), rows, range(4))
     return "\n".join([f"behind {step_cost.context} tokens", *shown])
 
 

@@ -11,15 +11,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from lacli.bench.plan import ALL, Point
+from lacli.bench.plan import ALL, LEAST_PROMPTS, LEAST_TOKENS, Point
 from lacli.bench.rounds import Exchange, Rounds, Trial
 from lacli.modes import common_prefix
 from lacli.stats import RunStatistics
 
-Verdict = Literal["faster", "slower", "cannot tell"]
-
-LEAST_PROMPTS, LEAST_TOKENS = 4, 200
-"""What a ratio needs: of one prompt of 16 tokens it says nothing."""
+SpeedVerdict = Literal["faster", "slower", "cannot tell"]
 
 Logs = npt.NDArray[np.float64]
 
@@ -115,7 +112,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """What one point did in one class. `number`: of the point in the rounds. `answered`: its exchanges.
 
     Only complete repetitions count as samples; the first one always is.
@@ -172,7 +169,7 @@ class Result:
         return self.speedup.prompts >= LEAST_PROMPTS and tokens >= LEAST_TOKENS
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SpeedVerdict:
         """Whether a setting is faster than plain decoding, if its answers are enough and its interval leaves out 1."""
         low, high = self.speedup.low, self.speedup.high
         if not self.is_enough or low is None or high is None or low <= 1 <= high:
@@ -185,7 +182,7 @@ class Result:
         return sum(each.is_identical for each in self.answered)
 
 
-def results(rounds: Rounds) -> list[Result]:
+def results(rounds: Rounds) -> list[BenchResult]:
     """Class by class a result for each point that has decoded something there, then the same over all classes."""
     kinds = list(dict.fromkeys(exchange.task.kind for exchange in rounds.exchanges))
     shown = [*kinds, ALL] if len(kinds) > 1 else kinds
@@ -193,7 +190,7 @@ def results(rounds: Rounds) -> list[Result]:
     return [each for each in found if each.answered]
 
 
-def _result(rounds: Rounds, kind: str, point: int) -> Result:
+def _result(rounds: Rounds, kind: str, point: int) -> BenchResult:
     answered = []
     for number, exchange in enumerate(rounds.exchanges):
         if kind in (ALL, exchange.task.kind):
@@ -202,10 +199,10 @@ def _result(rounds: Rounds, kind: str, point: int) -> Result:
             if pairs:
                 trials, plain = zip(*pairs, strict=True)
                 answered.append(Answered(exchange, trials, plain))
-    return Result(kind, point, rounds.points[point], tuple(answered))
+    return BenchResult(kind, point, rounds.points[point], tuple(answered))
 
 
-def overall(found: Sequence[Result]) -> list[Result]:
+def overall(found: Sequence[BenchResult]) -> list[BenchResult]:
     """The results over all classes, or those of the only one."""
     return [result for result in found if result.kind == ALL] or list(found)
 

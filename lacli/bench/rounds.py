@@ -12,14 +12,16 @@ from itertools import count
 from math import inf
 from time import perf_counter
 
-from lacli.bench.plan import Point, Task
+from lacli.bench.plan import LEAST_PROMPTS, LEAST_TOKENS, Point, Task
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import LacliError
 from lacli.stats import Step
-from lacli.terminal.screen import Screen
 
 WARM_UP_TOKENS = 4
-"""Tokens of an answer that warms up: of two steps between the first and the last one is hardly held up."""
+"""Tokens of the answer that warms up: of three steps after the first, one is hardly held up."""
+
+SHORTEST, PLANNED = 16, 0.8
+"""Tokens to which answers are shortened at most; part of the time that is planned, since estimates are rough."""
 
 
 class TimeUp(Exception):
@@ -64,7 +66,7 @@ Answer = Callable[[Point, Exchange, float], Trial]
 """Decodes the answer of a point, up to a time of `perf_counter`."""
 
 
-def timed(
+def time_answer(
     engine: Engine,
     exchange: Exchange,
     options: SequenceOptions,
@@ -98,7 +100,8 @@ class Rounds:
 
     `points`: the first is plain decoding. `repetitions`: answers to each exchange at most, None for as many as begin
     before `deadline`, which is a time of `perf_counter`. `left_out`: tasks whose prompts are too long for the context.
-    `prompt_token_s`: seconds that a token of a prompt took the last time. `interrupted`: by Ctrl-C.
+    `prompt_token_s`: seconds that a token of a prompt took the last time; `token_s`: of an answer, by point.
+    `interrupted`: by Ctrl-C.
     """
 
     points: list[Point]
@@ -111,37 +114,22 @@ class Rounds:
     left_out: list[Task] = field(default_factory=list)
     trials: dict[tuple[int, int], list[Trial]] = field(default_factory=dict)
     prompt_token_s: float = 0.0
+    token_s: dict[int, float] = field(default_factory=dict)
     interrupted: bool = False
 
-    def warm_up(self, screen: Screen, *, leave_out: bool) -> None:
-        """Let every point take a few steps on the shortest prompt, which load kernels and are not counted.
+    def warm_up(self) -> None:
+        """Let plain decoding take a few steps on the shortest prompt, which load kernels and are not counted.
 
-        With `leave_out` a setting of jacobi or lookahead is left out if its step costs more than it can bring. Raises
-        LacliError if no prompt fits into the context.
+        Raises LacliError if no prompt fits into the context.
         """
-        asked = [self.ask(replace(task, max_tokens=WARM_UP_TOKENS), []) for task in self.tasks]
+        asked = [self.ask(task, []) for task in self.tasks]
         shortest = min((each for each in asked if each), key=lambda each: len(each.prompt), default=None)
         if shortest is None:
             raise LacliError("no prompt fits into the context", "give it more tokens with -c")
-        able: list[Point] = []
-        plain_s = 0.0
-        for point in self.points:
-            if able and perf_counter() > self.deadline:
-                # There will be no time for its answers.
-                able.append(point)
-                continue
-            # The first step may load kernels, and in the last one there is no room for drafts.
-            if steps := self.answer(point, shortest, inf).steps[1:-1]:
-                step_s = min(step.seconds for step in steps)
-                plain_s = plain_s or step_s
-                # Other modes may draft less in their next steps.
-                is_fixed = point.mode in ("jacobi", "lookahead")
-                if leave_out and is_fixed and step_s > point.settings.max_step_tokens * plain_s:
-                    why = f"a step takes {step_s / plain_s:.0f} plain ones, more than it can bring tokens"
-                    screen.note(f"left out: {point.label}: {why}; --modes measures it")
-                    continue
-            able.append(point)
-        self.points = able
+        warm = self.answer(self.points[0], replace(shortest, max_tokens=WARM_UP_TOKENS), self.deadline)
+        # The first step may load kernels.
+        step_s = min((step.seconds for step in warm.steps[1:]), default=0.0)
+        self.token_s = dict.fromkeys(range(len(self.points)), step_s)
 
     def __iter__(self) -> Iterator[None]:
         try:
@@ -149,7 +137,8 @@ class Rounds:
             rest = count(1) if self.repetitions is None else range(1, self.repetitions)
             for repetition in rest if self.exchanges else ():
                 for number in range(len(self.exchanges)):
-                    yield from self._answer(number, rotation=repetition + number)
+                    able = [at for at in range(len(self.points)) if self.of(at, number)]
+                    yield from self._answer(number, able, repetition + number)
         except TimeUp:
             return
 
@@ -170,23 +159,38 @@ class Rounds:
                     self.left_out.append(task)
                     break
                 number = len(self.exchanges)
+                exchange, able = self._fitted(exchange)
                 self.exchanges.append(exchange)
-                yield from self._answer(number, rotation=0)
+                yield from self._answer(number, able, number)
                 answers.append(self.of(0, number)[0].text)
 
-    def _answer(self, number: int, rotation: int) -> Iterator[None]:
-        """One exchange answered by every point; who begins changes, so that no place in the order is a favour.
+    def _fitted(self, exchange: Exchange) -> tuple[Exchange, list[int]]:
+        """Return the exchange with shorter answers, and without the last points, if LEAST_PROMPTS prompts need it."""
+        able = [*range(len(self.points))]
+        prompts = min(LEAST_PROMPTS, sum(len(task.turns) for task in self.tasks)) - len(self.exchanges)
+        if prompts < 1:
+            return exchange, able
+        share_s = PLANNED * (self.deadline - perf_counter()) / prompts
+        while True:
+            reading_s = len(able) * len(exchange.prompt) * self.prompt_token_s
+            tokens = (share_s - reading_s) / (sum(self.token_s.get(at, 0.0) for at in able) or 1e-9)
+            if len(able) <= 2 or tokens >= min(exchange.max_tokens, LEAST_TOKENS // LEAST_PROMPTS):
+                return replace(exchange, max_tokens=int(min(exchange.max_tokens, max(tokens, SHORTEST)))), able
+            able.pop()
 
-        Raises TimeUp behind an answer that the deadline has cut, and before one whose prompt would not be read by then.
+    def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:
+        """One exchange answered by `able` points, the first two first; who begins changes, so no place is a favour.
+
+        Raises TimeUp after an answer that the deadline has cut, and before one whose prompt would not be read by then.
         """
-        exchange, everyone = self.exchanges[number], len(self.points)
-        for place in range(everyone):
-            at = (place + rotation) % everyone
+        exchange, way = self.exchanges[number], -1 if turn % 2 else 1
+        for at in (*able[:2][::way], *able[2:][::way]):
             # Plain decoding's first answer is begun whatever the time, so that there is something to show.
             if self.trials and perf_counter() + self.prompt_token_s * len(exchange.prompt) > self.deadline:
                 raise TimeUp
             trial = self.answer(self.points[at], exchange, self.deadline)
             self.prompt_token_s = trial.prompt_s / len(exchange.prompt)
+            self.token_s[at] = trial.seconds / len(trial.ids)
             # Half an answer says little beside whole ones.
             if trial.is_whole or not self.has_answered(at):
                 self.trials.setdefault((at, number), []).append(trial)

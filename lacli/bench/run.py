@@ -9,19 +9,19 @@ from itertools import zip_longest
 from pathlib import Path
 from time import perf_counter
 
-from lacli.auto.step_cost import MeasurePlan
+from lacli.auto.step_cost import MeasurePlan, StepCost
 from lacli.bench.plan import Axes, Point, Task, by_class, points
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
-from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, timed
+from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, time_answer
 from lacli.check.compare import fixed_seed
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
-from lacli.engine.replicas import OpenContext
+from lacli.engine.replicas import AnyContext
 from lacli.errors import Interrupted, UsageError
 from lacli.interrupts import ctrl_c_ends_at_once
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.terminal.input import PAGE, terminal_columns
 from lacli.terminal.screen import Screen, loading_model, wrapped
@@ -38,7 +38,7 @@ LEAST_ROOM = 8
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """A model, what it is asked, what is compared, and how it is shown.
 
     `state`: the file of measured step costs. `seconds`: for all of it, from `begin` on, a time of `perf_counter`.
@@ -70,7 +70,7 @@ class Request:
         return [replace(task, max_tokens=self.max_tokens or task.max_tokens or MAX_TOKENS) for task in tasks]
 
 
-def benchmark(request: Request, screen: Screen) -> None:
+def benchmark(request: BenchRequest, screen: Screen) -> None:
     """Run a benchmark and print it. Raises Interrupted after Ctrl-C, when what was decoded is printed."""
     with opened(request, screen) as engine:
         rounds, machine = compared(engine, request, screen)
@@ -78,7 +78,7 @@ def benchmark(request: Request, screen: Screen) -> None:
 
 
 @contextmanager
-def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
+def opened(request: BenchRequest, screen: Screen) -> Iterator[ModelEngine]:
     """An engine for plain decoding, the baseline of all modes."""
     with loading_model(screen, verbose=request.verbose) as loading:
         engine = open_engine(
@@ -97,24 +97,26 @@ def opened(request: Request, screen: Screen) -> Iterator[ModelEngine]:
 
 
 def compared(
-    engine: ModelEngine, request: Request, screen: Screen, chosen: Sequence[Point] = ()
+    engine: ModelEngine, request: BenchRequest, screen: Screen, chosen: Sequence[Point] = ()
 ) -> tuple[Rounds, Machine]:
     """Let all points answer until the time is up; Ctrl-C keeps what was decoded.
 
     `chosen`: what is compared, plain decoding first; by default the points of the request's axes.
     """
-    tasks, competing = request.asked, [*(chosen or points_of(engine, request.axes, screen))]
+    tasks, competing = request.asked, [*(chosen or choose_points(engine, request.axes, screen))]
     with ExitStack() as stack:
         with ctrl_c_ends_at_once():
-            answer = answering(engine, competing, stack)
+            answer = make_answer(engine, competing, stack)
         deadline = request.begin + request.seconds
-        rounds = Rounds(competing, tasks, asking(engine), answer, request.repetitions, deadline)
+        rounds = Rounds(competing, tasks, make_ask(engine), answer, request.repetitions, deadline)
         try:
             if any(point.mode == "auto" for point in competing):
                 plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
                 engine.learn_cost(plan, request.state, screen.note)
+            if request.leave_out and engine.cost:
+                rounds.points = affordable(competing, engine.cost.at(0), screen)
             screen.note("warming up")
-            rounds.warm_up(screen, leave_out=request.leave_out)
+            rounds.warm_up()
         except KeyboardInterrupt:
             raise Interrupted("stopped before anything was compared") from None
         kinds, most = len(by_class(tasks)), max(task.max_tokens for task in tasks)
@@ -131,7 +133,7 @@ def compared(
         return rounds, machine_of(engine)
 
 
-def finish(rounds: Rounds, machine: Machine, request: Request, screen: Screen) -> None:
+def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Screen) -> None:
     """Print a benchmark: a summary, behind a table in Markdown if it is wanted, or rows for programs.
 
     Raises Interrupted after Ctrl-C, when what was decoded is printed.
@@ -148,7 +150,7 @@ def finish(rounds: Rounds, machine: Machine, request: Request, screen: Screen) -
         raise Interrupted("")
 
 
-def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
+def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
     """The points that `engine` can run, plain decoding first; the screen tells what is left out and why."""
     modes: Sequence[ModeName] = axes.modes
     base = engine.settings
@@ -157,7 +159,7 @@ def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
         only = f"chains of at most {back} drafted tokens are" if back else "plain decoding is"
         screen.note(f"only {only} measured: {why}")
         modes = [mode for mode in modes if mode != "lookahead"] if back else ["plain"]
-        base = replace(base, max_rollback=back)
+        base = base.constrained(max_rollback=back)
     found, skipped = points(replace(axes, modes=tuple(modes)), base, engine.model_settings)
     if skipped and not found[1:]:
         raise UsageError(f"{skipped[0]} cannot run", "lacli mask shows what a setting takes")
@@ -166,28 +168,42 @@ def points_of(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
     return found
 
 
-def answering(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack) -> Answer:
+def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
+    """The points without those of jacobi and lookahead whose steps, half full, cost more than they can bring."""
+    found = []
+    for point in competing:
+        times_plain = cost.relative(point.settings.max_rows // 2)
+        # Other modes may draft less.
+        if point.mode in ("jacobi", "lookahead") and times_plain > point.settings.max_step_tokens:
+            why = f"a step takes {times_plain:.0f} plain ones, more than it can bring tokens"
+            screen.note(f"left out: {point.label}: {why}; --modes measures it")
+        else:
+            found.append(point)
+    return found
+
+
+def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack) -> Answer:
     """Open a context for each mode, which `stack` closes; plain decoding has that of `engine`, for one sequence.
 
     Every answer has a new engine. Raises ModelLoadError when a context does not fit into memory.
     """
     on_backend = False if engine.sampler else engine.model.chooses
-    contexts: dict[ModeName, OpenContext] = {"plain": engine.context}
+    contexts: dict[ModeName, AnyContext] = {"plain": engine.context}
     for mode in dict.fromkeys(point.mode for point in competing):
         if mode not in contexts:
-            capacity = Capacity.of([point.settings for point in competing if point.mode == mode])
+            capacity = ContextSize.of(*[point.settings for point in competing if point.mode == mode])
             contexts[mode] = engine.weights.open(capacity, backend_greedy=on_backend)
             stack.callback(contexts[mode].close)
 
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
         options = SequenceOptions(exchange.max_tokens, engine.verifier)
         own = engine.engine_in(contexts[point.mode], point.settings)
-        return timed(own, exchange, options, engine.text, deadline)
+        return time_answer(own, exchange, options, engine.text, deadline)
 
     return answer
 
 
-def asking(engine: ModelEngine) -> Ask:
+def make_ask(engine: ModelEngine) -> Ask:
     """Turns of tasks through the model's chat template, for the engine's context."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:

@@ -129,9 +129,9 @@ class Reply:
 class Commands:
     """What the commands do to one chat.
 
-    `model`: as the user typed it; `template`: its name, empty for the model's own. `report`: what the last answer cost,
-    as it was then. `files`: texts that /read has put before the next message. `file`: the one that the chat was saved
-    to or loaded from last, which /save may replace.
+    `model`, `template`: as a `SavedChat` has them. `report`: what the last answer cost, as it was then. `files`: texts
+    that /read has put before the next message. `file`: the one that the chat was saved to or loaded from last, which
+    /save may replace.
     """
 
     chat: Chat
@@ -202,8 +202,9 @@ class Commands:
             return Reply(all_settings(now))
         if not values:
             return Reply(one_setting(now, find_setting(key)))
-        after, sentence = adjust(now, key, values[0])
-        return Reply(sentence if after == now else _lines(sentence, self.chat.change(after)))
+        if (after := adjust(now, key, values[0])) == now:
+            return Reply("nothing changed")
+        return Reply(_lines(changes_in_words(now, after), self.chat.change(after)))
 
     def _show(self, argument: str) -> Reply:
         chat, engine, sampling = self.chat, self.chat.engine, self.chat.settings.sampling

@@ -47,7 +47,9 @@ class Conversation:
         self.messages.append(Message("user", text))
 
     def answer(self, text: str) -> None:
-        """Add the answer to the last question."""
+        """Add the answer to the last question. Raises ValueError if it has one."""
+        if not self.is_open:
+            raise ValueError("the last question has an answer")
         self.messages.append(Message("assistant", text))
 
     def undo(self) -> str | None:
@@ -168,14 +170,15 @@ class Chat:
         """The answer to the last question."""
         rendered, prompt = self._fitting_prompt()
         stops = (*self._wanted.stops, *self.engine.prompts.template.stops)
-        generation = self.engine.generate(prompt, self._wanted.max_tokens, stops)
+        text, pieces = self.engine.generate(prompt, self._wanted.max_tokens, stops)
         begun = begun_reasoning(rendered)
         try:
-            yield from mark_reasoning(generation, begun)
+            yield from mark_reasoning(pieces, begun)
         finally:
             with without_ctrl_c():
-                if generation.statistics.steps:
-                    self._finish(prompt, generation.answer(), begun)
+                pieces.close()
+                if text.statistics.steps:
+                    self._finish(prompt, text.answer(), begun)
 
     def _finish(self, prompt: Sequence[int], answer: Answer, begun: str) -> None:
         """Take what came as the answer."""

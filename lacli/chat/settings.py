@@ -190,16 +190,15 @@ def find_setting(typed: str) -> Option:
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, BY_KEY, otherwise))
 
 
-def adjust(now: ChatSettings, key: str, value: str) -> tuple[ChatSettings, str]:
-    """Change one key; the new settings, and a sentence on what changed.
+def adjust(now: ChatSettings, key: str, value: str) -> ChatSettings:
+    """The settings with another value of one key.
 
     `value`: as a user writes it; `default` resets the key. Raises LacliError in one line.
     """
     setting = find_setting(key)
     found = setting.default if value.strip().lower() == "default" else read(setting, value)
     setting.check(found, key.strip())
-    new = now.with_values({setting.name: found})
-    return new, changes_in_words(now, new) or "nothing changed"
+    return now.with_values({setting.name: found})
 
 
 def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import from_json
 
-from lacli.chat.conversation import Conversation
+from lacli.chat.conversation import Conversation, Message
 from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.closing import Closing
 from lacli.errors import LacliError, UsageError, reason_of
@@ -23,7 +23,11 @@ from lacli.llamacpp.settings import MOST_CELLS
 from lacli.text.checked import checked
 from lacli.text.files import for_owner, lock, read_raw, replace_file
 
-FORMAT, VERSION = "lacli chat", 2
+FORMAT, VERSION, SAVED = "lacli chat", 2, "saved"
+"""What a chat's first line says: its format and the event."""
+
+MESSAGE = TypeAdapter(Message)
+"""Reads any other line."""
 
 
 class Head(BaseModel):
@@ -40,23 +44,13 @@ class Head(BaseModel):
     settings: Any = {}
 
 
-class Line(BaseModel):
-    """A line after the first: a message."""
-
-    model_config = ConfigDict(strict=True)
-
-    event: Literal["message"]
-    role: Literal["user", "assistant"]
-    content: str
-
-
 @dataclass
 class SavedChat:
     """A conversation with what it takes to go on.
 
-    `model`: as the user typed it; `template`: empty for the model's own. `context`: cells as -c gave them, 0 for the
-    default. `damaged`: the numbers of lines that were left out. `path`: the file that it was read from, as `absolute`
-    gives it.
+    `model`, `template`: an absolute path, or a name as the user typed it; an empty `template` is the model's own.
+    `context`: cells as -c gave them, 0 for the default. `damaged`: the numbers of lines that were left out. `path`: the
+    file that it was read from, as `absolute` gives it.
     """
 
     model: str = ""
@@ -77,26 +71,22 @@ class SavedChat:
     def lines(self) -> bytes:
         """The chat in a file's lines."""
         own = {name: getattr(self, name) for name in ("model", "template", "context")}
-        head = {"event": "saved", "format": FORMAT, "version": VERSION, **own}
+        head = {"event": SAVED, "format": FORMAT, "version": VERSION, **own}
         head |= {"system": self.conversation.system, "settings": self.settings.json}
         messages = ({"event": "message", **vars(message)} for message in self.conversation.messages)
         lines = (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in (head, *messages))
         # Of all texts only a model's path may hold bytes that are not UTF-8.
         return "".join(lines).encode(errors="replace")
 
-    def follow(self, line: Line) -> None:
-        """Take in a line after the first. Raises ValueError if it does not fit."""
-        if line.role == "user":
-            self.conversation.ask(line.content)
-        elif self.conversation.is_open:
-            self.conversation.answer(line.content)
-        else:
-            raise ValueError("an answer has no question")
-
 
 def absolute(path: str | Path) -> str:
     """The absolute path that a file's name stands for."""
     return os.path.abspath(os.path.expanduser(path))
+
+
+def movable(name: str) -> str:
+    """The name of a model or a template for a chat that may go on in another folder: a file's is absolute."""
+    return absolute(name) if os.path.isfile(os.path.expanduser(name)) else name
 
 
 def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> None:
@@ -105,7 +95,7 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
     Raises LacliError for a file that is no saved chat, and for one that is unless it `replaces` it. A new file is for
     its owner alone.
     """
-    if _earlier(path) and not replaces:
+    if _read_target(path) and not replaces:
         raise LacliError(f"{path} holds another chat", "give another name")
     try:
         replace_file(Path(os.path.expanduser(path)), chat.lines)
@@ -123,7 +113,7 @@ class Log(Closing):
         self._start, self._last = 0, b""
         if path is None:
             return
-        earlier = _earlier(path)
+        earlier = _read_target(path)
         try:
             self._file = open(os.path.expanduser(path), "ab", buffering=0, opener=for_owner)  # noqa: SIM115
             lock(self._file)
@@ -163,8 +153,8 @@ class Log(Closing):
 def read_chat(path: str | Path) -> SavedChat:
     """Read the last chat of a file that has messages. Damaged lines are left out.
 
-    Of the last line, in which a log may have broken off, nothing is said. Raises LacliError, in one line, for a
-    file that holds no chat.
+    Nothing is said of the last line, in which a log may have broken off. Raises LacliError, in one line, for a file
+    that holds no chat.
     """
     raw = read_raw(str(path)).removeprefix(codecs.BOM_UTF8)
     chats, damaged = list[SavedChat](), []
@@ -172,11 +162,12 @@ def read_chat(path: str | Path) -> SavedChat:
     for number, line in enumerate(lines, start=1):
         try:
             found = from_json(line, allow_inf_nan=False)
-            if isinstance(found, dict) and found.get("event") == "saved":
-                chats.append(_begun(found, f"{path}, line {number}"))
+            if isinstance(found, dict) and found.get("event") == SAVED:
+                chats.append(_begin_chat(found, f"{path}, line {number}"))
             else:
-                chats[-1].follow(checked(Line, found))
-        except (ValueError, UsageError, IndexError) as error:
+                message, conversation = MESSAGE.validate_json(line, strict=True), chats[-1].conversation
+                (conversation.ask if message.role == "user" else conversation.answer)(message.content)
+        except (ValueError, IndexError) as error:
             if not chats:
                 raise LacliError(f"{path} is no saved chat: line 1 does not begin one", "/save writes one") from error
             if number < len(lines):
@@ -186,7 +177,7 @@ def read_chat(path: str | Path) -> SavedChat:
     return chosen[-1]
 
 
-def _begun(found: object, where: str) -> SavedChat:
+def _begin_chat(found: object, where: str) -> SavedChat:
     """The chat that a first line begins. Raises LacliError if it is damaged: what follows would be another's."""
     try:
         head = checked(Head, found)
@@ -198,7 +189,7 @@ def _begun(found: object, where: str) -> SavedChat:
     return SavedChat(head.model, head.template, Conversation(head.system), settings, head.context)
 
 
-def _earlier(path: str | Path) -> bytes:
+def _read_target(path: str | Path) -> bytes:
     """The bytes of a file that may be written: of chats, or none. Raises LacliError for a file of anything else."""
     target = Path(os.path.expanduser(path))
     if target.is_symlink() or (target.exists() and not target.is_file()):

@@ -10,12 +10,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from lacli.auto.mode import FIXED_CLOCK
+from lacli.auto.mode import FIXED_COST
+from lacli.auto.step_cost import Cost
 from lacli.check.judge import (
     PLAIN,
+    BatchRecorder,
     Difference,
     Mismatch,
-    Recorder,
     Verdict,
     largest_difference,
     plain_logits,
@@ -27,7 +28,7 @@ from lacli.context import Context, Floats, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import BatchRefused, LacliError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.modes import MakeMode, common_prefix
+from lacli.modes import common_prefix
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.text.format import counted
@@ -38,21 +39,6 @@ OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 
 FIXED_SEED = 7
 """What a random seed becomes: a check is repeated with the same numbers."""
-
-PROMPTS = (
-    "Write a Python function `count_words` that returns a dictionary of how often each word occurs in a text.",
-    "Explain in a few sentences what a hash table is and why looking something up in it is fast.",
-    "Rename the argument `x` to `count` in this function and change nothing else:\n```python\n"
-    "def take(iterable, x):\n    result = []\n    for item in iterable:\n        if x == 0:\n            break\n"
-    "        result.append(item)\n        x -= 1\n    return result\n```",
-    "List ten things that one should take on a long walk, one a line, with a short reason for each.",
-    "Show me the source code of `textwrap.dedent`.",
-    "Repeat this list twice, in the same order: red, green, blue, yellow, black, white, brown, grey.",
-    "Tell a short story about a lighthouse keeper who finds a letter in a bottle.",
-    "Turn this into JSON with the keys name, age and town: Ada is 36 and lives in London. Ben is 41 and lives in "
-    "Rome. Eva is 29 and lives in Oslo.",
-)
-"""Some have many near ties, in some long drafts are accepted."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +69,7 @@ class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
 
     `max_tokens`: of an answer. `plainly`: how plain decoding is done. `sampler`: what tokens are drawn with, or None if
-    greedy. `repeats`: equal batches give equal bits, as on the CPU.
+    greedy. `repeats`: equal batches give equal bits, as on the CPU. `cost`: what steps are taken to cost.
     """
 
     open_context: OpenContext
@@ -91,7 +77,7 @@ class Comparison(Closing):
     plainly: DecodeSettings = PLAIN
     sampler: Sampler | None = None
     repeats: bool = True
-    make_mode: MakeMode = FIXED_CLOCK
+    cost: Cost | None = FIXED_COST
 
     def __post_init__(self) -> None:
         self._plain: dict[tuple[int, ...], list[int]] = {}
@@ -101,7 +87,7 @@ class Comparison(Closing):
     def steps(self, context: Context, settings: DecodeSettings, prompt: Sequence[int]) -> Iterator[Step]:
         """Decode an answer in a new engine."""
         options = SequenceOptions(self.max_tokens, SampleAndMatch(self.sampler) if self.sampler else None)
-        return Engine(context, settings, make_mode=self.make_mode).steps(prompt, options)
+        return Engine(context, settings, cost=self.cost).steps(prompt, options)
 
     def plain(self, prompt: Sequence[int]) -> list[int]:
         """Plain decoding's tokens; a prompt is decoded once."""
@@ -114,11 +100,11 @@ class Comparison(Closing):
     def run(self, settings: DecodeSettings, prompts: Sequence[Sequence[int]]) -> Iterator[Run]:
         """Answer each prompt with an engine of its own, in one context."""
         with self.open_context(settings) as opened:
-            context = Recorder(opened)
+            context = BatchRecorder(opened)
             for prompt in prompts:
                 yield self.one(context, settings, prompt)
 
-    def one(self, context: Recorder, settings: DecodeSettings, prompt: Sequence[int]) -> Run:
+    def one(self, context: BatchRecorder, settings: DecodeSettings, prompt: Sequence[int]) -> Run:
         """Answer one prompt in a context that may have answered others before."""
         expected = self.plain(prompt)
         steps: list[Step] = []
@@ -133,7 +119,7 @@ class Comparison(Closing):
         return Run(tuple(steps), difference, "" if difference else failure)
 
     def difference(
-        self, context: Recorder, prompt: Sequence[int], expected: Sequence[int], steps: Sequence[Sequence[int]]
+        self, context: BatchRecorder, prompt: Sequence[int], expected: Sequence[int], steps: Sequence[Sequence[int]]
     ) -> Difference | None:
         """Compare `steps`, the tokens of each, with the `expected` ones, which are plain's under the same limit.
 
@@ -206,7 +192,7 @@ class ModeResult:
 
 
 @dataclass
-class Result:
+class CheckResult:
     """Everything that one check found, of `prompts` with at most `predict` tokens of answer.
 
     `stopped`: Ctrl-C ended it early.
@@ -236,7 +222,7 @@ class Result:
         return "rounding" if self.counts.rounding else "identical"
 
 
-def check(
+def check_modes(
     open_context: OpenContext,
     prompts: Sequence[Sequence[int]],
     modes: Sequence[DecodeSettings],
@@ -245,17 +231,17 @@ def check(
     sampler: Sampler | None = None,
     repeats: bool = True,
     progress: Callable[[str], None] = lambda sentence: None,
-) -> Result:
+) -> CheckResult:
     """Answer tokenised prompts plainly and in each of `modes`, at most `max_tokens` tokens each.
 
     `sampler`: what tokens are drawn with, or None when greedy. `repeats`: equal batches give equal bits. `progress`:
     gets a sentence when something that takes time begins. Ctrl-C ends it with what was found; raises KeyboardInterrupt
     before any mode has answered.
     """
-    result = Result([], len(prompts), max_tokens)
+    result = CheckResult([], len(prompts), max_tokens)
     if not modes:
         return result
-    plain = replace(modes[0], mode="plain", max_rollback=-1)
+    plain = replace(modes[0], mode="plain").constrained(max_rollback=-1)
     with Comparison(open_context, max_tokens, plain, sampler, repeats=repeats) as comparison:
         progress(f"plain: {counted(len(prompts), 'answer')} of at most {max_tokens} tokens")
         for prompt in prompts:

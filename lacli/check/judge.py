@@ -96,21 +96,13 @@ class Rows:
 
     tokens: list[int]
     positions: list[int]
-    sequences: list[list[int]]
+    ids: list[list[int]]
     outputs: list[bool]
 
     @classmethod
     def of(cls, batch: Batch) -> Rows:
         """A copy of a batch's rows: the batch itself is filled again for the next step."""
-        rows = len(batch)
-        ids = iter(batch.sequence_ids.tolist())
-        counts = batch.sequence_counts[:rows].tolist()
-        return cls(
-            tokens=batch.tokens[:rows].tolist(),
-            positions=batch.positions[:rows].tolist(),
-            sequences=[[next(ids) for _ in range(owners)] for owners in counts],
-            outputs=batch.outputs[:rows].astype(bool).tolist(),
-        )
+        return cls(*map(list, zip(*batch.read(), strict=True)))
 
     @property
     def input(self) -> int:
@@ -119,14 +111,14 @@ class Rows:
 
     def batch(self) -> Batch:
         """A new batch of these rows."""
-        return Batch(len(self.tokens)).set_rows(self.tokens, self.positions, self.sequences, self.outputs)
+        return Batch(len(self.tokens)).set_rows(self.tokens, self.positions, self.ids, self.outputs)
 
 
 Passing: Any = object
 """A base class that type checkers take for any protocol."""
 
 
-class Recorder(Passing):  # type: ignore[misc]
+class BatchRecorder(Passing):  # type: ignore[misc]
     """A context that passes everything on to another one and records the batches since its last clear."""
 
     def __init__(self, engine: Context) -> None:
@@ -149,7 +141,7 @@ class Recorder(Passing):  # type: ignore[misc]
 
 
 def replay(
-    context: Recorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
+    context: BatchRecorder, prompt: Sequence[int], steps: Sequence[Sequence[int]], text: Sequence[int]
 ) -> Iterator[Floats]:
     """Decode a prompt and `text` in the shapes of the context's recorded batches; clears the context.
 
@@ -158,6 +150,7 @@ def replay(
     if they cannot have come from those batches.
     """
     recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
+    scratch = 1 if context.ids > 1 else 0
     context.clear()
     length = begin = 0
     for rows in recorded:
@@ -171,8 +164,7 @@ def replay(
             kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
         # Accepted tokens whose cells the mode has dropped come again in the next batch.
         context.remove(0, past, -1)
-        again, scratch = _beside(rows, kept, tokens, context.sequences)
-        if not context.decode(again.batch()):
+        if not context.decode(_lay_out(rows, kept, tokens, scratch).batch()):
             raise Mismatch("a batch finds no cells, though it did in the recorded run")
         length = past + len(kept)
         if is_step:
@@ -189,8 +181,8 @@ def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
     """The rows of a step's input and of the tokens accepted below it, each found below the one before."""
     found = [rows.input]
     for depth, token in enumerate(tokens, start=1):
-        position, above = rows.positions[rows.input] + depth, set(rows.sequences[found[-1]])
-        here = zip(rows.positions, rows.tokens, rows.sequences, strict=True)
+        position, above = rows.positions[rows.input] + depth, set(rows.ids[found[-1]])
+        here = zip(rows.positions, rows.tokens, rows.ids, strict=True)
         below = (row for row, (*place, ids) in enumerate(here) if place == [position, token] and above.issuperset(ids))
         row = next(below, None)
         if row is None:
@@ -199,12 +191,11 @@ def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], sequences: int) -> tuple[Rows, int]:
-    """The same rows with the kept ones as a chain of `tokens` in sequence 0, and the sequence of all the others.
+def _lay_out(rows: Rows, kept: Sequence[int], tokens: Sequence[int], scratch: int) -> Rows:
+    """The same rows: the kept ones are a chain of `tokens` in sequence 0, all others are in sequence `scratch`.
 
-    That is one of their own, or sequence 0 behind the chain if the context has no other.
+    If the context has sequence 0 alone, the others come after the chain.
     """
-    scratch = 1 if sequences > 1 else 0
     past = rows.positions[0]
     if past + len(kept) > len(tokens):
         raise Mismatch("a batch has more tokens than the text")
@@ -213,6 +204,6 @@ def _beside(rows: Rows, kept: Sequence[int], tokens: Sequence[int], sequences: i
     return Rows(
         tokens=[tokens[at] if row in kept else rows.tokens[row] for row, at in enumerate(places)],
         positions=places,
-        sequences=[[0] if row in kept else [scratch] for row in range(len(rows.tokens))],
+        ids=[[0] if row in kept else [scratch] for row in range(len(rows.tokens))],
         outputs=rows.outputs,
-    ), scratch
+    )

@@ -6,22 +6,24 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lacli.check.compare import Result, Run
+from lacli.check.compare import CheckResult, Run
 from lacli.check.judge import Difference
 from lacli.engine.load import ModelEngine
+from lacli.ik.context import decoding_library
 from lacli.report import describe_sampling
 from lacli.settings import ModeName
 from lacli.terminal.input import PAGE
 from lacli.terminal.screen import wrapped
-from lacli.text.format import columns, counted
+from lacli.text.format import align_columns, counted
 
 
-def as_lines(engine: ModelEngine, result: Result, width: int = 0) -> str:
+def as_lines(engine: ModelEngine, result: CheckResult, width: int = 0) -> str:
     """The verdict and what follows, what was checked, and a table a question; `width`: of the terminal, or 0."""
     settings = engine.model_settings
     strict = " --strict" if engine.settings.strict else ""
     heading = (
         f"model     {engine.model.description}, {engine.model.devices}, {settings.thread_words}\n"
+        f"library   {' '.join(decoding_library(settings).values())}\n"
         f"context   {engine.context.cells} cells, {settings.flags}{strict}\n"
         f"sampling  {describe_sampling(engine.sampling)}"
     )
@@ -40,7 +42,7 @@ def as_lines(engine: ModelEngine, result: Result, width: int = 0) -> str:
     return "\n\n".join(parts)
 
 
-def conclusion(engine: ModelEngine, result: Result) -> list[str]:
+def conclusion(engine: ModelEngine, result: CheckResult) -> list[str]:
     """The verdict, and what would make this setup exact, in plain words, a paragraph each."""
     verdict = _verdict(result)
     if result.stopped:
@@ -54,7 +56,7 @@ def conclusion(engine: ModelEngine, result: Result) -> list[str]:
     return [verdict, advice]
 
 
-def _verdict(result: Result) -> str:
+def _verdict(result: CheckResult) -> str:
     counts = result.counts
     texts = counted(counts.answers, "text")
     if counts.bugs:
@@ -88,7 +90,7 @@ def _difference_table(engine: ModelEngine, partings: Sequence[tuple[ModeName, in
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int], width: int) -> str:
-    lines = columns(header, rows, right, width and width - 2, folds=True)
+    lines = align_columns(header, rows, right, width and width - 2, folds=True)
     return "\n".join([wrapped(title, width or PAGE), *(f"  {line}".rstrip() for line in lines)])
 
 
@@ -103,12 +105,13 @@ def token_text(engine: ModelEngine, token: int | None) -> str | None:
     return None if token is None else engine.model.piece(token, special=True).decode("utf-8", "replace")
 
 
-def as_json(engine: ModelEngine, result: Result) -> dict[str, Any]:
+def as_json(engine: ModelEngine, result: CheckResult) -> dict[str, Any]:
     """One object; docs/exactness.md says what it holds. null: there is no such number."""
     decode_settings, sampling = engine.settings, engine.sampling
     return {
         "model": str(engine.model.path),
         "description": engine.model.description,
+        **decoding_library(engine.model_settings),
         "backend": engine.model.devices,
         "context": engine.context.cells,
         **engine.model_settings.by_name,

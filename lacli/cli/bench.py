@@ -10,7 +10,7 @@ from lacli.cli import options
 from lacli.cli.options import group, parameters_of, setting, typed, with_groups
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings, decode_settings
+from lacli.settings import MODES, DecodeSettings, decode_settings
 
 DEFAULT_MODES = "lookup,lookahead,auto"
 """Jacobi decoding takes several times as long as plain on a CPU for 1.05 tokens a step, so it is asked for by name."""
@@ -19,12 +19,10 @@ COMPARED = ("mode", "window", "ngram", "guesses")
 """Parameters that say what is compared."""
 
 Modes = Annotated[str, typer.Option("--modes", "--mode", help="Modes to compare. Plain always runs.")]
-Window = Annotated[
-    str, setting("-W", "--window", show_default="15", help="Columns of the window: 5, 1,5,15, 10-30+10 or 1-16*2.")
-]
-Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram, as -W.")]
+Window = Annotated[str, setting("-W", "--window", show_default="15", help="Columns of the window: 5 or 1,5,15.")]
+Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram: 5 or 3,5.")]
 Guesses = Annotated[
-    str, setting("-G", "--guesses", help="N-grams verified in a step, as -W; the same as -W if that alone is a range.")
+    str, setting("-G", "--guesses", help="N-grams verified in a step; as many as -W if that alone has several values.")
 ]
 Classes = Annotated[
     str | None,
@@ -74,17 +72,15 @@ def bench(
 
     Every mode answers every prompt in turn until the time is up, three minutes by default.
     """
-    from lacli.bench.plan import Axes, parse_modes, parse_numbers, tasks_of
-    from lacli.bench.run import Request, benchmark
+    from lacli.bench.plan import Axes, parse_names, parse_numbers, tasks_of
+    from lacli.bench.run import BenchRequest, benchmark
     from lacli.terminal.screen import Screen
     from lacli.text.records import state_file
 
     screen = Screen(quiet=quiet)
-    numbers = [
-        tuple(parse_numbers(text, flag)) if text else ()
-        for flag, text in (("-W", window), ("-N", ngram), ("-G", guesses))
-    ]
-    request = Request(
+    sizes = {"-W": window, "-N": ngram, "-G": guesses}
+    numbers = [tuple(parse_numbers(text, flag)) if text else () for flag, text in sizes.items()]
+    request = BenchRequest(
         path=options.model_path(model, screen, offline),
         tasks=tuple(tasks_of(prompts, classes)),
         state=state_file(),
@@ -95,7 +91,7 @@ def bench(
         each=each,
         repetitions=repetitions,
         max_tokens=predict,
-        axes=Axes(parse_modes(mode), *numbers),
+        axes=Axes(tuple(parse_names(mode, MODES, "mode")), *numbers),
         form=output,
         leave_out=typed(called).isdisjoint(COMPARED),
         verbose=verbose,

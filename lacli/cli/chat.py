@@ -49,9 +49,10 @@ def chat(
     from lacli.chat.repl import chat as talk
     from lacli.chat.settings import IN_FILES, ChatSettings
     from lacli.chat.transcript import Log as ChatLog
-    from lacli.chat.transcript import SavedChat, read_chat
+    from lacli.chat.transcript import SavedChat, movable, read_chat
     from lacli.terminal.screen import Screen
     from lacli.text.files import check_text
+    from lacli.text.template import STOPS
 
     given, (model, prompt) = typed(called), asked
     saved = SavedChat()
@@ -72,10 +73,11 @@ def chat(
             loading = replace(loading, model_settings=replace(loading.model_settings, context=saved.context))
         if not given & {"model_file", "hf_repo"} and called.params["argument"] in (None, prompt):
             model = saved.model or model
+    template = question.chat_template
     start = replace(
         saved,
-        model=model or "",
-        template=question.chat_template,
+        model=movable(model or ""),
+        template=template if template.lower() in STOPS else movable(template),
         conversation=Conversation(question.system, saved.conversation.messages),
         settings=settings,
     )

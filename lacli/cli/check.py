@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import Loading, PromptOptions, typed, with_groups
+from lacli.cli.options import Loading, PromptOptions, group, parameters_of, preset, typed, with_groups
 from lacli.errors import Interrupted, UsageError
-from lacli.llamacpp.settings import check_rows, fitted
-from lacli.settings import ModeName
+from lacli.llamacpp.settings import ContextSize, check_rows, fit_to_batch
+from lacli.settings import DecodeSettings, ModeName, decode_settings
 
 if TYPE_CHECKING:
     from lacli.bench.plan import Task
-    from lacli.check.compare import Result
+    from lacli.check.compare import CheckResult
     from lacli.engine.load import ModelEngine
     from lacli.terminal.screen import Screen
 
@@ -24,8 +25,14 @@ Predict = Annotated[
     int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.")
 ]
 
+loading_group = with_groups(
+    decode_settings=group(decode_settings, preset, *parameters_of(DecodeSettings, mode="all")),
+    sampling=options.sampling_group,
+    model_settings=options.engine_group,
+)(Loading)
 
-@with_groups(model=options.model_of, loading=options.loading_group)
+
+@with_groups(model=options.model_of, loading=loading_group)
 def check(
     model: str | None,
     prompts: options.Tasks = None,
@@ -42,8 +49,8 @@ def check(
     Eight prompts are asked, or the first turns of your own. A text that differs is judged: the batches were rounded in
     another way, or there is a BUG (exit code 3).
     """
-    from lacli.bench.plan import Task, by_class, read_tasks
-    from lacli.check.compare import PROMPTS, fixed_seed
+    from lacli.bench.plan import by_class, read_tasks
+    from lacli.check.compare import fixed_seed
     from lacli.check.report import as_json, as_lines
     from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen
@@ -54,14 +61,14 @@ def check(
         what = "--verify rejection draws other random numbers than plain decoding, so its text says nothing"
         raise UsageError(what, "check with --verify match; tests compare the distributions")
     screen = Screen(quiet=quiet)
-    tasks = read_tasks(prompts) if prompts else [Task((text,)) for text in PROMPTS]
+    tasks = read_tasks(prompts or str(files("lacli") / "data" / "check_prompts.jsonl"))
     tasks = [task for group in by_class(tasks).values() for task in group[:each]]
     only = loading.decode_settings.mode if "mode" in typed(called) else None
     plain = replace(loading.decode_settings, mode="plain")
     loading = replace(loading, decode_settings=plain, sampling=fixed_seed(loading.sampling))
     with loading.opened(model, PromptOptions(), screen) as engine:
         try:
-            result = _checked(engine, tasks, predict, only, screen)
+            result = _check_modes(engine, tasks, predict, only, screen)
         except KeyboardInterrupt:
             raise Interrupted("stopped before any mode had answered") from None
         if json:
@@ -74,7 +81,9 @@ def check(
         raise typer.Exit(3)
 
 
-def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: ModeName | None, screen: Screen) -> Result:
+def _check_modes(
+    engine: ModelEngine, tasks: Sequence[Task], predict: int, only: ModeName | None, screen: Screen
+) -> CheckResult:
     """Check the modes, or the `only` one, in contexts of their own, which take the place of the engine's.
 
     `predict`: tokens of an answer at most.
@@ -83,10 +92,10 @@ def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: Mod
     from lacli.engine.libraries import open_context
 
     model, model_settings = engine.model, engine.model_settings
-    modes = [fitted(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
+    modes = [fit_to_batch(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
     if why := model.chain_only:
         back = 0 if engine.settings.strict else engine.max_rollback
-        modes = [replace(each, max_rollback=back) for each in modes if back and each.mode != "lookahead"]
+        modes = [each.constrained(max_rollback=back) for each in modes if back and each.mode != "lookahead"]
         checked = f"only chains of at most {back} drafted tokens are checked" if modes else "no mode can be checked"
         screen.note(f"{checked}: {why}")
     for mode in modes:
@@ -96,8 +105,8 @@ def _checked(engine: ModelEngine, tasks: Sequence[Task], predict: int, only: Mod
     asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
     # There may be no memory for one more context.
     engine.context.close()
-    return compare.check(
-        lambda mode: open_context(model, model_settings, mode, backend_greedy=False),
+    return compare.check_modes(
+        lambda mode: open_context(model, model_settings, ContextSize.of(mode), backend_greedy=False),
         asked,
         modes,
         predict,

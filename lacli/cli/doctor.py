@@ -62,7 +62,7 @@ def check_library() -> Finding:
         from lacli.llamacpp.library import version
 
         probe.forget()
-        _, fault = probe.proven(ModelSettings())
+        _, fault = probe.working_settings(ModelSettings())
     except LacliError as error:
         return Finding("broken", error.what, rebuild_command(sound_kind()))
     if fault:
@@ -99,7 +99,7 @@ def check_answers() -> Finding:
     try:
         settings = ModelSettings(context=512, engine="auto")
         with open_engine(path, settings, DecodeSettings(mode="lookahead")) as engine:
-            for _ in engine.generate(engine.prompts.question("Name three colors."), 16):
+            for _ in engine.generate(engine.prompts.question("Name three colors."), 16).pieces:
                 pass
     except Exception as error:  # whatever keeps it from answering, lacli does not work
         return Finding("broken", f"{SMOLLM2} does not answer: {error}", f"lacli run -v {SMOLLM2} Hi shows more")

@@ -80,14 +80,17 @@ def lacli(
         bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Run any GGUF model faster without a draft model and without changing the answer."""
+    """Run any GGUF model faster without a draft model, with the same answer up to rounding."""
 
 
 def main() -> None:
     """Run the program; what a user can mend ends it with one line on stderr (a traceback under LACLI_DEBUG=1)."""
     try:
-        arguments = sys.argv[1:] or ["--help"]
-        asked = [name for name in arguments[:1] if name in COMMANDS] or COMMANDS
+        arguments = typed = sys.argv[1:] or ["--help"]
+        if "_LACLI_COMPLETE" in os.environ:
+            # Where Typer finds the line that a shell completes.
+            typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
+        asked = [name for name in typed[:1] if name in COMMANDS] or COMMANDS
         try:
             sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
         finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lacli.cli.options import sizes_group, with_groups
 from lacli.errors import UsageError
 from lacli.settings import DecodeSettings
-from lacli.text.format import columns, counted
+from lacli.text.format import align_columns, counted
 
 if TYPE_CHECKING:
     from lacli.tree import Tree
@@ -28,11 +28,11 @@ class Row:
     part: str
     position: int
     logits: bool
-    sequences: tuple[int, ...]
+    ids: tuple[int, ...]
 
     def sees(self, other: Row) -> bool:
         """Whether it sees a row, as llama.cpp's mask over a unified cache has it."""
-        return other.position <= self.position and not set(self.sequences).isdisjoint(other.sequences)
+        return other.position <= self.position and not set(self.ids).isdisjoint(other.ids)
 
 
 @with_groups(settings=sizes_group)
@@ -55,7 +55,7 @@ def rows_of(settings: DecodeSettings) -> list[Row]:
     Sequence 0 is the sequence's own, 1 .. W are the columns', those behind the candidates'.
     """
     tree, rows = full_step(settings), list[Row]()
-    for position, logits, ids in zip(tree.depths, tree.verified, tree.sequences, strict=True):
+    for position, logits, ids in zip(tree.depths, tree.verified, tree.ids, strict=True):
         candidates, column = sorted(each - settings.window for each in ids if each > settings.window), min(ids) - 1
         if 0 in ids:
             kind, part = "I", "input"
@@ -86,13 +86,21 @@ def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
     """Return the rows, the mask and the sizes, as lines."""
     header, cells = ["row", "kind", "part", "position", "logits", "sequences"], []
     for index, row in enumerate(rows):
-        sequences = ", ".join(map(str, row.sequences))
+        sequences = ", ".join(map(str, row.ids))
         cells.append([str(index), row.kind, row.part, str(row.position), "yes" if row.logits else "no", sequences])
     picture = [
         f"{index:>3} {row.kind} {''.join('■' if row.sees(other) else '·' for other in rows)}"
         for index, row in enumerate(rows)
     ]
     sizes = f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(len(rows), 'row')}"
-    last = f"{sizes}, {counted(sum(row.logits for row in rows), 'output')}, {settings.sequences} sequences (W + G + 1)."
+    last = f"{sizes}, {counted(sum(row.logits for row in rows), 'output')}, {settings.ids} sequences (W + G + 1)."
     kinds = f"{'':6}{''.join(row.kind for row in rows)}"
-    return [*columns(header, cells), "", kinds, *picture, "", last, "Every row also sees all tokens before the input."]
+    return [
+        *align_columns(header, cells),
+        "",
+        kinds,
+        *picture,
+        "",
+        last,
+        "Every row also sees all tokens before the input.",
+    ]

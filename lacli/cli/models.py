@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import with_groups
+from lacli.cli.options import model_names, with_groups
 from lacli.errors import Interrupted, ModelLoadError, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from lacli.hub.cache import LocalModel
     from lacli.hub.names import Alias
 
-Models = Annotated[list[str], typer.Argument(metavar="MODEL", help="owner/repo[:quant], or a name of 'lacli list'.")]
+Models = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL", autocompletion=model_names, help="owner/repo[:quant], or a name of 'lacli list'."),
+]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps.")]
-Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Sizes of the steps: 1-16,32-128*2.")]
+Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Sizes of the steps: 1,4,16,64.")]
 Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="About how long to measure.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
 
@@ -147,7 +150,7 @@ def cost(
     from lacli.bench.plan import parse_numbers
     from lacli.bench.report import cost_json, cost_lines
     from lacli.engine.libraries import choose_library, open_context, open_model
-    from lacli.llamacpp.probe import proven
+    from lacli.llamacpp.probe import working_settings
     from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
@@ -158,7 +161,7 @@ def cost(
     plan = MeasurePlan(tuple(chosen[0]), tuple(chosen[1]), seconds)
     screen = Screen(quiet=quiet)
     path = options.model_path(model, screen, offline)
-    settings, fault = proven(settings)
+    settings, fault = working_settings(settings)
     screen.notes([fault] if fault else [], [])
     settings = choose_library(path, settings)
 

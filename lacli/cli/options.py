@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -63,13 +63,15 @@ def variables(*names: str) -> list[str]:
     return [*(f"LACLI_{each}" for each in words), *(f"LLAMA_ARG_{each}" for each in words), *others]
 
 
-def parameters_of(settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = ()) -> list[Parameter]:
+def parameters_of(
+    settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = (), **shown: str
+) -> list[Parameter]:
     """Return a Typer option for each field of a settings class that has a flag; its value is None if it is not given.
 
-    `only`: fields, () for all. `without`: fields that are left out.
+    `only`: fields, () for all. `without`: fields that are left out. `shown`: other defaults for the help, by field.
     """
     return [
-        parameter(each)
+        parameter(replace(each, shown=shown.get(each.name, each.shown)))
         for each in options_of(settings).values()
         if each.help and (not only or each.name in only) and each.name not in without
     ]
@@ -92,7 +94,7 @@ def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, v
             value = [*map(each.read, value)] if each.repeated else each.read(value)
     except UsageError as error:
         raise UsageError(f"{name}: {error.what}", error.hint) from error
-    each.check(value, name)
+    each.check(tuple(value) if each.repeated else value, name)
     return value
 
 
@@ -173,14 +175,33 @@ def typed(context: typer.Context) -> frozenset[str]:
     return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
+def model_names() -> Iterator[str]:
+    """What a shell completes MODEL with: aliases, models in the hub's cache and GGUF files in this folder."""
+    from lacli.hub.cache import cached_names
+    from lacli.hub.names import models, own_aliases, read_aliases
+
+    with suppress(LacliError, OSError):
+        yield from (alias.name for alias in read_aliases(own_aliases()).values())
+    # As huggingface_hub finds its cache; to import it takes too long here.
+    home = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
+    cache = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
+    with suppress(OSError):
+        yield from cached_names(Path(os.path.expandvars(os.path.expanduser(cache))))
+        yield from models(sorted(os.listdir()))
+
+
 Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
+        autocompletion=model_names,
         help="A GGUF file, a name of 'lacli list', or on Hugging Face owner/repo[:quant] or hf:owner/repo/file.gguf.",
     ),
 ]
-ModelFile = Annotated[str | None, typer.Option("-m", "--model", help="The same as MODEL, or as LACLI_MODEL.")]
+ModelFile = Annotated[
+    str | None,
+    typer.Option("-m", "--model", autocompletion=model_names, help="The same as MODEL, or as LACLI_MODEL."),
+]
 HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="A model on Hugging Face for MODEL.")]
 DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]
 """llama.cpp's flag, declared so that it is not read as `-m d`."""
@@ -373,10 +394,9 @@ class Loading:
                 often_alone=often_alone,
                 verbose=self.verbose,
                 loading=loading,
-                reading=partial(screen.reading, shown=not self.verbose),
+                on_prompt=screen.prefill_line(shown=not self.verbose),
             )
         with opened as engine:
-            engine.use_known(state_file())
             if measure and engine.slots > 1 and engine.settings.mode == "auto" and not engine.cost:
                 screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
                 engine.learn_cost(SERVING, state_file(), screen.note)

@@ -8,19 +8,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from io import FileIO
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from lacli import PARALLEL
-from lacli.bench.plan import EXAMPLE, Row, each_line, opened
-from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError
+from lacli.bench.plan import EXAMPLE, Row, read_lines
+from lacli.errors import Interrupted, LacliError, PromptError, SamplingError, UsageError, reason_of
 from lacli.interrupts import second_ctrl_c_ends
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import AnswerOptions, Model
 from lacli.report import counts
 from lacli.serve.protocol import Message, Sampled, Stops
+from lacli.settings import PARALLEL
 from lacli.terminal.screen import Screen
 from lacli.text.checked import checked
 from lacli.text.files import lock
@@ -63,6 +65,17 @@ class Answers:
             self.models.add(str(row.get("model")))
 
 
+def write_line(file: FileIO, name: str, line: str) -> None:
+    """Write the whole line at the end, or raise LacliError and leave nothing of it."""
+    left, end = f"{line}\n".encode(), file.seek(0, os.SEEK_END)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError as error:
+        file.truncate(end)
+        raise LacliError(f"cannot write {name}: {reason_of(error)}", "make room; the same command goes on") from error
+
+
 @contextmanager
 def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> Iterator[Answers]:
     """Open the file of answers, None for standard output; a last line that an earlier run broke off in is cut off.
@@ -74,7 +87,7 @@ def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> I
         yield Answers(screen.line)
         return
     with open(os.path.expanduser(name), "a+b", buffering=0) as file:
-        answers, whole = Answers(lambda line: file.write(f"{line}\n".encode())), 0
+        answers, whole = Answers(partial(write_line, file, name)), 0
         try:
             lock(file)
             file.seek(0)
@@ -98,14 +111,13 @@ def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> I
 
 
 class AskedRow(Sampled, Row):
-    """A row, or the `body` of a request. What would change an answer and is not read here has to be empty."""
+    """A row, or the `body` of a request. `tools`, `logit_bias`: refused, because they would change an answer."""
 
     messages: list[Message] = Field(default=[], min_length=1)
     max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_completion_tokens", "max_tokens"))
     stop: Stops | None = None
     n: Literal[1] = 1
-    tools: list[Any] = Field(default=[], max_length=0)
-    logit_bias: None = None
+    tools: list[Any] = []
 
     @property
     def ways(self) -> Sequence[object]:
@@ -127,15 +139,17 @@ class PromptRow:
     error: str = ""
 
 
-def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings) -> list[PromptRow]:
-    """Read the rows of a file of JSON lines, or of stdin for `-`; a row that is none has an error.
+def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings, screen: Screen) -> list[PromptRow]:
+    """Read the rows of a file of JSON lines or of one prompt a line, or of stdin for `-`.
 
-    `question`, `sampling`: what holds where a row says nothing. Raises LacliError for a file without rows.
+    A bad row has an error, which the screen shows. `question`, `sampling`: for what a row leaves out. Raises LacliError
+    for a file without rows.
     """
-    with opened(path) as file:
-        rows = [_row(found, place, question, sampling) for place, found in each_line(file, path)]
+    rows = [_row(found, place, question, sampling) for place, found in read_lines(path, screen.note)]
     if not rows:
         raise LacliError(f"{path} holds no prompts", EXAMPLE)
+    for error in filter(None, [row.error for row in rows]):
+        screen.warn(error)
     return rows
 
 
@@ -147,6 +161,8 @@ def _row(found: object, place: str, question: PromptOptions, sampling: SamplingS
             raise found
         row = checked(AskedRow, request.get("body", found))
         raw = row.raw or question.raw or request.get("url") == "/v1/completions"
+        if row.tools or row.logit_bias:
+            raise UsageError("--prompts reads no tools and no logit_bias", "lacli serve does")
         if row.messages and raw:
             raise UsageError("messages need the chat template", "drop raw, or give a prompt")
         options = AnswerOptions(
@@ -181,14 +197,13 @@ def answer_file(
     `parallel`: answers at a time, None for what suits. `name`: MODEL. Raises Interrupted after Ctrl-C, and LacliError
     behind the last answer if a prompt has none.
     """
-    rows = read_rows(prompts, question, loading.sampling)
+    rows = read_rows(prompts, question, loading.sampling, screen)
     with answers_in(answers, rows, screen) as lines:
         if lines.answered:
             by = f"in {answers} already, by {listed(sorted(lines.models))}"
             screen.note(f"{len(lines.answered):,} of {counted(len(rows), 'answer')} {by}")
         if left := [index for index in range(len(rows)) if index not in lines.answered]:
-            alone = loading.decode_settings.strict or loading.model_settings.replicas > 1
-            slots = min(parallel or (1 if alone else PARALLEL), len(left))
+            slots = min(parallel or (1 if loading.decode_settings.strict else PARALLEL), len(left))
             with loading.opened(name, question, screen, slots) as engine, Model(engine) as model:
                 bar = screen.progress(len(left), "answers") if answers else nullcontext(lambda: None)
                 try:
@@ -244,6 +259,8 @@ async def _answered(model: Model, row: PromptRow) -> Line:
                 answer = await stream.answer()
             texts.append(answer.text)
             line |= {"text": texts if row.turns else texts[0], "finish_reason": answer.finish_reason}
+            if answer.warnings:
+                line["warnings"] = answer.warnings
             if answer.seed is not None:
                 line["seed"] = options["seed"] = answer.seed
             numbers = {name: round(numbers.get(name, 0) + n, 2) for name, n in counts(answer.statistics).items()}

@@ -36,7 +36,7 @@ def rpc_server(
 
     from lacli.llamacpp import rpc
     from lacli.llamacpp.devices import devices, named
-    from lacli.llamacpp.library import library
+    from lacli.llamacpp.library import start
     from lacli.llamacpp.machine import physical_cores
     from lacli.llamacpp.settings import CPU
     from lacli.terminal.screen import Screen, abandon_stdout, end_at_abort
@@ -52,7 +52,7 @@ def rpc_server(
     folder = user_cache_path("lacli", appauthor=False) / "rpc" if cache else None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-    library().verbose = verbose
+    start().verbose = verbose
     # ggml reports its clients on stdout.
     if verbose:
         os.dup2(2, 1)

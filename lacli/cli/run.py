@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lacli import PARALLEL
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, setting, with_groups
 from lacli.errors import Interrupted, LacliError, UsageError
-from lacli.settings import Detail
+from lacli.settings import PARALLEL, Detail
 
 if TYPE_CHECKING:
     from lacli.terminal.screen import Screen
@@ -32,8 +31,8 @@ Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, 
 Extract = Annotated[bool, typer.Option("-x", "--extract", help="Print the answer's first fenced block alone.")]
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", help='Answer the prompts of a file (-: stdin). JSON lines: {"prompt": '
-                 '...}, {"turns": [...]}, {"messages": [...]} or OpenAI\'s batch requests (docs/prompts.md).'),
+    typer.Option("--prompts", metavar="FILE", help='Answer the prompts of a file (-: stdin): one a line, or JSON lines '
+                 '{"prompt": ...}, {"turns": [...]}, {"messages": [...]}, OpenAI\'s batch requests (docs/prompts.md).'),
 ]  # fmt: skip
 Answers = Annotated[
     str | None,
@@ -118,20 +117,21 @@ def answer(
     with loading.opened(model, asked, screen) as engine:
         prompt = engine.prompts.question(text, asked.system, raw=asked.raw)
         stops = (*asked.stops, *(() if asked.raw else engine.prompts.template.stops))
-        generation = engine.generate(prompt, asked.max_tokens, stops)
+        generated, pieces = engine.generate(prompt, asked.max_tokens, stops)
         reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
         stopped, told = False, ""
         try:
             # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
-            with second_ctrl_c_ends(), closing(mark_reasoning(generation, reasons)) as pieces:
-                screen.write(pieces if form == "text" else ())
-                told = "".join(piece.text for piece in pieces if not piece.reasoning)
+            with second_ctrl_c_ends(), closing(pieces):
+                marked = mark_reasoning(pieces, reasons)
+                screen.write(marked if form == "text" else ())
+                told = "".join(piece.text for piece in marked if not piece.reasoning)
         except KeyboardInterrupt:
             stopped = True
         finally:
             screen.end_line()
         with without_ctrl_c():
-            found, cells = generation.answer(), engine.context.cells
+            found, cells = generated.answer(), engine.context.cells
             if found.filled_context(asked.max_tokens):
                 screen.note(context_full(cells, engine.context_hint(cells)))
             elif found.finish_reason == "length":

@@ -7,11 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from lacli import PARALLEL
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, group, parameters_of, with_groups
 from lacli.errors import LacliError, UsageError
-from lacli.settings import check, option
+from lacli.settings import PARALLEL, check_options, option
 from lacli.text.files import read_text
 
 
@@ -43,7 +42,7 @@ class ServerOptions:
     measure: bool = option(True, "Measure once, for some seconds, what steps of a new model cost here.")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_options(self)
         if bool(self.ssl_cert_file) != bool(self.ssl_key_file):
             raise UsageError("https needs a certificate and its key", "give --ssl-cert-file and --ssl-key-file")
 

@@ -48,7 +48,7 @@ class Admission:
     def idle(self) -> list[Cells]:
         """The slots without a sequence, the one that was used longest ago first."""
         taken = [each.cells for each in self.sequences]
-        return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.used)
+        return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
 
     def take_slot(self, prompt: Sequence[int]) -> Cells:
         """Take the idle slot of which at least half is the beginning of a prompt, and cut it back to that.
@@ -65,7 +65,7 @@ class Admission:
 
     def free_slot(self, sequence: TokenSequence) -> None:
         """Take out a sequence; its slot is idle, and keeps its cells if not too many others do."""
-        sequence.cells.used = 1 + max(slot.used for slot in self._slots)
+        sequence.cells.last_use = 1 + max(slot.last_use for slot in self._slots)
         self.sequences.remove(sequence)
         filled = [slot for slot in self.idle if slot.past]
         while len(filled) > MOST_IDLE or (
@@ -75,8 +75,10 @@ class Admission:
 
     def give_cells(self) -> None:
         """Give cells to the sequences that wait, in the order of their arrival, as far as there are enough."""
+        # A suspect must not spoil another sequence again.
+        one_by_one = any(each.is_suspect for each in self.sequences)
         for sequence in self.sequences:
-            if sequence.has_cells:
+            if sequence.has_cells or (one_by_one and any(each.has_cells for each in self.sequences)):
                 continue
             slot = sequence.cells
             source, shared, coming = self._longest_beginning(sequence)
@@ -93,7 +95,6 @@ class Admission:
                 slot.share_beginning(source, shared)
             if sequence.reused is None:
                 sequence.reused = slot.past
-            sequence.is_prefilled = sequence.missing == 0
 
     def find_cells(self, cells: int, kept: Cells | None = None) -> bool:
         """Empty slots as `empty_oldest` does until `cells` are free; False if there are too few all the same."""
@@ -113,7 +114,19 @@ class Admission:
     def clear(self, sequence: TokenSequence) -> None:
         """Take the cells of a sequence, which goes on once there are enough again."""
         self._cut(sequence.cells, 0)
-        sequence.has_cells = sequence.is_prefilled = False
+        sequence.has_cells, sequence.prefill = False, len(sequence.tokens) - 1
+
+    def start_over(self) -> list[TokenSequence]:
+        """Empty the cache after a step without numbers; return the sequences that shared it, which are suspects now."""
+        # Without flash attention llama.cpp's masks let NaN through: one sequence's cells spoil all others.
+        suspects = [each for each in self.sequences if each.has_cells]
+        for slot in self._slots:
+            self._cut(slot, 0)
+        self._context.clear()
+        for each in suspects:
+            self.clear(each)
+            each.is_suspect = True
+        return suspects
 
     def mend(self) -> None:
         """Put cells right after an interrupt, which may have come between any two calls of a step."""
@@ -126,7 +139,7 @@ class Admission:
         """Cells that idle slots have, and that sequences with cells have or are about to have."""
         idle = sum(slot.own_cells for slot in self.idle)
         return idle + sum(
-            (len(each.tokens) if each.has_cells else each.cells.past) - each.cells.shared for each in self.sequences
+            (len(each.tokens) if each.has_cells else each.cells.past) - each.cells.borrowed for each in self.sequences
         )
 
     def _longest_beginning(self, sequence: TokenSequence) -> tuple[Cells | None, int, int]:
@@ -148,4 +161,4 @@ class Admission:
         slot.cut(length)
         for each in self._slots:
             if each is slot or each.source is slot:
-                each.shared = min(each.shared, slot.past)
+                each.borrowed = min(each.borrowed, slot.past)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import NamedTuple
 
-from lacli.context import Reading, unseen
-from lacli.engine.engine import Engine, Progress, SequenceOptions
+from lacli.engine.engine import Engine, OnPrompt, Progress, SequenceOptions
 from lacli.pool import PoolStatistics
 from lacli.stats import Finish, RunStatistics
 from lacli.text.stream import Piece, TextStream
-from lacli.verify import TokenLogprob, Verifier
+from lacli.verify import TokenLogprob
 
 
 @dataclass(frozen=True)
@@ -148,41 +147,25 @@ class AnswerText:
         return pieces
 
 
-class Generation(AnswerText):
-    """One answer on its way in the caller's thread: iterate it for text pieces, then read `answer()`.
+class Generation(NamedTuple):
+    """An answer on its way in the caller's thread: iterate `pieces`, once, and read `text.answer()` at any time."""
 
-    It can be iterated once: another iteration yields nothing and changes nothing. Leaving the iteration early is safe:
-    answer, text and cache stop at the last step that was taken.
-    """
+    text: AnswerText
+    pieces: Generator[Piece]
 
-    def __init__(
-        self,
-        engine: Engine,
-        bytes_of: Callable[[int], bytes],
-        prompt: Sequence[int],
-        max_tokens: int = -1,
-        stops: Sequence[str] = (),
-        *,
-        verifier: Verifier | None = None,
-        reading: Reading = unseen,
-        **more: Any,
-    ) -> None:
-        """`max_tokens`: -1 for no limit. `verifier`: draws the tokens. `reading`: entered during prefill.
 
-        The others and `more`: as `AnswerText` takes them.
-        """
-        super().__init__(engine, bytes_of, prompt, stops, **more)
-        self._prompt, self._options, self._reading = prompt, SequenceOptions(max_tokens, verifier), reading
-        self._iterated = False
-
-    def __iter__(self) -> Iterator[Piece]:
-        if self._iterated:
-            return
-        self._iterated = True
-        self.begin()
-        with closing(self._engine.decode(self._prompt, self._options, self._reading)) as steps:
-            for progress in steps:
-                yield from self.take(progress)
-                if self.stopped:
-                    return
-            yield from self.end()
+def generate_pieces(
+    engine: Engine,
+    text: AnswerText,
+    prompt: Sequence[int],
+    options: SequenceOptions,
+    on_prompt: OnPrompt = lambda done, total: None,
+) -> Generator[Piece]:
+    """Yield the pieces of an answer as its steps are decoded. If it is left early, `text` ends at the last step."""
+    text.begin()
+    with closing(engine.decode(prompt, options, on_prompt)) as steps:
+        for progress in steps:
+            yield from text.take(progress)
+            if text.stopped:
+                return
+        yield from text.end()

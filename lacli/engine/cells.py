@@ -22,26 +22,26 @@ class Cells:
     """A slot: the tokens 0 .. past-1 of one sequence at a time in its first id, and how far its other ids share them.
 
     `past`: tokens in the cache; the next input goes to this position. `tokens`: of the sequence that has the slot or
-    had it last. `source`: the slot with which it shares the cells of its first `shared` tokens. `used`: grows with
-    every use. `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. After the prefill an
-    id is brought up to date when a tree next uses it, not before: idle ones cost nothing.
+    had it last. `source`: the slot with which it shares the cells of its first `borrowed` tokens. `last_use`: grows
+    with every use. `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. After the prefill
+    an id is brought up to date when a tree next uses it, not before: idle ones cost nothing.
     """
 
     def __init__(self, context: Context, ids: range, limit: int) -> None:
         """`ids`: the sequence ids that belong to the slot; trees count them from 0. `limit`: tokens of a sequence."""
         self._context, self._ids, self.limit = context, ids, limit
-        self.first = ids.start
-        self._owns_all = ids == range(context.sequences)
-        self._shared = [0] * len(ids)
+        self.first_id = ids.start
+        self._owns_all = ids == range(context.ids)
+        self._synced = [0] * len(ids)
         self.tokens: list[int] = []
         self.source: Cells | None = None
-        self.past = self.shared = self.used = 0
+        self.past = self.borrowed = self.last_use = 0
         self.seconds = 0.0
         self.part = BatchPart(None, 0)
 
     @property
     def own_cells(self) -> int:
-        return self.past - self.shared
+        return self.past - self.borrowed
 
     def common(self, tokens: Sequence[int]) -> int:
         """Tokens at the beginning of `tokens` that the cache has."""
@@ -54,25 +54,25 @@ class Cells:
 
     def lay_out_step(self, tokens: Sequence[int], tree: Tree) -> BatchPart:
         """Make rows of what the cache lacks of a sequence and of its step's tree, which its ids share from now on."""
-        others = tree.sequences[ROOT][1:]
+        others = tree.ids[ROOT][1:]
         if others:
             begin = perf_counter()
             for each in others:
-                if self._shared[each] < self.past:
-                    self._context.copy(self.first, self.first + each, self._shared[each], self.past)
-                    self._shared[each] = self.past
+                if self._synced[each] < self.past:
+                    self._context.copy(self.first_id, self.first_id + each, self._synced[each], self.past)
+                    self._synced[each] = self.past
             self.seconds += perf_counter() - begin
-        self.part = BatchPart(tree, self.past, tokens[self.past : -1], self.first)
+        self.part = BatchPart(tree, self.past, tokens[self.past : -1], self.first_id)
         return self.part
 
     def lay_out_prompt(self, tokens: Sequence[int], rows: int) -> BatchPart:
         """Make rows of the next `rows` tokens that the cache lacks, without logits."""
-        self.part = BatchPart(None, self.past, tokens[self.past : self.past + rows], self.first)
+        self.part = BatchPart(None, self.past, tokens[self.past : self.past + rows], self.first_id)
         return self.part
 
     def commit_prompt(self) -> None:
         """Take the decoded tokens of a prompt into account."""
-        self.past += len(self.part.again)
+        self.past += len(self.part.uncached)
 
     def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
         """Keep the input and the accepted `nodes` of the decoded step, and nothing else of its tree.
@@ -81,46 +81,46 @@ class Cells:
         """
         if ordered:
             nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
-        tree, _, again, _ = self.part
+        tree, _, uncached, _ = self.part
         assert tree is not None, "a step was decoded"
-        start = self.past + len(again) + 1
+        start = self.past + len(uncached) + 1
         self.past = end = start + len(nodes)
-        others = tree.sequences[ROOT][1:]
+        others = tree.ids[ROOT][1:]
         if len(tree.tokens) == 1 + len(nodes) and not others:
             return
         begin = perf_counter()
-        owner = tree.sequences[nodes[-1]][0] if nodes else 0
+        owner = tree.ids[nodes[-1]][0] if nodes else 0
         if owner:
-            self._context.copy(self.first + owner, self.first, start, end)
+            self._context.copy(self.first_id + owner, self.first_id, start, end)
             for each in others:
-                self._context.remove(self.first + each, start, ALL)
+                self._context.remove(self.first_id + each, start, ALL)
         else:
             # The path is a chain in the first id, or there is none: what follows it goes.
             gone = self._remove_from(end, [0, *others])
             assert gone, "a step has no more drafted tokens than the model can take back"
         for each in others:
-            self._shared[each] = start
+            self._synced[each] = start
         self.seconds += perf_counter() - begin
 
     def cut(self, length: int) -> None:
         """Cut all ids back to the first `length` tokens; a model that cannot take back a part loses all."""
         # First what is believed, then the cells: an interrupt in between is mended by cutting again.
         self.past = min(length, self.past)
-        self._shared = [min(shared, self.past) for shared in self._shared]
+        self._synced = [min(synced, self.past) for synced in self._synced]
         if not self._remove_from(self.past):
             self.past = 0
-            self._shared = [0] * len(self._ids)
+            self._synced = [0] * len(self._ids)
             self._remove_from(0)
 
     def share_beginning(self, other: Cells, length: int) -> None:
         """Share the cells of the first `length` tokens of another slot; this one is empty."""
-        self._context.copy(other.first, self.first, 0, length)
-        self.past = self.shared = length
+        self._context.copy(other.first_id, self.first_id, 0, length)
+        self.past = self.borrowed = length
         self.source = other
 
     def unshare(self) -> None:
         """Take everything from all ids but the first; each gets it again when a tree next uses it."""
-        self._shared = [0] * len(self._ids)
+        self._synced = [0] * len(self._ids)
         for each in self._ids[1:]:
             self._context.remove(each, 0, ALL)
 
@@ -132,5 +132,5 @@ class Cells:
         # A recurrent model has one id a slot and does not know -1.
         if self._owns_all and len(self._ids) > 1:
             return self._context.remove(ALL, position, ALL)
-        ids = self._ids if used is None else [self.first + each for each in used]
+        ids = self._ids if used is None else [self.first_id + each for each in used]
         return all([self._context.remove(each, position, ALL) for each in ids])

@@ -6,17 +6,19 @@ and the other in turns.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
 
-from lacli.context import Context, Reading, unseen
+from lacli.auto.mode import Auto, Experience
+from lacli.auto.step_cost import Cost
+from lacli.context import Context
 from lacli.engine.admission import Admission
-from lacli.engine.step import Stepper, TokenSequence
-from lacli.errors import PromptError, SamplingError
-from lacli.modes import MakeMode, Mode, new_mode
+from lacli.engine.step import Chunk, Stepper, TokenSequence
+from lacli.errors import NumbersError, PromptError, SamplingError
+from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Plain
 from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
@@ -30,6 +32,10 @@ OLDEST_PART = 4
 
 Otherwise it is never read while shorter ones keep coming. Chosen: a server has four slots by default.
 """
+
+
+OnPrompt = Callable[[int, int], None]
+"""Takes how many tokens of a prompt are read, and their total: before each chunk, and with all at the end."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,22 @@ class Progress(NamedTuple):
     error: Exception | None = None
 
 
+class Plan(NamedTuple):
+    """What a step decodes: the sequences that are `ready` for drafts, and the chunks of prompts of others.
+
+    `makes_wait`: it only reads prompts, while other sequences could decode.
+    """
+
+    ready: list[TokenSequence]
+    chunks: list[Chunk]
+    makes_wait: bool = False
+
+
 class Engine:
     """Decodes up to `slots` sequences together; owns the cells of its context.
 
-    `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences.
+    `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences. `cost`: what steps cost here, None if it
+    was not measured.
     """
 
     def __init__(
@@ -71,37 +89,32 @@ class Engine:
         slots: int = 1,
         *,
         longest: int = 0,
-        make_mode: MakeMode = new_mode,
+        cost: Cost | None = None,
     ) -> None:
-        """`longest`: tokens of a sequence among several at most, 0 for as many as the model was trained with.
-
-        `make_mode`: makes the mode of each new sequence.
-        """
-        self.slots, self._longest = slots, longest
+        """`longest`: tokens of a sequence among several at most, 0 for as many as the model was trained with."""
+        self.slots, self.cost, self._longest = slots, cost, longest
         # Seconds that sequences may decode before the next step that only reads.
         self._owed_s = 0.0
-        # Of the sequence that came last, for what it knows of the machine.
-        self._latest: Mode | None = None
         self._is_torn = False
-        self.use(context, settings, make_mode)
+        self.switch_context(context, settings)
 
-    def use(self, context: Context, settings: DecodeSettings, make_mode: MakeMode) -> None:
+    def switch_context(self, context: Context, settings: DecodeSettings) -> None:
         """Decode in another context, with nothing in it, while no sequence runs."""
-        self.context, self._make_mode = context, make_mode
+        self.context = context
         # Alone a sequence may go on behind what the model was trained for, if -c says so; otherwise -c is for all.
-        longest = self._longest or context.trained_context
+        longest = self._longest or context.trained_tokens
         self.limit = context.cells if self.slots == 1 else min(context.cells, longest)
         context.clear()
-        ids = context.sequences if self.slots == 1 else settings.sequences
+        ids = context.ids if self.slots == 1 else settings.ids
         # Cells of one sequence between those of another are not in the order of a sequence.
-        self._admission = Admission(context, self.slots, ids, self.limit, shares=not settings.ordered)
+        self._admission = Admission(context, self.slots, ids, self.limit, shares=not settings.constraints.ordered)
         self._set(settings)
 
-    def reconfigure(self, settings: DecodeSettings, make_mode: MakeMode | None = None) -> None:
-        """Decode in another way from now on, while no sequence runs; cells stay."""
+    def reconfigure(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
+        """Decode in another way or with other step costs from now on, while no sequence runs; cells stay."""
         assert not self.sequences, "settings change between sequences"
-        self._make_mode = make_mode or self._make_mode
-        if settings != self.settings or make_mode:
+        self.cost = cost or self.cost
+        if settings != self.settings or cost:
             self._set(settings)
 
     @property
@@ -119,20 +132,20 @@ class Engine:
         return len(self.sequences) == self.slots
 
     def add(self, prompt: Sequence[int], options: SequenceOptions = GREEDY) -> TokenSequence:
-        """Take in a sequence, which decodes from the next step on that has cells for it.
+        """Start a sequence, while the engine is not full. It decodes as soon as enough cells are free.
 
-        Not while the engine is full. Raises PromptError as `check_prompt`.
+        Raises PromptError as `check_prompt`.
         """
         self.check_prompt(prompt)
         self._begin_change()
         begin, verifier = perf_counter(), options.verifier
-        self._latest = mode = self._make_mode(self.settings, self.pool, self.context, self._latest)
+        mode = make_mode(self.settings, self.pool, self.context.is_end, self._experience)
         slot = self._admission.take_slot(prompt)
         if verifier:
             verifier.begin(prompt)
         mode.begin(slot.tokens)
         remaining = options.max_tokens if options.max_tokens >= 0 else None
-        sequence = TokenSequence(slot.tokens, mode, slot, verifier, remaining, added=begin)
+        sequence = TokenSequence(slot.tokens, mode, slot, len(prompt) - 1, verifier, remaining, added=begin)
         self.sequences.append(sequence)
         self._admission.give_cells()
         self._is_torn = False
@@ -148,7 +161,7 @@ class Engine:
 
     def context_hint(self, tokens: int) -> str:
         """What -c there is for `tokens` and an answer of 512, as far as the model was trained for both."""
-        longest = self.context.trained_context
+        longest = self.context.trained_tokens
         if tokens >= longest:
             return f"the model was trained for {longest:,} at most"
         return f"a larger context has room, -c {min(tokens + 512, longest)} or more"
@@ -182,11 +195,11 @@ class Engine:
         return progress
 
     def decode(
-        self, prompt: Sequence[int], options: SequenceOptions = GREEDY, reading: Reading = unseen
+        self, prompt: Sequence[int], options: SequenceOptions = GREEDY, on_prompt: OnPrompt = lambda done, total: None
     ) -> Generator[Progress]:
         """Decode one sequence alone, in the caller's thread: yield each of its steps, and its end if that has none.
 
-        `reading`: entered during prefill. Leaving the iteration early leaves exactly the accepted tokens in the cache.
+        Leaving the iteration early leaves exactly the accepted tokens in the cache.
         Raises PromptError as `check_prompt`, SamplingError when a sampler has nothing left to choose from.
         """
         assert self.slots == 1, "several sequences are stepped together"
@@ -195,10 +208,12 @@ class Engine:
         try:
             sequence = self.add(prompt, options)
             missing = sequence.missing
-            with reading(missing) as read:
+            try:
                 while sequence.finish is None and not sequence.is_prefilled:
+                    on_prompt(missing - sequence.missing, missing)
                     yield from self.step()
-                    read(missing - sequence.missing)
+            finally:
+                on_prompt(missing, missing)
             while sequence.finish is None:
                 for progress in self.step():
                     if progress.error:
@@ -214,11 +229,18 @@ class Engine:
             # Drafts are worth more than what may be asked again.
             self._admission.find_cells(min(len(self.sequences) * self.settings.max_rows, self.context.batch_rows))
         while True:
-            ready, pieces, makes_wait = self._plan()
-            if not ready and not pieces:
+            plan = self._plan()
+            if not plan.ready and not plan.chunks:
                 return progress
-            begin = perf_counter()
-            taken = self._stepper.take(ready, pieces)
+            begin, was_prefilled = perf_counter(), [each.is_prefilled for each in plan.ready]
+            try:
+                taken = self._stepper.take(plan.ready, plan.chunks)
+            except NumbersError as error:
+                *others, last = self._admission.start_over()
+                if others:
+                    return progress
+                self._end(last)
+                return [*progress, Progress(last, error=error.with_traceback(None))]
             seconds = perf_counter() - begin
             if taken is not None:
                 break
@@ -230,16 +252,15 @@ class Engine:
                 self._end(newest, "length")
                 return [*progress, Progress(newest)]
             self._admission.clear(newest)
-        self._owed_s = seconds * DECODED_PER_READ_S if makes_wait else self._owed_s - seconds
-        for sequence in pieces:
-            sequence.cells.commit_prompt()
-            sequence.is_prefilled = sequence.missing == 0
-        progress += [self._booked(*each, begin) for each in zip(ready, taken, strict=True)]
+        self._owed_s = seconds * DECODED_PER_READ_S if plan.makes_wait else self._owed_s - seconds
+        progress += [self._book(*each, begin) for each in zip(plan.ready, was_prefilled, taken, strict=True)]
         return progress
 
-    def _booked(self, sequence: TokenSequence, found: Step | SamplingError, begin: float) -> Progress:
-        """What a sequence's step was, and its end. `begin`: when the step began."""
-        reads, sequence.is_prefilled = not sequence.is_prefilled, True
+    def _book(
+        self, sequence: TokenSequence, was_prefilled: bool, found: Step | SamplingError, begin: float
+    ) -> Progress:
+        """Return what a sequence's step was, and end the sequence if it ended. `begin`: when the step began."""
+        reads = not was_prefilled
         if isinstance(found, SamplingError):
             self._end(sequence)
             return Progress(sequence, error=found)
@@ -263,19 +284,18 @@ class Engine:
         self._end(sequence, "length")
         return False
 
-    def _plan(self) -> tuple[list[TokenSequence], list[TokenSequence], bool]:
-        """Choose the sequences that take the next step and those of which a piece of the prompt is laid out.
+    def _plan(self) -> Plan:
+        """Choose the sequences that take the next step, and the prompt chunks of others.
 
-        Last whether the step only reads while sequences could decode. Among several sequences the last piece of a
-        prompt and the sequence's first step are one batch. Steps that only read and steps that only decode take turns
-        if both together would take longer.
+        Among several sequences the last chunk of a prompt and the sequence's first step are one batch. Steps that only
+        read and steps that only decode take turns if both together would take longer.
         """
         able = [each for each in self.sequences if each.has_cells]
         if len(able) == 1 and able[0].is_prefilled:
             # Plain decoding of one sequence hides nothing of what Python costs.
-            return able, [], False
-        ready, pieces = [each for each in able if each.is_prefilled], []
-        left = min(self._piece_rows(bool(ready)), self.context.batch_rows - len(ready))
+            return Plan(able, [])
+        ready, chunks = [each for each in able if each.is_prefilled], list[Chunk]()
+        left = min(self._chunk_rows(bool(ready)), self.context.batch_rows - len(ready))
         unread = [each for each in able if not each.is_prefilled]
         rows = len(ready) + min(left, sum(each.missing + 1 for each in unread))
         takes_turns = bool(ready and unread) and rows > self.context.mixed_rows
@@ -293,14 +313,13 @@ class Engine:
                 left -= sequence.missing + 1
                 ready.append(sequence)
             elif left > reserved:
-                part = sequence.cells.lay_out_prompt(sequence.tokens, min(sequence.missing, left - reserved))
-                left -= len(part.again)
-                pieces.append(sequence)
+                chunks.append(Chunk(sequence, min(sequence.missing, left - reserved)))
+                left -= chunks[-1].rows
         if unread:
             ready.sort(key=self.sequences.index)
-        return ready, pieces, makes_wait
+        return Plan(ready, chunks, makes_wait)
 
-    def _piece_rows(self, others_wait: bool) -> int:
+    def _chunk_rows(self, others_wait: bool) -> int:
         """Rows of a prompt that a step reads. `others_wait`: whether sequences could decode meanwhile."""
         whole, apart = self.context.prefill_rows, self.context.mixed_rows + 1
         # A sequence that arrives waits for the whole step. Half of a prefill's rows are as fast; a mixture's
@@ -309,13 +328,31 @@ class Engine:
         return min(whole, apart) if is_short else whole
 
     def _set(self, settings: DecodeSettings) -> None:
-        assert self.slots * settings.sequences <= self.context.sequences, "the context was made for fewer sequences"
+        assert self.slots * settings.ids <= self.context.ids, "the context was made for fewer sequences"
         self._stepper = Stepper(self.context, settings)
         self.pool = NgramPool(settings.ngram, settings.guesses)
-        self._latest = None
+        self._experience = Experience(settings, self.cost) if settings.mode == "auto" else None
 
     def _begin_change(self) -> None:
         """Mend what an interrupt or an error has left half done, as this change is until `_is_torn` is False again."""
         if self._is_torn:
             self._admission.mend()
         self._is_torn = True
+
+
+def make_mode(
+    settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool], experience: Experience | None
+) -> Mode:
+    """Make the mode of a new sequence. `experience`: what earlier ones learned, for mode auto."""
+    match settings.mode:
+        case "plain":
+            return Plain()
+        case "lookup":
+            return Lookup(settings)
+        case "jacobi":
+            return Jacobi(settings)
+        case "lookahead":
+            return Lookahead(settings, pool, is_end)
+        case "auto":
+            assert experience, "mode auto learns"
+            return Auto(settings, is_end, experience)

@@ -13,8 +13,7 @@ from lacli.llamacpp.devices import offloads
 from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.machine import processor
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, Capacity, ModelSettings
-from lacli.settings import DecodeSettings
+from lacli.llamacpp.settings import PLAIN_CACHE_TYPES, ContextSize, ModelSettings
 
 NEEDED = {"avx2", "fma", "f16c"}
 """Instruction sets of the wheels of ik-llama-cpp-python 0.1.5, without which they end the process."""
@@ -88,11 +87,11 @@ def open_model(
 def open_context(
     model: LlamaModel,
     settings: ModelSettings,
-    decode: DecodeSettings | Capacity,
+    size: ContextSize,
     *,
     backend_greedy: bool | None = None,
 ) -> LlamaContext | IkContext:
     """Open a context with the engine that has loaded the model; `backend_greedy` is as LlamaContext takes it."""
     if isinstance(model, IkModel):
-        return IkContext(model, settings, decode)
-    return LlamaContext(model, settings, decode, backend_greedy=backend_greedy)
+        return IkContext(model, settings, size)
+    return LlamaContext(model, settings, size, backend_greedy=backend_greedy)

@@ -8,35 +8,35 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from lacli.auto.mode import AutoModes
 from lacli.auto.model_cost import cost_of, measure_cost, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan
 from lacli.closing import Closing
-from lacli.context import Context, Reading, unseen
-from lacli.engine.answer import Generation, as_stops
-from lacli.engine.engine import Engine
+from lacli.context import Context
+from lacli.engine.answer import AnswerText, Generation, as_stops, generate_pieces
+from lacli.engine.engine import Engine, OnPrompt, SequenceOptions
 from lacli.engine.libraries import choose_library, open_context
 from lacli.engine.prompts import PromptWriter
-from lacli.engine.replicas import OpenContext, Weights
+from lacli.engine.replicas import AnyContext, Weights
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.context import max_rollback
 from lacli.llamacpp.devices import offloads
 from lacli.llamacpp.gguf import architecture_and_types
-from lacli.llamacpp.probe import proven
+from lacli.llamacpp.probe import working_settings
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings, new_seed
 from lacli.llamacpp.settings import (
-    Capacity,
+    ContextSize,
     ModelSettings,
     check_draws,
     check_rows,
-    fitted,
+    fit_to_batch,
     shared_settings,
     strict_settings,
 )
 from lacli.settings import DecodeSettings, restrict_to_chain
 from lacli.stats import RunStatistics
 from lacli.text.json_schema import grammar_of
+from lacli.text.records import state_file
 from lacli.text.template import choose_template
 from lacli.verify import Rejection, SampleAndMatch, Verifier
 
@@ -53,21 +53,24 @@ def open_engine(
     template_variables: Mapping[str, object] | None = None,
     verbose: bool = False,
     loading: Callable[[float], None] | None = None,
-    reading: Reading = unseen,
+    on_prompt: OnPrompt = lambda done, total: None,
 ) -> ModelEngine:
     """Load a model and open its context.
 
     `slots`: sequences that a worker decodes together, each with sampling of its own; None for one at a time in the
     caller's thread. `often_alone`: mostly one of them runs. `template`: as `choose_template` takes it.
-    `loading`: as LlamaModel takes it. `reading`: shows how a prompt is read.
+    `loading`: as LlamaModel takes it. `on_prompt`: is told how far a prompt is read.
+    Mode auto begins with the step costs that `lacli cost` has saved.
     Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
-    model_settings, fault = proven(model_settings)
+    if slots is not None and model_settings.replicas > 1:
+        raise UsageError("several replicas decode one answer, and here answers share steps", "leave --replicas out")
+    model_settings, fault = working_settings(model_settings)
     notes = [fault] if fault else []
     sampling = sampling or SamplingSettings()
     if not often_alone:
         model_settings = shared_settings(model_settings, slots or 1, on_gpu=offloads(model_settings))
-    check_rows(fitted(decode_settings, model_settings), model_settings)
+    check_rows(fit_to_batch(decode_settings, model_settings), model_settings)
     strict = decode_settings.strict
     if strict:
         if model_settings.rpc:
@@ -84,14 +87,15 @@ def open_engine(
     model_settings = choose_library(path, model_settings, strict=strict, slots=slots or 1)
     if model_settings.engine == "ik":
         # Its attention needs cells without free ones between them (ik/context.py).
-        decode_settings = replace(decode_settings, ordered=True)
+        decode_settings = decode_settings.constrained(ordered=True)
     with ExitStack() as stack:
         weights = stack.enter_context(Weights(path, model_settings, verbose=verbose, loading=loading))
         chosen, told = choose_template(template, weights.model)
         notes += told
         prompts = PromptWriter(weights.model, replace(chosen, variables=template_variables or {}))
-        engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, reading)
+        engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, on_prompt)
         stack.pop_all()
+    engine.use_known(state_file())
     return engine
 
 
@@ -101,10 +105,9 @@ class ModelEngine(Engine, Closing):
     `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
     `warnings`: those of them that say what an answer does not keep to. `prompts`: writes prompts as the chat template
     does. `sampling`, `verifier`, `sampler`: how tokens are drawn if a sequence says nothing else.
-    `cost`: what steps cost here, None if it was not measured.
     """
 
-    context: OpenContext
+    context: AnyContext
 
     def __init__(
         self,
@@ -114,19 +117,18 @@ class ModelEngine(Engine, Closing):
         sampling: SamplingSettings,
         slots: int | None,
         notes: list[str],
-        reading: Reading,
+        on_prompt: OnPrompt,
     ) -> None:
         """For `open_engine`, whose arguments these are."""
         self.weights, self.model, self.prompts = weights, weights.model, prompts
         self.model_settings = weights.plans[0]
         self.notes, self.warnings = notes, list[str]()
-        self._reading = reading
-        self.cost: Cost | None = None
+        self._on_prompt = on_prompt
         self._has_worker = slots is not None
         self.slots = slots or 1
         settings = self._restricted(decode_settings)
-        self.sampling = self._own_sampling(sampling)
-        self.verifier, self.sampler = self.own_verifier(self.sampling)
+        self.sampling = self._complete_sampling(sampling)
+        self.verifier, self.sampler = self.make_verifier(self.sampling)
         with ExitStack() as stack:
             if self.sampler:
                 stack.enter_context(self.sampler)
@@ -134,10 +136,10 @@ class ModelEngine(Engine, Closing):
             stack.pop_all()
         if 0 < (asked := self.model_settings.context) < context.cells:
             self.notes.append(f"the context has {context.cells:,} tokens: llama.cpp rounds {asked:,} up")
-        if asked > self.model.context:
-            self.notes.append(f"the model was trained with {self.model.context:,} tokens; more may fall apart")
-        longest = self.model.context if self.model_settings.context else self.model.default_context
-        super().__init__(context, settings, self.slots, longest=longest, make_mode=AutoModes())
+        if asked > self.model.trained_tokens:
+            self.notes.append(f"the model was trained with {self.model.trained_tokens:,} tokens; more may fall apart")
+        longest = self.model.trained_tokens if self.model_settings.context else self.model.default_limit
+        super().__init__(context, settings, self.slots, longest=longest)
 
     @cached_property
     def max_rollback(self) -> int:
@@ -149,27 +151,17 @@ class ModelEngine(Engine, Closing):
         return self.prompts.text(tokens, special=special)
 
     def generate(self, prompt: Sequence[int], max_tokens: int = -1, stops: str | Sequence[str] = ()) -> Generation:
-        """Begin an answer to prompt tokens in the caller's thread; iterate it for the text as it is accepted.
-
-        `stops`: a text that ends it, or several.
-        """
+        """Begin an answer to prompt tokens in the caller's thread. `stops`: a text that ends it, or several."""
         self.model.check_open()
         stops = as_stops(stops)
-        return Generation(
-            self,
-            self.prompts.piece,
-            prompt,
-            max_tokens,
-            stops,
-            verifier=self.verifier,
-            controls=self.prompts.control_tokens(stops),
-            seed=self.sampling.drawn_seed,
-            reading=self._reading,
-        )
+        controls = self.prompts.control_tokens(stops)
+        text = AnswerText(self, self.prompts.piece, prompt, stops, controls=controls, seed=self.sampling.drawn_seed)
+        options = SequenceOptions(max_tokens, self.verifier)
+        return Generation(text, generate_pieces(self, text, prompt, options, self._on_prompt))
 
     def engine_in(self, context: Context, settings: DecodeSettings) -> Engine:
         """An engine for one sequence that drafts as this one does, in another context of the same model."""
-        return Engine(context, settings, make_mode=AutoModes(self.cost))
+        return Engine(context, settings, cost=self.cost)
 
     def times_plain(self, run: RunStatistics) -> float | None:
         """How many times as fast as plain decoding an answer was, by the measured costs of its steps.
@@ -178,7 +170,7 @@ class ModelEngine(Engine, Closing):
         """
         if not (self.cost and run.steps):
             return None
-        at, least = self.cost.at(run.prompt_tokens + run.tokens), self.settings.min_outputs
+        at, least = self.cost.at(run.prompt_tokens + run.tokens), self.settings.constraints.min_outputs
         # A plain step of --strict is padded to `least` rows.
         return run.tokens / sum(
             count * (at.relative(rows) if rows > least else 1.0) for rows, count in run.batches.items()
@@ -187,8 +179,7 @@ class ModelEngine(Engine, Closing):
     def use_cost(self, cost: Cost) -> None:
         """Decode from now on with step costs, if enough was measured; other machines and several replicas differ."""
         if len(self.weights.plans) == 1 and not self.model_settings.rpc and cost.is_usable:
-            self.cost = cost
-            self.reconfigure(self.settings, AutoModes(cost))
+            self.reconfigure(self.settings, cost)
 
     def use_known(self, state: Path) -> None:
         """Let mode auto begin with the step costs that the file `state` has."""
@@ -208,13 +199,13 @@ class ModelEngine(Engine, Closing):
         when the context does not fit into memory; then all is as before, but nothing is decoded.
         """
         now = self.settings
-        chosen = replace(decode_settings, strict=now.strict, ordered=now.ordered, min_outputs=now.min_outputs)
+        chosen = replace(decode_settings, strict=now.strict, constraints=now.constraints)
         chosen = self._restricted(chosen)
         if chosen.strict:
             check_draws(sampling)
-        own = self._own_sampling(sampling)
+        own = self._complete_sampling(sampling)
         before = self.sampling, self.verifier, self.sampler
-        self.sampling, (self.verifier, self.sampler) = own, self.own_verifier(own)
+        self.sampling, (self.verifier, self.sampler) = own, self.make_verifier(own)
         suits = self.context.suits(chosen, raw_logits=self.sampler is not None)
         try:
             if suits:
@@ -236,7 +227,7 @@ class ModelEngine(Engine, Closing):
         self.context.close()
         self.weights.close()
 
-    def completed(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
+    def complete_sampling(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
         """The settings with a random seed chosen, and a JSON schema turned into its grammar.
 
         Beside them sentences on what the grammar does not keep to. Raises UsageError for a schema that cannot be.
@@ -248,7 +239,7 @@ class ModelEngine(Engine, Closing):
         grammar, warnings = grammar_of(sampling.json_schema)
         return replace(sampling, grammar=grammar, json_schema=""), warnings
 
-    def own_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
+    def make_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
         """What draws a sequence's tokens as `sampling`, completed, says, and its sampler, to be closed.
 
         None takes the most probable ones. Raises UsageError for a grammar that cannot be.
@@ -261,36 +252,34 @@ class ModelEngine(Engine, Closing):
 
     def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
         """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
-        if (self.model.chain_only or self._has_worker) and (others := self.weights.plans[1:]):
-            why = self.model.chain_only or "sequences that share steps share a context"
-            self.notes.append(f"replica {self.weights.names[0]} decodes alone: {why}")
+        if self.model.chain_only and (others := self.weights.plans[1:]):
+            self.notes.append(f"replica {self.weights.names[0]} decodes alone: {self.model.chain_only}")
             del self.weights.plans[-len(others) :]
         if self.slots > 1 and self.model.chain_only:
             if settings.mode != "plain":
                 self.notes.append("decoding plainly: the recurrent states of several texts do not go back together")
-            settings = replace(settings, mode="plain", max_rollback=0)
+            settings = replace(settings, mode="plain").constrained(max_rollback=0)
         settings, notes = restrict_to_chain(settings, self.model.chain_only, lambda: self.max_rollback)
         self.notes += notes
-        settings = fitted(settings, self.model_settings).for_texts(self.slots)
+        settings = fit_to_batch(settings, self.model_settings).for_slots(self.slots)
         check_rows(settings, self.model_settings)
         return settings
 
-    def _own_sampling(self, sampling: SamplingSettings) -> SamplingSettings:
-        sampling, warnings = self.completed(sampling)
+    def _complete_sampling(self, sampling: SamplingSettings) -> SamplingSettings:
+        sampling, warnings = self.complete_sampling(sampling)
         told = [each for each in warnings if each not in self.warnings]
         self.notes += told
         self.warnings += told
         return sampling
 
-    def _open_context(self, settings: DecodeSettings) -> OpenContext:
+    def _open_context(self, settings: DecodeSettings) -> AnyContext:
         # A sampler reads raw logits, which are not there where the backend chooses; any sequence may have one.
         raw = self.sampler is not None or self._has_worker
-        size: DecodeSettings | Capacity = settings
-        if self._has_worker:
-            size = Capacity.for_texts(settings, self.slots, self.model_settings.batch)
+        shared = ContextSize.for_slots(settings, self.slots, self.model_settings.batch)
+        size = shared if self._has_worker else ContextSize.of(settings)
         return self.weights.open(size, backend_greedy=False if raw else None)
 
     def _change_context(self, settings: DecodeSettings) -> None:
         """Close the context before another is made: both may not fit into memory."""
         self.context.close()
-        self.use(self._open_context(settings), settings, AutoModes(self.cost))
+        self.switch_context(self._open_context(settings), settings)

@@ -1,6 +1,6 @@
 """Lookahead parallelism: replicas of a model on several devices, and their contexts as one.
 
-A branch is a sequence id: a window column or a candidate. Each step's branches are dealt evenly among the replicas.
+A branch is a sequence id: a window column or a candidate. Each step's branches are deal_rows evenly among the replicas.
 What branches share (the input, row 0 of the window, the beginning of candidates) goes to every replica with one of
 them, as in Figure 3 of the paper. Accepted tokens that a replica lacks are decoded in front of its next rows.
 """
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,10 @@ from lacli.context import Floats
 from lacli.engine.libraries import open_context, open_model
 from lacli.errors import UsageError
 from lacli.llamacpp.context import DecodingContext
-from lacli.llamacpp.devices import dealt as device_groups
-from lacli.llamacpp.devices import devices
+from lacli.llamacpp.devices import deal_devices, devices
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import CPU, RPC, Capacity, ModelSettings
+from lacli.llamacpp.settings import CPU, RPC, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 
 WHOLE_SEQUENCES = 2
@@ -41,7 +40,7 @@ AGAIN_S = 0.05
 class Row:
     """A row of a batch. `ids`: the sequences that own its cell; `output`: its choice is read."""
 
-    def __init__(self, token: int, position: int, ids: Iterable[int], *, output: bool) -> None:
+    def __init__(self, token: int, position: int, ids: Iterable[int], output: bool) -> None:
         self.token, self.position, self.ids, self.output = token, position, {*ids}, output
 
 
@@ -81,15 +80,15 @@ class ReplicaContext(Closing):
         self.cells = min(context.cells for context in contexts)
         self.batch_rows = min(context.batch_rows for context in contexts)
         self.prefill_rows, self.mixed_rows = first.prefill_rows, first.mixed_rows
-        self.trained_context = first.trained_context
-        self.sequences = min(context.sequences for context in contexts)
+        self.trained_tokens = first.trained_tokens
+        self.ids = min(context.ids for context in contexts)
         self.can_share, self.passes_all_cells = first.can_share, first.passes_all_cells
         self.is_end = first.is_end
 
     def decode(self, batch: Batch) -> bool:
-        """Decode the rows where their branches are dealt to; those without branches on all replicas."""
-        rows = rows_of(batch)
-        parts = dealt(rows, len(self._replicas)) if batch.wanted else [rows for _ in self._replicas]
+        """Decode the rows where their branches are deal_rows to; those without branches on all replicas."""
+        rows = [Row(*row) for row in batch.read()]
+        parts = deal_rows(rows, len(self._replicas)) if batch.wanted else [rows for _ in self._replicas]
         first, *others = self._replicas
         try:
             calls = zip(self._threads, others, parts[1:], strict=True)
@@ -154,7 +153,7 @@ class ReplicaContext(Closing):
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """True if `decode` fits into all contexts, and has branches for them."""
         fits = (replica.context.suits(decode, raw_logits=raw_logits) for replica in self._replicas)
-        return decode.sequences > 1 and all(fits)
+        return decode.ids > 1 and all(fits)
 
     def close(self) -> None:
         for replica in self._replicas:
@@ -175,20 +174,7 @@ class ReplicaContext(Closing):
                 left = wait(left, AGAIN_S).not_done
 
 
-def rows_of(batch: Batch) -> list[Row]:
-    """The rows of a batch one by one."""
-    rows = batch.rows
-    counts = batch.sequence_counts[:rows].tolist()
-    ids = batch.sequence_ids[: sum(counts)].tolist()
-    spans = pairwise(accumulate(counts, initial=0))
-    columns = (batch.tokens[:rows].tolist(), batch.positions[:rows].tolist(), batch.outputs[:rows].tolist(), spans)
-    return [
-        Row(token, position, ids[begin:end], output=bool(output))
-        for token, position, output, (begin, end) in zip(*columns, strict=True)
-    ]
-
-
-def dealt(rows: Sequence[Row], count: int) -> list[list[Row]]:
+def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
     """Deal a step's rows into `count` parts with as many branches each; neighbours, which share most rows, together.
 
     The input, which is the first row whose choice is read, and the rows before it belong to every part.
@@ -211,7 +197,7 @@ def dealt(rows: Sequence[Row], count: int) -> list[list[Row]]:
     return parts
 
 
-def planned(model_settings: ModelSettings) -> list[ModelSettings]:
+def plan_replicas(model_settings: ModelSettings) -> list[ModelSettings]:
     """Return the settings of each replica; by default one, placed by llama.cpp itself.
 
     Raises UsageError for unknown devices, LacliError for servers that do not answer.
@@ -226,7 +212,7 @@ def planned(model_settings: ModelSettings) -> list[ModelSettings]:
         for server in model_settings.rpc:
             register(server)
     there = devices()
-    groups = device_groups(model_settings, there)
+    groups = deal_devices(model_settings, there)
     # The description of a server's device is the server's address.
     servers = {each.name: each.description for each in there if each.name.startswith(RPC)}
     used = [server for group in groups for server in {servers[name] for name in group if name in servers}]
@@ -237,7 +223,7 @@ def planned(model_settings: ModelSettings) -> list[ModelSettings]:
     return [replace(settings, devices=group) for group in groups]
 
 
-OpenContext = DecodingContext | ReplicaContext
+AnyContext = DecodingContext | ReplicaContext
 
 
 class Weights(Closing):
@@ -256,7 +242,7 @@ class Weights(Closing):
     ) -> None:
         """`loading`: as LlamaModel takes it."""
         self._open_model = partial(open_model, path, verbose=verbose, loading=loading)
-        self.plans = planned(model_settings)
+        self.plans = plan_replicas(model_settings)
         self._models: dict[tuple[str, ...], LlamaModel] = {}
         self.model = self._model(self.plans[0])
 
@@ -265,9 +251,9 @@ class Weights(Closing):
         """The devices of each replica; none where there is one."""
         return ["+".join(plan.devices) for plan in self.plans] if len(self.plans) > 1 else []
 
-    def open(self, size: DecodeSettings | Capacity, *, backend_greedy: bool | None) -> OpenContext:
+    def open(self, size: ContextSize, *, backend_greedy: bool | None) -> AnyContext:
         """Open a context: one of each replica together, or only the first one's if there are no branches to share."""
-        plans = self.plans if size.sequences > 1 else self.plans[:1]
+        plans = self.plans if size.ids > 1 else self.plans[:1]
         with ExitStack() as stack:
             opened = []
             for plan in plans:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import NamedTuple
 
 from lacli.batch import Batch, BatchPart
 from lacli.context import Context
@@ -25,29 +26,42 @@ class TokenSequence:
     """One sequence on its way: its tokens, and what drafts, chooses and stores them.
 
     `tokens`: the prompt's and the accepted ones; a cache has all of them but the last, which is the next step's input,
-    and but those before it that have to be decoded again. `verifier`: draws tokens, None takes the most probable ones.
-    `remaining`: tokens it may still get, None for no limit. `has_cells`: False while it waits for them. `is_prefilled`:
-    the cache has all that the next step needs. `reused`: tokens of its prompt that were in the cache when it first got
-    cells, None before. `prompt_s`: seconds from `added`, a time of `perf_counter`, to its first step. `finish`: why it
-    has ended, None while it goes on.
+    and but those before it that have to be decoded again. `prefill`: tokens that the cache needs before the first step.
+    `verifier`: draws tokens, None takes the most probable ones. `remaining`: tokens it may still get, None for no
+    limit. `has_cells`: False while it waits for them. `reused`: tokens of its prompt that were in the cache when it
+    first got cells, None before. `prompt_s`: seconds from `added`, a time of `perf_counter`, to its first step.
+    `finish`: why it has ended, None while it goes on. `is_suspect`: it shared the cache when a step had no numbers.
     """
 
     tokens: list[int]
     mode: Mode
     cells: Cells
+    prefill: int
     verifier: Verifier | None = None
     remaining: int | None = None
     has_cells: bool = False
-    is_prefilled: bool = False
     reused: int | None = None
     prompt_s: float = 0.0
     finish: Finish | None = None
     added: float = 0.0
+    is_suspect: bool = False
 
     @property
     def missing(self) -> int:
         """Tokens before the input that the cache lacks."""
         return len(self.tokens) - 1 - self.cells.past
+
+    @property
+    def is_prefilled(self) -> bool:
+        """Whether the cache has all that the next step needs."""
+        return self.cells.past >= self.prefill
+
+
+class Chunk(NamedTuple):
+    """The next `rows` tokens of a sequence's prompt that a step decodes."""
+
+    sequence: TokenSequence
+    rows: int
 
 
 class Stepper:
@@ -69,23 +83,21 @@ class Stepper:
 
     def room(self, sequence: TokenSequence) -> int:
         """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
-        return sequence.cells.room(sequence.tokens) - (self.settings.min_outputs - 1)
+        return sequence.cells.room(sequence.tokens) - (self.settings.constraints.min_outputs - 1)
 
-    def take(
-        self, ready: Sequence[TokenSequence], prompts: Sequence[TokenSequence] = ()
-    ) -> list[Step | SamplingError] | None:
-        """Take one step of all `ready` sequences in one batch; None if not even one row of each finds a cell.
+    def take(self, ready: Sequence[TokenSequence], chunks: Sequence[Chunk] = ()) -> list[Step | SamplingError] | None:
+        """Take one step of all `ready` sequences, with prompt chunks of others, in one batch.
 
-        `prompts`: other sequences, whose pieces of prompt are laid out and decoded in the same batch. A sequence whose
-        sampler has nothing left to choose from gets its error, and keeps what it had before the step.
+        Returns None if not even one row of each finds a cell. If a sampler has nothing left to choose from, its
+        sequence gets the error, and keeps what it had before the step.
         """
-        pieces = [each.cells.part for each in prompts]
-        if not ready:
-            return [] if self._run(pieces) else None
+        parts = [each.cells.lay_out_prompt(each.tokens, rows) for each, rows in chunks]
         self._begin, self._cache_before = perf_counter(), sum([each.cells.seconds for each in ready])
-        trees = self._decode(ready, pieces)
+        trees = self._decode(ready, parts) if ready else [] if self._run(parts) else None
         if trees is None:
             return None
+        for each, _ in chunks:
+            each.cells.commit_prompt()
         # Ids that catch up with a long sequence do so once: no step costs that again.
         self._shared_s = sum([each.cells.seconds for each in ready]) - self._cache_before
         first, taken = 0, []
@@ -94,12 +106,12 @@ class Stepper:
             first += sum(tree.verified)
         return taken
 
-    def _decode(self, ready: Sequence[TokenSequence], pieces: Sequence[BatchPart]) -> list[Tree] | None:
+    def _decode(self, ready: Sequence[TokenSequence], chunks: Sequence[BatchPart]) -> list[Tree] | None:
         """Grow and decode a tree of each sequence, half as large each time the cache has no cells for them."""
-        least, is_alone = self.settings.min_outputs, len(ready) == 1 and not pieces
+        least, is_alone = self.settings.constraints.min_outputs, len(ready) == 1 and not chunks
         rooms, left, other_rows = [self.room(each) for each in ready], 0, 0
         if not is_alone:
-            other_rows = sum([each.missing for each in ready]) + sum([len(piece.again) for piece in pieces])
+            other_rows = sum([each.missing for each in ready]) + sum([len(chunk.uncached) for chunk in chunks])
             left = self._context.batch_rows - other_rows
             if left < len(ready):
                 return None
@@ -113,7 +125,7 @@ class Stepper:
             if len(trees) < least and sum(map(len, trees)) < least:
                 # A second row where a step would have one, and single rows have a kernel of their own.
                 trees[0].pad()
-            parts = [*pieces]
+            parts = [*chunks]
             for sequence, tree in zip(ready, trees, strict=True):
                 parts.append(sequence.cells.lay_out_step(sequence.tokens, tree))
             if self._run(parts):
@@ -154,7 +166,7 @@ class Stepper:
             return error.with_traceback(None)
         self._choose_s += perf_counter() - begin
         rows = sequence.missing + len(tree) if len(ready) == 1 else self._batch.rows
-        cells.commit(path.nodes, ordered=self.settings.ordered)
+        cells.commit(path.nodes, ordered=self.settings.constraints.ordered)
         sequence.tokens += path.tokens
         if sequence.remaining is not None:
             sequence.remaining -= len(path.tokens)

@@ -7,9 +7,10 @@ import atexit
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from copy import copy
 from os import getpid
 from queue import SimpleQueue
-from threading import Condition, Lock, Thread
+from threading import Condition, Event, Lock, Thread, current_thread
 from time import perf_counter
 from typing import Any, Self
 
@@ -33,40 +34,41 @@ class Request(Closing):
 
     new_queue: Callable[[], Any] = SimpleQueue
 
-    def __init__(
+    def __init__(self, worker: Worker, owner: object = None) -> None:
+        """`owner`: lives as long as this."""
+        self._worker, self._owner = worker, owner
+        self.sequence: TokenSequence | None = None
+        self.in_worker = self._iterated = self._ended = False
+        # When it began, when its last step ended, and the seconds until its first step ended; 0 before.
+        self._begun = self._stepped = self._first_s = 0.0
+        self._arrived = self.new_queue()
+        # What was read of the prompt, once that is known.
+        self._read: RunStatistics | None = None
+
+    def set_up(
         self,
-        worker: Worker,
         text: AnswerText,
         prompt: Sequence[int],
         options: SequenceOptions = GREEDY,
         sampler: LlamaSampler | None = None,
-        owner: object = None,
     ) -> None:
-        """`sampler`: closed at the sequence's end. `owner`: lives as long as this. Raises PromptError as the engine."""
-        worker.engine.check_prompt(prompt)
-        self._worker, self.text, self._owner = worker, text, owner
-        self.prompt, self.options, self.sampler = prompt, options, sampler
-        self.sequence: TokenSequence | None = None
-        self.in_worker = self._begun = self._iterated = self._ended = False
-        self._arrived = self.new_queue()
-        # What was read of the prompt, once that is known.
-        self._read: RunStatistics | None = None
-        # When its last step ended, 0 before the first.
-        self._stepped = 0.0
+        """Say what is asked, before it begins. `sampler`: closed at the sequence's end. Raises PromptError."""
+        self._worker.engine.check_prompt(prompt)
+        self.text, self.prompt, self.options, self.sampler = text, prompt, options, sampler
 
-    def deliver(self, progress: Progress | RunStatistics) -> None:
+    def _put(self, progress: Progress | RunStatistics) -> None:
         """Hand progress to the reader; called in the worker's thread."""
         self._arrived.put(progress)
 
     @property
-    def cost(self) -> RunStatistics:
+    def statistics(self) -> RunStatistics:
         """What the answer has cost by now; before its first step, what was read of the prompt."""
         return self.text.statistics if self.text.statistics.steps else self._read or RunStatistics()
 
     def begin(self) -> None:
         """Have it decoded from now on; otherwise that begins with the first piece that is asked for."""
         if not (self._begun or self._ended):
-            self._begun = True
+            self._begun = perf_counter()
             self.text.begin()
             self._worker.add(self)
 
@@ -86,23 +88,23 @@ class Request(Closing):
             if tokens > known:
                 known, seconds = tokens, perf_counter() - sequence.added if tokens > sequence.reused else 0.0
                 self._read = RunStatistics(tokens, sequence.reused, seconds)
-                self.deliver(self._read)
+                self._put(self._read)
 
-    def tell(self, progress: Progress) -> None:
+    def deliver(self, progress: Progress) -> None:
         """Deliver progress in the worker's thread; a step gets the time that its sequence has waited for it."""
         if step := progress.step:
             now, before = perf_counter(), self._stepped
             self._stepped = now
             waited_s = max(now - before - step.seconds, 0.0) if before else 0.0
+            self._first_s = self._first_s or now - self._begun
             progress = progress._replace(step=step._replace(waited_s=waited_s))
-        self.deliver(progress)
+        self._put(progress)
 
     def _iterate(self) -> None:
         """Note that it is iterated; raise UsageError the second time."""
         if self._iterated:
             raise UsageError("a stream is iterated once", "answer() has its text; ask again for another stream")
         self._iterated = True
-        self.begin()
 
     def _take(self, progress: Progress | RunStatistics) -> list[Piece]:
         """The text that progress makes certain. Raises what ended the answer."""
@@ -110,6 +112,7 @@ class Request(Closing):
             return []
         if progress.error is not None:
             self._ended = True
+            self._worker.rest_at_exit()
             try:
                 raise progress.error
             finally:
@@ -118,6 +121,7 @@ class Request(Closing):
         step, text = progress.step, self.text
         with self._worker.reading:
             pieces = text.take(progress)
+            text.statistics.first_token_s = self._first_s  # a reader may come late
             if text.stopped:
                 self.close()
             elif step is None or step.finish:
@@ -134,6 +138,7 @@ class Stream(Request):
 
     def __iter__(self) -> Iterator[str]:
         self._iterate()
+        self.begin()
         try:
             while not self._ended:
                 for piece in self._take(self._arrived.get()):
@@ -154,7 +159,19 @@ class AsyncStream(Request):
 
     new_queue = asyncio.Queue
 
+    def __init__(self, worker: Worker, owner: object, later: Callable[[AsyncStream], object] | None = None) -> None:
+        """`later`: sets it up, in a thread, at the first await."""
+        super().__init__(worker, owner)
+        self._later, self._one_thread = later, asyncio.Lock()
+
+    async def _is_set_up(self) -> None:
+        async with self._one_thread:
+            if self._later:
+                await asyncio.to_thread(self._later, self)
+                self._later = None
+
     async def __aenter__(self) -> Self:
+        await self._is_set_up()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -164,7 +181,7 @@ class AsyncStream(Request):
         self._loop = asyncio.get_running_loop()
         super().begin()
 
-    def deliver(self, progress: Progress | RunStatistics) -> None:
+    def _put(self, progress: Progress | RunStatistics) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, progress)
         except RuntimeError:
@@ -180,6 +197,8 @@ class AsyncStream(Request):
     async def steps(self) -> AsyncGenerator[tuple[Step | RunStatistics | None, list[Piece]]]:
         """Yield how much of the prompt is read, and then each step with its text; None for an end without a step."""
         self._iterate()
+        await self._is_set_up()
+        self.begin()
         try:
             while not self._ended:
                 progress: Progress | RunStatistics = await self._arrived.get()
@@ -189,6 +208,7 @@ class AsyncStream(Request):
 
     async def answer(self) -> Answer:
         """The whole answer; where its iteration was left early, what there is of it."""
+        await self._is_set_up()
         if not self._iterated:
             async for _ in self.steps():
                 pass
@@ -228,11 +248,13 @@ class Worker(Closing):
         if getpid() != self._process:
             raise LacliError("the model was loaded before this process was forked", "load it here")
         with self._changed:
-            if self._closed and not self._at_exit:
-                raise self._reason
-            request.in_worker = True
-            self._waiting.append(request)
-            self._changed.notify()
+            if not self._closed:
+                request.in_worker = True
+                self._waiting.append(request)
+                self._changed.notify()
+                return
+        self.rest_at_exit()
+        raise self._reason
 
     def remove(self, request: Request) -> None:
         """End a request before the next step; nothing happens to one that has ended."""
@@ -256,14 +278,20 @@ class Worker(Closing):
             self._thread.join(AGAIN_S)
         self._closed = True
 
+    def rest_at_exit(self) -> None:
+        """Wait for ever in a thread that the end of the program does not wait for: it would print an error."""
+        if self._at_exit and current_thread().daemon:
+            Event().wait()
+
     def _close_at_exit(self) -> None:
-        """Close it, and tell no reader: a thread that is left behind would print the error."""
         self._at_exit = True
         self.close()
 
     @property
     def _reason(self) -> Exception:
-        return self.failure or LacliError("the model is closed", "load it again")
+        """A new error for each reader: one that is raised again grows by its frames."""
+        reason = self.failure or LacliError("the model is closed", "load it again")
+        return copy(reason).with_traceback(reason.__traceback__)
 
     def _run(self) -> None:
         try:
@@ -276,7 +304,7 @@ class Worker(Closing):
             self.failure = error
         with self._changed:
             self._closed = True
-            left = [] if self._at_exit else [*self.running, *self._waiting]
+            left = [*self.running, *self._waiting]
             self._waiting.clear()
         for request in left:
             self._end(request, Progress(None, error=self._reason))
@@ -290,7 +318,7 @@ class Worker(Closing):
             if progress.sequence and progress.sequence.finish:
                 self._end(request, progress)
             else:
-                request.tell(progress)
+                request.deliver(progress)
         for request in self.running:
             request.note_prompt()
 
@@ -324,4 +352,4 @@ class Worker(Closing):
         request.in_worker = False
         if request.sampler:
             request.sampler.close()
-        request.tell(last)
+        request.deliver(last)

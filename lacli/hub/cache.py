@@ -136,6 +136,17 @@ def local_file(name: str, path: Path) -> LocalModel:
     return LocalModel(name, path, size=size, last_used=used, header=header, problem=problem)
 
 
+def cached_names(cache: Path) -> list[str]:
+    """The names of all models in a cache, by its folders alone: the library takes too long to import for a shell."""
+    found = []
+    for folder in sorted(cache.glob("models--*--*")):
+        paths = folder.glob("snapshots/*/**/*.gguf")
+        names = sorted({path.relative_to(folder / "snapshots").as_posix().partition("/")[2] for path in paths})
+        repository = folder.name.removeprefix("models--").replace("--", "/")
+        found += [_shortest_name(repository, file, names) for file in models(filter(str.isprintable, names))]
+    return found
+
+
 def matching(found: Iterable[LocalModel], wanted: HubModel) -> list[LocalModel]:
     """The models that a hub name means: one file, those with a quant, or all of a repository."""
     there = [model for model in found if model.repository == wanted.repository]
@@ -211,7 +222,8 @@ def remove(model: LocalModel) -> int:
     strategy = info.delete_files(*chosen)
     with silent_library():
         strategy.execute()
-    if {*files} <= {*gone}:
+    # Unfinished downloads, of other programs too, are among the contents.
+    if {*files} <= {*gone} and not any(repo.repo_path.glob("blobs/*")):
         shutil.rmtree(repo.repo_path, ignore_errors=True)
     if left := [file.file_path for file in chosen if os.path.lexists(file.file_path)]:
         raise LacliError(f"cannot remove {left[0]}", "is the cache yours? HF_HOME says where it is")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from json import JSONDecodeError
 from pathlib import Path
 
 from lacli.errors import Interrupted, ModelLoadError, in_one_line, reason_of
@@ -75,7 +76,9 @@ def check_file(path: Path) -> Path:
         near = map(str, path.parent.glob("*.gguf"))
         raise ModelLoadError(f"no such file: {shown}", did_you_mean(str(path), near, MODEL_IS)) from error
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read {shown}: {reason_of(error)}", MODEL_IS) from error
+        files = [str(path / name) for name in models(sorted(each.name for each in path.glob("*.gguf")))]
+        hint = f"name a file of it: {', '.join(files)}" if files else MODEL_IS
+        raise ModelLoadError(f"cannot read {shown}: {reason_of(error)}", hint) from error
     if magic != MAGIC:
         raise ModelLoadError(f"{path} is not a GGUF file", "lacli runs models in llama.cpp's GGUF format")
     parts = all_parts(path.name)
@@ -89,8 +92,8 @@ def fetch_model(
 ) -> Path:
     """The file to open for a model (the first part of a split one), fetched with all its parts if the cache lacks it.
 
-    `offline`: only from the cache. `quiet`: no progress bar. `fresh`: take what the hub has, whatever the cache
-    has. `say` is told what a name became. Raises ModelLoadError, or Interrupted by Ctrl-C.
+    `offline`: only from the cache. `quiet`: no progress bar. `fresh`: ask the hub for its newest version, even if the
+    cache has the model. `say` is told what a name became. Raises ModelLoadError, or Interrupted by Ctrl-C.
     """
     say = say or (lambda sentence: None)
     cached = find_cached(model, anything=offline) if offline or not fresh else None
@@ -107,11 +110,13 @@ def fetch_model(
         raise Interrupted(f"stopped fetching {model}", "the same command fetches it again") from None
     except Exception as error:  # the library, its transport and the disk raise many kinds
         why = _reason(error, model.repository)
-        cached = find_cached(model, anything=True) if why.unreached and not fresh else None
+        cached, remedy = find_cached(model, anything=True), why.remedy
         if cached is not None:
-            return _from_cache(model, cached, say, f" ({why.what})")
+            if why.unreached:
+                return _from_cache(model, cached, say, f" ({why.what})")
+            remedy += f"; {cached.name} is on this disk: --offline takes it"
         what = why.what if model.repository in why.what else f"cannot fetch {model}: {why.what}"
-        raise ModelLoadError(what, why.remedy) from error
+        raise ModelLoadError(what, remedy) from error
 
 
 def _from_cache(model: HubModel, path: Path, say: Say, why: str = "") -> Path:
@@ -166,7 +171,7 @@ def _choose(model: HubModel, files: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a request failed and what to do about it; `unreached`: the hub did not answer, so only the cache is left."""
+    """Why a request failed and what to do about it; `unreached`: the hub said nothing about the model."""
 
     what: str
     remedy: str
@@ -193,10 +198,14 @@ def _reason(error: Exception, repository: str) -> Reason:
         case errors.HfHubHTTPError():
             status = error.response.status_code
             remedies = {401: "check HF_TOKEN", 403: "the token may not read it", 429: "wait some minutes"}
-            return Reason(f"{address()} answers {status}", remedies.get(status, "try again later"), status >= 500)
+            remedy = remedies.get(status, "try again later")
+            return Reason(f"{address()} answers {status}", remedy, unreached=status not in range(401, 405))
         case errors.LocalEntryNotFoundError() | httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.ProxyError():
             hint = "check the network; lacli list shows what is on this disk"
             return Reason(f"no connection to {address()}", hint, unreached=True)
-        case httpx2.TransportError():
-            return Reason(f"the connection to {address()} broke", "the same command fetches it again")
+        case httpx2.RequestError():
+            return Reason(f"the connection to {address()} broke", "the same command fetches it again", unreached=True)
+        case JSONDecodeError() | UnicodeDecodeError():
+            hint = "log in if the network asks for it, or check HF_ENDPOINT"
+            return Reason(f"{address()} does not answer as a hub", hint, unreached=True)
     return Reason(in_one_line(error), "HF_HOME sets the folder of the hub's cache, HF_ENDPOINT the hub's address")

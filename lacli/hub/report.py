@@ -17,12 +17,12 @@ from lacli.hub.cache import LocalModel, cache_folder, cached_models, local_file,
 from lacli.hub.names import Alias, HubModel, alias_model, read_aliases
 from lacli.llamacpp.context import LlamaContext, max_rollback
 from lacli.llamacpp.gguf import Header, read_header
-from lacli.llamacpp.library import library
+from lacli.llamacpp.library import start
 from lacli.llamacpp.machine import with_threads
-from lacli.llamacpp.model import LARGEST_DEFAULT_CONTEXT, LlamaModel
-from lacli.llamacpp.settings import ModelSettings, check_rows
+from lacli.llamacpp.model import LARGEST_DEFAULT_LIMIT, LlamaModel
+from lacli.llamacpp.settings import ContextSize, ModelSettings, check_rows
 from lacli.settings import MODES, DecodeSettings, ModeName
-from lacli.text.format import age_in_words, columns, count_in_words, printable, size_in_words
+from lacli.text.format import age_in_words, align_columns, count_in_words, printable, size_in_words
 
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
 ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
@@ -33,7 +33,7 @@ F16_BYTES = 2
 
 def running_memory(header: Header) -> int:
     """Bytes of a model's weights and of its cache at the default context; llama.cpp's buffers come on top."""
-    return header.weights + F16_BYTES * header.cell_values * min(header.context, LARGEST_DEFAULT_CONTEXT)
+    return header.weights + F16_BYTES * header.cell_values * min(header.trained_tokens, LARGEST_DEFAULT_LIMIT)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _model_json(model: LocalModel) -> dict[str, Any]:
         "size": model.size,
         "memory": running_memory(header) if header else None,
         "type": header.file_type if header else None,
-        "context": header.context if header else None,
+        "context": header.trained_tokens if header else None,
         "last_used": datetime.fromtimestamp(used, UTC).isoformat(timespec="seconds") if used else None,
         "problem": model.problem or None,
     }
@@ -133,9 +133,9 @@ def _alias_table(found: Inventory, width: int) -> list[str]:
         sign = "*" * bool(found.here(alias))
         told = (size_in_words(each) if each else "-" for each in (size, memory))
         rows.append((alias.name, sign, *told, alias.words or str(alias_model(alias)), str(alias_model(alias))))
-    lines = columns(ALIAS_HEADER, rows, right=(2, 3))
+    lines = align_columns(ALIAS_HEADER, rows, right=(2, 3))
     if width and max(map(len, lines)) > width:
-        return columns(ALIAS_HEADER[:-1], [row[:-1] for row in rows], right=(2, 3), width=width)
+        return align_columns(ALIAS_HEADER[:-1], [row[:-1] for row in rows], right=(2, 3), width=width)
     return lines
 
 
@@ -146,9 +146,9 @@ def _model_table(found: Inventory, now: float) -> list[str]:
         used = age_in_words(now - model.last_used) if model.last_used else "-"
         known = ("-", "-", "-")
         if header := model.header:
-            known = size_in_words(running_memory(header)), header.file_type, f"{header.context:,}"
+            known = size_in_words(running_memory(header)), header.file_type, f"{header.trained_tokens:,}"
         rows.append((model.name, size_in_words(model.size), *known, used))
-    first, *lines = columns(HEADER, rows, right=(1, 2, 4))
+    first, *lines = align_columns(HEADER, rows, right=(1, 2, 4))
     shown = [first]
     for line, model in zip(lines, found.models, strict=True):
         shown += [line, *([f"    {printable(model.problem)}"] if model.problem else [])]
@@ -213,7 +213,7 @@ def make_card(
             back, description = max_rollback(model, settings), model.description
             if model.chain_only:
                 notes.append(f"{f'drafts of at most {back} tokens' if back else 'no drafts'}: {model.chain_only}")
-            whole = min(model.context, MAX_CONTEXT)
+            whole = min(model.trained_tokens, MAX_CONTEXT)
             shown = [settings.context] if settings.context else [each for each in CONTEXTS if each < whole] + [whole]
             for tokens in shown:
                 memory.append(_memory(model, replace(settings, context=tokens), decode_settings))
@@ -234,8 +234,8 @@ def _memory(model: LlamaModel, model_settings: ModelSettings, decode_settings: D
 
 def _buffers(model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings) -> tuple[int, int, int]:
     """Cells of a context, bytes of its cache, and of all its buffers."""
-    with LlamaContext(model, model_settings, decode_settings) as context:
-        kinds = library().buffers
+    with LlamaContext(model, model_settings, ContextSize.of(decode_settings)) as context:
+        kinds = start().buffers
         cache = sum(kinds.get(kind, 0.0) for kind in CACHES)
         return context.cells, round(cache * MIB), round(sum(kinds.values()) * MIB)
 
@@ -269,7 +269,7 @@ def card_text(card: Card, decode_settings: DecodeSettings) -> str:
     ]
     if rows:
         flags = f"-W {decode_settings.window} -N {decode_settings.ngram} -G {decode_settings.guesses}"
-        lines += ["", *columns(("CONTEXT", "CACHE", "PLAIN", "LOOKAHEAD"), rows, right=range(4))]
+        lines += ["", *align_columns(("CONTEXT", "CACHE", "PLAIN", "LOOKAHEAD"), rows, right=range(4))]
         lines += [f"with {size_in_words(weights)} of weights; LOOKAHEAD: {flags}"]
     return "\n".join(lines)
 
@@ -284,7 +284,7 @@ def _facts(card: Card) -> list[tuple[str, str]]:
         ("file", str(card.path)),
         ("kind", card.description or f"{header.architecture} {header.file_type}"),
         ("size", size),
-        ("context", f"trained with {header.context:,} tokens" if header.context else ""),
+        ("context", f"trained with {header.trained_tokens:,} tokens" if header.trained_tokens else ""),
         ("shape", f"{header.layers} layers, embedding {header.embedding:,}{heads}, vocabulary {header.vocabulary:,}"),
         ("experts", f"{header.experts_used} of {header.experts} a token" if header.experts else ""),
         ("template", "its own" if header.template else "none of its own"),

@@ -14,9 +14,9 @@ from lacli.errors import ModelLoadError
 from lacli.interrupts import late_ctrl_c
 from lacli.llamacpp.context import PREFILL_ROWS, DecodingContext
 from lacli.llamacpp.library import Log, free_with, progress_callback
+from lacli.llamacpp.library import version as llama_version
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import CPU, Capacity, ModelSettings
-from lacli.settings import DecodeSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 
 OTHERWISE = "--engine llama decodes with llama.cpp"
 
@@ -45,6 +45,12 @@ def version() -> str:
         return ""
 
 
+def decoding_library(settings: ModelSettings) -> dict[str, str]:
+    """Return the library that decodes with `settings` of `choose_library`, and the version of its Python package."""
+    name, number = ("ik_llama.cpp", version()) if settings.engine == "ik" else ("llama.cpp", llama_version())
+    return {"engine": name, "engine_version": number}
+
+
 class Library:
     """The functions and structures of ik_llama.cpp, as attributes, and its `log`."""
 
@@ -71,7 +77,7 @@ class Library:
 
 
 @cache
-def library() -> Library:
+def load_library() -> Library:
     """Start ik_llama.cpp once a process. Raises ImportError without the binding, OSError if it fails."""
     return Library()
 
@@ -92,7 +98,7 @@ class IkModel(LlamaModel):
     ) -> None:
         super().__init__(path, settings, verbose=verbose, simulated=True)
         self.offloaded = False
-        ik = library()
+        ik = load_library()
         ik.log.verbose = verbose
         ik.log.forget()
         parameters = ik.llama_model_default_params()
@@ -107,10 +113,6 @@ class IkModel(LlamaModel):
             raise ModelLoadError(f"ik_llama.cpp cannot load {path.name}: {reason}", OTHERWISE)
         self._free_weights = free_with(self, ik.llama_free_model, self.weights)
 
-    @property
-    def devices(self) -> str:
-        return f"{CPU} with ik_llama.cpp"
-
     def close(self) -> None:
         if self.weights:
             self._free_weights()
@@ -123,10 +125,10 @@ class IkContext(DecodingContext):
     Its cache is one for all sequences. Raises ModelLoadError when the context does not fit into memory.
     """
 
-    def __init__(self, model: IkModel, settings: ModelSettings, decode: DecodeSettings | Capacity) -> None:
-        ik = library()
-        super().__init__(ik, ik.log, model, settings, decode)
-        parameters = self._parameters(settings, decode)
+    def __init__(self, model: IkModel, settings: ModelSettings, size: ContextSize) -> None:
+        ik = load_library()
+        super().__init__(ik, ik.log, model, settings, size)
+        parameters = self._parameters(settings, size)
         # All rows of a batch at once: of several parts the first ones would stay where a later one finds no cells.
         parameters.n_ubatch = min(parameters.n_batch, PREFILL_ROWS)
         # With several sequences the wheel's kernel of flash attention may end the process ("GGML_ASSERT(S > 0)").

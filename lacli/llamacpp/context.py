@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
 from lacli.closing import Closing
-from lacli.errors import BatchRefused, LacliError, ModelLoadError
+from lacli.errors import BatchRefused, LacliError, ModelLoadError, NumbersError
 from lacli.interrupts import ctrl_c_calls, late_ctrl_c
 from lacli.llamacpp.devices import devices
-from lacli.llamacpp.library import Log, free_with, lib, library
+from lacli.llamacpp.library import Log, free_with, lib, start
 from lacli.llamacpp.machine import ThreadsInUse, bounded_by_free_memory
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import CPU, PLAIN_CACHE_TYPES, Capacity, ModelSettings
+from lacli.llamacpp.settings import CPU, PLAIN_CACHE_TYPES, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 
 CONTEXT_PAD = 256
@@ -58,32 +58,29 @@ class DecodingContext(Closing):
     max_rollback = -1
     can_share = True
 
-    def __init__(
-        self, api: Any, log: Log, model: LlamaModel, settings: ModelSettings, decode: DecodeSettings | Capacity
-    ) -> None:
+    def __init__(self, api: Any, log: Log, model: LlamaModel, settings: ModelSettings, size: ContextSize) -> None:
         """`api`: the library's functions and structures by their names in C. `log`: what the library says."""
         self._api, self._log, self._model = api, log, model
         self._handle: Any = None
         self._memory: Any = None
-        self.sequences, self.vocabulary, self.trained_context = decode.sequences, model.vocabulary, model.context
+        self.ids, self.vocabulary, self.trained_tokens = size.ids, model.vocabulary, model.trained_tokens
         self.passes_all_cells = not model.offloaded
         self.calls = self._snapshots = 0
-        self._interrupted = False
-        self._max_outputs = max(decode.sequences, decode.max_outputs)
+        self._interrupted = self._is_spoilt = False
+        self._max_outputs = max(size.ids, size.max_outputs)
         self._in_use = ThreadsInUse(settings.threads) if can_give_way(settings) else None
         self._threads_set = settings.threads
         self._batch: Batch | None = None
         self._views: dict[int, npt.NDArray[np.float32]] = {}
 
-    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
+    def _parameters(self, settings: ModelSettings, size: ContextSize) -> Any:
         """Return the llama_context_params that are the same in both libraries."""
         parameters = self._api.llama_context_default_params()
-        texts = decode.texts if isinstance(decode, Capacity) else 1
         # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
-        parameters.n_ctx = padded(settings.context or texts * self._model.default_context)
-        self._fewest_cells = parameters.n_ctx if settings.context else padded(self._model.default_context)
+        parameters.n_ctx = padded(settings.context or size.slots * self._model.default_limit)
+        self._fewest_cells = parameters.n_ctx if settings.context else padded(self._model.default_limit)
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
-        parameters.n_seq_max = decode.sequences
+        parameters.n_seq_max = size.ids
         parameters.n_threads = settings.threads
         parameters.n_threads_batch = settings.threads_batch or settings.threads
         for name in ("k", "v"):
@@ -118,7 +115,7 @@ class DecodingContext(Closing):
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Return whether settings fit into this context. `raw_logits`: all logits of a row are asked for."""
-        return bool(self._handle) and decode.sequences <= self.sequences and decode.max_outputs <= self._max_outputs
+        return bool(self._handle) and decode.ids <= self.ids and decode.max_outputs <= self._max_outputs
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows
@@ -149,7 +146,8 @@ class DecodingContext(Closing):
         # The argmax of a row with a NaN is that NaN, so no other logit needs a look.
         if not all(map(isfinite, found)):
             hint = "its file may be damaged: fetch it again; `lacli doctor` tries this build of llama.cpp"
-            raise LacliError("the model's logits are NaN or infinite", hint)
+            self._is_spoilt = True
+            raise NumbersError("the model's logits are NaN or infinite", hint)
         return best
 
     def logits(self) -> npt.NDArray[np.float32]:
@@ -166,7 +164,9 @@ class DecodingContext(Closing):
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, end))
 
     def clear(self) -> None:
-        self._api.llama_memory_clear(self._memory, False)
+        # NaN in free cells would spoil later sequences; clearing values takes a while.
+        self._api.llama_memory_clear(self._memory, self._is_spoilt)
+        self._is_spoilt = False
 
     def close(self) -> None:
         # A generator closed later finds no memory, which llama.cpp takes for an empty one.
@@ -235,15 +235,15 @@ class LlamaContext(DecodingContext):
         self,
         model: LlamaModel,
         settings: ModelSettings,
-        decode: DecodeSettings | Capacity,
+        size: ContextSize,
         *,
         backend_greedy: bool | None = None,
     ) -> None:
-        super().__init__(lib, library(), model, settings, decode)
-        parameters = self._parameters(settings, decode)
+        super().__init__(lib, start(), model, settings, size)
+        parameters = self._parameters(settings, size)
         self._samplers: list[Any] = []
         if model.chooses if backend_greedy is None else backend_greedy:
-            self._add_samplers(parameters, decode.sequences)
+            self._add_samplers(parameters)
         self._open(model.handle, parameters, self._samplers)
         if not model.offloaded:
             self.mixed_rows = MIXED_ROWS_ON_CPU
@@ -254,7 +254,7 @@ class LlamaContext(DecodingContext):
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        fits = self.max_rollback < 0 or decode.max_rollback <= self.max_rollback
+        fits = self.max_rollback < 0 or decode.constraints.max_rollback <= self.max_rollback
         return fits and not (raw_logits and self._samplers) and super().suits(decode, raw_logits=raw_logits)
 
     def logits(self) -> npt.NDArray[np.float32]:
@@ -275,16 +275,16 @@ class LlamaContext(DecodingContext):
                 self._snapshots = 0
         return super().remove(sequence, start, end)
 
-    def _parameters(self, settings: ModelSettings, decode: DecodeSettings | Capacity) -> Any:
-        parameters = super()._parameters(settings, decode)
-        parameters.n_rs_seq = max(decode.max_rollback, 0)
+    def _parameters(self, settings: ModelSettings, size: ContextSize) -> Any:
+        parameters = super()._parameters(settings, size)
+        parameters.n_rs_seq = max(size.max_rollback, 0)
         parameters.kv_unified = True
         parameters.swa_full = True
         parameters.n_outputs_max = self._max_outputs
         names = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
         attention = names[settings.attention(on_gpu=self._model.offloaded)]
         parameters.flash_attn_type = getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{attention}")
-        if decode.ordered:
+        if size.ordered:
             # Also with no layer on a GPU one would compute large batches, in its own way.
             parameters.op_offload = parameters.offload_kqv = False
         return parameters
@@ -303,19 +303,19 @@ class LlamaContext(DecodingContext):
         # The argmax of nothing but NaN is -1 on a GPU.
         return tokens[:, 0], np.where(tokens[:, 0] < 0, np.nan, logits[:, 0]).tolist()
 
-    def _add_samplers(self, parameters: Any, sequences: int) -> None:
+    def _add_samplers(self, parameters: Any) -> None:
         """Give each sequence a sampler chain: an output row without one would bring all raw logits back.
 
         A temperature of 0 brings the best token and its logit; llama.cpp's greedy sampler would bring all logits too.
         """
-        configs = (lib.llama_sampler_seq_config * sequences)()
+        configs = (lib.llama_sampler_seq_config * self.ids)()
         for sequence, config in enumerate(configs):
             sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
             lib.llama_sampler_chain_add(sampler_chain, lib.llama_sampler_init_temp(0.0))
             self._samplers.append(sampler_chain)
             config.seq_id, config.sampler = sequence, ctypes.cast(sampler_chain, ctypes.c_void_p)
         self._sampler_configs = configs
-        parameters.samplers, parameters.n_samplers = configs, sequences
+        parameters.samplers, parameters.n_samplers = configs, self.ids
         parameters.n_outputs_max_per_seq = parameters.n_outputs_max
 
 
@@ -329,7 +329,9 @@ def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
         return 0
     # Only a context knows whether llama.cpp can do it with this architecture.
     smallest = replace(model_settings, context=CONTEXT_PAD, batch=min(model_settings.batch, CONTEXT_PAD))
-    with LlamaContext(model, smallest, DecodeSettings(mode="lookup", max_rollback=1), backend_greedy=False) as engine:
+    with LlamaContext(
+        model, smallest, ContextSize.of(DecodeSettings(mode="lookup").constrained(max_rollback=1)), backend_greedy=False
+    ) as engine:
         return most if engine.max_rollback else 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lacli.errors import UsageError
-from lacli.llamacpp.library import ggml, lib, library, version
+from lacli.llamacpp.library import ggml, lib, start, version
 from lacli.llamacpp.settings import CPU, RPC, ModelSettings
 
 GIB = 2**30
@@ -38,7 +38,7 @@ class Device(NamedTuple):
         return f"{self.name}: {self.description.strip()}{memory}"
 
 
-def dealt(settings: ModelSettings, found: Sequence[Device]) -> list[tuple[str, ...]]:
+def deal_devices(settings: ModelSettings, found: Sequence[Device]) -> list[tuple[str, ...]]:
     """Return the devices of each replica: those of `settings`, or all GPUs, dealt out evenly in their order.
 
     Raises UsageError for unknown names, and for a number of devices that cannot be dealt out.
@@ -86,7 +86,7 @@ def devices(*, memory: bool = True) -> list[Device]:
 
     `memory`: ask for it too, which starts a GPU's driver.
     """
-    library()
+    start()
     found = []
     for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):
         kind = ggml.ggml_backend_dev_type(handle)
@@ -132,6 +132,6 @@ def apply_placement(parameters: Any, settings: ModelSettings) -> list[object]:
 
 def version_lines() -> list[str]:
     """Return a line for the library, one for what it was built with, and one for each device."""
-    library()
+    start()
     features = lib.llama_print_system_info().decode("utf-8", "replace").strip()
     return [f"llama-cpp-python {version()}", features, *(f"device {device.words}" for device in devices())]

@@ -57,8 +57,8 @@ class Header:
     """A model's facts from all parts of its file; 0, "" or () where the file does not say.
 
     `parameters`: elements of all tensors. `file_type`: Q4_K_M for example; without one, the type of most parameters.
-    `weights`: bytes behind the headers. `size`: bytes of the files. `context`: tokens. `heads`, `kv_heads`: one number,
-    or one a layer. `cell_values`: numbers in one cell of the KV cache, of all layers.
+    `weights`: bytes after the headers. `size`: bytes of the files. `trained_tokens`: of a sequence. `heads`,
+    `kv_heads`: one number, or one a layer. `cell_values`: numbers in one cell of the KV cache, of all layers.
     """
 
     architecture: str
@@ -67,7 +67,7 @@ class Header:
     file_type: str
     weights: int
     size: int
-    context: int
+    trained_tokens: int
     layers: int
     embedding: int
     heads: tuple[int, ...]
@@ -120,7 +120,7 @@ def read_header(path: Path) -> Header:
         file_type=_file_type(first.number("general.file_type", -1), elements),
         weights=size - sum(file.header_size for file in files),
         size=size,
-        context=first.number(f"{architecture}.context_length"),
+        trained_tokens=first.number(f"{architecture}.context_length"),
         layers=layers,
         embedding=embedding,
         heads=heads,

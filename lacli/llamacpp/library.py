@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from lacli.errors import LacliError, in_one_line
-from lacli.llamacpp.probe import proven
+from lacli.llamacpp.probe import working_settings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.format import printable
 
@@ -72,7 +72,7 @@ class Log:
 # Read by ggml while it is loaded; otherwise a debugger prints over its last words.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # A library for another processor can end this process by a signal as soon as it is loaded.
-proven(ModelSettings())
+working_settings(ModelSettings())
 
 try:
     import llama_cpp
@@ -113,7 +113,7 @@ def on_abort(report: Callable[[str], None]) -> None:
     The process aborts when `report` returns.
     """
     callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: report(message.decode("utf-8", "replace")))
-    library().callbacks.append(callback)
+    start().callbacks.append(callback)
     ggml.ggml_set_abort_callback(callback)
 
 
@@ -125,7 +125,7 @@ def abort_error(message: str, hint: str) -> LacliError:
 
 
 @cache
-def library() -> Log:
+def start() -> Log:
     """Start llama.cpp once a process, with its log connected."""
     log = Log()
     callback = lib.llama_log_callback(lambda level, text, _: log.receive(level, text))

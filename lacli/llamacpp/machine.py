@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
+from math import inf
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from lacli.llamacpp.settings import ModelSettings
 from lacli.stats import MIN_CORE_SHARE
 
-CGROUP = Path("/sys/fs/cgroup")
+CGROUP, SYSCTL = Path("/sys/fs/cgroup"), "/usr/sbin/sysctl"
 
 
 class Processor(NamedTuple):
@@ -40,10 +43,31 @@ def processor() -> Processor:
 
 def physical_cores() -> int:
     """Return the physical cores open to this process; all logical ones on systems that do not tell them apart."""
+    cores = 0
     with suppress(AttributeError, OSError):
         siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-        return len({Path(siblings.format(core)).read_text() for core in os.sched_getaffinity(0)})
-    return os.cpu_count() or 1
+        cores = len({Path(siblings.format(core)).read_text() for core in os.sched_getaffinity(0)})
+    return max(int(min(cores or mac_cores() or os.cpu_count() or 1, cgroup_cores())), 1)
+
+
+def mac_cores() -> int:
+    """Return a Mac's physical cores without the efficiency cores, for which all others would wait; 0 elsewhere."""
+    for name in ("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
+        with suppress(OSError, ValueError):
+            return int(subprocess.run([SYSCTL, "-n", name], capture_output=True).stdout)
+    return 0
+
+
+def cgroup_cores() -> float:
+    """Return the cores that Linux's cpu.max allows the cgroup of this process and those above it; inf without one."""
+    cores = inf
+    with suppress(OSError):
+        own = CGROUP / Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
+        for folder in (own, *own.parents):
+            with suppress(OSError, ValueError):  # "max" is no limit
+                quota, period = map(int, (folder / "cpu.max").read_text().split())
+                cores = min(cores, quota / period)
+    return cores
 
 
 def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSettings:
@@ -95,6 +119,10 @@ class ThreadsInUse:
             self.count, self._until_s = max(int(cores), 1), now_s + RETRY_S
 
 
+ONE_LIMIT = Lock()
+"""Held while the memory is limited: of two limits that overlap the second would put back the first one's."""
+
+
 @contextmanager
 def bounded_by_free_memory() -> Iterator[None]:
     """Refuse allocations beyond the free memory in this block, on Linux, which would kill the process later."""
@@ -111,9 +139,10 @@ def bounded_by_free_memory() -> Iterator[None]:
         limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         free = min(free, limit - used)
     most = int(statm.split()[0]) * resource.getpagesize() + free
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (min([most, *(each for each in (soft, hard) if each >= 0)]), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    with ONE_LIMIT:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (min([most, *(each for each in (soft, hard) if each >= 0)]), hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -15,14 +15,14 @@ from lacli.closing import Closing
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.interrupts import late_ctrl_c
 from lacli.llamacpp.devices import apply_placement, devices, named, offloads
-from lacli.llamacpp.library import free_with, ggml, lib, library, progress_callback, switch_tiles
-from lacli.llamacpp.probe import proven
+from lacli.llamacpp.library import free_with, ggml, lib, progress_callback, start, switch_tiles
+from lacli.llamacpp.probe import working_settings
 from lacli.llamacpp.settings import CPU, ModelSettings
 from lacli.text.format import count_in_words
 from lacli.text.reasoning import PAIRS
 from lacli.text.template import CALL_MARKERS, compile_template
 
-LARGEST_DEFAULT_CONTEXT = 8192
+LARGEST_DEFAULT_LIMIT = 8192
 """Most tokens of a context without -c: 1 GiB of F16 cache at 32 layers with 8 key-value heads of width 128."""
 
 DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
@@ -33,11 +33,12 @@ class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
     `simulated`: do not load the weights; contexts then say how much memory they would take. `loading`: gets the share
-    of the loaded weights again and again. Kernels that fail on this processor are left out (`probe.proven`). Raises
+    of the loaded weights again and again. Kernels that fail on this processor are left out (`working_settings`). Raises
     ModelLoadError for a file that llama.cpp cannot load or lacli cannot decode.
 
-    `parameters`, `size`: elements and bytes of all weights. `context`: tokens that it was trained with. `vocabulary`:
-    number of tokens. `chain_only`: why it takes no trees, and only chains no longer than `max_rollback`; "" if it does.
+    `parameters`, `size`: elements and bytes of all weights. `trained_tokens`: of the longest sequence in its training.
+    `default_limit`: of a sequence without -c. `vocabulary`: number of tokens. `chain_only`: why the model takes no
+    trees, and only chains of at most `max_rollback` drafted tokens; "" if it takes trees.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class LlamaModel(Closing):
         simulated: bool = False,
         loading: Callable[[float], None] | None = None,
     ) -> None:
-        self._log = library()
+        self._log = start()
         self._log.verbose = verbose
         self._log.forget()
         if not simulated:
-            settings, _ = proven(settings)
+            settings, _ = working_settings(settings)
         settings = replace(settings, devices=named(settings.devices, devices(memory=False)))
         parameters = lib.llama_model_default_params()
         pointed_to = apply_placement(parameters, settings)
@@ -75,8 +76,8 @@ class LlamaModel(Closing):
         self._handle, self._vocabulary_handle = handle, lib.llama_model_get_vocab(handle)
         self._free = free_with(self, lib.llama_model_free, handle)
         self.parameters, self.size = int(lib.llama_model_n_params(handle)), int(lib.llama_model_size(handle))
-        self.context = int(lib.llama_model_n_ctx_train(handle))
-        self.default_context = min(self.context, LARGEST_DEFAULT_CONTEXT)
+        self.trained_tokens = int(lib.llama_model_n_ctx_train(handle))
+        self.default_limit = min(self.trained_tokens, LARGEST_DEFAULT_LIMIT)
         self.vocabulary = int(lib.llama_vocab_n_tokens(self._vocabulary_handle))
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocabulary_handle))
         architecture = self._metadata("general.architecture")

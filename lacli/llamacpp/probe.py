@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.build import PYTHON, build_files, rebuild_command, sound_kind
@@ -28,18 +29,21 @@ COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.trial")
 IN_TRIAL = "_LACLI_TRIAL"
 """Set in the environment of a process that must use the build untried, to the fault that is known, "" in a trial."""
 
-PATIENCE_S = 60.0
+TRIAL_S = 60.0
 """Seconds for a trial: a hundred times what it takes on two cores."""
 
 CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals of failed computing; others come from a user, a supervisor or a system short of memory."""
+
+WINDOWS_CRASHES = {0xC0000005: "ACCESS_VIOLATION", 0xC000001D: "ILLEGAL_INSTRUCTION", 0xC0000409: "FAST_FAIL"}
+"""Exit codes of failed computing on Windows (ntstatus.h), the last one of abort(); 0xC000013A is Ctrl-C."""
 
 KERNELS_OFF = "the faster kernels of this build fail here and are off"
 
 KIND = "trial"
 
 
-def proven(settings: ModelSettings) -> tuple[ModelSettings, str]:
+def working_settings(settings: ModelSettings) -> tuple[ModelSettings, str]:
     """Return settings under which this build computes here, and a sentence if that took a change.
 
     Both numbers of threads are decided in the result. Raises ModelLoadError if no settings help.
@@ -82,14 +86,19 @@ def trial(*, repack: bool) -> str | None:
     """Try this build now and return its fault, "" for none; None where the end says nothing about the build."""
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as folder:
         try:
-            child = run_python([*COMMAND, folder, "repack" if repack else "plain"], PATIENCE_S, {IN_TRIAL: ""})
+            child = run_python([*COMMAND, folder, "repack" if repack else "plain"], TRIAL_S, {IN_TRIAL: ""})
         except (OSError, subprocess.TimeoutExpired):
             return None
     reached = child.stdout.decode("utf-8", "replace").splitlines()[-1:]
     where = f"in a batch of {reached[0]}" if reached else "when it is loaded"
-    if name := next((name for name in CRASHES if getattr(signal, name, 0) == -child.returncode), ""):
+    if name := crash_of(child.returncode):
         return f"{name} {where}"
     return None if child.returncode else ""
+
+
+def crash_of(code: int) -> str:
+    """Return the name of the crash that a child's exit code means on its system, "" for another end."""
+    return WINDOWS_CRASHES.get(code) or next((name for name in CRASHES if getattr(signal, name, None) == -code), "")
 
 
 def run_python(
@@ -100,6 +109,8 @@ def run_python(
     It is started with -P: without, it would look first into the user's folder, where a json.py may lie.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
+    # Windows: CREATE_NEW_PROCESS_GROUP, which the module has only there.
+    group: dict[str, Any] = {"creationflags": 0x200} if sys.platform == "win32" else {"process_group": 0}
     return subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, process_group=0
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, **group
     )

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from lacli.errors import LacliError, reason_of
 from lacli.llamacpp.build import PYTHON, rebuild_command
-from lacli.llamacpp.library import POINTER, SIZE, TEXT, ggml, library, on_abort
+from lacli.llamacpp.library import POINTER, SIZE, TEXT, ggml, on_abort, start
 from lacli.llamacpp.probe import run_python
 
 LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
@@ -99,7 +99,7 @@ def start_server(address: str, port: int, names: Sequence[str], threads: int, ca
 
 def _address(function: str) -> int:
     """Return the address of a function of ggml's RPC library, 0 in a build without it."""
-    library()
+    start()
     backend: int | None = ggml.ggml_backend_reg_by_name(b"RPC")
     found: int | None = ggml.ggml_backend_reg_get_proc_address(backend, function.encode()) if backend else None
     return found or 0
@@ -112,7 +112,7 @@ def _end(message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    library().verbose = True
+    start().verbose = True
     on_abort(_end)
     for each in sys.argv[1:]:
         register(each)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf, isfinite
 from tempfile import TemporaryFile
 from threading import Lock
@@ -20,10 +20,11 @@ from lacli.batch import Ints
 from lacli.closing import Closing
 from lacli.context import Distribution, Floats
 from lacli.errors import SamplingError, UsageError
-from lacli.llamacpp.library import free_with, lib, library
+from lacli.llamacpp.library import free_with, lib, start
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import LONGEST_MEMORY, SamplingSettings
 from lacli.text.json_schema import HEAD
+from lacli.text.stream import begun_length
 
 Bools = npt.NDArray[np.bool_]
 
@@ -43,15 +44,17 @@ class SchemaGrammar:
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary
+        self._unused = matcher.deep_copy()
         self._mask: Bools | None = None
 
     def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
         if self._mask is None:
             bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-            self._mask = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
+            # After an error the bits allow an end, and it stays an error until the matcher is another one.
             if self._matcher.is_error():
-                reason = self._matcher.get_error().split("\n")[0]
+                reason = self._matcher.get_error().split("\n")[0].replace("NoExtensionBias", "no text may come next")
                 raise SamplingError(f"the JSON schema cannot be followed: {reason}", "give a simpler one")
+            self._mask = np.unpackbits(bits, count=self._vocabulary, bitorder="little").astype(np.bool_)
         return self._mask[tokens]
 
     def accept(self, token: int) -> None:
@@ -59,7 +62,8 @@ class SchemaGrammar:
         self._mask = None
 
     def reset(self) -> None:
-        self._matcher.reset()
+        if not self._matcher.reset():
+            self._matcher = self._unused.deep_copy()
         self._mask = None
 
 
@@ -83,7 +87,34 @@ class GbnfGrammar:
         lib.llama_sampler_reset(self.sampler)
 
 
-Grammar = GbnfGrammar | SchemaGrammar
+class LateGrammar:
+    """A grammar that begins after a marker, before which the answer does not end and beyond which no token reaches."""
+
+    def __init__(self, grammar: Grammar, model: LlamaModel, marker: str) -> None:
+        self._grammar, self._ends, self._marker, self._seen = grammar, model.ends, marker, ""
+        self._text: Callable[[int], str] = lambda token: model.piece(int(token), special=True).decode("latin-1")
+
+    def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
+        if self._marker in self._seen:
+            return self._grammar.allowed(tokens)
+        free: Bools = ~np.isin(tokens, self._ends)
+        if size := begun_length(self._seen, [self._marker]):
+            texts = (self._seen[-size:] + self._text(token) for token in tokens)
+            free &= [not text.partition(self._marker)[2].strip() for text in texts]
+        return free
+
+    def accept(self, token: int) -> None:
+        if self._marker in self._seen:
+            self._grammar.accept(token)
+        else:
+            self._seen += self._text(token)
+
+    def reset(self) -> None:
+        self._seen = ""
+        self._grammar.reset()
+
+
+Grammar = GbnfGrammar | SchemaGrammar | LateGrammar
 
 
 def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
@@ -96,10 +127,10 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
     repeats = re.findall(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}", text)
     is_small = text.count("(") <= DEEPEST and text.count("::=") <= MOST_RULES
     if is_small and all(int(least) <= int(most) for least, most in repeats):
-        library().forget()
-        with captured_stderr() as printed:
+        start().forget()
+        with captured_stderr("parse: error parsing grammar: ", f"\n\n{text}\n") as said:
             sampler = lib.llama_sampler_init_grammar(model.vocabulary_handle, text.encode(), b"root")
-        reason = printed[0].split("\n")[0].removeprefix("parse: error parsing grammar: ") or library().last_error()
+        reason = said[0].split("\n")[0] or start().last_error()
     if not sampler:
         hint = "llama.cpp's grammars/README.md describes GBNF; --grammar-file FILE reads one"
         raise UsageError(f"the grammar cannot be used: {reason}", hint)
@@ -107,8 +138,8 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 
 @contextmanager
-def captured_stderr() -> Iterator[list[str]]:
-    """Collect what C code writes to the process's stderr; the text is in the list when the block is left."""
+def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
+    """Collect what C code writes to stderr from `begin` to `end`, for after the block; write on all else then."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)
@@ -119,7 +150,11 @@ def captured_stderr() -> Iterator[list[str]]:
             os.dup2(original, 2)
             os.close(original)
             file.seek(0)
-            collected.append(file.read().decode("utf-8", "replace"))
+            before, _, rest = file.read().partition(begin.encode())
+            said, is_whole, after = rest.partition(end.encode())
+            collected.append(said.decode("utf-8", "replace"))
+            with suppress(OSError):
+                os.write(2, before + (after if is_whole else rest))
 
 
 class LlamaSampler(Closing):
@@ -137,8 +172,10 @@ class LlamaSampler(Closing):
         self._candidates = np.zeros(model.vocabulary, CANDIDATE)
         biases = _biases(model, settings)
         self._grammar = open_grammar(model, settings.grammar)
-        self._chain, self._last = _sampler_chain(model, settings, biases), lib.llama_sampler_init_dist(settings.seed)
         grammars = [self._grammar.sampler] if isinstance(self._grammar, GbnfGrammar) else []
+        if self._grammar and settings.grammar_after:
+            self._grammar = LateGrammar(self._grammar, model, settings.grammar_after)
+        self._chain, self._last = _sampler_chain(model, settings, biases), lib.llama_sampler_init_dist(settings.seed)
         # The model is an argument, so that it outlives its samplers when all are dropped at once.
         self._free = free_with(self, _free_samplers, (*grammars, self._chain, self._last), model)
 

@@ -10,7 +10,7 @@ from secrets import randbelow
 from typing import Literal
 
 from lacli.errors import UsageError
-from lacli.settings import check, option, options_of
+from lacli.settings import check_options, option, options_of
 
 Verify = Literal["match", "rejection"]
 
@@ -44,8 +44,8 @@ TEMPERATURE, TYPICAL = ("--temp", "--temperature"), ("--typical", "--typical-p")
 class SamplingSettings:
     """Settings of llama.cpp's sampler chain, with its defaults except a temperature of 0.
 
-    `logit_bias`: (token id, number added to its logit) pairs. `verify`: match (draw as plain decoding does and compare
-    with the draft) or rejection (Algorithm 4 of the paper).
+    `logit_bias`: (token id, number added to its logit) pairs. `grammar_after`: ASCII text that a grammar comes after.
+    `verify`: match (draw as plain decoding does and compare with the draft) or rejection (Algorithm 4 of the paper).
     """
 
     seed: int = option(-1, "Seed. -1: another one each time.", "--seed", "-s", least=-1, most=MOST_SEED)
@@ -79,6 +79,7 @@ class SamplingSettings:
     )
     ignore_eos: bool = option(False, "Go on past the model's end token. Only -n or the context ends the answer.")
     grammar: str = option("", "GBNF grammar that the answer must follow.", variable=False)
+    grammar_after: str = option("", "")
     json_schema: str = option(
         "", "JSON schema of the answer. '{}': any object.", "--json-schema", "-j", metavar="JSON", variable=False
     )
@@ -87,7 +88,7 @@ class SamplingSettings:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_options(self)
         for token, bias in self.logit_bias:
             if bias != -math.inf and not abs(bias) <= HUGE:
                 raise UsageError(f"the bias of token {token} is {bias}", "give a number, or -inf to forbid it")

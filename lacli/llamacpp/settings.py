@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.settings import MAX_SEQUENCES, NOTHING, DecodeSettings, Switch, check, option
+from lacli.settings import MAX_SEQUENCES, NOTHING, DecodeSettings, Switch, check_options, option
 from lacli.text.format import counted, did_you_mean
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
@@ -132,7 +131,7 @@ class ModelSettings:
     gives_way: bool = False
 
     def __post_init__(self) -> None:
-        check(self)
+        check_options(self)
         for name in (self.cache_type_k, self.cache_type_v):
             if name not in CACHE_TYPES:
                 hint = did_you_mean(name, CACHE_TYPES, "one of " + ", ".join(CACHE_TYPES))
@@ -170,14 +169,14 @@ class ModelSettings:
         return {name: getattr(self, name) for name in (*own, "split_mode", "main_gpu")} | placed
 
 
-def fitted(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
+def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
     """Cut the steps of mode auto to the size of a batch."""
     if decode_settings.mode != "auto":
         return decode_settings
     most = model_settings.batch
-    if decode_settings.ordered:
+    if decode_settings.constraints.ordered:
         # The accepted part is decoded again in front of the next step.
-        most = min((most + 1) // 2, most + 1 - decode_settings.min_outputs)
+        most = min((most + 1) // 2, most + 1 - decode_settings.constraints.min_outputs)
     return replace(decode_settings, auto_rows=max(min(decode_settings.auto_rows, most), 1))
 
 
@@ -188,32 +187,35 @@ def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """The size of a context in which several settings decode in turn, or `texts` sequences at a time."""
+class ContextSize:
+    """The size of a context in which several settings decode in turn, or `slots` sequences at a time.
 
-    sequences: int
+    `ids`: sequence ids. `max_outputs`: rows of a step whose logits are computed, at most.
+    """
+
+    ids: int
     max_outputs: int
     ordered: bool
     max_rollback: int = -1
-    texts: int = 1
+    slots: int = 1
 
     @classmethod
-    def of(cls, settings: Sequence[DecodeSettings]) -> Capacity:
+    def of(cls, *settings: DecodeSettings) -> ContextSize:
         """Return enough for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
-            sequences=max(each.sequences for each in settings),
+            ids=max(each.ids for each in settings),
             max_outputs=max(each.max_outputs for each in settings),
-            ordered=any(each.ordered for each in settings),
-            max_rollback=max(each.max_rollback for each in settings),
+            ordered=any(each.constraints.ordered for each in settings),
+            max_rollback=max(each.constraints.max_rollback for each in settings),
         )
 
     @classmethod
-    def for_texts(cls, settings: DecodeSettings, texts: int, batch: int) -> Capacity:
-        """Return enough for `texts` sequences that decode in common steps of at most `batch` rows."""
+    def for_slots(cls, settings: DecodeSettings, slots: int, batch: int) -> ContextSize:
+        """Return enough for `slots` sequences that decode in common steps of at most `batch` rows."""
         # A step of mode auto has a row of each sequence and shares the others.
-        outputs = max(settings.max_outputs, texts) if settings.mode == "auto" else texts * settings.max_outputs
-        sequences = min(texts * settings.sequences, MAX_SEQUENCES)
-        return cls(sequences, min(outputs, batch), settings.ordered, settings.max_rollback, texts)
+        outputs = max(settings.max_outputs, slots) if settings.mode == "auto" else slots * settings.max_outputs
+        ids = min(slots * settings.ids, MAX_SEQUENCES)
+        return cls(ids, min(outputs, batch), settings.constraints.ordered, settings.constraints.max_rollback, slots)
 
 
 EXACT_CELLS = ("q8_0", "bf16")
@@ -251,7 +253,7 @@ def strict_settings(
         tiled=not any(name.endswith("_K") or (name.startswith("iq") and name != "iq4_nl") for name in types),
         repack=repack,
     )
-    return model_settings, replace(decode_settings, ordered=True, min_outputs=2 if one_row_differs else 1)
+    return model_settings, decode_settings.constrained(ordered=True, min_outputs=2 if one_row_differs else 1)
 
 
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:

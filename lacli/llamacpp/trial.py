@@ -11,7 +11,7 @@ from pathlib import Path
 from lacli.batch import Batch
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import CPU, ModelSettings
+from lacli.llamacpp.settings import CPU, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.format import counted
 
@@ -30,7 +30,7 @@ def main(folder: Path, *, repack: bool) -> None:
     path.write_bytes(gzip.decompress((files("lacli") / "data" / "trial.gguf.gz").read_bytes()))
     settings = ModelSettings(context=256, batch=ROWS[-1], gpu_layers=0, repack=repack, devices=(CPU,))
     chain = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
-    with LlamaModel(path, settings) as model, LlamaContext(model, settings, chain) as context:
+    with LlamaModel(path, settings) as model, LlamaContext(model, settings, ContextSize.of(chain)) as context:
         for rows in ROWS:
             print(counted(rows, "row"), flush=True)
             context.clear()

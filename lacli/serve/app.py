@@ -31,7 +31,7 @@ from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply,
 from lacli.serve.tools import CallRules, format_of
 from lacli.stats import RunStatistics
 from lacli.text.checked import checked
-from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
+from lacli.text.reasoning import begun_closer
 from lacli.text.template import MARK
 
 Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
@@ -103,7 +103,7 @@ class Server:
         posts |= {"/completion": plain, "/completions": plain, "/apply-template": self.apply_template}
         posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
-        gets |= {"/slots": self.slots, "/metrics": self.metrics}
+        gets |= {"/v1/models/{name:path}": self.models, "/slots": self.slots, "/metrics": self.metrics}
         routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, not_offered if path in self._settings.off else call) for path, call in gets.items()]
         if "/" not in self._settings.off:
@@ -113,8 +113,8 @@ class Server:
     def count(self, stream: AsyncStream) -> None:
         """Count an answer at its end."""
         for name, (_, number) in COUNTERS.items():
-            self._sums[name] += number(stream.cost)
-        self._longest = max(self._longest, stream.cost.prompt_tokens + stream.cost.tokens)
+            self._sums[name] += number(stream.statistics)
+        self._longest = max(self._longest, stream.statistics.prompt_tokens + stream.statistics.tokens)
 
     async def health(self, request: Request) -> Response:
         if failure := self._model.worker.failure:
@@ -130,9 +130,12 @@ class Server:
             "object": "model",
             "created": 0,
             "owned_by": "lacli",
-            "meta": {"n_ctx_train": model.context, "n_params": model.parameters, "size": model.size},
+            "meta": {"n_ctx_train": model.trained_tokens, "n_params": model.parameters, "size": model.size},
         }
-        return JSONResponse({"object": "list", "data": [found]})
+        name = request.path_params.get("name")
+        if name not in (None, *settings.names):
+            raise HTTPException(404)
+        return JSONResponse(found if name else {"object": "list", "data": [found]})
 
     async def props(self, request: Request) -> Response:
         engine, sampling = self._model.engine, self._settings.sampling
@@ -150,7 +153,7 @@ class Server:
         """Show each slot's state and the counts of its answer, never a text."""
         slots = []
         for number, stream in zip_longest(range(self._model.engine.slots), [*self._model.worker.running]):
-            counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.cost.tokens} if stream else {}
+            counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.statistics.tokens} if stream else {}
             slots.append({"id": number, "n_ctx": self._model.context, "is_processing": stream is not None, **counts})
         return JSONResponse(slots)
 
@@ -206,12 +209,14 @@ class Server:
         async with self._preparing:
             reply = await run_in_threadpool(begin, asked)
         if asked.stream:
-            return StreamingResponse(_as_sent(reply.events()), media_type="text/event-stream")
+            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+            return StreamingResponse(_as_sent(reply.events()), headers=headers, media_type="text/event-stream")
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
     def _chat(self, asked: ChatRequest) -> Reply:
-        prompts, rules = self._model.engine.prompts, None
-        rendered, sampling, forced = self._rendered(asked), self._sampling(asked), asked.has_to_call
+        prompts, rules, rendered = self._model.engine.prompts, None, self._rendered(asked)
+        # The model may think before the form that the answer is to have.
+        sampling, forced = replace(self._sampling(asked), grammar_after=begun_closer(rendered)), asked.has_to_call
         if asked.offered:
             # A response_format is that of a text; these are of the whole answer.
             if forced and (asked.grammar or asked.json_schema is not None):
@@ -219,14 +224,18 @@ class Server:
             form, schema = format_of(prompts.template), "" if forced else sampling.json_schema
             rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
             if forced or schema:
-                sampling = replace(sampling, grammar=rules.grammar(rendered), json_schema="")
-        logprobs = asked.top_logprobs if asked.logprobs else None
+                sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
+        logprobs = asked.top_logprobs if asked.logprobs and asked.top_logprobs >= 0 else None
         options = AnswerOptions(logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
         return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
 
     def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
-        logprobs = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(raw=True, logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
+        if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
+            raise UsageError("prompt, n: a request has at most 128 answers")
+        most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
+        options = AnswerOptions(
+            raw=True, logprobs=None if most == -1 else most, drawn_logprobs=asked.post_sampling_probs
+        )
         return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
@@ -251,13 +260,14 @@ class Server:
         if longest > context:
             raise TooLong(longest, context)
         limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
-        options |= {"stop": (*self._settings.stops, *asked.stop), "max_tokens": limit}
+        stops = *self._settings.stops, *asked.stop
+        options |= {"stop": () if rules else stops, "max_tokens": limit}
         choices: list[Choice] = []
         for tokens in prompts:
             for place in range(asked.n):
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
-                choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules))
+                choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules, stops))
         return shape(asked, choices, self._model, self._settings.names[0], sampling, limit)
 
     def _rendered(self, asked: ChatRequest) -> str:
@@ -269,14 +279,16 @@ class Server:
         messages = [message.for_template for message in asked.messages]
         if self._settings.system and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self._settings.system})
-        variables = asked.chat_template_kwargs
-        if not asked.is_begun:
-            return prompts.render(messages, tools, variables)
-        *before, begun = messages
-        rendered = prompts.render(before, tools, variables)
-        # What the message says is no reasoning, which the template may have begun.
-        closer = ReasoningSplitter(begun_reasoning(rendered)).closer
-        return rendered + (f"{closer}\n\n" if closer else "") + prompts.marked(begun["content"], "assistant")
+        effort = asked.reasoning_effort
+        # "none" turns thinking off, as for llama-server.
+        told: dict[str, Any] = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+        variables = {**prompts.template.variables, **(told if effort else {}), **asked.chat_template_kwargs}
+        begun = messages.pop() if asked.is_begun else None
+        rendered = prompts.render(messages, tools, variables)
+        # A template may open a block although thinking is off, and what a begun message says is no reasoning either.
+        if (begun or variables.get("enable_thinking") is False) and (closer := begun_closer(rendered)):
+            rendered += f"{closer}\n\n"
+        return rendered + (prompts.marked(begun["content"], "assistant") if begun else "")
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt; of one in parts, the first gets what the model wants at a text's beginning."""

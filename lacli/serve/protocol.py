@@ -90,7 +90,9 @@ else:
     _Numbers = create_model(
         "_Numbers",
         __base__=WithoutNull,
-        **{field: (each.kind | None, Field(None, ge=each.least, le=each.most)) for field, each in NUMBERS.items()},
+        **{
+            field: (each.kind | None, Field(None, ge=each.least or -1, le=each.most)) for field, each in NUMBERS.items()
+        },
     )
 
 
@@ -98,7 +100,8 @@ class Sampled(_Numbers):
     """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say."""
 
     seed: int | None = None
-    logit_bias: dict[str, float] | list[tuple[int | str, float | bool]] | None = None
+    repetition_penalty: float | None = None  # vLLM's name of repeat_penalty
+    logit_bias: dict[str, float | None] | list[tuple[int | str, float | bool | None]] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
@@ -108,8 +111,11 @@ class Sampled(_Numbers):
 
         `tokens_of`: the tokens of a text that has a bias.
         """
-        given = {each.name: getattr(self, field) for field, each in NUMBERS.items()}
-        chosen = {name: value for name, value in given.items() if value is not None}
+        given = [(each, getattr(self, field)) for field, each in NUMBERS.items()]
+        # llama-server takes -1 for 0 if numbers begin at 0.
+        chosen = {each.name: value if each.least else max(value, 0) for each, value in given if value is not None}
+        if self.repetition_penalty is not None:
+            chosen.setdefault("repeat_penalty", self.repetition_penalty)
         if seed := chosen.get("seed"):
             # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is a random one, as -1 is.
             chosen["seed"] = -1 if seed in (-1, MOST_SEED + 1) else seed % (MOST_SEED + 1)
@@ -119,6 +125,7 @@ class Sampled(_Numbers):
                 # llama.cpp's false forbids a token.
                 (token, float("-inf") if bias is False else float(bias))
                 for what, bias in biases
+                if bias is not None
                 for token in ([int(what)] if str(what).isdecimal() else tokens_of(str(what)))
             )
         schema = json.dumps(self.json_schema) if self.json_schema is not None else ""
@@ -129,9 +136,13 @@ class Sampled(_Numbers):
         return replace(defaults, **chosen)
 
 
-Text = Annotated[str, Field(min_length=1)]
+def as_stops(given: object) -> object:
+    """Put a single stop text in a list, and pass over empty ones."""
+    found = [given] if isinstance(given, str) else given
+    return [each for each in found if each not in ("", None)] if isinstance(found, list) else found
 
-Stops = Annotated[list[Text], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)]
+
+Stops = Annotated[list[str], BeforeValidator(as_stops)]
 
 
 class AnswerRequest(Sampled):
@@ -141,7 +152,7 @@ class AnswerRequest(Sampled):
 
     model: str | None = None
     stream: bool = False
-    stream_options: dict[str, bool] = {}
+    stream_options: dict[str, bool | None] = {}
     n: int = Field(1, ge=1, le=16)
     stop: Stops = Field(default=[], max_length=64)
     max_tokens: int | None = Field(
@@ -211,9 +222,10 @@ class ToolCall(BaseModel):
     function: CalledFunction
 
 
-class Message(BaseModel):
+class Message(WithoutNull):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
+    reasoning_content: str = Field("", validation_alias=AliasChoices("reasoning_content", "reasoning"))
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
@@ -223,6 +235,7 @@ class Message(BaseModel):
         text = self.content if isinstance(self.content, str) else "\n\n".join(part.text for part in self.content or ())
         # OpenAI's later name of the role, which templates do not know.
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        found |= {"reasoning_content": self.reasoning_content} if self.reasoning_content else {}
         if self.tool_calls:
             found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.role == "tool":
@@ -238,11 +251,12 @@ class ChatRequest(AnswerRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     logprobs: bool = False
-    top_logprobs: int = Field(0, ge=0, le=20)
+    top_logprobs: int = Field(0, ge=-1, le=20)
     tools: list[Tool] = Field(default=[], max_length=128)
     tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
+    reasoning_effort: str | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -299,5 +313,5 @@ class CompletionRequest(AnswerRequest):
     """POST /v1/completions, and llama.cpp's /completion."""
 
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
-    logprobs: int | None = Field(None, ge=0, le=20)
-    n_probs: int = Field(0, ge=0, le=100)
+    logprobs: int | None = Field(None, ge=-1, le=20)
+    n_probs: int = Field(0, ge=-1, le=100)

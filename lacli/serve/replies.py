@@ -71,7 +71,7 @@ class Delta(NamedTuple):
 
 
 class Choice:
-    """One of the answers of a request. Raises what `Model.astream` raises, before anything is decoded."""
+    """One of the answers of a request. Raises what `Model.set_up` raises, before anything is decoded."""
 
     def __init__(
         self,
@@ -81,13 +81,14 @@ class Choice:
         index: int,
         options: AnswerOptions,
         rules: CallRules | None,
+        stops: Sequence[str],
     ) -> None:
-        """`count`: called at its end. `index`: its place in the request. `rules`: what it may call."""
-        self.index, self._count = index, count
-        self.stream: AsyncStream = model.astream(tokens, **options)
-        self.prompt_text = model.engine.text(tokens, special=True)
-        self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(self.prompt_text))
-        self._splitter = CallSplitter(rules) if rules else None
+        """`count`: called at its end. `index`: its place in the request. `rules`: of calls; `stops`: of other text."""
+        self.index, self._count, self.rules = index, count, rules
+        self.stream = model.set_up(AsyncStream(model.worker, model), tokens, options)
+        self.prompt_text = text = model.engine.text(tokens, special=True)
+        self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(text), bare=True)
+        self._splitter = CallSplitter(rules, stops) if rules else None
         self.calls: Sequence[Call] = self._splitter.calls if self._splitter else ()
         self.has_logprobs = options.get("logprobs") is not None
 
@@ -104,6 +105,8 @@ class Choice:
                     seen += len(logprobs)
                     delta = self._delta(splitter.feed(pieces) if splitter else pieces)
                     tell(delta._replace(tokens=step.tokens if step else (), logprobs=logprobs))
+                    if self._splitter and self._splitter.stop:
+                        break
         finally:
             self._count(self.stream)
         tell(self._delta(splitter.finish() if splitter else (), final=True))
@@ -180,7 +183,7 @@ class Reply:
             run = delta.progress or choice.stream.text.statistics
             more: dict[str, Any] = {"timings": timings(run)} if asked.timings_per_token or delta.ended else {}
             if delta.ended:
-                more |= self._verbose
+                more |= self._notes
             elif delta.progress:
                 if not asked.return_progress:
                     continue
@@ -210,7 +213,7 @@ class Reply:
 
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         """The body of answers that have ended."""
-        return self._body(self.kind, entries, **self._counts(), **self._verbose)
+        return self._body(self.kind, entries, **self._counts(), **self._notes)
 
     def _first(self) -> Iterable[dict[str, Any]]:
         return ()
@@ -240,9 +243,12 @@ class Reply:
         return {**entry(found.token, found.logprob), "top_probs" if drawn else "top_logprobs": best}
 
     @property
-    def _verbose(self) -> dict[str, Any]:
-        """The prompt of the first answer, if that is asked for."""
-        return {"__verbose": {"prompt": self.choices[0].prompt_text}} if self.asked.verbose else {}
+    def _notes(self) -> dict[str, Any]:
+        """What is not followed of a schema, and the prompt of the first answer if that is asked for."""
+        first = self.choices[0]
+        warnings = [*first.stream.text.answer().warnings, *(first.rules.warnings if first.rules else ())]
+        found: dict[str, Any] = {"warnings": warnings} if warnings else {}
+        return found | ({"__verbose": {"prompt": first.prompt_text}} if self.asked.verbose else {})
 
     def _counts(self) -> dict[str, Any]:
         """The tokens of all answers, each prompt's once, and what the first answer took."""
@@ -324,6 +330,7 @@ class PlainReply(Reply):
             "stop_type": STOP_TYPES.get(answer.finish_reason, "none"),
             "stopping_word": answer.stop,
             "timings": timings(run),
+            **self._notes,
         }
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import re
 import signal
 import socket
@@ -52,8 +53,9 @@ def access_for(
             "--api-key KEY asks for one; --no-auth lets everybody in",
         )
     layers = []
-    if origins:
-        cors = partial(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
+    if origins or not keys:
+        kind = CORSMiddleware if keys else Pages
+        cors = partial(kind, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
         layers.append(Middleware(cors, allow_origin_regex=THIS_MACHINE if "localhost" in origins else None))
     if local:
         names = ["localhost", "127.0.0.1", "[::1]", *(f"[{host}]" if ":" in host else host for host in hosts)]
@@ -67,6 +69,21 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+class Pages(CORSMiddleware):
+    """Answers with 403 what a browser sends for another server's page, which names its origin with each POST."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        # A page cannot set X-Forwarded-Host: a browser asks before it sends such a header.
+        own = [headers.get("host", ""), *map(str.strip, headers.get("x-forwarded-host", "").split(","))]
+        if origin is None or self.is_allowed_origin(origin) or origin.partition("://")[2] in filter(None, own):
+            await super().__call__(scope, receive, send)
+            return
+        body = error_body(403, f"pages of {origin[:99]} may not ask: set --cors-origins, or a proxy's X-Forwarded-Host")
+        await JSONResponse(body, 403)(scope, receive, send)
 
 
 class Keys:
@@ -138,11 +155,16 @@ class Listener(uvicorn.Server):
         """`drain_s`: seconds that running answers have when it ends. `settings`: uvicorn's own."""
         settings |= {"http": TimedProtocol, "loop": "asyncio", "ws": "none", "lifespan": "off", "log_config": None}
         # A connection without a request stays open for 75 seconds, as in nginx.
-        settings |= {"limit_concurrency": 512, "timeout_keep_alive": 75}
-        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=int(drain_s), **settings))
+        settings |= {"limit_concurrency": 512, "timeout_keep_alive": 75, "timeout_graceful_shutdown": drain_s}
+        super().__init__(uvicorn.Config(app, **settings))
         self._begun = begun
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if (path := self.config.uds) and not os.path.exists(path):
+            # uvicorn keeps the mode of a socket file that exists; a new one would be open to everybody.
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(path)
+            os.chmod(path, 0o600)
         await super().startup(sockets)
         self._begun()
 

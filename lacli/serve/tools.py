@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from secrets import token_hex
 from typing import Any, NamedTuple
 
 from lacli.errors import UsageError
 from lacli.text.json_schema import HEAD, checked, json_value
-from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
+from lacli.text.stream import until_stop
 from lacli.text.template import ChatTemplate
 
 FENCE = "```"
@@ -76,7 +76,7 @@ class CallRules:
     """What an answer may call: `functions` by name with the JSON schemas of their arguments.
 
     `several`: more than one call in an answer. `forced`: the answer is a call. `schema`: the JSON schema of an answer
-    that does not call, "" for none.
+    that does not call, "" for none. `warnings`: what the grammar does not follow of the schemas.
     """
 
     format: CallFormat
@@ -84,9 +84,10 @@ class CallRules:
     several: bool
     forced: bool
     schema: str = ""
+    warnings: list[str] = field(default_factory=list)
 
-    def grammar(self, prompt: str) -> str:
-        """Return the grammar of an answer to `prompt`: one call, or the schema. Raises UsageError for a wrong one."""
+    def grammar(self) -> str:
+        """Return the grammar of an answer: one call, or the schema. Raises UsageError for a wrong one."""
         before, after = self.format
         answers, rules = [], []
         for index, (name, schema) in enumerate(self.functions.items()):
@@ -97,11 +98,9 @@ class CallRules:
         if self.schema:
             rules.append(f"answer: {json_value(json.loads(self.schema))}")
             answers.append("answer")
-        # Reasoning that the prompt has begun has to end in front of a call.
-        closer = ReasoningSplitter(begun_reasoning(prompt)).closer
-        closed = json.dumps(f"{closer}\n\n" if closer else "")
-        start = f"start: {closed} ({' | '.join(answers)})"
-        return checked("\n".join([HEAD + start, *rules]), "a schema in tools or response_format")[0]
+        start = f"start: {' | '.join(answers)}"
+        grammar, self.warnings[:] = checked("\n".join([HEAD + start, *rules]), "a schema in tools or response_format")
+        return grammar
 
 
 class CallSplitter:
@@ -109,13 +108,13 @@ class CallSplitter:
 
     One reader for the calls of all formats, because models mix them. A call needs the name of a known function and an
     object as arguments, which are given as they are; anything else stays text, without space around calls. `calls`:
-    those found so far.
+    those found so far. `stop`: which of the `stops` has ended the content, "" for none; nothing after it is read.
     """
 
-    def __init__(self, rules: CallRules) -> None:
-        self._rules = rules
+    def __init__(self, rules: CallRules, stops: Sequence[str] = ()) -> None:
+        self._rules, self._stops = rules, stops
         self.calls: list[Call] = []
-        self._held = ""
+        self._held = self._waiting = self.stop = ""
         # True at the beginning of the answer, at a call and right behind it.
         self._fresh = True
         # Fences in the text so far: an odd number of them begins code.
@@ -137,15 +136,21 @@ class CallSplitter:
         """
         self._held += text
         content = ""
-        while True:
+        while not self.stop:
             length, head = self._next(final)
             text = self._held[:length] if final and not head else self._held[:length].rstrip()
             self._held = self._held[length if head else len(text) :]
             self._fences += text.count(FENCE)
             self._fresh = bool(head) or (self._fresh and not text)
-            content += text
-            if not head or not self._take(head[1] or head[2], head.string[head.end() :], final):
-                return content
+            # What may begin a stop text waits, until a call or the end follows.
+            self._waiting += text
+            length, self.stop = until_stop(self._waiting, self._stops)
+            if (head or final) and not self.stop:
+                length = len(self._waiting)
+            content, self._waiting = content + self._waiting[:length], self._waiting[length:]
+            if self.stop or not head or not self._take(head[1] or head[2], head.string[head.end() :], final):
+                break
+        return content
 
     def _next(self, final: bool) -> tuple[int, re.Match[str] | None]:
         """Return the number of characters that are text, and the beginning of the call behind them, None for none."""

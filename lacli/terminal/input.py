@@ -19,7 +19,7 @@ PAGE = 80
 
 STDIN = "-"
 
-PATIENCE_S = 0.5
+SILENCE_S = 0.5
 """Silence of piped input, in seconds, before a message says so: long enough for `echo`, short for a person."""
 
 END_OF_INPUT = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
@@ -73,7 +73,7 @@ def _say_waiting(say: Callable[[str], None]) -> None:
         return
     # Windows can ask sockets only, and a closed stream cannot be asked.
     with suppress(OSError, ValueError, TypeError):
-        if not select([sys.stdin], [], [], PATIENCE_S)[0]:
+        if not select([sys.stdin], [], [], SILENCE_S)[0]:
             say("waiting for standard input; </dev/null or --no-stdin skip it")
 
 

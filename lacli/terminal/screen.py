@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from itertools import count
@@ -136,19 +136,27 @@ class Screen:
                 say("")
                 over = True
 
-    @contextmanager
-    def reading(self, tokens: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
-        """Show how many of a prompt's `tokens` are read; call what it yields with their number after each chunk."""
-        begin = perf_counter()
-        with self.waiting(shown=shown and tokens >= LONG_PROMPT) as say:
+    def prefill_line(self, *, shown: bool = True) -> Callable[[int, int], None]:
+        """Return what shows, on a line, how many tokens of a prompt are read: takes this number and their total.
 
-            def read(done: int) -> None:
-                seconds = perf_counter() - begin
-                speed = f", {done / seconds:,.0f} tokens/s" if done and seconds else ""
-                say(f"reading the prompt: {done:,}/{tokens:,} tokens{speed}")
+        The line of a long prompt appears with 0 tokens, and goes with all.
+        """
+        line, begin = ExitStack(), 0.0
+        say: Callable[[str], None] = print
 
-            read(0)
-            yield read
+        def show(done: int, total: int) -> None:
+            nonlocal begin, say
+            if done == total:
+                line.close()
+                return
+            if not done:
+                begin = perf_counter()
+                say = line.enter_context(self.waiting(shown=shown and total >= LONG_PROMPT))
+            seconds = perf_counter() - begin
+            speed = f", {done / seconds:,.0f} tokens/s" if done and seconds else ""
+            say(f"reading the prompt: {done:,}/{total:,} tokens{speed}")
+
+        return show
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
         """Print the sources of a marked answer in their colours, with the tokens of each; nothing if quiet."""

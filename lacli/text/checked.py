@@ -32,5 +32,7 @@ def checked(kind: type[Model], found: Any) -> Model:
         first = max(error.errors(), key=lambda each: len(each["loc"]))
         # The place of a field that may have several types names them too.
         place = ".".join(str(each) for each in first["loc"] if each not in TYPES and "[" not in str(each))
-        words = first["msg"].removeprefix("Value error, ")
+        words = first["msg"].removeprefix("Value error, ").split(" after validation")[0]
+        if first["type"] in ("dict_type", "model_type"):
+            words = "a JSON object is needed"
         raise UsageError(f"{place}: {words}" if place else words) from error

@@ -68,15 +68,15 @@ def for_owner(name: str, flags: int) -> int:
     return os.open(name, flags, 0o600)
 
 
-def lock(file: IO[bytes]) -> None:
-    """Lock a file for this process until it is closed. Raises BlockingIOError if another process holds it.
+def lock(file: IO[bytes], *, wait: bool = False) -> None:
+    """Lock a file until it is closed. Raises BlockingIOError, or waits, if another process holds it.
 
     Does nothing on Windows, for devices, and on file systems without locks.
     """
     if sys.platform == "win32" or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return
     try:
-        flock(file, LOCK_EX | LOCK_NB)
+        flock(file, LOCK_EX if wait else LOCK_EX | LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:

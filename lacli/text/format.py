@@ -81,7 +81,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     return text.translate(SIGNS_IN_LINES if lines else SIGNS)
 
 
-def columns(
+def align_columns(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
     right: Collection[int] = (),

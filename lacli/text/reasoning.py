@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from lacli.errors import LacliError
 from lacli.text.stream import HeldPieces, Piece, begun_length
@@ -38,10 +39,11 @@ class ReasoningSplitter:
 
     A block begins only behind space and other blocks: a model that writes about <think> in its answer does not reason.
     Text that may be the beginning of a marker is held back. `begun`: the beginning of a block that ends the prompt.
-    `closer`: the marker that closes the block at the end of the text so far, "" where none is open.
+    `bare`: markers have no text. `closer`: the marker that closes the block at the text's end, "" if none is open.
     """
 
-    def __init__(self, begun: str = "") -> None:
+    def __init__(self, begun: str = "", *, bare: bool = False) -> None:
+        self._bare = bare
         self.closer = self._header = ""
         self._may_begin = True
         self._held = HeldPieces()
@@ -69,7 +71,7 @@ class ReasoningSplitter:
             for opener, closer in OPENERS.items():
                 if held.startswith(opener):
                     self.closer, self._header = closer, opener
-                    return self._take(len(opener), True)
+                    return self._take_marker(len(opener))
             if any(opener.startswith(held) for opener in OPENERS):
                 return []
             self._may_begin = False
@@ -81,18 +83,22 @@ class ReasoningSplitter:
             at = len(held) - begun_length(held, [closer])
         if closer == MESSAGE:
             self._header += held[:at]
+        known = self._take_marker(at) if closer == MESSAGE else self._take(at, True)
         if not held.startswith(closer, at):
-            return self._take(at, True)
+            return known
         self.closer = ""
         if closer == MESSAGE:
             # A header without a channel begins the answer too.
             _, channel, name = self._header.rpartition(CHANNEL)
             self._may_begin = bool(channel) and name.split()[:1] != ["final"]
             self.closer = END if self._may_begin else ""
-        return self._take(at + len(closer), True)
+        return known + self._take_marker(len(closer))
 
     def _take(self, length: int, reasoning: bool) -> list[Piece]:
         return [replace(piece, reasoning=reasoning) for piece in self._held.take(length)]
+
+    def _take_marker(self, length: int) -> list[Piece]:
+        return [replace(piece, text="" if self._bare else piece.text) for piece in self._take(length, True)]
 
 
 def mark_reasoning(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]:
@@ -127,27 +133,37 @@ def begun_reasoning(rendered: str) -> str:
     return rendered[len(bare) - len(opener) :] if opener else ""
 
 
+def begun_closer(rendered: str) -> str:
+    """The marker that closes the reasoning block at the end of a prompt; empty without one."""
+    return ReasoningSplitter(begun_reasoning(rendered)).closer
+
+
 def markers_in(template_source: str) -> list[str]:
     """The markers of reasoning in a template's source."""
     markers = [marker for pair in PAIRS.items() for marker in pair if marker in template_source]
     return [*markers, START, CHANNEL, MESSAGE, END] if CHANNEL in template_source else markers
 
 
-def as_history(content: str, template_source: str) -> dict[str, str]:
+def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, str]:
     """An earlier answer, reasoning included, as the message that a template expects.
 
-    Most templates drop closed reasoning from the content themselves. GPT-OSS's, and those that only read
-    `reasoning_content`, expect it in a field of its own.
+    Its reasoning is in the content, or in `reasoning_content` or `reasoning`. Most templates drop closed reasoning from
+    the content themselves. GPT-OSS's, and those that only read `reasoning_content`, expect it in a field of its own.
     """
+    content, apart = message["content"], message.get("reasoning_content") or message.get("reasoning") or ""
+    if apart and re.search(r"""[.'"]reasoning(_content)?\b""", template_source):
+        return {"role": "assistant", "content": content, "reasoning_content": apart, "reasoning": apart}
+    opener = next((each for each in PAIRS if PAIRS[each] in template_source), "")
+    if apart and opener:
+        content = closed(f"{opener}\n{apart.strip()}") + content.lstrip()
     reasoning, answer = _parts(content)
-    if reasoning and CHANNEL in template_source:
+    if CHANNEL in template_source and (reasoning := apart or reasoning):
         return {"role": "assistant", "content": answer, "thinking": FRAME.sub("\n", reasoning).strip()}
     if reasoning and "reasoning_content" in template_source and not SPLITS.search(template_source):
         for marker in (*PAIRS, *PAIRS.values()):
             reasoning = reasoning.replace(marker, "")
         return {"role": "assistant", "content": answer.lstrip(), "reasoning_content": reasoning.strip()}
-    knows = any(closer in template_source for closer in PAIRS.values())
-    return {"role": "assistant", "content": closed(content) if knows else content}
+    return {"role": "assistant", "content": closed(content) if opener else content}
 
 
 def _parts(text: str) -> tuple[str, str]:

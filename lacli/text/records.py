@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from lacli.errors import LacliError, reason_of
-from lacli.text.files import read_raw, replace_file
+from lacli.text.files import for_owner, lock, read_raw, replace_file
 
 NAME = "lacli.json"
 """The one file that lacli saves between runs: what steps cost, and which kernels work here."""
@@ -52,15 +53,12 @@ class Records:
 
     def save(self, kind: str, key: object, value: object) -> str:
         """Save a record in place of an older one; return why that is impossible, '' if it was done."""
-        kinds = self.kinds()
-        kinds.setdefault(kind, {})[_text(key)] = value
-        return self._write(kinds)
+        return self._change(lambda kinds: kinds.setdefault(kind, {}).update({_text(key): value}))
 
     def forget(self, kind: str) -> None:
         """Remove all records of a kind, if the file can be written."""
-        kinds = self.kinds()
-        if kinds.pop(kind, None):
-            self._write(kinds)
+        if kind in self.kinds():
+            self._change(lambda kinds: kinds.pop(kind, None))
 
     def kinds(self) -> dict[str, dict[str, Any]]:
         """Return all records by kind and spelled key."""
@@ -70,10 +68,14 @@ class Records:
         except (LacliError, AttributeError, *UNREADABLE):
             return {}
 
-    def _write(self, kinds: dict[str, dict[str, Any]]) -> str:
+    def _change(self, change: Callable[[dict[str, dict[str, Any]]], object]) -> str:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self.path, json.dumps(kinds).encode())
+            # Of two processes that read before either writes one would lose its record.
+            with open(self.path.with_suffix(".lock"), "ab", opener=for_owner) as file:
+                lock(file, wait=True)
+                change(kinds := self.kinds())
+                replace_file(self.path, json.dumps(kinds).encode())
         except OSError as error:
             return f"cannot save it in {self.path}: {reason_of(error)}"
         return ""

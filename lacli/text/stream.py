@@ -51,6 +51,12 @@ def begun_length(text: str, markers: Sequence[str]) -> int:
     return next((size for size in range(longest, 0, -1) if any(m.startswith(text[-size:]) for m in markers)), 0)
 
 
+def until_stop(text: str, stops: Sequence[str]) -> tuple[int, str]:
+    """Characters of `text` that are certain to stand before a stop text, and the stop text that has come, or ""."""
+    found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(found, default=(len(text) - begun_length(text, stops), ""))
+
+
 class TextStream:
     """Turns tokens into text that is safe to print, and finds the first stop string.
 
@@ -112,12 +118,10 @@ class TextStream:
         return [] if self.stop else self._take(self._length - self._released)
 
     def _release(self) -> list[Piece]:
-        held = self._held.text
-        if found := [(at, stop) for stop in self._stops if (at := held.find(stop)) >= 0]:
-            first, self.stop = min(found)
-            self.kept = bisect_right(self._ends, self._released + first)
-            return self._take(first)
-        return self._take(len(held) - begun_length(held, self._stops))
+        length, self.stop = until_stop(self._held.text, self._stops)
+        if self.stop:
+            self.kept = bisect_right(self._ends, self._released + length)
+        return self._take(length)
 
     def _take(self, length: int) -> list[Piece]:
         self._released += length

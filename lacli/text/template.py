@@ -80,8 +80,7 @@ class ChatTemplate:
         """
         variables = {**self.variables, "tools": tools} if tools else self.variables
         written = [
-            {**each, **as_history(each["content"], self.source)} if each["role"] == "assistant" else each
-            for each in messages
+            {**each, **as_history(each, self.source)} if each["role"] == "assistant" else each for each in messages
         ]
         for shape in (written, _merged(written), _merged(_folded(written))):
             try:

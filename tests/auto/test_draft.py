@@ -85,7 +85,7 @@ def test_a_chain_is_in_the_sequence_itself_and_each_branch_in_one_of_its_own() -
         draft, tree = drafted(Listed(words)), Tree(0)
         count = len(taken(draft))
         draft.plant(tree, count)
-        assert tree.sequences == expected
+        assert tree.ids == expected
 
 
 rates = st.lists(st.floats(0.05, 1.0), max_size=5)
@@ -152,5 +152,5 @@ def test_no_sequence_waits_long_for_the_drafts_of_others() -> None:
 
 def test_rows_of_prompts_are_decoded_anyway() -> None:
     model = StepCostModel(16)
-    assert model.next_step(1, 4)[0][1:3] == pytest.approx([1.0, (1 + 5 * 0.35) / (1 + 4 * 0.35)])
-    assert model.next_step(2)[0][2:4] == pytest.approx([1.0, 1.7 / 1.35])
+    assert model.costs_for(1, 4)[0][1:3] == pytest.approx([1.0, (1 + 5 * 0.35) / (1 + 4 * 0.35)])
+    assert model.costs_for(2)[0][2:4] == pytest.approx([1.0, 1.7 / 1.35])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lacli.auto.mode import AutoModes
 from lacli.auto.step_cost import FIRST_ROWS, Cost, StepCost
 from lacli.batch import Batch
-from lacli.settings import DecodeSettings
+from lacli.settings import Constraints, DecodeSettings
 from lacli.stats import Step
 from lacli.tree import Origin
 from lacli.verify import SampleAndMatch
@@ -32,8 +31,7 @@ any_auto = st.builds(
     DecodeSettings,
     mode=st.just("auto"),
     auto_rows=st.integers(1, 70),
-    ordered=st.booleans(),
-    min_outputs=st.sampled_from([1, 2]),
+    constraints=st.builds(Constraints, ordered=st.booleans(), min_outputs=st.sampled_from([1, 2])),
 )
 
 
@@ -78,7 +76,7 @@ def toy(
     return ClockedContext(
         cells,
         alike.batch_rows,
-        alike.sequences,
+        alike.ids,
         VOCABULARY,
         ends,
         max_outputs=alike.max_outputs,
@@ -104,7 +102,7 @@ class Setting:
 
     def plain(self, prompt: list[int], limit: int) -> list[int]:
         # A row that pads a step needs a cell, which the text then cannot have.
-        return plain_tokens(prompt, limit, self.cells - self.chosen.min_outputs + 1, self.ends)
+        return plain_tokens(prompt, limit, self.cells - self.chosen.constraints.min_outputs + 1, self.ends)
 
     def steps(self) -> list[Step]:
         """The steps of two answers, which are those of a plain run."""
@@ -113,7 +111,7 @@ class Setting:
         text = self.plain(self.prompt, self.limit)
         with clocked(clock):
             measured = self.measured.measured if self.measured else None
-            decoder = Decoding(engine, self.chosen, make_mode=AutoModes(measured))
+            decoder = Decoding(engine, self.chosen, cost=measured)
             steps = list(decoder.generate(self.prompt, self.limit))
             assert tokens_of(steps) == text
             assert decoder.tokens == self.prompt + text
@@ -166,7 +164,7 @@ def test_a_seed_gives_plains_text_at_any_cost(
     clock = FakeClock()
     with clocked(clock):
         engine = toy(chosen, stairs, clock, 256, frozenset())
-        decoder = Decoding(engine, chosen, SampleAndMatch(sampler), make_mode=AutoModes(stairs.measured))
+        decoder = Decoding(engine, chosen, SampleAndMatch(sampler), cost=stairs.measured)
         assert tokens_of(list(decoder.generate(prompt, 40))) == alone
     assert sampler._seen == prompt + alone
 
@@ -236,7 +234,7 @@ def run(
     clock = FakeClock()
     engine = ScriptedContext(writer, seconds, clock)
     with clocked(clock):
-        steps = list(Decoding(engine, chosen, make_mode=AutoModes(cost)).generate(list(writer.text), length))
+        steps = list(Decoding(engine, chosen, cost=cost).generate(list(writer.text), length))
     plain = sum(seconds(1, PROMPT - 1 + token) for token in range(length))
     return sum(step.seconds for step in steps) / plain, steps
 
@@ -316,9 +314,9 @@ def watched(
     writer: Writer, stairs: Stairs, chosen: DecodeSettings = AUTO, length: int = 300
 ) -> tuple[Watching, list[Step]]:
     clock = FakeClock()
-    engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, sequences=chosen.sequences)
+    engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, ids=chosen.ids)
     with clocked(clock):
-        decoder = Decoding(engine, chosen, make_mode=AutoModes(stairs.measured))
+        decoder = Decoding(engine, chosen, cost=stairs.measured)
         prompt = list(writer.text)
         steps = list(decoder.generate(prompt, length))
     return engine, steps
@@ -343,10 +341,10 @@ def test_where_rows_are_nearly_free_drafts_grow_a_tree() -> None:
 
 
 def test_where_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
-    engine = Watching(Writer(11), lambda rows, _: GPU.seconds(rows), clock := FakeClock(), sequences=AUTO.sequences)
+    engine = Watching(Writer(11), lambda rows, _: GPU.seconds(rows), clock := FakeClock(), ids=AUTO.ids)
     with clocked(clock):
         writer = Writer(11)
-        list(Decoding(engine, AUTO, make_mode=AutoModes()).generate(list(writer.text), 200))
+        list(Decoding(engine, AUTO).generate(list(writer.text), 200))
     largest = 1
     for rows in engine.rows:
         assert rows <= max(2 * largest, FIRST_ROWS)
@@ -357,7 +355,7 @@ def test_where_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
 @given(st.integers(0, 6), st.sampled_from(list(STAIRS.values())))
 @settings(max_examples=20)
 def test_a_model_that_takes_back_few_guesses_gets_chains_of_as_many(back: int, stairs: Stairs) -> None:
-    engine, _ = watched(Writer(9), stairs, replace(AUTO, max_rollback=back), 100)
+    engine, _ = watched(Writer(9), stairs, AUTO.constrained(max_rollback=back), 100)
     assert max(engine.rows) <= 1 + back
     assert all(used == {0} for used in engine.used)
     assert back < 3 or max(engine.rows) > 3
@@ -385,9 +383,9 @@ def test_after_a_change_of_subject_and_back_it_is_as_quick_as_before() -> None:
 def test_what_was_learned_of_the_machine_goes_on_with_the_next_answer() -> None:
     clock = FakeClock()
     writer = Writer(13)
-    engine = Watching(writer, lambda rows, _: GPU.seconds(rows), clock, sequences=AUTO.sequences)
+    engine = Watching(writer, lambda rows, _: GPU.seconds(rows), clock, ids=AUTO.ids)
     with clocked(clock):
-        decoder = Decoding(engine, AUTO, make_mode=AutoModes())
+        decoder = Decoding(engine, AUTO)
         list(decoder.generate(list(writer.text), 100))
         assert engine.rows[0] == 1
         steps = len(engine.rows)
@@ -404,9 +402,9 @@ def test_a_debt_that_a_busy_moment_left_keeps_no_later_answer_from_guessing() ->
             larger.append(rows)
         return CPU_Q4.seconds(rows) * (30 if len(larger) == 1 and rows > 1 else 1)
 
-    engine = Watching(writer, seconds, clock, sequences=AUTO.sequences)
+    engine = Watching(writer, seconds, clock, ids=AUTO.ids)
     with clocked(clock):
-        decoder = Decoding(engine, AUTO, make_mode=AutoModes())
+        decoder = Decoding(engine, AUTO)
         list(decoder.generate(list(writer.text), 150))
         assert len(larger) == 1, "the account forbids a second one"
         list(decoder.generate(list(writer.text), 150))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lacli.auto.mode import AutoModes, Experience
-from lacli.auto.model_cost import KIND, cost_of, device_names, fitted, machine_key, saved_cost
+from lacli.auto.mode import Experience
+from lacli.auto.model_cost import KIND, cost_of, device_names, fit_plan, machine_key, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan, StepCost
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import Device
@@ -36,7 +36,7 @@ MODULE = "lacli.auto.model_cost"
 @pytest.fixture(autouse=True)
 def kernels_for_repacked_weights_are_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this build fails with them they would be off in any case."""
-    monkeypatch.setattr(f"{MODULE}.proven", lambda settings: (with_threads(settings), ""))
+    monkeypatch.setattr(f"{MODULE}.working_settings", lambda settings: (with_threads(settings), ""))
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_record_that_is_no_cost_is_measured_again(model: Path, state: Path, pa
 def test_a_plan_is_cut_to_what_a_batch_and_the_context_have_room_for(
     settings: dict[str, int], cells: int, contexts: tuple[int, ...], rows: tuple[int, ...]
 ) -> None:
-    plan = fitted(MeasurePlan(rows=(1, 8, 128)), ModelSettings(**settings), cells)  # type: ignore[arg-type]  # numbers
+    plan = fit_plan(MeasurePlan(rows=(1, 8, 128)), ModelSettings(**settings), cells)  # type: ignore[arg-type]  # numbers
     assert (plan.contexts, plan.rows) == (contexts, rows)
 
 
@@ -177,18 +177,17 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
     seen: list[Cost | None] = []
 
     class Seeing(Experience):
-        def __init__(self, settings: DecodeSettings, cost: Cost | None = None, *more: Any, **others: Any) -> None:
+        def __init__(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
             seen.append(cost)
-            super().__init__(settings, cost, *more, **others)
+            super().__init__(settings, cost)
 
     session.use_cost(COST)
-    assert vars(session)["_make_mode"] == AutoModes(COST)
-    assert vars(session.engine_in(session.context, session.settings))["_make_mode"] == AutoModes(COST)
+    assert session.cost == session.engine_in(session.context, session.settings).cost == COST
     session.adapt(replace(session.settings, mode="plain"), session.sampling)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lacli.auto.mode.Experience", Seeing)
+        patch.setattr("lacli.engine.engine.Experience", Seeing)
         session.adapt(replace(session.settings, mode="auto"), session.sampling)
-        list(session.generate([1, 2, 3], 1))
+        list(session.generate([1, 2, 3], 1).pieces)
     assert seen == [COST]
 
 

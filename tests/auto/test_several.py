@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.auto.mode import INITIAL_BALANCE, MAX_DELAY, SHARE, Auto, AutoModes
+from lacli.auto.mode import INITIAL_BALANCE, MAX_DELAY, SHARE, Auto, Experience
 from lacli.auto.step_cost import Cost, StepCost
 from lacli.modes import Growing, Outcome
-from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.tree import Tree
-from tests.fakes.context import FakeContext
 
 PLAIN_S, ROW_S = 0.01, 0.001
 AUTO = DecodeSettings()
@@ -25,13 +23,10 @@ def seconds(rows: int) -> float:
 def modes_of(*prompts: list[int], settings: DecodeSettings = AUTO) -> list[Auto]:
     """The modes of sequences of one model, with what steps cost measured."""
     points = {rows: seconds(rows) for rows in (1, 8, 64)}
-    engine, make = FakeContext(64, 64, 64, 50), AutoModes(Cost((StepCost(0, points),)))
-    modes: list[Auto] = []
-    for prompt in prompts:
-        mode = make(settings, NgramPool(2, 2), engine, modes[-1] if modes else None)
-        assert isinstance(mode, Auto)
+    experience = Experience(settings, Cost((StepCost(0, points),)))
+    modes = [Auto(settings, lambda token: False, experience) for _ in prompts]
+    for mode, prompt in zip(modes, prompts, strict=True):
         mode.begin(prompt)
-        modes.append(mode)
     return modes
 
 

@@ -125,9 +125,9 @@ def test_a_change_of_rows_is_added_unless_the_step_has_as_many_as_the_one_before
     model = StepCostModel(16, measured(0.1, change=0.5))
     taught(model, 1, 1.0, 2)
     assert model.change == pytest.approx(0.5)
-    assert model.next_step(1)[0][1] == 1.0 and model.next_step(1)[0][8] == pytest.approx(1.7 + 2 * 0.5)
+    assert model.costs_for(1)[0][1] == 1.0 and model.costs_for(1)[0][8] == pytest.approx(1.7 + 2 * 0.5)
     assert model.record(8, (1.7 + 0.5) * PLAIN_S, is_plain=False) == pytest.approx(2.2)
-    costs, slopes = model.next_step(1)
+    costs, slopes = model.costs_for(1)
     assert costs[8] == pytest.approx(1.7, abs=0.01) and costs[9] == pytest.approx(1.8 + 0.5, abs=0.01)
     assert slopes[7] == pytest.approx((costs[8] - costs[7]) / 1)
 
@@ -156,4 +156,4 @@ def test_several_sequences_are_compared_by_their_own_plain_steps() -> None:
     for _ in range(3):
         model.record(4, 1.3 * PLAIN_S, is_plain=True)
     assert model.single_s == pytest.approx(PLAIN_S)
-    assert model.next_step(4)[0][8] == pytest.approx(1.7 / 1.3)
+    assert model.costs_for(4)[0][8] == pytest.approx(1.7 / 1.3)

@@ -13,7 +13,7 @@ import pytest
 
 from lacli.bench.plan import ALL, Point
 from lacli.bench.report import as_json, summary, table
-from lacli.bench.results import Result, paired_ratio, results
+from lacli.bench.results import BenchResult, paired_ratio, results
 from lacli.bench.rounds import Exchange, Rounds, Trial
 from tests.fakes.bench_field import LOOKAHEAD, LOOKUP, MACHINE, PLAIN, TASKS, dear, field, free, played, task
 from tests.fakes.clock import FakeClock
@@ -33,7 +33,7 @@ def answers(clock: FakeClock, prompts: int, tokens: int, kinds: Sequence[str] = 
     return played(field(clock, free, PLAIN, LOOKUP, LOOKAHEAD, tasks=tasks, repetitions=1))
 
 
-def lasting(result: Result, factor: float) -> Result:
+def lasting(result: BenchResult, factor: float) -> BenchResult:
     """The same with answers that took so many times as long as plain decoding's."""
     answered = [
         replace(each, trials=tuple(replace(trial, seconds=factor * trial.seconds) for trial in each.plain))
@@ -134,7 +134,17 @@ def test_rows_for_programs_count_what_the_trials_did_and_the_table_shows_them(cl
         assert row["rows_per_step"] == pytest.approx(sum(step.rows for step in steps) / len(steps), abs=1e-4)
         assert not any(isinstance(value, dict) for value in row.values())
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        assert cells[:2] == [row["class"], row["setting"]] and cells[5] == f"{row['tokens_per_step']:.2f}"
+        assert (
+            cells[:3] == [row["class"], row["setting"], row["engine"]] and cells[6] == f"{row['tokens_per_step']:.2f}"
+        )
+
+
+def test_all_texts_are_plain_decodings_only_if_each_mode_had_a_whole_answer(clock: FakeClock) -> None:
+    claim = "All texts are plain decoding's."
+    for left, says_so in ((10.0, False), (30.0, False), (1e3, True)):
+        found = results(played(field(clock, free, PLAIN, LOOKUP, repetitions=1, deadline=clock.now + left)))
+        assert (claim in summary(found, MACHINE)) is says_so, left
+    assert claim not in summary(found, MACHINE, ["auto"])
 
 
 @pytest.mark.parametrize(("prompts", "tokens"), [(1, 16), (3, 100), (4, 16)])

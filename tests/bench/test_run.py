@@ -10,10 +10,11 @@ from time import perf_counter
 import pytest
 
 from lacli.auto.model_cost import KIND
+from lacli.llamacpp.library import version
 from lacli.text.records import NAME, Records
 from tests.program import call, exit_code, finish, on_terminal, start
 
-MODES = ["plain", "jacobi", "lookup", "lookahead", "auto"]
+MODES = ["plain", "auto", "jacobi", "lookup", "lookahead"]
 QUICK = ("bench", "-q", "--classes", "edit", "--each", "1", "-r", "1", "-n", "24")
 
 pytestmark = pytest.mark.usefixtures("known")
@@ -28,6 +29,7 @@ def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
     for row in rows:
         assert row["tokens"] == row["n_gen"] <= 24 and row["class"] == "edit"
         assert not {name for name in row if f"`{name}`" not in page}
+        assert (row["engine"], row["engine_version"]) == ("llama.cpp", version())
     plain = rows[0]
     assert (plain["speedup"], plain["tokens_per_step"], plain["steps"]) == (1.0, 1.0, plain["tokens"])
 
@@ -35,7 +37,18 @@ def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
 def test_where_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.bench.rounds.perf_counter", lambda: perf_counter() + 60)
     done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-o", "md")
-    assert done.code == 0 and "| plain " in done.out and "lookup: cannot tell, there was no time for it" in done.out
+    assert done.code == 0 and "lookup: cannot tell, there was no time for it" in done.out
+    assert "All texts" not in done.out
+    assert f" with llama.cpp {version()} on " in done.out and "| plain | llama.cpp |" in done.out
+
+
+def test_settings_whose_steps_are_too_dear_are_left_out_where_nothing_was_named() -> None:
+    asked = ("bench", "--classes", "edit", "--each", "1", "-r", "1", "-n", "8", "-o", "json")
+    name, why = "lookahead W=15 N=5 G=15", "a step takes 41 plain ones, more than it can bring tokens"
+    for flags, modes in (((), ["plain", "auto", "lookup"]), (("--modes", "lookahead"), ["plain", "lookahead"])):
+        done = call(*asked, *flags)
+        assert [row["mode"] for row in json.loads(done.out)] == modes
+        assert (f"left out: {name}: {why}; --modes measures it" in done.err) is not bool(flags)
 
 
 def test_ctrl_c_prints_what_was_finished() -> None:

@@ -30,7 +30,7 @@ def test_every_class_has_eight_prompts_in_the_order_of_the_table_and_none_comes_
 
 def test_classes_can_be_chosen_and_keep_the_tables_order(tmp_path: Path) -> None:
     assert [*dict.fromkeys(task.kind for task in tasks_of(None, "forms, code"))] == ["code", "forms"]
-    with pytest.raises(UsageError, match="there is no prompt class poems") as caught:
+    with pytest.raises(UsageError, match="there is no prompt class 'poems'") as caught:
         tasks_of(None, "code,poems")
     assert all(name in caught.value.hint for name in CLASSES)
     path = write(tmp_path, b'{"prompt": "one", "class": "a"}\n{"prompt": "two"}\n')

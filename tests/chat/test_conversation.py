@@ -21,6 +21,7 @@ from lacli.errors import ModelLoadError, PromptError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
+from lacli.llamacpp.settings import ContextSize
 from lacli.verify import SampleAndMatch
 from tests.fakes.decoding import Decoding
 from tests.fakes.fake_chat import talked
@@ -128,13 +129,13 @@ def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) ->
     said(chat.ask(QUESTION))
     more = replace(SMALL, window=12, guesses=9)
     chat.change(ChatSettings(more, max_tokens=12))
-    assert chat.engine.context.sequences == 22 and not last_tokens(chat.engine)
+    assert chat.engine.context.ids == 22 and not last_tokens(chat.engine)
     answer = said(chat.ask(NEXT))
     assert chat.turns[1].statistics.reused_tokens == 0
     messages = chat.conversation.as_messages()[:-1]
     with opened(more) as session:
         generation = session.generate(session.prompts.conversation(messages), 12)
-        assert "".join(piece.text for piece in generation) == answer
+        assert "".join(piece.text for piece in generation.pieces) == answer
 
 
 def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat) -> None:
@@ -153,7 +154,7 @@ def test_with_strict_turns_are_fresh_runs_to_the_last_bit(temp: float) -> None:
     with opened(replace(SMALL, strict=True), sampling) as session, LlamaSampler(session.model, sampling) as sampler:
         watched, chat = Watched(session), chat_on(session, sampling=sampling)
         plain = replace(session.settings, mode="plain")
-        with LlamaContext(session.model, session.model_settings, plain) as engine:
+        with LlamaContext(session.model, session.model_settings, ContextSize.of(plain)) as engine:
             fresh = Decoding(engine, plain, SampleAndMatch(sampler) if temp else None)
             for question in TURNS[::2]:
                 said(chat.ask(question))
@@ -167,7 +168,7 @@ def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], N
     write(tmp_path / "model.gguf")
     with open_engine(tmp_path / "model.gguf", LOADING, SMALL, SamplingSettings()) as session:
         watched, chat = Watched(session), chat_on(session, 10)
-        with LlamaContext(session.model, LOADING, PLAIN) as engine:
+        with LlamaContext(session.model, LOADING, ContextSize.of(PLAIN)) as engine:
             for question in ("one two", "three", "", "four", "five"):
                 if question:
                     said(chat.ask(question))

@@ -15,6 +15,7 @@ from lacli.chat.transcript import Log, SavedChat, read_chat, write_chat
 from lacli.errors import Interrupted, LacliError, PromptError
 from lacli.terminal.screen import Screen
 from tests.fakes.fake_chat import FakeChat
+from tests.loading import STDLIB_7M
 from tests.program import Done, call
 
 Line = str | type[BaseException] | BaseException
@@ -164,6 +165,25 @@ def test_words_alone_begin_a_chat_with_the_model_that_is_loaded(tmp_path: Path) 
     gone = {"LACLI_MODEL": "no/such.gguf"}
     done = chat("--load", str(file), "-n", "2", "Hi there", lines=[f"/save {file}"], env=gone)
     assert (done.code, questions(file)) == (0, ["Hi there"])
+
+
+def test_a_chat_saved_with_relative_paths_goes_on_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.gguf").symlink_to(STDLIB_7M)
+    (tmp_path / "turns.jinja").write_text("{{ messages[-1].content }}")
+    (tmp_path / "chatml").touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for template, kept in (("turns.jinja", f"{tmp_path}/turns.jinja"), ("chatml", "chatml")):
+        done = chat("-m", "model.gguf", "--chat-template", template, lines=["/save chat.jsonl"])
+        assert not done.code, done.err
+        saved = read_chat("chat.jsonl")
+        assert (saved.model, saved.template) == (f"{tmp_path}/model.gguf", kept)
+        with monkeypatch.context() as moved:
+            moved.chdir("elsewhere")
+            assert not chat("--load", "../chat.jsonl", lines=["/show"]).code
+        Path("chat.jsonl").unlink()
 
 
 def test_a_question_without_an_answer_is_offered_again(streams: Streams) -> None:

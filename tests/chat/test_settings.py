@@ -15,6 +15,7 @@ from lacli.chat.settings import (
     ChatSettings,
     adjust,
     all_settings,
+    changes_in_words,
     key_of,
     read,
     settings_from_json,
@@ -49,12 +50,13 @@ def typed_for(name: str, default: object) -> tuple[str, Any]:
 def test_every_setting_can_be_changed_by_its_names_and_put_back(name: str) -> None:
     text, value = typed_for(name, SETTINGS[name].default)
     for key in (name, "--" + name.replace("_", "-"), name.upper()):
-        after, sentence = adjust(WARM, key, text)
+        after = adjust(WARM, key, text)
+        sentence = changes_in_words(WARM, after)
         assert after == WARM.with_values({name: value}) != WARM
         assert type(after.values[name]) is type(value)
         assert " -> " in sentence and "\n" not in sentence
     assert settings_from_json(json.loads(json.dumps(after.json, allow_nan=False))) == after
-    assert adjust(after, name, "default")[0].values[name] == SETTINGS[name].default
+    assert adjust(after, name, "default").values[name] == SETTINGS[name].default
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_every_setting_can_be_changed_by_its_names_and_put_back(name: str) -> No
     ],
 )
 def test_stop_texts_may_be_quoted_and_an_empty_one_clears_them(text: str, stops: tuple[str, ...]) -> None:
-    after, _ = adjust(ChatSettings(stops=("x", "y")), "stop", text)
+    after = adjust(ChatSettings(stops=("x", "y")), "stop", text)
     assert after.stops == stops and settings_from_json(json.loads(json.dumps(after.json))) == after
 
 
@@ -114,7 +116,7 @@ def test_json_that_is_no_settings_is_said_in_one_line(found: object, words: str)
 
 
 def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed() -> None:
-    shown = all_settings(adjust(ChatSettings(stops=("a text",)), "temp", "0.5")[0]).splitlines()[0]
+    shown = all_settings(adjust(ChatSettings(stops=("a text",)), "temp", "0.5")).splitlines()[0]
     assert all(key_of(setting) in shown for setting in SETTINGS.values())
     assert 'stop "a text" *,' in shown and "temp 0.5 *," in shown
     assert shown.count(" *,") == 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lacli.batch import Batch
-from lacli.check.compare import Result, check, checked_modes
+from lacli.check.compare import CheckResult, check_modes, checked_modes
 from lacli.check.judge import PLAIN, largest_difference, plain_logits, within
 from lacli.context import Context, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
@@ -30,14 +30,14 @@ CELLS = 96
 DECODING = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
 
 
-def run_check(kind: type[FakeContext], sampler: Sampler | None = None, **more: Any) -> Result:
+def run_check(kind: type[FakeContext], sampler: Sampler | None = None, **more: Any) -> CheckResult:
     """A check on engines of a kind. modes: as `check` takes them; the four that guess otherwise."""
 
     @contextmanager
     def opened(settings: DecodeSettings) -> Iterator[Context]:
-        yield kind(CELLS, CELLS, settings.sequences, max_outputs=max(settings.sequences, settings.max_outputs))
+        yield kind(CELLS, CELLS, settings.ids, max_outputs=max(settings.ids, settings.max_outputs))
 
-    return check(opened, PROMPTS, more.pop("modes", checked_modes(DECODING)), LIMIT, sampler=sampler, **more)
+    return check_modes(opened, PROMPTS, more.pop("modes", checked_modes(DECODING)), LIMIT, sampler=sampler, **more)
 
 
 @pytest.mark.parametrize("kind", [FakeContext, Tied])
@@ -79,7 +79,7 @@ def test_what_a_batch_rounds_is_no_bug(samplers: list[FakeSampler | None]) -> No
 def test_a_text_that_is_plains_up_to_a_refused_step_has_no_other_difference() -> None:
     class Refusing(FakeContext):
         def decode(self, batch: Batch) -> bool:
-            if self.sequences > 1 and batch.wanted and len(self._cells) > 40:
+            if self.ids > 1 and batch.wanted and len(self._cells) > 40:
                 raise BatchRefused("llama_decode failed (-1)")
             return super().decode(batch)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lacli.batch import Batch
-from lacli.check.judge import Mismatch, Recorder, plain_logits, replay
+from lacli.check.judge import BatchRecorder, Mismatch, plain_logits, replay
 from lacli.context import Floats
 from lacli.settings import DecodeSettings, ModeName
 from tests.fakes.context import FakeContext
@@ -18,7 +18,7 @@ PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
 LIMIT = 40
 
 
-class Watched(Recorder):
+class Watched(BatchRecorder):
     """Remembers the sequence calls too, and the logits of every step."""
 
     def __init__(self, engine: FakeContext) -> None:
@@ -43,10 +43,10 @@ def chosen(mode: ModeName) -> DecodeSettings:
 
 def engine_for(mode: ModeName) -> Watched:
     settings = chosen(mode)
-    return Watched(FakeContext(sequences=settings.sequences))
+    return Watched(FakeContext(ids=settings.ids))
 
 
-def answer(engine: Recorder, mode: ModeName) -> list[tuple[int, ...]]:
+def answer(engine: BatchRecorder, mode: ModeName) -> list[tuple[int, ...]]:
     return [step.tokens for step in auto_decoder(engine, chosen(mode)).generate(PROMPT, LIMIT)]
 
 

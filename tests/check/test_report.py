@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from lacli.check.compare import Result, checked_modes
+from lacli.check.compare import CheckResult, checked_modes
 from lacli.check.report import as_json, as_lines, conclusion
 from lacli.engine.load import ModelEngine
 from lacli.llamacpp.sampling import SamplingSettings
@@ -43,7 +43,7 @@ def engine_of(sampling: SamplingSettings = GREEDY) -> ModelEngine:
 ENGINE = engine_of()
 
 
-def said(engine: ModelEngine, found: Result) -> str:
+def said(engine: ModelEngine, found: CheckResult) -> str:
     return " ".join(conclusion(engine, found))
 
 

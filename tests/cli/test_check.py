@@ -92,3 +92,9 @@ def test_prompts_are_a_file_and_each_takes_some_of_every_class(tmp_path: Path) -
     flags = (*("check", "-q", "-c", "256", "-n", "4", "--mode", "lookup", "--json"), "--prompts", str(mine))
     assert json.loads(call(*flags).out)["prompts"] == 3
     assert json.loads(call(*flags, "--each", "1").out)["prompts"] == 2
+
+
+def test_the_help_names_what_is_checked_without_mode() -> None:
+    words = " ".join(check("-h").out.split())
+    assert "than plain decoding on most machines. [default: all]" in words
+    assert "than plain decoding on most machines. [default: auto]" in " ".join(call("run", "-h").out.split())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lacli.auto.model_cost import measure
+from lacli.llamacpp.library import version
 from lacli.text.records import NAME, Records
 from tests.fakes.tiny_models import write_lfm2
 from tests.program import Done, call
@@ -54,10 +55,13 @@ def sizes_of(found: dict[str, Any]) -> list[tuple[int, list[int]]]:
 
 def test_what_was_measured_is_shown_and_shown_again_until_it_is_measured_afresh(cache: dict[str, str]) -> None:
     shown = done(cache, *FEW)
-    assert shown.out.startswith("model     llama 7.3M Q8_0\nmachine   ") and "behind 16 tokens" in shown.out
+    library = f"llama.cpp {version()}"
+    assert shown.out.startswith(f"model     llama 7.3M Q8_0\nlibrary   {library}\nmachine   ")
+    assert "behind 16 tokens" in shown.out
     assert [line.split()[1] for line in shown.err.splitlines()[:2]] == ["timing", "timing"]
     first = measured(cache, *FEW)
     assert first["cached"] is True and len(kept(cache)) == 1
+    assert (first["engine"], first["engine_version"]) == ("llama.cpp", version())
     assert sizes_of(first) == [(16, [1, 2, 4]), (64, [1, 2, 4])]
     assert ", just now (--fresh measures again)" in done(cache, *FEW).out
     ((key, value),) = kept(cache)
@@ -88,10 +92,10 @@ def test_of_a_hybrid_model_nothing_is_measured_and_why_is_said(cache: dict[str, 
             [(64, [1, 2]), (254, [1, 2])],
             "-b and -c leave room for steps of 2 rows behind 254 tokens at most",
         ),
-        (("--rows", "8-16*2,1-7+3,4", "--contexts", "16-32+16"), [(each, [1, 4, 7, 8, 16]) for each in (16, 32)], ""),
+        (("--rows", "8,16,1,4,7,4", "--contexts", "16,32"), [(each, [1, 4, 7, 8, 16]) for each in (16, 32)], ""),
     ],
 )
-def test_sizes_and_contexts_are_ranges_and_those_without_room_are_left_out(
+def test_sizes_and_contexts_are_lists_and_steps_without_room_are_left_out(
     cache: dict[str, str], arguments: tuple[str, ...], sizes: list[tuple[int, list[int]]], note: str
 ) -> None:
     found = done(cache, "--json", *arguments, "--seconds", "1")
@@ -101,8 +105,8 @@ def test_sizes_and_contexts_are_ranges_and_those_without_room_are_left_out(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--rows", "1,x"), "--rows 'x' is neither a number nor a range"),
-        (("--contexts", "0-4"), "--rows take numbers from 1 to 1048576"),
+        (("--rows", "1,x"), "--rows 'x' is no number"),
+        (("--contexts", "0,4"), "--rows take numbers from 1 to 1048576"),
         (("--seconds", "0"), "--seconds"),
         (("nowhere.gguf",), "no such file"),
     ],

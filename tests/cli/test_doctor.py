@@ -50,20 +50,20 @@ def test_the_devices_are_those_that_llama_cpp_uses(changes: dict[str, Any], stat
     assert found.state == state and words in found.words and ("pip install" in found.todo) == (state == "better")
 
 
-@pytest.mark.parametrize(("proven", "state"), [("", "fine"), ("off", "better"), (None, "broken")])
-def test_the_build_is_tried_again(proven: str | None, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("working_settings", "state"), [("", "fine"), ("off", "better"), (None, "broken")])
+def test_the_build_is_tried_again(working_settings: str | None, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 
     def played(settings: object) -> tuple[object, str]:
-        tried.append("proven")
-        if proven is None:
+        tried.append("working_settings")
+        if working_settings is None:
             raise ModelLoadError("this build of llama.cpp fails on this processor: SIGILL", "build it")
-        return settings, proven
+        return settings, working_settings
 
     monkeypatch.setattr(probe, "forget", lambda: tried.append("forgotten"))
-    monkeypatch.setattr(probe, "proven", played)
+    monkeypatch.setattr(probe, "working_settings", played)
     found = doctor.check_library()
-    assert tried == ["forgotten", "proven"]
+    assert tried == ["forgotten", "working_settings"]
     assert (found.state, "pip install" in found.todo) == (state, state != "fine")
 
 

@@ -48,7 +48,7 @@ def test_the_published_example_has_the_same_rows() -> None:
     assert [row.position for row in found] == PUBLISHED_POSITIONS
     assert [index for index, row in enumerate(found) if row.logits] == PUBLISHED_LOGITS
     for sequence, wanted in PUBLISHED_SEQUENCES.items():
-        assert [index for index, row in enumerate(found) if sequence in row.sequences] == wanted
+        assert [index for index, row in enumerate(found) if sequence in row.ids] == wanted
 
 
 @given(sizes)
@@ -58,7 +58,7 @@ def test_a_row_sees_what_llama_cpps_mask_lets_it_see_in_the_batch_that_is_decode
     ids = np.split(batch.sequence_ids[: counts.sum()], np.cumsum(counts)[:-1])
     assert [row.position for row in rows] == batch.positions[: batch.rows].tolist()
     assert [row.logits for row in rows] == batch.outputs[: batch.rows].astype(bool).tolist()
-    assert [sorted(row.sequences) for row in rows] == [sorted(each.tolist()) for each in ids]
+    assert [sorted(row.ids) for row in rows] == [sorted(each.tolist()) for each in ids]
     for at, row in enumerate(rows):
         for other, seen in enumerate(rows):
             shares = not set(ids[at]).isdisjoint(ids[other])

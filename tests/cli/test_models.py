@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from starlette.responses import Response
 
 from lacli.settings import MODES
 from tests import program
@@ -96,6 +97,10 @@ def test_paths_are_printed_in_order_and_nothing_is_fetched_twice(here: Here, tin
         paths = [Path(line) for line in call(here, "pull", NAME, f"{NAME}:Q8_0").out.splitlines()]
         assert [path.read_bytes() for path in paths] == [tiny, tiny + b"8"]
     assert len(here.hub.transfers()) == 2
+    here.hub.answer = Response(status_code=429)
+    done = call(here, "pull", f"{NAME}:Q8_0")
+    assert (done.code, done.out) == (0, f"{paths[1]}\n")
+    assert f"from the cache ({here.hub.address} answers 429)" in done.err
 
 
 def test_a_removal_is_asked_for_on_a_terminal_and_wants_yes_elsewhere(home: Home) -> None:
@@ -136,11 +141,44 @@ def test_show_names_the_model_its_modes_and_its_memory_and_fetches_nothing(
         assert "lacli pull me/a fetches it" in done.err
 
 
+def completing(line: str) -> dict[str, str]:
+    """The environment in which bash asks for what may follow a line."""
+    words = line.split(" ")
+    return {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [("lacli ru", ["run"]), ("lacli run --mod", ["--model", "--mode"]), ("lacli run --mode ", MODES)],
 )
 def test_a_shell_completes_commands_options_and_choices(line: str, offered: Sequence[str]) -> None:
-    words = line.split(" ")
-    env = {"_LACLI_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    assert program.call(env=env).out.splitlines() == [*offered]
+    assert program.call(env=completing(line)).out.splitlines() == [*offered]
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "chat", "serve", "pull", "show", "rm", "cost", "bench", "check", "run -m", "rm me/a"]
+)
+def test_a_shell_completes_the_names_of_models(command: str, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home.folder)
+    home.alias("broken", "Mine me/a Q8_0")
+    for file in ("a-Q8_0.gguf", "a-mmproj-F16.gguf", "deep/a-F16.gguf", "README.md"):
+        home.add("me/a", file)
+    hub_cache.add(home.cache, "me/a", "a-Q8_0.gguf", home.model, "older")
+    for begun, offered in {
+        "M": ["Mine"],
+        "smollm2-1": ["smollm2-135m", "smollm2-1.7b"],
+        "me": ["me/a:Q8_0", "me/a:F16"],
+        "mo": ["model.gguf"],
+        "./": [],
+    }.items():
+        done = home.call(**completing(f"lacli {command} {begun}"))
+        assert (done.out.split(), done.err) == (offered, "")
+
+
+def test_a_completion_loads_neither_llama_cpp_nor_the_hubs_library(home: Home) -> None:
+    home.add("me/a", "a-Q8_0.gguf")
+    for name in ("llama_cpp", "huggingface_hub"):
+        (home.folder / f"{name}.py").write_text("raise AssertionError")
+    for place in ({}, {"HF_HUB_CACHE": f"{home.folder}/hub", "HF_HOME": "/no"}, {"XDG_CACHE_HOME": "/no"}):
+        env = {**home.env, "PYTHONPATH": f"{home.folder}:{program.ROOT}", **place}
+        assert program.run(env={**env, **completing("lacli run me")}).out == "me/a:Q8_0\n"

@@ -76,7 +76,7 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
         answer = generate(session, first, max_tokens=5).text
         asked = session.prompts.question(second, history=[(first, answer)])
         behind = session.generate(asked, 5, session.prompts.template.stops)
-        turns = [answer, "".join(piece.text for piece in behind)]
+        turns = [answer, "".join(piece.text for piece in behind.pieces)]
     assert [row["text"] for row in rows] == [*(each.text for each in alone[:3]), turns, alone[3].text]
     single = [row for row in rows if row["index"] != 3]
     assert [row["finish_reason"] for row in single] == [each.finish_reason for each in alone]
@@ -108,6 +108,24 @@ def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_pat
         assert lines.answered == {2}
         lines.add(ANSWERS[1])
         assert path.read_text() == LINES[2] + LINES[1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of a file's size")
+def test_a_line_without_room_is_an_error_and_no_answer_and_nothing_of_it_stays(tmp_path: Path) -> None:
+    from resource import RLIMIT_FSIZE, getrlimit, setrlimit
+
+    path, limits = tmp_path / "out.jsonl", getrlimit(RLIMIT_FSIZE)
+    with (
+        pytest.raises(LacliError, match=r"cannot write .*out.jsonl: File too large \(make room"),
+        answers_in(str(path), ASKED, Screen()) as lines,
+    ):
+        lines.add(ANSWERS[0])
+        setrlimit(RLIMIT_FSIZE, (len(LINES[0]) + 20, limits[1]))
+        try:
+            lines.add(ANSWERS[1])
+        finally:
+            setrlimit(RLIMIT_FSIZE, limits)
+    assert lines.answered == {0} and path.read_text() == LINES[0]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs locks that leave a file readable")

@@ -18,6 +18,7 @@ from lacli import DecodeSettings, LacliError, ModelSettings
 from lacli.batch import Batch, from_tokens
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
+from lacli.llamacpp.settings import ContextSize
 from lacli.settings import ModeName
 from lacli.tree import Tree
 from tests.fakes.tiny_models import write_diffusion, write_embedding, write_llama, write_unknown_architecture
@@ -73,6 +74,8 @@ SLIPS = [
     (USAGE, ("run", "model.gguf", "-m", "other.gguf"), "two models are named: model.gguf and other.gguf"),
     (USAGE, ("run", "model.gguf", "Why", "is", "it?"), "unexpected extra argument(s) (is it?)"),
     (USAGE, (*ASKED, "-j", __file__), "-jf FILE reads one"),
+    (USAGE, ("run", "-q", "--prompts", __file__, "--replicas", "2"), "leave --replicas out"),
+    (USAGE, ("serve", "-q", "--port", "0", "--replicas", "2"), "leave --replicas out"),
     (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
     *((USAGE, (*ASKED, *flags), "llama-export-lora") for flags in (("--lora", "x"), ("--lora=x",))),
     *(
@@ -174,7 +177,7 @@ def test_choices_made_where_the_logits_are_are_looked_at_too(
     model_settings = ModelSettings(context=256, threads=1, gpu_layers=0)
     with (
         LlamaModel(path, model_settings) as model,
-        LlamaContext(model, model_settings, DecodeSettings(mode=mode), backend_greedy=True) as engine,
+        LlamaContext(model, model_settings, ContextSize.of(DecodeSettings(mode=mode)), backend_greedy=True) as engine,
     ):
         assert engine.decode(from_tokens([5], 0)) and engine.decode(Batch(1).set_tree(Tree(5), 1))
         with pytest.raises(LacliError, match="NaN or infinite"):

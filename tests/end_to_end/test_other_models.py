@@ -77,9 +77,9 @@ def test_behind_six_thousand_tokens_smollm2_decodes_only_what_is_new() -> None:
     with load(other_model("smollm2-135m"), model_settings=model_settings, decode_settings=lookup) as engine:
         prompt = engine.model.tokenize(lines + "Box 451 holds")
         assert 6000 < len(prompt) < 6500
-        first = "".join(piece.text for piece in engine.generate(prompt, 16))
+        first = "".join(piece.text for piece in engine.generate(prompt, 16).pieces)
         longer = [*prompt, *engine.model.tokenize(" 451 red balls.\nBox 452 holds")]
-        generation = engine.generate(longer, 8)
-        second = "".join(piece.text for piece in generation)
+        text, pieces = engine.generate(longer, 8)
+        second = "".join(piece.text for piece in pieces)
     assert first.startswith(" 451 red balls.\nBox 452") and second.startswith(" 452 red balls")
-    assert generation.answer().statistics.reused_tokens >= len(prompt)
+    assert text.answer().statistics.reused_tokens >= len(prompt)

@@ -89,9 +89,9 @@ def test_an_answer_under_a_schema_is_json_of_it() -> None:
 
 def test_text_that_is_not_latin_comes_in_whole_characters(engine: ModelEngine) -> None:
     question = "Repeat: Привет, 世界! 🙂"
-    generation = engine.generate(engine.prompts.question(question), 24, engine.prompts.template.stops)
-    pieces = [piece.text for piece in generation]
-    assert "".join(pieces) == generation.answer().text and len(pieces) > 3
+    text, found = engine.generate(engine.prompts.question(question), 24, engine.prompts.template.stops)
+    pieces = [piece.text for piece in found]
+    assert "".join(pieces) == text.answer().text and len(pieces) > 3
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
     assert any(ord(letter) > 0x400 for letter in "".join(pieces))
 

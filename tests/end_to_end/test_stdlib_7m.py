@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lacli.check.compare import Comparison, Run
-from lacli.check.judge import Recorder
+from lacli.check.judge import BatchRecorder
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.text.template import as_messages, choose_template
@@ -135,7 +135,7 @@ def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaMod
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
     texts = []
     for backend_greedy in (False, True):
-        with LlamaContext(model, ON_ONE_THREAD, chosen, backend_greedy=backend_greedy) as engine:
+        with LlamaContext(model, ON_ONE_THREAD, ContextSize.of(chosen), backend_greedy=backend_greedy) as engine:
             decoders = [(auto_decoder(engine, chosen), prompt) for prompt in prompts[4:6]]
             texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
     assert texts[0] == texts[1]
@@ -146,12 +146,12 @@ def test_an_answer_that_is_closed_early_leaves_exactly_the_accepted_tokens_in_th
     name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen, prompt = MODES[name], prompts[LONG]
-    with LlamaContext(model, ON_ONE_THREAD, chosen) as engine:
+    with LlamaContext(model, ON_ONE_THREAD, ContextSize.of(chosen)) as engine:
         decoder = auto_decoder(engine, chosen)
         steps = decoder.generate(prompt, LIMIT)
         taken = [next(steps), next(steps)]
         steps.close()
         assert decoder.tokens == prompt + tokens_of(taken)
-        held = [last_position(engine, sequence) + 1 for sequence in range(engine.sequences)]
+        held = [last_position(engine, sequence) + 1 for sequence in range(engine.ids)]
         assert held[0] == max(held) == len(decoder.tokens) - 1, "all but the last, in sequence 0 alone"
-        assert bugs([comparison.one(Recorder(engine), chosen, prompt)]) == []
+        assert bugs([comparison.one(BatchRecorder(engine), chosen, prompt)]) == []

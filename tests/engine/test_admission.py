@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import raises
 
-from lacli.auto.mode import FIXED_CLOCK
-from lacli.batch import Batch
+from lacli.auto.mode import FIXED_COST
+from lacli.batch import Batch, Ints
 from lacli.context import Floats
 from lacli.engine.admission import MOST_IDLE
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.step import TokenSequence
-from lacli.errors import PromptError, SamplingError
+from lacli.errors import NumbersError, PromptError, SamplingError
 from lacli.settings import DecodeSettings
 from lacli.verify import Verifier
 from tests.engine.test_engine import VOCABULARY, any_settings, ends, plain_tokens
@@ -81,7 +82,7 @@ def short_beginnings_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine_of(chosen: DecodeSettings, cells: int, ends: frozenset[int] = frozenset(), rows: int = 256) -> SharedContext:
-    return SharedContext(cells, rows, PLACES * chosen.sequences, VOCABULARY, ends)
+    return SharedContext(cells, rows, PLACES * chosen.ids, VOCABULARY, ends)
 
 
 def add(engine: Engine, prompt: Sequence[int], limit: int = -1, *, verifier: Verifier | None = None) -> TokenSequence:
@@ -120,9 +121,9 @@ def alone(visit: Visit, cells: int, ends: frozenset[int] = frozenset()) -> list[
 def test_every_sequence_gets_what_it_gets_alone(
     chosen: DecodeSettings, coming: list[Visit], ends: frozenset[int], cells: int, rows: int
 ) -> None:
-    chosen = replace(chosen, ordered=False, min_outputs=1)
+    chosen = chosen.constrained(ordered=False, min_outputs=1)
     engine = engine_of(chosen, cells, ends, rows)
-    schedule = Engine(engine, chosen, PLACES, make_mode=FIXED_CLOCK)
+    schedule = Engine(engine, chosen, PLACES, cost=FIXED_COST)
     attend(schedule, [*coming])
     for visit in coming:
         expected = alone(visit, cells, ends)
@@ -130,7 +131,7 @@ def test_every_sequence_gets_what_it_gets_alone(
     assert len(engine._cells) <= schedule._admission._used_cells(), "all other cells are free again"
     assert sum(bool(slot.past) for slot in schedule._admission.idle) <= MOST_IDLE
     for slot in schedule._admission.idle:
-        assert engine.held(slot.first) == slot.tokens[: slot.past]
+        assert engine.held(slot.first_id) == slot.tokens[: slot.past]
 
 
 LONG = [*SYSTEM, *SYSTEM, *SYSTEM]
@@ -220,11 +221,11 @@ def test_a_sequence_that_shares_cells_keeps_them_when_the_other_one_is_gone() ->
     schedule.step()
     second, third = add(schedule, [*LONG, 2], 9), add(schedule, [*LONG, 3], 9)
     schedule.step()
-    assert [sequence.cells.shared for sequence in schedule.sequences] == [0, len(LONG), len(LONG)]
+    assert [sequence.cells.borrowed for sequence in schedule.sequences] == [0, len(LONG), len(LONG)]
     assert len(engine._cells) == len(LONG) + 4 == schedule._admission._used_cells() - 3
     schedule.end(first)
     schedule._admission._cut(first.cells, 0)
-    assert second.cells.shared == third.cells.shared == 0
+    assert second.cells.borrowed == third.cells.borrowed == 0
     finish(schedule)
     for sequence in (second, third):
         assert sequence.tokens[-9:] == alone(Visit([*LONG, sequence.tokens[len(LONG)]], 9, 0, None), 180)
@@ -267,7 +268,7 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming() -> None:
 
 def test_a_sequence_among_others_ends_where_the_models_context_does() -> None:
     engine = engine_of(PLAIN, 200)
-    engine.trained_context = 30
+    engine.trained_tokens = 30
     schedule = Engine(engine, PLAIN, PLACES)
     sequence = answered(schedule, [1] * 20, -1)
     # The last token needs no cell.
@@ -278,7 +279,7 @@ def test_a_sequence_among_others_ends_where_the_models_context_does() -> None:
 
 def test_the_context_that_a_long_prompt_is_told_has_room_for_an_answer() -> None:
     engine = engine_of(PLAIN, 40)
-    engine.trained_context = 1000
+    engine.trained_tokens = 1000
     for tokens, words in (50, "-c 562 or more"), (900, "-c 1000 or more"), (1000, "the model was trained for 1,000"):
         with raises(PromptError, match=words):
             Engine(engine, PLAIN).add([1] * tokens)
@@ -299,7 +300,7 @@ def test_running_sequences_decode_a_quarter_of_the_time_while_a_long_prompt_is_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A step for both would have more rows than an engine takes together without loss; a row takes a second here."""
-    engine = SharedContext(sequences=2, prefill_rows=16, mixed_rows=11)
+    engine = SharedContext(ids=2, prefill_rows=16, mixed_rows=11)
     monkeypatch.setattr("lacli.engine.engine.perf_counter", lambda: float(engine.rows_decoded))
     schedule = Engine(engine, PLAIN, 2)
     add(schedule, [1], 30)
@@ -332,9 +333,9 @@ class Greedy:
 @given(any_settings, st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
 def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens: int) -> None:
-    chosen = replace(chosen, ordered=False, min_outputs=1)
+    chosen = chosen.constrained(ordered=False, min_outputs=1)
     engine = engine_of(chosen, 200)
-    schedule = Engine(engine, chosen, PLACES, make_mode=FIXED_CLOCK)
+    schedule = Engine(engine, chosen, PLACES, cost=FIXED_COST)
     stuck, other = add(schedule, [1, 2], 20, verifier=Greedy(tokens)), Visit([3, 4], 20, 0, None)
     other.sequence = add(schedule, other.prompt, other.limit)
     errors: list[Exception] = []
@@ -347,6 +348,62 @@ def test_a_sequence_that_cannot_go_on_ends_alone(chosen: DecodeSettings, tokens:
     assert len(errors) == 1 and str(errors[0]).startswith("nothing is left")
     assert found == alone(Visit([1, 2], tokens, 0, None), 200)
     assert other.tokens == alone(other, 200)
+
+
+BAD = 11
+"""A first token after which the toy model computes no numbers."""
+
+
+class SpoiltContext(SharedContext):
+    """Has no numbers for a text that begins with BAD, and for no other until it is cleared, if `spreads`."""
+
+    spreads = is_spoilt = False
+
+    def decode(self, batch: Batch) -> bool:
+        is_decoded = super().decode(batch)
+        self.is_spoilt |= any((cell.position, cell.token) == (0, BAD) for cell in self._cells)
+        return is_decoded
+
+    def logits_after(self, context: list[tuple[int, int]]) -> Floats:
+        found = super().logits_after(context)
+        return np.full_like(found, np.nan) if context[0] == (0, BAD) or (self.spreads and self.is_spoilt) else found
+
+    def greedy(self) -> Ints:
+        if np.isnan(self.logits()).any():
+            raise NumbersError("no numbers")
+        return super().greedy()
+
+    def clear(self) -> None:
+        super().clear()
+        self.is_spoilt = False
+
+
+@given(any_settings, st.booleans(), st.integers(0, 40), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_sequence_without_numbers_ends_with_an_error_and_all_others_go_on(
+    chosen: DecodeSettings, spreads: bool, length: int, place: int
+) -> None:
+    chosen = chosen.constrained(ordered=False, min_outputs=1)
+    context = SpoiltContext(300, 256, PLACES * chosen.ids, VOCABULARY, prefill_rows=8)
+    context.spreads = spreads
+    schedule = Engine(context, chosen, PLACES, cost=FIXED_COST)
+    coming = [Visit([number, 3, 3] * 5, 12, number, None) for number in range(6)]
+    coming.insert(place, Visit([BAD, *[1] * length], 12, place, None))
+    errors: list[Exception] = []
+    found: dict[TokenSequence | None, list[int]] = {}
+    for now in count():
+        for visit in coming:
+            if not visit.sequence and visit.arrives <= now and not schedule.is_full:
+                visit.sequence = add(schedule, visit.prompt, visit.limit)
+        for news in schedule.step():
+            errors += [news.error] if news.error else []
+            found.setdefault(news.sequence, []).extend(news.step.tokens if news.step else ())
+        if now > 6 and not schedule.sequences:
+            break
+        assert now < MAX_STEPS, "the sequences do not end"
+    assert [type(error) for error in errors] == [NumbersError]
+    for visit in coming:
+        assert found[visit.sequence] == ([] if visit.prompt[0] == BAD else alone(visit, 300))
 
 
 def test_more_sequences_than_a_batch_has_rows_take_turns() -> None:
@@ -377,5 +434,5 @@ def test_a_fixed_mode_takes_the_rows_for_each_sequence_that_it_takes_for_one(cho
             tree = sequence.cells.part.tree
             rows[sequence] += [len(tree.tokens)] if step and tree else []
     for sequence, prompt in zip(sequences, prompts, strict=True):
-        steps = Decoding(FakeContext(800, 600, chosen.sequences, VOCABULARY), chosen).generate(prompt, 12)
+        steps = Decoding(FakeContext(800, 600, chosen.ids, VOCABULARY), chosen).generate(prompt, 12)
         assert rows[sequence] == [step.rows for step in steps] and max(rows[sequence]) > 6

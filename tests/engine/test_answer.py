@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.step_cost import Cost, StepCost
-from lacli.engine.answer import Answer, Generation
+from lacli.engine.answer import Answer, AnswerText, Generation, generate_pieces
+from lacli.engine.engine import SequenceOptions
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
 from lacli.stats import RunStatistics
@@ -34,15 +36,20 @@ def bytes_of(token: int) -> bytes:
     return PIECES[token % len(PIECES)]
 
 
+def generation_of(decoder: Decoding, prompt: list[int], limit: int, stops: Sequence[str] = ()) -> Generation:
+    text = AnswerText(decoder.engine, bytes_of, prompt, stops, controls=CONTROLS)
+    return Generation(text, generate_pieces(decoder.engine, text, prompt, SequenceOptions(limit)))
+
+
 def answer(
     chosen: DecodeSettings, prompt: list[int], limit: int, stops: list[str], ends: frozenset[int]
 ) -> tuple[Answer, Decoding, str]:
     """A finished answer, with what was printed on the way."""
-    engine = FakeContext(120, 120, chosen.sequences, VOCABULARY, ends)
+    engine = FakeContext(120, 120, chosen.ids, VOCABULARY, ends)
     decoder = auto_decoder(engine, chosen)
-    generation = Generation(decoder.engine, bytes_of, prompt, limit, stops, controls=CONTROLS)
-    printed = "".join(piece.text for piece in generation)
-    return generation.answer(), decoder, printed
+    text, pieces = generation_of(decoder, prompt, limit, stops)
+    printed = "".join(piece.text for piece in pieces)
+    return text.answer(), decoder, printed
 
 
 stop_texts = st.lists(st.sampled_from([*ALPHABET, *CONTROLS.values()]), min_size=1, max_size=4).map("".join)
@@ -69,29 +76,28 @@ def test_every_mode_gives_plains_answer(
 def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     chosen: DecodeSettings, prompt: list[int], pieces: int
 ) -> None:
-    engine = FakeContext(200, 200, chosen.sequences, VOCABULARY)
+    engine = FakeContext(200, 200, chosen.ids, VOCABULARY)
     decoder = auto_decoder(engine, chosen)
-    generation = Generation(decoder.engine, lambda token: b"x", prompt, 60)
-    for _, _ in zip(range(pieces), iterator := iter(generation), strict=False):
+    text, iterator = generation_of(decoder, prompt, 60)
+    for _, _ in zip(range(pieces), iterator, strict=False):
         pass
-    iterator.close()  # type: ignore[attr-defined]
-    left = generation.answer()
+    iterator.close()
+    left = text.answer()
     assert last_tokens(decoder.engine) == prompt + list(left.tokens)
-    assert left.statistics.tokens == len(left.tokens) == len(left.text)
+    assert left.statistics.tokens == len(left.tokens)
 
 
 def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
     decoder = Decoding(FakeContext(200, 200, 31, VOCABULARY), DecodeSettings(mode="lookahead"))
-    generation = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
-    for _ in generation:
+    text, pieces = generation_of(decoder, [1, 2, 3], 20)
+    for _ in pieces:
         break
-    left = generation.answer()
-    assert list(generation) == [] and generation.answer() == left
-    whole = Generation(decoder.engine, bytes_of, [1, 2, 3], 20)
-    one, other = iter(whole), iter(whole)
-    printed = "".join(piece.text for piece in one)
-    assert [*other, *whole] == []
-    list(Generation(decoder.engine, bytes_of, [4, 5], 20))
+    pieces.close()
+    left = text.answer()
+    assert list(pieces) == [] and text.answer() == left
+    whole, pieces = generation_of(decoder, [1, 2, 3], 20)
+    printed = "".join(piece.text for piece in pieces)
+    list(generation_of(decoder, [4, 5], 20).pieces)
     assert (whole.answer().text, [*whole.answer().tokens]) == (printed, plain_tokens([1, 2, 3], 20))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lacli.batch import Batch, Ints
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.settings import MODES, DecodeSettings, ModeName
+from lacli.settings import MODES, Constraints, DecodeSettings, ModeName
 from lacli.stats import Step
 from lacli.tree import Origin
 from tests.fakes.context import FakeContext
@@ -33,8 +33,7 @@ any_settings = st.builds(
     lookup_match=st.integers(1, 3),
     lookup_draft=st.integers(1, 6),
     auto_rows=st.integers(1, 70),
-    ordered=st.booleans(),
-    min_outputs=st.sampled_from([1, 2]),
+    constraints=st.builds(Constraints, ordered=st.booleans(), min_outputs=st.sampled_from([1, 2])),
 )
 prompts = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
 ends = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)
@@ -43,9 +42,9 @@ ends = st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)
 def engine_for(
     chosen: DecodeSettings, cells: int = 256, rows: int = 256, ends: frozenset[int] = frozenset()
 ) -> FakeContext:
-    context = FakeContext(cells, rows, chosen.sequences, VOCABULARY, ends)
-    context.max_outputs = max(chosen.sequences, chosen.max_outputs)
-    context.ordered, context.min_outputs = chosen.ordered, chosen.min_outputs
+    context = FakeContext(cells, rows, chosen.ids, VOCABULARY, ends)
+    context.max_outputs = max(chosen.ids, chosen.max_outputs)
+    context.ordered, context.min_outputs = chosen.constraints.ordered, chosen.constraints.min_outputs
     return context
 
 
@@ -56,7 +55,7 @@ def tokens_of(steps: list[Step]) -> list[int]:
 def holds_its_text(decoder: Decoding, engine: FakeContext) -> bool:
     """The cache holds all of the sequence but its last token, and with ordered cells perhaps a step's tokens less."""
     held, text = engine.held(), decoder.tokens
-    least = len(text) - (decoder.settings.max_step_tokens if decoder.settings.ordered else 1)
+    least = len(text) - (decoder.settings.max_step_tokens if decoder.settings.constraints.ordered else 1)
     return held == text[: len(held)] and least <= len(held) < len(text)
 
 
@@ -74,7 +73,7 @@ def test_every_mode_equals_plain(
     decoder = fixed_clock_decoder(engine, chosen)
     steps = list(decoder.generate(prompt, limit))
     # A row that pads a step needs a cell, which the text then cannot have.
-    assert tokens_of(steps) == plain_tokens(prompt, limit, cells - chosen.min_outputs + 1, ends)
+    assert tokens_of(steps) == plain_tokens(prompt, limit, cells - chosen.constraints.min_outputs + 1, ends)
     assert decoder.tokens == prompt + tokens_of(steps)
     # Without a step nothing is read.
     assert not steps or holds_its_text(decoder, engine)
@@ -105,7 +104,7 @@ def test_closing_early_leaves_exactly_the_accepted_tokens(
 def test_a_cache_that_refuses_large_batches_gets_smaller_ones(
     chosen: DecodeSettings, prompt: list[int], largest: int
 ) -> None:
-    assume(largest >= chosen.min_outputs + (chosen.max_step_tokens if chosen.ordered else 1))
+    assume(largest >= chosen.constraints.min_outputs + (chosen.max_step_tokens if chosen.constraints.ordered else 1))
     engine = engine_for(chosen)
     decoder = fixed_clock_decoder(engine, chosen)
     generation = decoder.generate(prompt, 40)
@@ -136,26 +135,19 @@ def test_one_step_is_one_decode_call(mode: ModeName) -> None:
 
 def test_lookahead_accepts_several_tokens_a_step_on_text_that_repeats() -> None:
     chosen = DecodeSettings(mode="lookahead")
-    engine = FakeContext(256, 256, chosen.sequences, VOCABULARY, surprise=40)
+    engine = FakeContext(256, 256, chosen.ids, VOCABULARY, surprise=40)
     steps = list(fixed_clock_decoder(engine, chosen).generate([1, 2, 3, 4], 100))
     assert len(tokens_of(steps)) / len(steps) > 2
     assert sum(origin is Origin.POOL for step in steps for origin in step.origins) > 30
 
 
 def test_how_a_prompt_is_read_is_told_without_what_the_cache_held_already() -> None:
-    told: list[int | str] = []
-
-    @contextmanager
-    def reading(tokens: int) -> Iterator[Callable[[int], None]]:
-        told.append(f"of {tokens}")
-        yield told.append
-        told.append("over")
-
+    told: list[tuple[int, int]] = []
     engine = Engine(FakeContext(prefill_rows=8), DecodeSettings(mode="plain"))
     prompt = [*range(1, 11)] * 2
     for text in (prompt, [*prompt, 3, 4]):
-        list(engine.decode(text, SequenceOptions(1), reading))
-    assert told == ["of 19", 8, 16, 19, "over", "of 1", 1, "over"]
+        list(engine.decode(text, SequenceOptions(1), lambda *read: told.append(read)))
+    assert told == [(0, 19), (8, 19), (16, 19), (19, 19), (0, 1), (1, 1)]
 
 
 class Interrupting(FakeContext):
@@ -191,7 +183,7 @@ class Interrupting(FakeContext):
 def test_an_interrupt_in_any_call_leaves_sequence_and_cache_agreeing(
     chosen: DecodeSettings, prompt: list[int], calls: int, before: bool
 ) -> None:
-    engine = Interrupting(256, 256, chosen.sequences, VOCABULARY)
+    engine = Interrupting(256, 256, chosen.ids, VOCABULARY)
     decoder = fixed_clock_decoder(engine, chosen)
     generation = decoder.generate(prompt, 60)
     next(generation)

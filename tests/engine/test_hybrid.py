@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lacli.modes import Mode
-from lacli.settings import MODES, DecodeSettings
+from lacli.settings import MODES, Constraints, DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.engine.test_engine import VOCABULARY, ends, plain_tokens, prompts, tokens_of
 from tests.engine.test_reuse import turns
@@ -25,7 +26,7 @@ chains = st.builds(
     jacobi_iterations=st.integers(1, 6),
     lookup_match=st.integers(1, 3),
     lookup_draft=st.integers(1, 6),
-    max_rollback=st.integers(1, 6),
+    constraints=st.builds(Constraints, max_rollback=st.integers(1, 6)),
 )
 
 
@@ -59,7 +60,7 @@ def holds_a_part(decoder: Decoding, engine: FakeContext) -> bool:
 def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
     chosen: DecodeSettings, prompt: list[int], rest: list[tuple[int, list[int], int]], ends: frozenset[int]
 ) -> None:
-    engine = toy(chosen.max_rollback, ends)
+    engine = toy(chosen.constraints.max_rollback, ends)
     decoder = fixed_clock_decoder(engine, chosen)
     steps = list(decoder.generate(prompt, 40))
     assert tokens_of(steps) == plain_tokens(prompt, 40, 400, ends)
@@ -68,7 +69,7 @@ def test_every_turn_of_a_chain_that_can_be_taken_back_is_a_fresh_plain_run(
         steps = list(decoder.generate(prompt, limit))
         assert tokens_of(steps) == plain_tokens(prompt, limit, 400, ends)
         assert holds_a_part(decoder, engine)
-        assert max((step.rows for step in steps), default=0) <= 1 + chosen.max_rollback
+        assert max((step.rows for step in steps), default=0) <= 1 + chosen.constraints.max_rollback
 
 
 @given(st.integers(1, 6), prompts, st.integers(0, 1000), st.integers(1, 20), st.integers(0, 9))
@@ -77,14 +78,16 @@ def test_whatever_is_accepted_of_a_chain_the_sequence_goes_on_as_plains(
     back: int, prompt: list[int], seed: int, taken: int, cut: int
 ) -> None:
     expected = prompt + plain_tokens(prompt, 80)
-    chosen = DecodeSettings(mode="lookup", max_rollback=back)
+    chosen = DecodeSettings(mode="lookup").constrained(max_rollback=back)
     engine = toy(back)
-    decoder = Decoding(engine, chosen, make_mode=lambda *_, **__: Prophet(expected, back, seed))
-    generation = decoder.generate(prompt, 80)
-    for _ in zip(range(taken), generation, strict=False):
-        pass
-    generation.close()
-    assert decoder.tokens == expected[: len(decoder.tokens)]
-    assert holds_a_part(decoder, engine)
-    begun = decoder.tokens[: max(len(decoder.tokens) - cut, 1)]
-    assert begun + tokens_of(list(decoder.generate(begun, 10))) == begun + plain_tokens(begun, 10)
+    decoder = Decoding(engine, chosen)
+    with patch("lacli.engine.engine.make_mode", lambda *_: Prophet(expected, back, seed)):
+        generation = decoder.generate(prompt, 80)
+        for _ in zip(range(taken), generation, strict=False):
+            pass
+        generation.close()
+        assert decoder.tokens == expected[: len(decoder.tokens)]
+        assert holds_a_part(decoder, engine)
+        begun = decoder.tokens[: max(len(decoder.tokens) - cut, 1)]
+        again = tokens_of(list(decoder.generate(begun, 10)))
+    assert again == plain_tokens(begun, 10)

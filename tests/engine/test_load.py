@@ -19,7 +19,7 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages
 from tests.fakes import tiny_models
@@ -65,7 +65,7 @@ def test_a_context_that_is_rounded_up_is_said(asked: int, notes: list[str], path
 
 def test_closing_twice_is_harmless(path: Path) -> None:
     with LlamaModel(path, SETTINGS) as model:
-        with LlamaContext(model, SETTINGS, LOOKAHEAD, backend_greedy=True) as context:
+        with LlamaContext(model, SETTINGS, ContextSize.of(LOOKAHEAD), backend_greedy=True) as context:
             assert context.decode(from_tokens([5], 0))
             context.close()
         model.close()
@@ -80,7 +80,7 @@ ON_A_CLOSED_ENGINE: dict[str, Callable[[ModelEngine], object]] = {
     "conversation_prompt": lambda engine: engine.prompts.conversation(as_messages("the")),
     "piece": lambda engine: engine.prompts.piece(5),
     "adapt": lambda engine: engine.adapt(LOOKAHEAD, SamplingSettings(temp=1)),
-    "context": lambda engine: LlamaContext(engine.model, SETTINGS, PLAIN),
+    "context": lambda engine: LlamaContext(engine.model, SETTINGS, ContextSize.of(PLAIN)),
     "sampler": lambda engine: LlamaSampler(engine.model, SamplingSettings(seed=1, temp=1)),
 }
 
@@ -161,3 +161,17 @@ def test_a_program_may_end_while_a_thread_of_its_own_is_answering(path: Path) ->
         "begun.wait()\n"
     )
     assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "", "")
+
+
+def test_what_is_asked_after_the_exit_handlers_is_refused_and_does_not_wait(path: Path) -> None:
+    program = (
+        "import atexit\n"
+        "def ask():\n"
+        "    try:\n"
+        "        model.generate('the thing')\n"
+        "    except Exception as error:\n"
+        "        print(error)\n"
+        "atexit.register(ask)\n"
+    )
+    refused = Done(0, "the model is closed (load it again)\n", "")
+    assert run(str(path), program=(sys.executable, "-c", program + LOADED)) == refused

@@ -58,8 +58,11 @@ def all_hold(decoder: Decoding, engines: Engines) -> bool:
 
 
 def alike(kind: type[FakeContext], count: int, chosen: DecodeSettings) -> list[Any]:
-    sizes = 256, 256, chosen.sequences, VOCABULARY
-    return [kind(*sizes, ordered=chosen.ordered, min_outputs=chosen.min_outputs) for _ in range(count)]
+    sizes = 256, 256, chosen.ids, VOCABULARY
+    return [
+        kind(*sizes, ordered=chosen.constraints.ordered, min_outputs=chosen.constraints.min_outputs)
+        for _ in range(count)
+    ]
 
 
 sizes = st.lists(st.tuples(st.integers(41, 130), st.integers(4, 64)), min_size=2, max_size=3)
@@ -81,7 +84,7 @@ def test_several_replicas_equal_one(
     decoder = decoder_of(engines, chosen)
     steps = list(decoder.generate(prompt, limit))
     fewest = min(cells for cells, _ in sizes)
-    assert tokens_of(steps) == plain_tokens(prompt, limit, fewest - chosen.min_outputs + 1, ends)
+    assert tokens_of(steps) == plain_tokens(prompt, limit, fewest - chosen.constraints.min_outputs + 1, ends)
     assert decoder.tokens == prompt + tokens_of(steps)
     assert not steps or all_hold(decoder, engines)
 
@@ -103,7 +106,7 @@ def test_a_seed_gives_one_replicas_tokens(
     chosen: DecodeSettings, prompt: list[int], seed: int, rejects: bool, count: int
 ) -> None:
     # In the order of the text replicas hold other parts of it than one alone, and draw other random numbers.
-    assume(not (rejects and chosen.ordered))
+    assume(not (rejects and chosen.constraints.ordered))
     one = fixed_clock_decoder(engine_for(chosen), chosen, sampled(seed, rejects=rejects))
     engines = [engine_for(chosen) for _ in range(count)]
     several = decoder_of(engines, chosen, sampled(seed, rejects=rejects))
@@ -135,8 +138,8 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_sequence(
     ends: frozenset[int],
     count: int,
 ) -> None:
-    second = replace(second, ordered=first.ordered, min_outputs=first.min_outputs)
-    largest = max(first, second, key=lambda each: each.sequences)
+    second = replace(second, constraints=first.constraints)
+    largest = max(first, second, key=lambda each: each.ids)
     engines = [engine_for(largest, 400, 400, ends) for _ in range(count)]
     for engine in engines:
         engine.max_outputs = 400
@@ -151,7 +154,7 @@ def test_every_turn_is_a_fresh_run_and_leaves_beginnings_of_the_sequence(
         answer = decoder.generate(prompt, limit)
         steps = [step for _, step in zip(range(2 if what == "close" else 99), answer, strict=False)]
         answer.close()
-        expected = plain_tokens(prompt, limit, 400 - first.min_outputs + 1, ends)
+        expected = plain_tokens(prompt, limit, 400 - first.constraints.min_outputs + 1, ends)
         assert tokens_of(steps) == (expected[: len(tokens_of(steps))] if what == "close" else expected)
         assert decoder.tokens == prompt + tokens_of(steps)
         assert all_hold(decoder, engines) if steps else hold_beginnings(decoder, engines)
@@ -173,7 +176,7 @@ class Refusing(FakeContext):
 def test_a_replica_that_finds_no_cells_makes_the_step_smaller(
     chosen: DecodeSettings, prompt: list[int], most: int, place: int, count: int
 ) -> None:
-    assume(most > chosen.min_outputs)
+    assume(most > chosen.constraints.min_outputs)
     engines = alike(Refusing, count, chosen)
     decoder = decoder_of(engines, chosen)
     generation = decoder.generate(prompt, 40)

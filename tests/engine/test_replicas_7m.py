@@ -14,7 +14,7 @@ import pytest
 from lacli.check.judge import PLAIN
 from lacli.engine import replicas
 from lacli.engine.load import ModelEngine, open_engine
-from lacli.engine.replicas import OpenContext, ReplicaContext, planned
+from lacli.engine.replicas import AnyContext, ReplicaContext, plan_replicas
 from lacli.errors import UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.devices import Device
@@ -22,7 +22,7 @@ from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings, strict_settings
+from lacli.llamacpp.settings import ContextSize, ModelSettings, strict_settings
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
 from tests.end_to_end.test_stdlib_7m import asked, tokens_of
@@ -76,7 +76,7 @@ def answers(contexts: Sequence[LlamaContext], chosen: DecodeSettings, prompts: S
 
 def held(context: LlamaContext) -> int:
     """Tokens in the cache of a context, of which no sequence may have more than the first one."""
-    ends = [int(lib.llama_memory_seq_pos_max(context._memory, sequence)) + 1 for sequence in range(context.sequences)]
+    ends = [int(lib.llama_memory_seq_pos_max(context._memory, sequence)) + 1 for sequence in range(context.ids)]
     assert ends[0] == max(ends)
     return ends[0]
 
@@ -85,7 +85,7 @@ def held(context: LlamaContext) -> int:
 def expected(model: LlamaModel, prompts: list[list[int]]) -> list[list[int]]:
     """What strict plain decoding answers in one context."""
     model_settings, chosen = strict(PLAIN)
-    with LlamaContext(model, model_settings, chosen, backend_greedy=False) as context:
+    with LlamaContext(model, model_settings, ContextSize.of(chosen), backend_greedy=False) as context:
         found = answers([context], chosen, prompts)
     assert found[: len(prompts)] != found[len(prompts) :]
     return found
@@ -98,7 +98,8 @@ def test_strict_replicas_give_strict_plains_tokens(
     model_settings, chosen = strict(MODES[name])
     with ExitStack() as stack:
         contexts = [
-            stack.enter_context(LlamaContext(model, model_settings, chosen, backend_greedy=False)) for _ in range(count)
+            stack.enter_context(LlamaContext(model, model_settings, ContextSize.of(chosen), backend_greedy=False))
+            for _ in range(count)
         ]
         assert answers(contexts, chosen, prompts) == expected
         if chosen.mode == "lookahead":
@@ -118,12 +119,12 @@ def engine_of(decode_settings: DecodeSettings = BRANCHES, wanted: ModelSettings 
 
 
 def test_replicas_on_the_processor_share_its_threads() -> None:
-    assert planned(LOADING) == [LOADING]
-    two = planned(replace(TWO, threads=5))
+    assert plan_replicas(LOADING) == [LOADING]
+    two = plan_replicas(replace(TWO, threads=5))
     assert [(plan.threads, plan.devices) for plan in two] == [(2, ("CPU",))] * 2
 
 
-def contexts_of(opened: OpenContext) -> list[LlamaContext]:
+def contexts_of(opened: AnyContext) -> list[LlamaContext]:
     assert isinstance(opened, ReplicaContext)
     return [each.context for each in opened._replicas]
 
@@ -181,8 +182,8 @@ def test_two_copies_on_one_server_are_refused(monkeypatch: pytest.MonkeyPatch) -
     for name in ("check_servers", "register"):
         monkeypatch.setattr(f"lacli.llamacpp.rpc.{name}", lambda *_: remote)
     with pytest.raises(UsageError, match="a:1, which does one thing at a time"):
-        planned(replace(SERVED, devices=("RPC0", "RPC1"), replicas=2))
-    (both,) = planned(replace(SERVED, devices=("RPC2", "RPC1")))
+        plan_replicas(replace(SERVED, devices=("RPC0", "RPC1"), replicas=2))
+    (both,) = plan_replicas(replace(SERVED, devices=("RPC2", "RPC1")))
     assert both.devices == ("RPC2", "RPC1")
-    far, near = planned(replace(SERVED, devices=("RPC2", "CPU"), replicas=2))
+    far, near = plan_replicas(replace(SERVED, devices=("RPC2", "CPU"), replicas=2))
     assert (far.devices, near.devices) == (("RPC2",), ("CPU",))

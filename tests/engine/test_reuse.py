@@ -53,8 +53,8 @@ class Counting(FakeContext):
 def test_another_text_in_another_mode_reuses_the_longest_common_prefix(
     chosen: DecodeSettings, other: DecodeSettings, first: list[int], second: list[int], goes_on: bool
 ) -> None:
-    chosen, other = (replace(each, ordered=False, min_outputs=1) for each in (chosen, other))
-    engine = Counting(256, 256, max(chosen.sequences, other.sequences), VOCABULARY)
+    chosen, other = (each.constrained(ordered=False, min_outputs=1) for each in (chosen, other))
+    engine = Counting(256, 256, max(chosen.ids, other.ids), VOCABULARY)
     decoder = fixed_clock_decoder(engine, chosen)
     list(decoder.generate(first, 10))
     held = engine.held()
@@ -136,7 +136,7 @@ def spoiled(new: Callable[[], tuple[Decoding, FakeContext]], line: int) -> list[
 )
 def test_an_interrupt_before_any_line_spoils_nothing(chosen: DecodeSettings, back: int | None) -> None:
     def new() -> tuple[Decoding, FakeContext]:
-        engine = FakeContext(24, 24, chosen.sequences, VOCABULARY, max_rollback=back)
+        engine = FakeContext(24, 24, chosen.ids, VOCABULARY, max_rollback=back)
         return fixed_clock_decoder(engine, chosen), engine
 
     # Every third line, and of auto, whose sources have tests of their own, every sixth.

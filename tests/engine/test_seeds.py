@@ -13,7 +13,7 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages, choose_template
 from tests.fakes.decoding import bugs
@@ -69,7 +69,7 @@ def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None
     prompts = [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
 
     def opened(decode: DecodeSettings) -> LlamaContext:
-        return LlamaContext(model, ON_ONE_THREAD, decode, backend_greedy=False)
+        return LlamaContext(model, ON_ONE_THREAD, ContextSize.of(decode), backend_greedy=False)
 
     with LlamaSampler(model, sampling) as sampler, Comparison(opened, LIMIT, sampler=sampler) as comparison:
         for mode in MODES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from lacli.auto.mode import FIXED_CLOCK
+from lacli.auto.mode import FIXED_COST
 from lacli.batch import Batch
 from lacli.engine.answer import AnswerText
 from lacli.engine.engine import Engine, SequenceOptions
@@ -73,7 +74,8 @@ class Reader(Stream):
         sampler: object = None,
     ) -> None:
         text = AnswerText(worker.engine, lambda token: b"-", prompt)
-        super().__init__(worker, text, prompt, SequenceOptions(limit, verifier), cast(LlamaSampler | None, sampler))
+        super().__init__(worker)
+        self.set_up(text, prompt, SequenceOptions(limit, verifier), cast(LlamaSampler | None, sampler))
         self.begin()
 
     def next(self) -> list[int]:
@@ -106,9 +108,9 @@ def stepped(places: int) -> Iterator[tuple[Worker, SteppedContext]]:
 
 @pytest.mark.parametrize("settings", [PLAIN, LOOKAHEAD, DecodeSettings(leaves=3, window=0)])
 def test_many_threads_at_once_each_get_what_they_get_plain_tokens(settings: DecodeSettings) -> None:
-    engine = SharedContext(CELLS, 256, 3 * settings.sequences, VOCABULARY, prefill_rows=8)
+    engine = SharedContext(CELLS, 256, 3 * settings.ids, VOCABULARY, prefill_rows=8)
     prompts = [[one, two, one] for one in range(6) for two in range(4)]
-    with Worker(Engine(engine, settings, 3, make_mode=FIXED_CLOCK)) as loop, ThreadPoolExecutor(8) as threads:
+    with Worker(Engine(engine, settings, 3, cost=FIXED_COST)) as loop, ThreadPoolExecutor(8) as threads:
         sequences = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]
         assert sequences == [plain_tokens(prompt, 12) for prompt in prompts]
         assert loop.load == (0, 0)
@@ -186,8 +188,13 @@ def test_a_step_that_raises_ends_all_sequences_and_later_ones_with_its_error() -
         for reader in readers:
             with pytest.raises(RuntimeError, match="the device is gone"):
                 reader.next()
-        with pytest.raises(RuntimeError, match="the device is gone"):
-            Reader(loop, [1])
+        found = []
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="the device is gone") as raised:
+                Reader(loop, [1])
+            found.append(raised.value)
+        assert len({*map(id, found)}) == 3, "one error that is raised again and again grows by its frames"
+        assert len({len(traceback.extract_tb(each.__traceback__)) for each in found}) == 1
         assert loop.load == (0, 0)
 
 
@@ -221,6 +228,9 @@ def test_a_program_ends_behind_the_step_that_is_taken(monkeypatch: pytest.Monkey
         engine.run()
         end()
         assert not loop._thread.is_alive() and not hooks and reader.next()
+        for ask in (reader.all, lambda: Reader(loop, [2])):
+            with pytest.raises(LacliError, match="the model is closed"):
+                ask()
 
 
 def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,19 +7,20 @@ from math import inf
 
 from lacli.bench.plan import Point, Task
 from lacli.bench.report import Machine
-from lacli.bench.rounds import Exchange, Rounds, Trial, timed
+from lacli.bench.rounds import Exchange, Rounds, Trial, time_answer
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.settings import DecodeSettings
 from tests.fakes.clock import ClockedContext, FakeClock
 
 PLAIN = DecodeSettings(mode="plain")
 LOOKUP = DecodeSettings(mode="lookup")
+JACOBI = DecodeSettings(mode="jacobi", window=3)
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=3, ngram=3, guesses=2)
 
 CELLS = 256
 MACHINE = Machine(
-    {"build_number": "0", "n_ctx": CELLS, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "sampling": "none"},
-    "toy 1M F32 on a processor, 1 thread",
+    {"engine": "toy.cpp", "n_ctx": CELLS, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "sampling": "none"},
+    "toy 1M F32 with toy.cpp on a processor, 1 thread",
     comparable=True,
 )  # fmt: skip
 
@@ -66,11 +67,11 @@ def field(
     deadline: float = inf,
 ) -> Rounds:
     """Tasks that are to be answered in all settings, each in a context whose calls take `cost(rows, outputs)`."""
-    contexts = {each: ClockedContext(sequences=each.sequences, clock=clock, cost=cost) for each in settings}
+    contexts = {each: ClockedContext(ids=each.ids, clock=clock, cost=cost) for each in settings}
 
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
         engine = Engine(contexts[point.settings], point.settings)
-        return timed(engine, exchange, SequenceOptions(exchange.max_tokens), words, deadline)
+        return time_answer(engine, exchange, SequenceOptions(exchange.max_tokens), words, deadline)
 
     return Rounds([Point(each) for each in settings], tasks, ask, answer, repetitions, deadline)
 

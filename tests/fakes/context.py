@@ -41,7 +41,7 @@ class FakeContext:
 
     cells: int = 256
     batch_rows: int = 256
-    sequences: int = 1
+    ids: int = 1
     vocabulary: int = 12
     ends: frozenset[int] = frozenset()
     surprise: int = 5
@@ -53,7 +53,7 @@ class FakeContext:
     max_rollback: int | None = None
     prefill_rows: int = 512
     mixed_rows: int = 512
-    trained_context: int = 4096
+    trained_tokens: int = 4096
     passes_all_cells: bool = False
     _snapshots: int = 0
     _cells: list[Cell] = field(default_factory=list)
@@ -198,8 +198,8 @@ class FakeContext:
             raise RuleBroken(f"sequence {sequence} lies in cells {slots}, which is not the order of its tokens")
 
     def _check_sequence(self, sequence: int) -> None:
-        if not 0 <= sequence < self.sequences:
-            raise RuleBroken(f"sequence {sequence} of {self.sequences}: GGML_ASSERT")
+        if not 0 <= sequence < self.ids:
+            raise RuleBroken(f"sequence {sequence} of {self.ids}: GGML_ASSERT")
 
     def _last_position(self, sequence: int) -> int:
         return max((cell.position for cell in self._cells if sequence in cell.owners), default=-1)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from lacli.auto.mode import FIXED_CLOCK, AutoModes
+from lacli.auto.mode import FIXED_COST
+from lacli.auto.step_cost import Cost
 from lacli.check.compare import Comparison, Run
 from lacli.check.judge import PLAIN as PLAIN
 from lacli.check.judge import Difference
 from lacli.context import Context
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.llamacpp.settings import ModelSettings
-from lacli.modes import MakeMode, new_mode
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.verify import Verifier
@@ -39,9 +38,9 @@ class Decoding:
         settings: DecodeSettings,
         verifier: Verifier | None = None,
         *,
-        make_mode: MakeMode = new_mode,
+        cost: Cost | None = None,
     ) -> None:
-        self.engine = Engine(context, settings, make_mode=make_mode)
+        self.engine = Engine(context, settings, cost=cost)
         self._verifier = verifier
         self.tokens: list[int] = []
         self.reused: int | None = None
@@ -66,19 +65,19 @@ class Decoding:
 
 def fixed_clock_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
     """Takes the same steps each time; rows cost next to nothing, so mode auto drafts all it can."""
-    return Decoding(context, settings, verifier, make_mode=FIXED_CLOCK)
+    return Decoding(context, settings, verifier, cost=FIXED_COST)
 
 
 def auto_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
     """Goes by the clock in mode auto, and has measured nothing before."""
-    return Decoding(context, settings, verifier, make_mode=AutoModes())
+    return Decoding(context, settings, verifier)
 
 
 def compare(model: LlamaModel, settings: ModelSettings, limit: int) -> Comparison:
     """A greedy comparison on contexts of a model."""
     from lacli.llamacpp.context import LlamaContext
 
-    return Comparison(partial(LlamaContext, model, settings), limit)
+    return Comparison(lambda decode: LlamaContext(model, settings, ContextSize.of(decode)), limit)
 
 
 def bugs(runs: Sequence[Run]) -> list[Difference | str]:

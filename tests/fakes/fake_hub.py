@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lacli.errors import ModelLoadError
 from lacli.hub.download import find_model
@@ -51,12 +52,12 @@ class FakeHub:
     """What the hub has, and what was asked of it.
 
     requests: method and path of every request, in order. token: the one that is valid; any other is refused.
-    status: answers every request with this, where it is not 0.
+    answer: what every request gets instead, None for the hub's own answers.
     """
 
     repositories: dict[str, Repository]
     token: str = "hf_valid"
-    status: int = 0
+    answer: ASGIApp | None = None
     requests: list[tuple[str, str]] = field(default_factory=list)
     address: str = ""
 
@@ -76,13 +77,13 @@ class FakeHub:
         with serving(Starlette(routes=[Route("/{path:path}", self._answer)])) as self.address:
             yield self
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: Request) -> ASGIApp:
         """Answer /api/models/REPOSITORY with its listing, and /REPOSITORY/resolve/REVISION/FILE with a file."""
         path = request.url.path
         self.requests.append((request.method, path))
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self.status:
-            return Response(status_code=self.status)
+        if self.answer:
+            return self.answer
         if token and token != self.token:
             return Response(status_code=401, headers=BAD_TOKEN)
         listing, found = re.match(r"/api/models/([^/]+/[^/]+)", path), re.match(r"/(.+?/.+?)/resolve/[^/]+/(.+)", path)
@@ -100,6 +101,18 @@ class FakeHub:
         content = repository.files[found[2]]
         headers = {"ETag": f'"{sha256(content).hexdigest()}"', "X-Repo-Commit": repository.commit}
         return Response(content, headers=headers)
+
+
+async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+    """Say nothing until the client gives up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def breaking_off(scope: Scope, receive: Receive, send: Send) -> None:
+    """Close the connection in the middle of an answer."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"{", "more_body": True})
 
 
 NAME = "someone/tiny-GGUF"

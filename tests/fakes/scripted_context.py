@@ -25,8 +25,8 @@ Cost = Callable[[int, int], float]
 class ScriptedContext(FakeContext):
     """Writes `script`, and takes `cost` by `clock`."""
 
-    def __init__(self, script: Script, cost: Cost, clock: FakeClock, *, sequences: int = 256) -> None:
-        super().__init__(cells=100_000, batch_rows=2048, sequences=sequences, vocabulary=50)
+    def __init__(self, script: Script, cost: Cost, clock: FakeClock, *, ids: int = 256) -> None:
+        super().__init__(cells=100_000, batch_rows=2048, ids=ids, vocabulary=50)
         self._script, self._cost, self.clock = script, cost, clock
         self._choices: list[int] = []
 

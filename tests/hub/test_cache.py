@@ -104,6 +104,17 @@ def test_a_model_goes_from_all_commits_with_what_only_it_needs_and_every_other_f
         assert folders == {hub_cache.folder_of(cache, repository).name for repository, _ in kept.values()}
 
 
+def test_an_unfinished_download_of_another_quant_stays(cache: Path) -> None:
+    link = hub_cache.add(cache, "me/a", "a-Q4_0.gguf", b"x")
+    unfinished = hub_cache.folder_of(cache, "me/a") / "blobs" / "abc.incomplete"
+    unfinished.write_bytes(b"3 GB of a-Q8_0.gguf")
+    assert remove(find_to_remove("me/a:Q4_0", {})) == 1
+    assert not link.is_symlink() and unfinished.exists() and cached_models() == []
+    hub_cache.add(cache, "me/a", "a-Q4_0.gguf", b"x")
+    unfinished.unlink()
+    assert remove(find_to_remove("me/a:Q4_0", {})) == 1 and not any(cache.iterdir())
+
+
 def test_a_link_that_leads_out_of_the_cache_is_not_touched(cache: Path, model: Path) -> None:
     link = hub_cache.add(cache, "me/a", "a-Q4_0.gguf", b"x")
     link.unlink()

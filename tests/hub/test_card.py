@@ -11,9 +11,9 @@ import pytest
 
 from lacli.hub.report import card_json, card_text, make_card, running_memory
 from lacli.llamacpp.context import MAX_ROLLBACK, LlamaContext
-from lacli.llamacpp.library import library
+from lacli.llamacpp.library import start
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import MODES, DecodeSettings
 from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
@@ -34,13 +34,13 @@ def test_the_memory_is_what_contexts_take_when_they_are_made(write: Callable[[Pa
     write(path)
     memory = make_card(path, model_settings, SMALL).memory[-1]
     with LlamaModel(path, model_settings) as model:
-        with LlamaContext(model, model_settings, DecodeSettings(mode="plain")) as engine:
+        with LlamaContext(model, model_settings, ContextSize.of(DecodeSettings(mode="plain"))) as engine:
             assert memory.tokens == engine.cells
-            assert memory.plain / 2**20 == pytest.approx(sum(library().buffers.values()), abs=0.02)
+            assert memory.plain / 2**20 == pytest.approx(sum(start().buffers.values()), abs=0.02)
         assert (memory.lookahead is None) is bool(model.chain_only)
         if memory.lookahead is not None:
-            with LlamaContext(model, model_settings, SMALL):
-                assert memory.lookahead / 2**20 == pytest.approx(sum(library().buffers.values()), abs=0.02)
+            with LlamaContext(model, model_settings, ContextSize.of(SMALL)):
+                assert memory.lookahead / 2**20 == pytest.approx(sum(start().buffers.values()), abs=0.02)
 
 
 def test_a_model_that_cannot_be_run_has_a_card_that_says_why(path: Path) -> None:

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp
 
 from lacli.errors import ModelLoadError
+from lacli.hub import download
 from lacli.hub.download import fetch_model, find_model
 from lacli.hub.names import HubModel
 from tests.fakes import hub_cache
-from tests.fakes.fake_hub import NAME, Here, Repository, point_at
+from tests.fakes.fake_hub import NAME, Here, Repository, breaking_off, point_at, silent
 from tests.fakes.tiny_models import write_llama_split
 from tests.loading import STDLIB_7M
 
@@ -38,6 +41,11 @@ def test_a_path_is_opened_or_refused_with_what_to_do(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ModelLoadError, match=words):
             find_model(name)
+    for name in ("mmproj-a.gguf", "b-00001-of-00002.gguf", "b-00002-of-00002.gguf"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelLoadError) as caught:
+        find_model(str(tmp_path))
+    assert caught.value.hint == f"name a file of it: {tmp_path}/b-00001-of-00002.gguf, {tmp_path}/empty.gguf"
 
 
 def test_any_part_of_a_split_file_means_its_first_and_a_missing_part_is_named(tmp_path: Path) -> None:
@@ -115,22 +123,44 @@ def test_tokens_that_are_missing_wrong_or_right(here: Here, monkeypatch: pytest.
     assert here.find(NAME).name == "tiny-Q4_K_M.gguf"
 
 
-def test_where_the_hub_does_not_answer_the_cache_is_what_there_is(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_order() -> str:
-        here.hub.status = 503
-        return f"{here.hub.address} answers 503"
-
-    def unplugged() -> str:
-        point_at(CLOSED, monkeypatch)
-        return f"no connection to {CLOSED}"
-
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, f"no connection to {CLOSED}"),
+        (Response(status_code=503), "HUB answers 503"),
+        (Response(status_code=429), "HUB answers 429"),
+        (HTMLResponse("<html>Please log in to this network"), "HUB does not answer as a hub"),
+        (HTMLResponse("<html>Gru\u00df".encode("latin-1")), "HUB does not answer as a hub"),
+        (silent, "the connection to HUB broke"),
+        (breaking_off, "the connection to HUB broke"),
+    ],
+)
+def test_a_model_of_this_disk_is_found_and_pulled_whatever_ails_the_hub(
+    answer: ASGIApp | None, words: str, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = here.find(f"{NAME}:Q8_0")
-    for cut in (out_of_order, unplugged):
-        why = cut()
-        assert f"cannot fetch someone/else: {why}" in here.refused("someone/else")
-        assert here.find(NAME) == path and here.said[-1].endswith(f"tiny-Q8_0.gguf, from the cache ({why})")
-        with pytest.raises(ModelLoadError, match=why):
-            newest(quant="q8_0")
+    monkeypatch.setattr(download, "LISTING_TIMEOUT", 0.05)
+    here.hub.answer = answer
+    if answer is None:
+        point_at(CLOSED, monkeypatch)
+    why = words.replace("HUB", here.hub.address)
+    assert here.find(NAME) == newest(quant="q8_0") == path
+    assert here.said[-1].endswith(f"tiny-Q8_0.gguf, from the cache ({why})")
+    assert f"cannot fetch someone/else: {why}" in here.refused("someone/else")
+
+
+def test_a_hub_that_refuses_a_model_of_this_disk_names_the_file_and_offline(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = here.find(f"{NAME}:Q8_0")
+    for answer in (401, 402, 403, 404):
+        here.hub.answer = Response(status_code=answer)
+        assert "tiny-Q8_0.gguf is on this disk: --offline takes it" in here.refused(NAME)
+        assert "--offline" not in here.refused("someone/else")
+    here.hub.answer = None
+    here.hub.repositories.clear()
+    assert "tiny-Q8_0.gguf is on this disk: --offline takes it" in here.refused(NAME)
+    assert here.find(NAME, offline=True) == path
 
 
 def test_offline_only_the_cache_is_used_and_its_choices_are_listed(here: Here, tiny: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,8 @@ from lacli.auto.model_cost import measure, saved_cost
 from lacli.engine import libraries
 from lacli.engine.libraries import choose_library
 from lacli.errors import UsageError
+from lacli.ik.context import version as ik_version
+from lacli.llamacpp.library import version
 from lacli.llamacpp.machine import Processor
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.records import NAME
@@ -69,22 +72,28 @@ def test_the_command_line_takes_ik_by_itself_and_says_so() -> None:
     run = ("run", "-p", "import os", "--raw", "-n", "8", "--stats", "full")
     by_itself = call(*run, env={"LACLI_ENGINE": "auto"})
     assert by_itself.code == 0
-    assert "CPU with ik_llama.cpp" in by_itself.err
+    assert f"library   ik_llama.cpp {ik_version()}" in by_itself.err
     assert "ik_llama.cpp" not in call(*run, "--engine", "llama").err
+    for name, library, number in (("auto", "ik_llama.cpp", ik_version()), ("llama", "llama.cpp", version())):
+        found = json.loads(call(*run, "--json", "--engine", name).out)
+        assert (found["engine"], found["engine_version"]) == (library, number)
     refused = call(*run, "--engine", "ik", "--strict")
     assert (refused.code, refused.out) == (2, "")
     assert len(refused.err.splitlines()) == 1
 
 
-def test_what_lacli_cost_measures_is_known_to_a_run_with_the_engine_that_auto_takes(
+def test_what_lacli_cost_measures_is_known_to_a_run_with_the_same_engine_and_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = count()
     monkeypatch.setattr("lacli.auto.model_cost.measure", partial(measure, clock=lambda: next(ticks) / 1000))
     sizes = ("--rows", "1,2", "--contexts", "16", "--seconds", "0.2")
-    done = call("cost", str(STDLIB_7M), *sizes, env={"LACLI_ENGINE": "auto", "XDG_CACHE_HOME": str(tmp_path)})
-    assert done.code == 0, done.err
+    env = {"LACLI_ENGINE": "auto", "XDG_CACHE_HOME": str(tmp_path)}
+    done = call("cost", str(STDLIB_7M), *sizes, "--json", env=env)
+    assert done.code == 0 and json.loads(done.out)["engine"] == "ik_llama.cpp", done.err
     settings = replace(AUTO, threads=1, gpu_layers=0)
     state = tmp_path / "lacli" / NAME
     assert saved_cost(state, STDLIB_7M, choose_library(STDLIB_7M, settings))
     assert not saved_cost(state, STDLIB_7M, replace(settings, engine="llama"))
+    monkeypatch.setattr("lacli.ik.context.version", lambda: "0.0.1")
+    assert not saved_cost(state, STDLIB_7M, choose_library(STDLIB_7M, settings))

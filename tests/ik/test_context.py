@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -15,7 +14,7 @@ from lacli.check.compare import Comparison
 from lacli.ik.context import IkContext, IkModel
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
 from tests.fakes.decoding import PLAIN, auto_decoder, bugs
@@ -49,7 +48,7 @@ def model() -> Iterator[IkModel]:
 
 @pytest.fixture
 def engine(model: IkModel) -> Iterator[IkContext]:
-    with IkContext(model, ONE_THREAD, CHAIN) as engine:
+    with IkContext(model, ONE_THREAD, ContextSize.of(CHAIN)) as engine:
         yield engine
 
 
@@ -65,13 +64,16 @@ def test_both_libraries_in_one_process_compute_the_same_but_for_rounding(archite
     with LlamaModel(path, ONE_THREAD) as theirs, IkModel(path, ONE_THREAD) as ours:
         text = theirs.tokenize("the thing and the rest of the section " * 3)[:32]
         rows = Batch(32).set_rows(text, range(len(text)), [[0]] * len(text), [True] * len(text))
-        with LlamaContext(theirs, ONE_THREAD, wide) as llama, IkContext(ours, ONE_THREAD, wide) as ik:
+        with (
+            LlamaContext(theirs, ONE_THREAD, ContextSize.of(wide)) as llama,
+            IkContext(ours, ONE_THREAD, ContextSize.of(wide)) as ik,
+        ):
             assert llama.decode(rows) and ik.decode(rows)
             assert np.abs(ik.logits() - llama.logits()).max() < 0.01 * np.ptp(llama.logits())
 
 
 def test_every_mode_gives_plain_decodings_text_but_for_rounding(model: IkModel) -> None:
-    with Comparison(partial(Endless, model, ONE_THREAD), 60) as comparison:
+    with Comparison(lambda decode: Endless(model, ONE_THREAD, ContextSize.of(decode)), 60) as comparison:
         for mode in MODES:
             runs = [*comparison.run(mode, [model.tokenize(QUESTION)])]
             assert bugs(runs) == [], mode
@@ -81,7 +83,7 @@ def test_every_mode_gives_plain_decodings_text_but_for_rounding(model: IkModel) 
 
 def test_rows_have_the_same_logits_beside_any_number_of_others(model: IkModel) -> None:
     prompt, wide = [*model.tokenize(QUESTION) * 4][:64], DecodeSettings(mode="lookup", lookup_draft=63)
-    with IkContext(model, ONE_THREAD, wide) as engine:
+    with IkContext(model, ONE_THREAD, ContextSize.of(wide)) as engine:
         found = []
         for count in (1, 2, 8, 31, 32, 33, 48):
             engine.clear()
@@ -128,8 +130,8 @@ def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(eng
 def test_cells_are_kept_without_free_ones_between_them_and_one_sequence_at_a_time() -> None:
     """Attention would not reach those behind a free one at a multiple of 32."""
     with load(model_settings=ONE_THREAD, decode_settings=DecodeSettings(mode="lookahead")) as engine:
-        assert engine.settings.ordered and "ik_llama.cpp" in engine.model.devices
-        assert engine.adapt(DecodeSettings(), engine.sampling) in (True, False) and engine.settings.ordered
+        assert engine.settings.constraints.ordered and isinstance(engine.model, IkModel)
+        assert engine.adapt(DecodeSettings(), engine.sampling) in (True, False) and engine.settings.constraints.ordered
 
 
 def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:
@@ -140,8 +142,8 @@ def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:
         with load(
             model_settings=ONE_THREAD, decode_settings=mode, sampling=SamplingSettings(seed=5, temp=0.8)
         ) as engine:
-            generation = engine.generate(engine.prompts.question(QUESTION, raw=True), 24)
-            for _ in generation:
+            text, pieces = engine.generate(engine.prompts.question(QUESTION, raw=True), 24)
+            for _ in pieces:
                 pass
-            texts.add(tuple(generation.answer().tokens))
+            texts.add(tuple(text.answer().tokens))
     assert len(texts) == 1

@@ -18,8 +18,8 @@ from lacli.llamacpp.context import MAX_ROLLBACK, LlamaContext, max_rollback
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
+from lacli.settings import Constraints, DecodeSettings
 from tests.engine.test_hybrid import CHAINS
 from tests.fakes import tiny_models
 from tests.fakes.decoding import PLAIN, bugs, compare
@@ -84,7 +84,7 @@ def test_a_model_that_cannot_go_back_decodes_plainly_and_says_why(tmp_path: Path
     for chosen in (PLAIN, DecodeSettings(), DecodeSettings(mode="lookahead")):
         with load(path, model_settings=ON_ONE_THREAD, decode_settings=chosen) as engine:
             assert engine.settings.mode == "plain"
-            assert engine.context.sequences == 1
+            assert engine.context.ids == 1
             assert len(engine.notes) == (chosen != PLAIN)
             assert all("recurrent" in note and note.startswith("decoding plainly") for note in engine.notes)
             answers.append(
@@ -138,7 +138,9 @@ def beside(lfm2: LlamaModel) -> Iterator[Comparison]:
 def sampled(lfm2: LlamaModel) -> Iterator[Comparison]:
     with (
         LlamaSampler(lfm2, WARM) as sampler,
-        Comparison(lambda decode: LlamaContext(lfm2, ON_ONE_THREAD, decode), LIMIT, sampler=sampler) as comparison,
+        Comparison(
+            lambda decode: LlamaContext(lfm2, ON_ONE_THREAD, ContextSize.of(decode)), LIMIT, sampler=sampler
+        ) as comparison,
     ):
         yield comparison
 
@@ -148,7 +150,7 @@ def sampled(lfm2: LlamaModel) -> Iterator[Comparison]:
 def test_every_drafting_mode_of_a_hybrid_model_equals_plain_but_for_rounding(
     mode: str, drawn: bool, beside: Comparison, sampled: Comparison, asked: list[list[int]]
 ) -> None:
-    chosen = DecodeSettings(mode=mode, window=6, max_rollback=MAX_ROLLBACK)  # type: ignore[arg-type]
+    chosen = DecodeSettings(mode=mode, window=6, constraints=Constraints(MAX_ROLLBACK))  # type: ignore[arg-type]
     runs = [*(sampled if drawn else beside).run(chosen, asked)]
     assert bugs(runs) == []
     accepted = {len(step.tokens) - 1 for run in runs for step in run.steps if step.drafted}
@@ -169,8 +171,11 @@ def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
     sizes: tuple[int, ...], lfm2: LlamaModel, asked: list[list[int]]
 ) -> None:
     text = asked[2]
-    chosen = DecodeSettings(mode="lookup", max_rollback=MAX_ROLLBACK)
-    with LlamaContext(lfm2, ON_ONE_THREAD, chosen) as engine, LlamaContext(lfm2, ON_ONE_THREAD, PLAIN) as fresh:
+    chosen = DecodeSettings(mode="lookup").constrained(max_rollback=MAX_ROLLBACK)
+    with (
+        LlamaContext(lfm2, ON_ONE_THREAD, ContextSize.of(chosen)) as engine,
+        LlamaContext(lfm2, ON_ONE_THREAD, ContextSize.of(PLAIN)) as fresh,
+    ):
         for back in range(1, MAX_ROLLBACK + 2):
             assert engine.decode(from_tokens(text[:20], 0))
             past = 20
@@ -197,7 +202,10 @@ def test_small_batches_hold_shorter_chains_and_llama_cpp_survives_them(
     chosen = DecodeSettings(mode="lookup", lookup_draft=1)
     with load(lfm2_path, model_settings=model_settings, decode_settings=chosen) as engine:
         assert max_rollback(engine.model, model_settings) == back
-        assert (engine.settings.mode, max(engine.settings.max_rollback, 0)) == ("lookup" if back else "plain", back)
-        answer = engine.generate(asked[1], 20)
-        assert list(answer)
-        assert list(answer.answer().tokens) == beside.plain(asked[1])[:20]
+        assert (engine.settings.mode, max(engine.settings.constraints.max_rollback, 0)) == (
+            "lookup" if back else "plain",
+            back,
+        )
+        text, pieces = engine.generate(asked[1], 20)
+        assert list(pieces)
+        assert list(text.answer().tokens) == beside.plain(asked[1])[:20]

@@ -20,7 +20,7 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.library import Log
 from lacli.llamacpp.machine import OBSERVED_S
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.settings import Capacity, ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.tree import Origin, Tree
 from tests.fakes.decoding import PLAIN, Logits
@@ -31,7 +31,7 @@ LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
 
 @pytest.fixture
 def engine(tiny: LlamaModel) -> Iterator[LlamaContext]:
-    with LlamaContext(tiny, SETTINGS, LOOKAHEAD) as engine:
+    with LlamaContext(tiny, SETTINGS, ContextSize.of(LOOKAHEAD)) as engine:
         yield engine
 
 
@@ -51,13 +51,13 @@ def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
 def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_for(
     tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, one, room = lib.llama_init_from_model, tiny.default_context, 0
+    make, one, room = lib.llama_init_from_model, tiny.default_limit, 0
 
     def bounded(handle: Any, parameters: Any) -> Any:
         return make(handle, parameters) if parameters.n_ctx <= room else None
 
     monkeypatch.setattr(lib, "llama_init_from_model", bounded)
-    capacity = Capacity.for_texts(PLAIN, 3, SETTINGS.batch)
+    capacity = ContextSize.for_slots(PLAIN, 3, SETTINGS.batch)
     for room in (one, 3 * one // 2, 3 * one):
         with LlamaContext(tiny, replace(SETTINGS, context=0), capacity) as engine:
             assert engine.cells == room
@@ -71,7 +71,7 @@ def test_samplers_are_freed_once_where_a_context_needs_a_second_try(
     make, free, freed = lib.llama_init_from_model, lib.llama_sampler_free, list[object]()
 
     def bounded(handle: Any, parameters: Any) -> Any:
-        return make(handle, parameters) if parameters.n_ctx <= tiny.default_context else None
+        return make(handle, parameters) if parameters.n_ctx <= tiny.default_limit else None
 
     def noted(sampler: Any) -> None:
         freed.append(sampler)
@@ -80,12 +80,12 @@ def test_samplers_are_freed_once_where_a_context_needs_a_second_try(
 
     monkeypatch.setattr(lib, "llama_init_from_model", bounded)
     monkeypatch.setattr(lib, "llama_sampler_free", noted)
-    capacity = Capacity.for_texts(PLAIN, 3, SETTINGS.batch)
+    capacity = ContextSize.for_slots(PLAIN, 3, SETTINGS.batch)
     with LlamaContext(tiny, replace(SETTINGS, context=0), capacity, backend_greedy=True) as engine:
         made = [*engine._samplers]
     del engine
     gc.collect()
-    assert freed == made and len(made) == capacity.sequences
+    assert freed == made and len(made) == capacity.ids
 
 
 def test_a_node_of_a_tree_sees_the_path_to_it_and_no_other(engine: LlamaContext) -> None:
@@ -141,7 +141,7 @@ def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) 
 
 
 def test_a_piece_of_prompt_in_another_thread_is_ended_too(tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LlamaContext(tiny, SETTINGS, PLAIN) as engine, ThreadPoolExecutor(1) as thread:
+    with LlamaContext(tiny, SETTINGS, ContextSize.of(PLAIN)) as engine, ThreadPoolExecutor(1) as thread:
         with monkeypatch.context() as patched:
             before_each_operation(patched, engine.interrupt)
             ended = thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).exception()
@@ -160,7 +160,7 @@ def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(tiny: LlamaModel, mo
 
     monkeypatch.setattr(Log, "receive", press_once)
     with pytest.raises(KeyboardInterrupt):
-        LlamaContext(tiny, SETTINGS, PLAIN)
+        LlamaContext(tiny, SETTINGS, ContextSize.of(PLAIN))
     assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -175,7 +175,7 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         calls.append(1)
 
     before_each_operation(monkeypatch, press_once)
-    with LlamaContext(tiny, SETTINGS, PLAIN) as engine:
+    with LlamaContext(tiny, SETTINGS, ContextSize.of(PLAIN)) as engine:
         with pytest.raises(KeyboardInterrupt):
             engine.decode(from_tokens([*range(3, 103)], 0))
         assert len(calls) == 1
@@ -200,7 +200,10 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
         threads.append((handle, lib.llama_n_threads(handle)))
         return decode(handle, batch)
 
-    with LlamaContext(tiny, busy, PLAIN) as easy, LlamaContext(tiny, replace(busy, gives_way=False), PLAIN) as fixed:
+    with (
+        LlamaContext(tiny, busy, ContextSize.of(PLAIN)) as easy,
+        LlamaContext(tiny, replace(busy, gives_way=False), ContextSize.of(PLAIN)) as fixed,
+    ):
         monkeypatch.setattr(lib, "llama_decode", recorded)
         logits = [last_row(each, [5, 6, 7]) for each in (easy, easy, fixed, fixed)]
         by_easy, by_fixed = ([count for handle, count in threads if handle == each._handle] for each in (easy, fixed))
@@ -245,8 +248,8 @@ def test_a_backend_chooses_what_raw_logits_have(
         # Llama.cpp has no form of this sampler for a backend at all.
         monkeypatch.setattr(lib, "llama_sampler_init_temp", lambda temp: lib.llama_sampler_init_typical(0.5, 1))
     with (
-        LlamaContext(small, SETTINGS, chosen, backend_greedy=True) as choosing,
-        LlamaContext(small, SETTINGS, chosen, backend_greedy=False) as raw,
+        LlamaContext(small, SETTINGS, ContextSize.of(chosen), backend_greedy=True) as choosing,
+        LlamaContext(small, SETTINGS, ContextSize.of(chosen), backend_greedy=False) as raw,
     ):
         for _, _ in zip(decoded(choosing, small), decoded(raw, small), strict=True):
             np.testing.assert_array_equal(choosing.greedy(), raw.logits().argmax(axis=1))

@@ -13,7 +13,7 @@ import pytest
 
 from lacli import __version__
 from lacli.errors import UsageError
-from lacli.llamacpp.devices import Device, apply_placement, chosen, dealt, offloads
+from lacli.llamacpp.devices import Device, apply_placement, chosen, deal_devices, offloads
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import CPU, ModelSettings
 from tests.program import run
@@ -48,7 +48,7 @@ DEALT: dict[str, tuple[ModelSettings, list[Device], str]] = {
 
 @pytest.mark.parametrize(("settings", "found", "groups"), DEALT.values(), ids=DEALT)
 def test_replicas_get_the_devices_that_are_asked_for(settings: ModelSettings, found: list[Device], groups: str) -> None:
-    assert ",".join("+".join(group) for group in dealt(settings, found)) == groups
+    assert ",".join("+".join(group) for group in deal_devices(settings, found)) == groups
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_replicas_get_the_devices_that_are_asked_for(settings: ModelSettings, fo
 )
 def test_devices_that_cannot_be_had_are_said(settings: ModelSettings, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        dealt(settings, FOUR)
+        deal_devices(settings, FOUR)
 
 
 def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:

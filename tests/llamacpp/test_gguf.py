@@ -38,7 +38,7 @@ def test_the_header_says_what_llama_cpp_finds_when_it_loads_the_model(
         assert header.architecture == model.description.split()[0]
         assert header.parameters == model.parameters
         assert 0 <= header.weights - model.size < 4096, "what fills up tensors to a multiple of 32 bytes"
-        assert (header.context, header.vocabulary) == (model.context, model.vocabulary)
+        assert (header.trained_tokens, header.vocabulary) == (model.trained_tokens, model.vocabulary)
         assert header.template == model.chat_template
     assert (header.file_type, header.size) == ("F32", path.stat().st_size)
     assert header.kv_heads == (0, 1, 0) or write is not tiny_models.write_lfm2
@@ -95,7 +95,9 @@ def test_the_type_is_named_as_in_llama_h_or_is_that_of_most_parameters(
 ) -> None:
     header = read_header(_written(tmp_path / "a.gguf", number))
     assert header.file_type == name
-    assert (header.context, header.heads, header.name, header.template) == (0, (), "7", ""), "keys of another kind"
+    assert (header.trained_tokens, header.heads, header.name, header.template) == (0, (), "7", ""), (
+        "keys of another kind"
+    )
 
 
 @pytest.mark.parametrize("kept", [0, 10, 5_000])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import resource
+from math import inf
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from lacli.llamacpp import build, machine
 from lacli.llamacpp.context import can_give_way
 from lacli.llamacpp.devices import Device
-from lacli.llamacpp.machine import Processor, with_threads
+from lacli.llamacpp.machine import Processor, physical_cores, with_threads
 from lacli.llamacpp.settings import CPU, ModelSettings
 from tests.program import ROOT
 
@@ -61,6 +65,74 @@ def test_all_threads_are_tried_again_after_a_while() -> None:
         assert threads.count == 1
         threads.note(0.1, 0.1, begin_s + machine.RETRY_S)
         assert threads.count == 2
+
+
+@pytest.mark.parametrize(
+    ("found", "cores"),
+    [({"hw.perflevel0.physicalcpu": 4, "hw.physicalcpu": 10}, 4), ({"hw.physicalcpu": 6}, 6), ({}, os.cpu_count())],
+    ids=["with efficiency cores", "with hyperthreads", "unknown"],
+)
+def test_a_mac_computes_on_its_fast_physical_cores(
+    found: dict[str, int], cores: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "sysctl"
+    cases = "".join(f"{name}) echo {number};; " for name, number in found.items())
+    program.write_text(f'#!/bin/sh\ncase "$2" in {cases} *) echo "unknown oid" >&2; exit 1;; esac\n')
+    program.chmod(0o700)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(machine, "SYSCTL", str(program))
+    monkeypatch.setattr(machine, "cgroup_cores", lambda: inf)
+    assert physical_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "limits", "cores"),
+    [
+        ("0::/", {"": "250000 100000"}, 2),
+        ("1:cpu:/x\n0::/a/b\n", {"": "max 100000", "a": "300000 100000", "a/b": "max 100000"}, 3),
+        ("0::/a", {"a": "50000 100000"}, 1),
+        ("0::/", {"": "max 100000"}, 8),
+        ("0::/elsewhere", {}, 8),
+    ],
+)
+def test_a_containers_share_of_the_processor_limits_the_threads(
+    cgroup: str, limits: dict[str, str], cores: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, text in {
+        "proc/self/cgroup": cgroup,
+        **{f"cgroup/{at}/cpu.max": text for at, text in limits.items()},
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for core in range(16):
+        topology = tmp_path / f"sys/devices/system/cpu/cpu{core}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{core % 8},{core % 8 + 8}\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(16)})
+    monkeypatch.setattr(machine, "Path", lambda path: tmp_path / path.lstrip("/"))
+    monkeypatch.setattr(machine, "CGROUP", tmp_path / "cgroup")
+    assert physical_cores() == cores
+
+
+def test_two_models_that_load_at_a_time_leave_the_memory_limit_as_it_was() -> None:
+    inside, left = Event(), Event()
+
+    def second() -> None:
+        with machine.bounded_by_free_memory():
+            inside.set()
+            left.wait(10)
+
+    before, thread = resource.getrlimit(resource.RLIMIT_AS), Thread(target=second)
+    try:
+        with machine.bounded_by_free_memory():
+            thread.start()
+            # The second one has to wait; otherwise it would take the first one's limit for the process's own.
+            inside.wait(0.05)
+        left.set()
+        thread.join()
+        assert inside.is_set() and resource.getrlimit(resource.RLIMIT_AS) == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     monkeypatch.setattr(probe, "state_file", lambda: tmp_path / NAME)
     monkeypatch.delenv(probe.IN_TRIAL)
     monkeypatch.delitem(MACHINE, probe.IN_TRIAL)
-    monkeypatch.setattr("lacli.engine.load.proven", probe.proven)
+    monkeypatch.setattr("lacli.engine.load.working_settings", probe.working_settings)
     probe.fault_of.cache_clear()
     yield child
     probe.fault_of.cache_clear()
@@ -57,6 +58,37 @@ def outcomes(folder: Path) -> int:
 
 def killed(name: str) -> str:
     return f"os.kill(os.getpid(), signal.{name})"
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        *((code, "") for code in (0, 1, 3)),
+        (-signal.SIGSEGV, "SIGSEGV"),
+        (-signal.SIGKILL, ""),
+        # Of Windows; the last one is Ctrl-C.
+        (0xC000001D, "ILLEGAL_INSTRUCTION"),
+        (0xC000013A, ""),
+    ],
+)
+def test_an_exit_code_names_a_crash_as_its_system_does(code: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Windows has no such signal, which is no crash with the code 0 then.
+    monkeypatch.delattr(signal, "SIGBUS")
+    assert probe.crash_of(code) == name
+
+
+@pytest.mark.parametrize(
+    ("platform", "group"),
+    [("linux", {"process_group": 0}), ("darwin", {"process_group": 0}), ("win32", {"creationflags": 0x200})],
+)
+def test_a_child_is_kept_from_ctrl_c_as_its_system_does_that(
+    platform: str, group: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr("subprocess.run", lambda command, **options: given.append(options))
+    monkeypatch.setattr(sys, "platform", platform)
+    probe.run_python(["python"], 1.0)
+    assert {name: given[0][name] for name in ("process_group", "creationflags") if name in given[0]} == group
 
 
 BOTH = ("repack", "plain")
@@ -92,22 +124,22 @@ def test_a_fault_is_named_with_the_batch_it_came_in(
 def test_a_trial_that_does_not_come_to_its_end_says_nothing_and_is_not_remembered(
     end: str | None, play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(probe, "TRIAL_S", 2.0)
     if end:
         play(end, failing=BOTH)
     else:
         monkeypatch.setattr(probe, "COMMAND", ("/nowhere/python",))
-    assert probe.proven(ON_ONE_THREAD)[1] == ""
+    assert probe.working_settings(ON_ONE_THREAD)[1] == ""
     assert not outcomes(tmp_path)
 
 
 def test_a_build_that_fails_with_repacked_weights_goes_on_without_them_and_says_so(play: Play) -> None:
     play(killed("SIGSEGV"))
-    settings, sentence = probe.proven(ON_ONE_THREAD)
+    settings, sentence = probe.working_settings(ON_ONE_THREAD)
     assert settings == ModelSettings(gpu_layers=0, threads=1, threads_batch=1, repack=False)
     assert sentence.startswith(KERNELS_OFF) and "lacli doctor" in sentence
     assert "\n" not in sentence
-    assert probe.proven(ModelSettings(threads=1, repack=False))[1] == ""
+    assert probe.working_settings(ModelSettings(threads=1, repack=False))[1] == ""
     done = call(*RUN, env=WITH_REPACK)
     assert (done.code, bool(done.out), done.err.count(KERNELS_OFF)) == (0, True, 1)
     assert KERNELS_OFF not in call(*RUN, "--no-repack", env=WITH_REPACK).err
@@ -117,7 +149,7 @@ def test_a_build_that_fails_with_repacked_weights_goes_on_without_them_and_says_
 def test_no_command_begins_with_a_build_in_which_nothing_works(command: tuple[str, ...], play: Play) -> None:
     play(killed("SIGILL"), failing=BOTH)
     with pytest.raises(ModelLoadError, match="SIGILL") as caught:
-        probe.proven(ON_ONE_THREAD)
+        probe.working_settings(ON_ONE_THREAD)
     assert "pip install" in caught.value.hint
     done = call(*command)
     assert (done.code, done.out) == (1, "")

@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Event, Thread
 from typing import Any
@@ -24,10 +24,11 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampler import LlamaSampler, captured_stderr, open_grammar
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.json_schema import grammar_of
 from lacli.tree import Tree
+from lacli.verify import Rejection, SampleAndMatch
 
 WARM = SamplingSettings(seed=7, temp=1.0)
 BARE = replace(WARM, top_k=0, top_p=1.0, min_p=0.0)
@@ -50,7 +51,7 @@ def logits(model: LlamaModel) -> Floats:
 def context(model: LlamaModel) -> Iterator[Any]:
     """A llama_context with one output row, whose logits are there to be overwritten."""
     settings = ModelSettings(gpu_layers=0, threads=1, context=256)
-    with LlamaContext(model, settings, DecodeSettings(mode="plain"), backend_greedy=False) as engine:
+    with LlamaContext(model, settings, ContextSize.of(DecodeSettings(mode="plain")), backend_greedy=False) as engine:
         assert engine.decode(Batch(1).set_tree(Tree(1), 0))
         yield engine._handle
 
@@ -246,6 +247,33 @@ def test_a_grammar_is_followed_to_its_end_and_knows_nothing_of_the_prompt(model:
     assert b"".join(map(model.piece, tokens)) in (b"yes", b"no")
 
 
+@pytest.mark.parametrize("verify", ["match", "rejection"])
+def test_a_grammar_that_waits_for_a_marker_leaves_all_before_it_free(model: LlamaModel, verify: Any) -> None:
+    settings = SamplingSettings(seed=3, grammar=GRAMMAR, grammar_after="</think>", verify=verify)
+    thought = model.tokenize("no {maybe}\n</think>", add_special=False)
+    joined = next(token for token in range(model.vocabulary) if model.piece(token) == b'>"')
+    with LlamaSampler(model, settings) as sampler:
+        verifier = SampleAndMatch(sampler) if verify == "match" else Rejection(sampler, 3)
+
+        def chosen(wanted: int) -> int:
+            logits = np.zeros(model.vocabulary, np.float32)
+            logits[wanted] = 99
+            return verifier.choose(logits, [])
+
+        for _ in range(2):
+            verifier.begin([])
+            assert not model.is_end(first := chosen(model.ends[-1])), "an answer would be missing"
+            verifier.begin([])
+            assert first and [chosen(token) for token in thought[:-1]] == thought[:-1]
+            assert chosen(joined) != joined, "half of its token would be the answer's"
+            verifier.begin([])
+            assert [chosen(token) for token in thought] == thought
+            tokens = [chosen(thought[0])]
+            while not model.is_end(tokens[-1]):
+                tokens.append(chosen(thought[0]))
+            assert b"".join(map(model.piece, tokens)) in (b"yes", b"no")
+
+
 @pytest.mark.parametrize("drawing", ["draw", "distribution", "preview"])
 @pytest.mark.parametrize(
     "settings",
@@ -283,16 +311,33 @@ def test_a_grammar_that_cannot_be_parsed_is_refused_in_one_line(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("grammar", [GRAMMAR, "root = [a]"])
+def test_lines_that_others_write_while_a_grammar_compiles_are_neither_lost_nor_its_fault(
+    model: LlamaModel, grammar: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*arguments: Any) -> Any:
+        os.write(2, b"a line before\n")
+        sampler = parse(*arguments)
+        os.write(2, b"a line after\n")
+        return sampler
+
+    parse = lib.llama_sampler_init_grammar
+    monkeypatch.setattr(lib, "llama_sampler_init_grammar", compiled)
+    with nullcontext() if grammar == GRAMMAR else pytest.raises(UsageError, match="used: expecting ::= at"):
+        LlamaSampler(model, SamplingSettings(seed=1, grammar=grammar)).close()
+    assert capfd.readouterr() == ("", "a line before\na line after\n")
+
+
 def test_two_captures_of_stderr_at_a_time_leave_it_as_it_was() -> None:
     inside, left = Event(), Event()
 
     def second() -> None:
-        with captured_stderr():
+        with captured_stderr("begin", "end"):
             inside.set()
             left.wait(10)
 
     before, thread = os.fstat(2).st_ino, Thread(target=second)
-    with captured_stderr():
+    with captured_stderr("begin", "end"):
         thread.start()
         # The second one has to wait; where it did not it would come in at once.
         assert not inside.wait(0.05)
@@ -303,6 +348,9 @@ def test_two_captures_of_stderr_at_a_time_leave_it_as_it_was() -> None:
 
 INTEGER = {"type": "integer"}
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "value": INTEGER}}
+A, B = ({"type": "object", "properties": {name: INTEGER}, "required": [name]} for name in "ab")
+DEFINED = {"$defs": {"a": A, "list[a]": {"oneOf": [{"$ref": "#/$defs/a"}]}}}
+"""What other schemas refer to."""
 
 
 def fits(model: LlamaModel, schema: Any, text: str) -> bool:
@@ -330,9 +378,39 @@ def fits(model: LlamaModel, schema: Any, text: str) -> bool:
         ({"$ref": "#/$defs/node", "$defs": {"node": NODE}}, ['{"next": {"next": {"value": 1}}}'], ['{"next": 1}']),
         ({"type": "object"}, ["{}", '{\n    "a": [1, {"b": null}]\n}'], ["[]", "", '{"a":' + " " * 99 + "1}"]),
         ({}, ["1", "{}", '"x"'], ["x", ""]),
+        (A, ['{"a":1}', '{ "a" : 1 }', '{\n    "a": 1\n}'], ['{"a":  1}', '{ \n"a": 1}', '{"a": 1\n\n}', '{\t"a": 1}']),
+        (A, [], ['{\n     "a": 1}']),
+        ({"allOf": [A, B]}, ['{"a": 1, "b": 2}'], ['{"a": 1}']),
+        ({"properties": {"x": A}, "allOf": [B]}, ['{"x": {"a": 1}, "b": 2}'], ['{"x": {"a": 1, "b": 1}, "b": 2}']),
+        ({"$ref": "#/$defs/list%5Ba%5D/oneOf/0", **B, **DEFINED}, ['{"a": 1, "b": 2}'], ['{"b": 2}']),
+        ({"allOf": [{"$ref": "#/$defs/a"}, B], **DEFINED}, ['{"a": 1, "b": 2}'], ['{"b": 2}']),
+        ({"allOf": [{"anyOf": [A, B]}, {"properties": {"x": INTEGER}}]}, ['{"b": 1, "x": 2}'], ['{"x": 2}']),
+        ({"properties": {"x": A}, "oneOf": [A, B]}, ['{"x": {"a": 1}, "b": 2}'], ['{"x": {"a": 1, "b": 2}, "b": 2}']),
+        ({**A, "required": ["a", "b"]}, ['{"a": 1, "b": "c"}'], ['{"a": 1}']),
+        ({"anyOf": [A, {"type": "array", "items": A}]}, ['[{"a": 1}]'], ['{"a": 1, "b": 2}', '[{"a": 1, "b": 2}]']),
+        ({"items": {"$ref": "#/$defs/a", "title": "An A"}, **DEFINED}, ['[{"a": 1}]'], ['[{"a": 1, "b": 2}]']),
+        ({"allOf": [{"$ref": "#/$defs/a"}], "title": "An A", **DEFINED}, ['{"a": 1}'], ['{"a": 1, "b": 2}']),
+        ({"properties": {"properties": A}}, ['{"properties": {"a": 1}}'], ['{"properties": {"a": 1, "b": 2}}']),
     ],
     ids=str,
 )
 def test_an_answer_keeps_to_its_schema(small: LlamaModel, schema: Any, inside: list[str], outside: list[str]) -> None:
     assert [text for text in inside if not fits(small, schema, text)] == []
     assert [text for text in outside if fits(small, schema, text)] == []
+
+
+def test_a_dead_end_of_a_schema_is_an_error_each_time_and_the_next_answer_goes_on(small: LlamaModel) -> None:
+    text = {"type": "string"}
+    schema: Any = {"properties": {"a": text}, "patternProperties": {"^a$": text}, "required": ["a"]}
+    schema["additionalProperties"] = False
+    grammar = open_grammar(small, grammar_of(json.dumps(schema))[0])
+    assert grammar
+    for _ in range(2):
+        for token in small.tokenize('{"a": "", ', add_special=False):
+            assert grammar.allowed([token])[0]
+            grammar.accept(token)
+        # A step with drafts asks once for the draft, and the next step once more.
+        for _ in range(2):
+            with pytest.raises(SamplingError, match="no text may come next"):
+                grammar.allowed([small.ends[0]])
+        grammar.reset()

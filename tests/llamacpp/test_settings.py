@@ -22,7 +22,7 @@ from lacli.llamacpp.gguf import architecture_and_types
 from lacli.llamacpp.library import TILED_SWITCH
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.sampling import ALTERS_GREEDY, SamplingSettings
-from lacli.llamacpp.settings import EXACT_CELLS, ModelSettings, endpoints, shared_settings, strict_settings
+from lacli.llamacpp.settings import EXACT_CELLS, ContextSize, ModelSettings, endpoints, shared_settings, strict_settings
 from lacli.settings import DecodeSettings, Option, options_of
 from lacli.tree import Origin, Tree
 from tests import program
@@ -151,7 +151,10 @@ def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: boo
     model_settings = replace(model_settings, cache_type_k=cells, cache_type_v=cells)
     chain = DecodeSettings(mode="lookup", lookup_draft=63)
     tokens, sizes = range(300, 748), (1, 2, 8, 32, 64)
-    with LlamaModel(STDLIB_7M, model_settings) as model, LlamaContext(model, model_settings, chain) as engine:
+    with (
+        LlamaModel(STDLIB_7M, model_settings) as model,
+        LlamaContext(model, model_settings, ContextSize.of(chain)) as engine,
+    ):
         found = [logits_in_batches(engine, tokens[:-64], tokens[-64:], size) for size in sizes]
     assert all(each == found[0] for each in found) is agree
 
@@ -183,7 +186,7 @@ def logits_in_batches(engine: LlamaContext, before: Sequence[int], tokens: Seque
 )
 def test_the_kernels_follow_from_the_weights(types: list[str], min_outputs: int, repack: bool) -> None:
     model_settings, decode_settings = made_strict(*types)
-    assert decode_settings.min_outputs == min_outputs
+    assert decode_settings.constraints.min_outputs == min_outputs
     assert model_settings.repack is repack
     assert model_settings.tiled is all(name in ("q8_0", "f16", "f32", "iq4_nl") for name in types)
 

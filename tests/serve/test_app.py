@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from openai import APIStatusError, OpenAI
+from openai import APIStatusError, NotFoundError, OpenAI
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
@@ -87,7 +87,7 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
     ("body", "words"),
     [
         ({"messages": [{"role": "user"}]}, "content"),
-        ({"messages": QUESTION, "temperature": -1}, "temperature: "),
+        ({"messages": QUESTION, "temperature": -2}, "temperature: "),
         ({"messages": [{"role": "user", "content": [{"type": "sound"}]}]}, "messages.0.content.0.type: "),
         ({}, "messages: Field required"),
         *(({"messages": QUESTION, "n": number}, "n: Input should be") for number in (0, 99)),
@@ -105,6 +105,15 @@ def test_what_cannot_be_is_refused_in_a_sentence(address: str, body: Mapping[str
     assert words in error["message"]
 
 
+@pytest.mark.parametrize(
+    "body", [{"prompt": ["a"] * 9, "n": 16}, {"prompt": ["a"] * 129}, {"prompt": [["a", 1]] * 129}]
+)
+def test_more_answers_than_128_in_one_request_are_refused(address: str, body: Mapping[str, Any]) -> None:
+    for path in ("v1/completions", "completion"):
+        error = post(f"{address}/{path}", body)["error"]
+        assert error["code"] == 400 and "128 answers" in error["message"]
+
+
 def test_a_prompt_beyond_the_context_is_refused_with_its_size(client: OpenAI, model: lacli.Model) -> None:
     with pytest.raises(APIStatusError) as raised:
         client.completions.create(model="any", prompt="a b " * model.context, stream=True)
@@ -115,11 +124,25 @@ def test_a_prompt_beyond_the_context_is_refused_with_its_size(client: OpenAI, mo
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "v1/chat/completions", 405), ("POST", "v1/embeddings", 404), ("GET", "v1/models/demo", 404)],
+    [("GET", "v1/chat/completions", 405), ("POST", "v1/embeddings", 404), ("GET", "v1/models/other", 404)],
 )
 def test_a_wrong_method_or_path_is_an_error_in_openais_shape(address: str, method: str, path: str, status: int) -> None:
     error = get(Request(f"{address}/{path}", method=method))["error"]
     assert error["code"] == status and error["message"].startswith(f"{method} /{path}: ")
+
+
+def test_the_model_is_found_by_each_of_its_names(model: lacli.Model) -> None:
+    settings = ServeSettings(("b", "owner/a"), SamplingSettings())
+    with (
+        serving(Server(model, settings).app()) as address,
+        OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
+    ):
+        (listed,) = client.models.list()
+        assert listed.id == "b"
+        for name in settings.names:
+            assert client.models.retrieve(name) == listed
+        with pytest.raises(NotFoundError):
+            client.models.retrieve("c")
 
 
 def test_tokens_go_there_and_back(address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +15,9 @@ import pytest
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
+from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest
 from lacli.serve.run import access_for
+from lacli.text.checked import checked
 from tests.serve.conftest import serving
 from tests.serve.test_app import BEGUN, QUESTION, post
 
@@ -119,6 +122,70 @@ def test_scripts_of_named_pages_may_ask(closed: str, origin: str, may: bool) -> 
     wanted = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     _, headers = asked(closed, "OPTIONS", "/v1/chat/completions", **wanted)
     assert (dict(headers).get("access-control-allow-origin") == origin) == may
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("v1/chat/completions", {"logprobs": True, "top_logprobs": -1}),
+        ("v1/completions", {"logprobs": -1}),
+        ("completion", {"n_probs": -1}),
+    ],
+)
+def test_minus_1_log_probabilities_are_none(address: str, path: str, asked: Mapping[str, Any]) -> None:
+    reply = post(f"{address}/{path}", {"messages": QUESTION, "prompt": "x", "max_tokens": 1, **asked})
+    assert "completion_probabilities" not in reply and not any(each["logprobs"] for each in reply.get("choices", ()))
+
+
+SAMPLED = SamplingSettings(temp=0.5, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("body", "changed"),
+    [
+        ({"repetition_penalty": 1.5}, {"repeat_penalty": 1.5}),
+        ({"repetition_penalty": 1.5, "repeat_penalty": 1.2}, {"repeat_penalty": 1.2}),
+        (dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "xtc_probability"), -1),
+         {"temp": 0, "top_p": 0, "min_p": 0, "typical": 0, "xtc_probability": 0}),
+        (dict.fromkeys(("seed", "top_k", "repeat_last_n", "dry_penalty_last_n"), -1),
+         {"seed": -1, "top_k": -1, "repeat_last_n": -1, "dry_penalty_last_n": -1}),
+        (dict.fromkeys(("temperature", "seed", "top_k", "repetition_penalty", "logit_bias", "grammar", "json_schema",
+                        "response_format", "ignore_eos")), {}),
+        ({"logit_bias": {"5": None, "6": 1}}, {"logit_bias": ((6, 1.0),)}),
+        ({"logit_bias": [[5, None], [6, False]]}, {"logit_bias": ((6, float("-inf")),)}),
+    ],
+)  # fmt: skip
+def test_how_tokens_are_drawn_is_read_as_llama_server_reads_it(
+    body: Mapping[str, Any], changed: Mapping[str, Any]
+) -> None:
+    assert checked(AnswerRequest, body).sampling(SAMPLED, lambda text: []) == replace(SAMPLED, **changed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "read"),
+    [
+        (ChatRequest, {"max_completion_tokens": None, "max_tokens": -1}, {"max_tokens": -1}),
+        (ChatRequest, {"n": None, "stop": None, "stream": None, "tools": None}, {"n": 1, "stop": [], "stream": False}),
+        (ChatRequest, {"stream_options": {"include_usage": None}}, {"stream": False}),
+        (CompletionRequest, {"logprobs": None, "n_probs": 2}, {"logprobs": None, "n_probs": 2}),
+        *((ChatRequest, {"stop": stop}, {"stop": []}) for stop in ("", [], [""], [None, ""])),
+        (ChatRequest, {"stop": ["", "a"]}, {"stop": ["a"]}),
+    ],
+)
+def test_null_counts_as_absent_and_empty_stops_are_passed_over(
+    kind: type[AnswerRequest], body: Mapping[str, Any], read: Mapping[str, Any]
+) -> None:
+    asked = checked(kind, {"messages": QUESTION, "prompt": "x", **body})
+    assert {name: getattr(asked, name) for name in read} == read
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
+def test_a_reply_names_what_of_a_schema_is_not_followed(address: str, path: str) -> None:
+    url, body = f"{address}/{path}", {"messages": QUESTION, "prompt": "x", "max_tokens": 2}
+    for schema, is_followed in (({"type": "string", "format": "colour"}, False), ({"type": "string"}, True)):
+        asked = {**body, "json_schema": schema}
+        for reply in (post(url, asked), events(url, asked)[-1]):
+            assert ("warnings" not in reply) if is_followed else "colour" in reply["warnings"][0]
 
 
 def test_a_field_is_taken_refused_or_named_in_the_log_once(address: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import json
 import socket
 from collections.abc import Iterator
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -18,7 +18,7 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from tests.loading import STDLIB_7M
 from tests.serve.conftest import serving
-from tests.serve.test_app import get, post
+from tests.serve.test_app import QUESTION, get, post
 
 DEAD_END = {"prompt": "x", "grammar": 'root ::= "a"', "ignore_eos": True}
 LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
@@ -50,6 +50,13 @@ def opened(port: int, body: dict[str, Any]) -> socket.socket:
     head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     client.sendall(head.encode() + data)
     return client
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
+def test_no_proxy_keeps_or_gathers_a_stream(address: str, path: str) -> None:
+    body = {"messages": QUESTION, "prompt": "x", "max_tokens": 1, "stream": True}
+    with urlopen(Request(f"{address}/{path}", json.dumps(body).encode())) as reply:
+        assert (reply.headers["X-Accel-Buffering"], reply.headers["Cache-Control"]) == ("no", "no-cache")
 
 
 def rest(client: socket.socket) -> list[str]:

@@ -31,6 +31,7 @@ from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.loading import STDLIB_7M
 from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION, post
+from tests.serve.test_fields import events
 
 SCHEMA = {
     "type": "object",
@@ -251,15 +252,46 @@ def test_a_required_call_comes_whole_and_in_a_stream_without_its_markup(caller: 
     assert (part.function.name, part.function.arguments) == (call.function.name, call.function.arguments)
 
 
+def test_stop_texts_end_the_content_and_no_call() -> None:
+    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+    for text, content, calls, stop in (
+        (f"So a.{call}", "So a.", 1, ""),
+        (f"So.{call} a clock b", "So.a", 1, " clock"),
+        (f"So a clock b.{call}", "So a", 0, " clock"),
+        (f"So a cl{call}ock", "So a clock", 1, ""),
+        ("So a clo", "So a clo", 0, ""),
+    ):
+        for parts in cuts(text):
+            splitter = CallSplitter(rules(HERMES), (" clock", "name", "arg"))
+            assert "".join(map(splitter.feed, parts)) + splitter.feed("", final=True) == content
+            assert (len(splitter.calls), splitter.stop) == (calls, stop)
+
+
+def test_an_answer_with_tools_ends_at_a_stop_text_outside_of_calls(qwen: str) -> None:
+    url, body = f"{qwen}/v1/chat/completions", {"messages": QUESTION, "tools": [CLOCK]}
+    forced = post(url, {**body, "tool_choice": "required", "stop": ["name", "{"]})["choices"][0]
+    assert forced["finish_reason"] == "tool_calls" and forced["message"]["tool_calls"]
+    free = post(url, {**body, "max_tokens": 40})["choices"][0]["message"]["content"]
+    stop = free[20:24]
+    asked = {**body, "stop": ["", stop], "max_tokens": 40}
+    whole, streamed = post(url, asked)["choices"][0], events(url, asked)
+    assert whole["message"]["content"] == free[: free.index(stop)] and whole["finish_reason"] == "stop"
+    assert "".join(each["choices"][0]["delta"].get("content") or "" for each in streamed) == whole["message"]["content"]
+    assert streamed[-1]["timings"]["predicted_n"] < 40
+
+
+def test_a_reply_names_what_of_a_function_is_not_followed(qwen: str) -> None:
+    tool = taking({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True, "maxItems": 1}}})
+    body = {"messages": QUESTION, "tools": [tool], "tool_choice": "required"}
+    assert "uniqueItems" in post(f"{qwen}/v1/chat/completions", body)["warnings"][0]
+
+
 @pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
-@pytest.mark.parametrize("prompt", ["a?", "a?<think>\n"])
-def test_a_grammar_makes_calls_of_every_format(form: CallFormat, prompt: str, model: lacli.Model) -> None:
-    grammar = rules(form, several=False, forced=True).grammar(prompt)
+def test_a_grammar_makes_calls_of_every_format(form: CallFormat, model: lacli.Model) -> None:
+    grammar = rules(form, several=False, forced=True).grammar()
     answer = model.generate("Write a function.", grammar=grammar, max_tokens=300)
     assert answer.finish_reason == "eog"
-    thought, closer, text = answer.text.rpartition("</think>\n\n")
-    assert bool(closer) is ("<think>" in prompt) and not thought
-    content, calls = split(form, [text])
+    content, calls = split(form, [answer.text])
     assert not content and len(calls) == 1
 
 

@@ -156,13 +156,14 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 def test_work_is_shown_in_one_row_and_erased(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr(screens, "perf_counter", clock)
-    with Screen().reading(1285) as read:
-        assert terminal.rows == ["reading the prompt: 0/1,285 tokens", ""]
+    read = Screen().prefill_line()
+    for total in (1285, 10**30):
+        read(0, total)
+        assert terminal.rows[0].startswith("reading the prompt: 0/1") and terminal.rows[1] == "", "cut to its row"
         clock.now += 256
-        read(512)
-        assert terminal.rows == ["reading the prompt: 512/1,285 tokens, 2 tokens/s", ""]
-        read(10**20)
-        assert terminal.rows[0].startswith("reading the prompt: 100,000") and terminal.rows[1] == "", "cut to its row"
+        read(512, total)
+        assert total > 1285 or terminal.rows == ["reading the prompt: 512/1,285 tokens, 2 tokens/s", ""]
+        read(total, total)
     assert terminal.rows == ["", ""] and (terminal.screen.cursor.x, terminal.screen.cursor.y) == (0, 0)
     with pytest.raises(KeyboardInterrupt), loading_model(Screen()) as loading:
         loading(0.349)
@@ -204,11 +205,11 @@ def test_no_line_is_drawn_where_it_is_not_wanted_or_cannot_be_erased(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for screen, tokens, shown in ((Screen(quiet=True), 900, True), (Screen(), 9, True), (Screen(), 900, False)):
-        with screen.reading(tokens, shown=shown) as read:
-            read(tokens)
+        read = screen.prefill_line(shown=shown)
+        read(0, tokens)
+        read(tokens, tokens)
     monkeypatch.setattr(Terminal, "isatty", lambda self: False)
-    with Screen(color="on").reading(900) as read:
-        read(4)
+    Screen(color="on").prefill_line()(0, 900)
     assert terminal.getvalue() == ""
 
 

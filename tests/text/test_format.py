@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lacli.text.format import age_in_words, columns, count_in_words, markdown, printable, size_in_words
+from lacli.text.format import age_in_words, align_columns, count_in_words, markdown, printable, size_in_words
 
 
 def test_numbers_are_said_in_their_units() -> None:
@@ -27,12 +27,12 @@ def test_columns_of_a_table_line_up_whatever_a_cell_holds() -> None:
         "| a\\|b␊[i] | 12.5 |",
     ]
     rows = [("a[b]c", "1", "the last one"), ("d\x1b", "12.5", "x" * 300)]
-    assert columns(("NAME", "S", ""), rows, right=(1,)) == [
+    assert align_columns(("NAME", "S", ""), rows, right=(1,)) == [
         "NAME      S",
         "a[b]c     1  the last one",
         f"d␛     12.5  {'x' * 300}",
     ]
-    assert columns(("NAME", "WORDS"), [("a-long-name", "some words more")], width=24) == [
+    assert align_columns(("NAME", "WORDS"), [("a-long-name", "some words more")], width=24) == [
         "NAME         WORDS",
         "a-long-name  some words",
         "             more",

@@ -110,20 +110,46 @@ CHANNELS = f"{ANALYSIS}hm<|end|><|start|>assistant{ANALYSIS}so<|end|>{FINAL}4."
 ANSWER = "<think>\nhm\n</think>\n\n4."
 
 
+BOTH = {"reasoning_content": "hm", "reasoning": "hm"}
+
+
 @pytest.mark.parametrize(
     ("name", "answer", "message"),
     [
-        ("qwen3", ANSWER, {"content": ANSWER}),
-        ("deepseek-r1", ANSWER, {"content": ANSWER}),
-        ("qwen3", "4.", {"content": "4."}),
-        ("reasoning-apart", ANSWER, {"content": "4.", "reasoning_content": "hm"}),
-        ("reasoning-apart", "Use </think> to close.", {"content": "Use </think> to close."}),
-        ("gpt-oss", CHANNELS, {"content": "4.", "thinking": "hm\nso"}),
-        ("gpt-oss", "4.", {"content": "4."}),
+        ("qwen3", {"content": ANSWER}, {"content": ANSWER}),
+        ("deepseek-r1", {"content": ANSWER}, {"content": ANSWER}),
+        ("qwen3", {"content": "4."}, {"content": "4."}),
+        ("reasoning-apart", {"content": ANSWER}, {"content": "4.", "reasoning_content": "hm"}),
+        ("reasoning-apart", {"content": "Use </think>."}, {"content": "Use </think>."}),
+        ("gpt-oss", {"content": CHANNELS}, {"content": "4.", "thinking": "hm\nso"}),
+        ("gpt-oss", {"content": "4."}, {"content": "4."}),
+        ("qwen3", {"content": "4.", "reasoning_content": "hm"}, {"content": "4.", **BOTH}),
+        ("reasoning-apart", {"content": "4.", "reasoning": "hm"}, {"content": "4.", **BOTH}),
+        ("gpt-oss", {"content": "4.", "reasoning": "hm"}, {"content": "4.", "thinking": "hm"}),
+        ("deepseek-r1", {"content": "\n\n4.", "reasoning_content": "hm\n"}, {"content": ANSWER}),
+        ("zephyr", {"content": "4.", "reasoning_content": "hm"}, {"content": "4."}),
     ],
 )
-def test_reasoning_is_given_as_the_template_reads_it(name: str, answer: str, message: dict[str, str]) -> None:
+def test_reasoning_is_given_as_the_template_reads_it(
+    name: str, answer: dict[str, str], message: dict[str, str]
+) -> None:
     assert as_history(answer, fixture(name)) == {"role": "assistant", **message}
+
+
+@pytest.mark.parametrize(
+    ("text", "begun", "reasoning"),
+    [
+        *((f"{opener}hm\n{closer}\n4.", "", "hm\n") for opener, closer in PAIRS.items()),
+        *((f"hm{closer}\n4.", opener, "hm") for opener, closer in PAIRS.items()),
+        (CHANNELS.replace("4.", "\n4."), "", "hmso"),
+        (f"hm<|end|>{FINAL}\n4.", ANALYSIS, "hm"),
+    ],
+)
+def test_bare_reasoning_has_no_marker_and_every_piece(text: str, begun: str, reasoning: str) -> None:
+    splitter = ReasoningSplitter(begun, bare=True)
+    pieces = [*splitter.feed(map(Piece, text)), *splitter.finish()]
+    assert len(pieces) == len(text)
+    assert parts_of(pieces) == [(reasoning, True), ("\n4.", False)]
 
 
 def test_a_block_that_the_prompt_opened_can_be_closed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,12 @@ def test_a_damaged_file_counts_as_empty_and_is_replaced(state: Path, content: by
     assert records.read("cost", KEY) is None
     assert records.save("cost", KEY, 1) == "" and records.read("cost", KEY) == 1
     json.loads(state.read_bytes())
+
+
+def test_of_several_that_save_at_a_time_no_record_is_lost(state: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        assert {*threads.map(lambda key: Records(state).save("cost", key, key), range(40))} == {""}
+    assert sorted(Records(state).kinds()["cost"].values()) == [*range(40)]
 
 
 def test_a_model_is_known_by_its_name_size_and_ends(tmp_path: Path) -> None:
