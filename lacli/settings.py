@@ -72,10 +72,7 @@ class Option:
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     def check(self, value: Any, name: str = "") -> None:
-        """Raise UsageError for a value of another type, for an unknown word, and for a number out of its range.
-
-        `name`: what the message calls the option, by default the field's name.
-        """
+        """Raise UsageError about `name` (or the field) for another type, an unknown word, or a number out of range."""
         name = name or self.name
         if get_origin(self.kind) is Literal and value not in self.words:
             raise UsageError(f"{name} cannot be {value!r}", f"one of {', '.join(self.words)}")

@@ -64,10 +64,9 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
 
 
 class PipedLines:
-    """Lines as they come, from a pipe or from a terminal that cannot be drawn on."""
+    """Lines as they come, from a pipe or a terminal that cannot be drawn on; `asks`: with a sign before each."""
 
     def __init__(self, stream: BinaryIO, *, asks: bool = False) -> None:
-        """`asks`: show a sign on stderr before each line."""
         self._stream, self._asks = stream, asks
         self._number = 0
 

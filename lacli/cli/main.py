@@ -126,10 +126,9 @@ def _in_one_line(error: Any) -> LacliError:
             return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
         place = "" if error.filename is None else f"{error.filename}: "
         return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
-    flag = getattr(error, "option_name", "")
-    commands, hint = FOREIGN.get(flag, ((), ""))
+    commands, hint = FOREIGN.get(getattr(error, "option_name", ""), ((), ""))
     if error.ctx and error.ctx.info_name in commands:
-        return UsageError(f"there is no {flag}", hint)
+        return UsageError(f"there is no {error.option_name}", hint)
     option = getattr(error, "param", None)
     if error.ctx and option and option.opts[0].startswith("-"):
         error.param_hint = f"'{given_name(error.ctx, option)}'"

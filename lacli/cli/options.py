@@ -82,8 +82,7 @@ def given_name(context: typer.Context, given: typer.CallbackParam) -> str:
     source = context.get_parameter_source(given.name)
     if source is not None and source.name == "ENVIRONMENT":
         return next(name for name in given.envvar or () if os.environ.get(name))
-    words = {word.partition("=")[0] for word in sys.argv}
-    return next((flag for flag in given.opts if flag in words), given.opts[0])
+    return next((flag for flag in given.opts if flag in {word.partition("=")[0] for word in sys.argv}), given.opts[0])
 
 
 def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
@@ -203,9 +202,7 @@ ModelFile = Annotated[
     typer.Option("-m", "--model", autocompletion=model_names, help="The same as MODEL, or as LACLI_MODEL."),
 ]
 HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="A model on Hugging Face for MODEL.")]
-DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]
-"""llama.cpp's flag, declared so that it is not read as `-m d`."""
-
+DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]  # Otherwise it is `-m d`.
 Words = Annotated[
     str | None,
     typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input. Without MODEL it needs a space; with "
@@ -240,26 +237,20 @@ def asked(
 ) -> tuple[str | None, str | None]:
     """Return the model and the prompt that the arguments give. Raises UsageError for two models or two prompts."""
     only = argument if words is prompt is None else None
-    if only is not None and is_prompt(only, has_model=model_of(None, model_file, hf_repo, draft) is not None):
+    if only is not None and (only.split()[1:] or model_of(None, model_file, hf_repo, draft)) and not names_model(only):
         argument, words = None, only
     if words is not None and prompt is not None:
         raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
     return model_of(argument, model_file, hf_repo, draft), prompt if words is None else words
 
 
-def is_prompt(argument: str, *, has_model: bool) -> bool:
-    """Whether an only argument is PROMPT and not MODEL: it has a space and is no file.
-
-    `has_model`: whether the model is named elsewhere; then a word that names no model is PROMPT too.
-    """
+def names_model(text: str) -> bool:
+    """Whether an only argument is MODEL: a file, or one word that can mean a model."""
     from lacli.hub.names import own_aliases, read_aliases, read_name
 
-    if len(argument.split()) > 1:
-        return not (argument.endswith(".gguf") or os.path.exists(os.path.expanduser(argument)))
-    try:
-        read_name(argument, read_aliases(own_aliases()))
-    except LacliError:
-        return has_model
+    with suppress(LacliError):
+        found = read_name(text, read_aliases(own_aliases()))
+        return len(text.split()) < 2 or text.endswith(".gguf") or os.path.exists(str(found))
     return False
 
 

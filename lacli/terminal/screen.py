@@ -261,9 +261,7 @@ def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
             # Between wide characters, such as Chinese ones, a row may end.
             word = [] if blank or size != len(text) else [*word, part]
             parts.append(part)
-            column, line = column + size, line + text
-            while column > edge:
-                column -= edge
+            column, line = (column + size - 1) % edge + 1 if size else column, line + text
             if text == "\n":
                 column, line, fenced = 0, "", fenced != line.lstrip().startswith("```")
         yield parts
