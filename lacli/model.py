@@ -15,6 +15,7 @@ from lacli.closing import Closing
 from lacli.engine.answer import Answer, AnswerText, as_stops
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine
+from lacli.engine.prompt_cache import PromptCache
 from lacli.engine.worker import AsyncStream, Request, Stream, Worker
 from lacli.errors import PromptError, UsageError
 from lacli.hub.download import find_model
@@ -234,6 +235,7 @@ def load(
     sampling: SamplingSettings | None = None,
     template: str | None = "",
     template_variables: Mapping[str, object] | None = None,
+    prompt_cache: str | Path | None = None,
 ) -> Model:
     """Load a model: a GGUF file, or a name as `lacli run` takes it; one of the hub is fetched if the cache lacks it.
 
@@ -246,6 +248,7 @@ def load(
     `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own, or a bundled one if it
     has none (`engine.notes` says which); None: prompts are continued as they are.
     `template_variables`: what the template gets beside a conversation, {"enable_thinking": False} for example.
+    `prompt_cache`: a file that keeps what was read; it is written when the model is closed.
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
     """
     letters = _given(mode=mode, window=window, ngram=ngram, guesses=guesses, strict=strict)
@@ -267,6 +270,8 @@ def load(
         slots=parallel or (1 if decoding.strict or model_settings.rpc else PARALLEL),
         often_alone=parallel is None,
     )
+    if prompt_cache is not None:
+        engine.cache = PromptCache(prompt_cache, engine, engine.notes.append)
     return Model(engine, sampling)
 
 

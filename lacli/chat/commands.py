@@ -154,8 +154,9 @@ class Commands:
     @property
     def as_saved(self) -> SavedChat:
         """The chat as a file has it."""
-        chat, context = self.chat, self.chat.engine.model_settings.context
-        return SavedChat(self.model, self.template, chat.conversation, chat.settings, context)
+        chat, engine = self.chat, self.chat.engine
+        cache, context = str(engine.cache.path) if engine.cache else "", engine.model_settings.context
+        return SavedChat(self.model, self.template, chat.conversation, chat.settings, context, cache)
 
     def _help(self, argument: str) -> Reply:
         return Reply(help_text())
@@ -240,6 +241,8 @@ class Commands:
         name, saved = file_name(argument) if argument else self.file, self.as_saved
         write_chat(name, saved, replaces=absolute(name) == absolute(self.file))
         self.file = name
+        if cache := self.chat.engine.cache:
+            cache.save(self.chat.engine)
         return Reply(f"saved {counted(len(saved.conversation.messages), 'message')} to {name}")
 
     def _load(self, argument: str) -> Reply:

@@ -41,6 +41,7 @@ class Head(BaseModel):
     template: str = ""
     system: str = ""
     context: int = Field(0, ge=0, le=MOST_CELLS)
+    prompt_cache: str = ""
     settings: Any = {}
 
 
@@ -49,8 +50,8 @@ class SavedChat:
     """A conversation with what it takes to go on.
 
     `model`, `template`: an absolute path, or a name as the user typed it; an empty `template` is the model's own.
-    `context`: cells as -c gave them, 0 for the default. `damaged`: the numbers of lines that were left out. `path`: the
-    file that it was read from, as `absolute` gives it.
+    `context`: cells as -c gave them, 0 for the default. `prompt_cache`: a file that is there, or "". `damaged`: the
+    numbers of lines that were left out. `path`: the file that it was read from, as `absolute` gives it.
     """
 
     model: str = ""
@@ -58,6 +59,7 @@ class SavedChat:
     conversation: Conversation = field(default_factory=Conversation)
     settings: ChatSettings = ChatSettings()
     context: int = 0
+    prompt_cache: str = ""
     damaged: list[int] = field(default_factory=list)
     path: str = field(default="", compare=False)
 
@@ -70,7 +72,7 @@ class SavedChat:
     @property
     def lines(self) -> bytes:
         """The chat in a file's lines."""
-        own = {name: getattr(self, name) for name in ("model", "template", "context")}
+        own = {name: getattr(self, name) for name in ("model", "template", "context", "prompt_cache")}
         head = {"event": SAVED, "format": FORMAT, "version": VERSION, **own}
         head |= {"system": self.conversation.system, "settings": self.settings.json}
         messages = ({"event": "message", **vars(message)} for message in self.conversation.messages)
@@ -186,7 +188,8 @@ def _begin_chat(found: object, where: str) -> SavedChat:
         settings = settings_from_json(head.settings)
     except UsageError as error:
         raise LacliError(f"{where} begins no chat: {error.what}", error.hint or "/save writes one") from error
-    return SavedChat(head.model, head.template, Conversation(head.system), settings, head.context)
+    cache = head.prompt_cache if os.path.isfile(head.prompt_cache) else ""
+    return SavedChat(head.model, head.template, Conversation(head.system), settings, head.context, cache)
 
 
 def _read_target(path: str | Path) -> bytes:

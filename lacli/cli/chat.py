@@ -69,6 +69,7 @@ def chat(
         template = question.chat_template if "chat_template" in given else saved.template
         question = replace(question, system=system, chat_template=template)
         loading = replace(loading, decode_settings=settings.decode_settings, sampling=settings.sampling)
+        loading = replace(loading, prompt_cache=loading.prompt_cache or saved.prompt_cache)
         if "context" not in given:
             loading = replace(loading, model_settings=replace(loading.model_settings, context=saved.context))
         if not given & {"model_file", "hf_repo"} and called.params["argument"] in (None, prompt):

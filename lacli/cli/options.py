@@ -328,6 +328,8 @@ Tasks = Annotated[
                  '{"turns": [...]}, as MT-bench and Spec-Bench have them.'),
 ]  # fmt: skip
 Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a class at most.")]
+CacheFile = Annotated[str | None, setting("--prompt-cache", metavar="FILE", help="Keep what was read in a file.")]
+CacheReadOnly = Annotated[bool, setting("--prompt-cache-ro", help="Do not write the file of --prompt-cache.")]
 Offline = Annotated[bool, setting("--offline", help="Use models on this disk, without the network.")]
 ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted tokens by the source of their draft.")]
 Stats = Annotated[
@@ -349,6 +351,8 @@ class Loading:
     model_settings: ModelSettings
     offline: Offline = False
     verbose: Verbose = False
+    prompt_cache: CacheFile = None
+    prompt_cache_ro: CacheReadOnly = False
 
     @contextmanager
     def opened(
@@ -368,6 +372,7 @@ class Loading:
         """
         from lacli.auto.model_cost import SERVING
         from lacli.engine.load import open_engine
+        from lacli.engine.prompt_cache import PromptCache
         from lacli.terminal.screen import loading_model
         from lacli.text.records import state_file
         from lacli.text.template import read_variables
@@ -392,6 +397,8 @@ class Loading:
                 screen.note(f"measuring what steps cost here, about {SERVING.seconds:g} s; --no-measure leaves it out")
                 engine.learn_cost(SERVING, state_file(), screen.note)
             screen.notes(engine.notes, engine.warnings)
+            if self.prompt_cache:
+                engine.cache = PromptCache(self.prompt_cache, engine, screen.note, read_only=self.prompt_cache_ro)
             yield engine
 
 

@@ -24,8 +24,10 @@ BLOCK = re.compile(r"^( *)(`{3,}|~{3,})[^\n`]*\n(.*?)^ *\2[`~]* *$", re.DOTALL |
 """A fenced block of Markdown: its indent, its fence and what stands in it."""
 
 PromptFiles = Annotated[
-    list[str] | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file, or from several.")
-]
+    list[str] | None,
+    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file, or several. Files come first, the "
+                 "question last: with --prompt-cache a second question about a file reads the question alone."),
+]  # fmt: skip
 NoStdin = Annotated[bool, typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")]
 Extract = Annotated[bool, typer.Option("-x", "--extract", help="Print the answer's first fenced block alone.")]

@@ -34,6 +34,7 @@ class ServerOptions:
     ssl_key_file: str = option("", "Its private key.", metavar="FILE")
     tags: str = option("", "Words beside the name, with commas.")
     slots: bool = option(True, "Answer GET /slots.")
+    slot_save_path: str = option("", "Folder for the files of POST /slots/ID.", metavar="FOLDER")
     metrics: bool = option(True, "Answer GET /metrics.")
     ui: bool = option(True, "Show the page at /.")
     cors_origins: str = option(
@@ -106,6 +107,7 @@ def serve(
             question.max_tokens,
             question.stops,
             tags=tuple(sorted(_names(own.tags))),
+            slot_save_path=own.slot_save_path,
             off=[path for path, shown in shown_at.items() if not shown],
             verbose=loading.verbose,
         )

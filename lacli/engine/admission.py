@@ -7,11 +7,12 @@ is prefilled again from its tokens when there is room.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lacli.context import Context
 from lacli.engine.cells import Cells
 from lacli.engine.step import TokenSequence
+from lacli.errors import UsageError
 from lacli.modes import common_prefix
 
 HEADROOM = 16
@@ -49,6 +50,21 @@ class Admission:
         """The slots without a sequence, the one that was used longest ago first."""
         taken = [each.cells for each in self.sequences]
         return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
+
+    def slot(self, place: int | None = None) -> Cells:
+        """Return a slot by its number, by default the one that was used last."""
+        return max(self._slots, key=lambda slot: slot.last_use) if place is None else self._slots[place]
+
+    def refill(self, slot: Cells, tokens: Sequence[int], fill: Callable[[int], bool] = lambda first: True) -> None:
+        """Let an idle slot have other tokens, whose cells `fill` brings to its first id. Raises UsageError."""
+        if slot not in self.idle:
+            raise UsageError("the slot has a sequence", "try again at its end")
+        self._cut(slot, 0)
+        self.find_cells(len(tokens), slot)
+        if not fill(slot.first_id):
+            slot.cut(0)
+            raise UsageError(f"the context has no room for {len(tokens):,} saved tokens", "a larger -c may have")
+        slot.tokens, slot.past = [*tokens], len(tokens)
 
     def take_slot(self, prompt: Sequence[int]) -> Cells:
         """Take the idle slot of which at least half is the beginning of a prompt, and cut it back to that.

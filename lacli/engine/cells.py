@@ -23,8 +23,9 @@ class Cells:
 
     `past`: tokens in the cache; the next input goes to this position. `tokens`: of the sequence that has the slot or
     had it last. `source`: the slot with which it shares the cells of its first `borrowed` tokens. `last_use`: grows
-    with every use. `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. After the prefill
-    an id is brought up to date when a tree next uses it, not before: idle ones cost nothing.
+    with every use. `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. `whole`: a cut
+    keeps at least as many tokens, or none. After the prefill an id is brought up to date when a tree next uses it, not
+    before: idle ones cost nothing.
     """
 
     def __init__(self, context: Context, ids: range, limit: int) -> None:
@@ -35,7 +36,7 @@ class Cells:
         self._synced = [0] * len(ids)
         self.tokens: list[int] = []
         self.source: Cells | None = None
-        self.past = self.borrowed = self.last_use = 0
+        self.past = self.borrowed = self.last_use = self.whole = 0
         self.seconds = 0.0
         self.part = BatchPart(None, 0)
 
@@ -45,7 +46,8 @@ class Cells:
 
     def common(self, tokens: Sequence[int]) -> int:
         """Tokens at the beginning of `tokens` that the cache has."""
-        return min(common_prefix(self.tokens, tokens), self.past)
+        common = min(common_prefix(self.tokens, tokens), self.past)
+        return common if common >= self.whole else 0
 
     def room(self, tokens: Sequence[int]) -> int:
         """Rows that the next step's tree may have, beside the tokens before its input that the cache lacks."""
@@ -105,7 +107,8 @@ class Cells:
     def cut(self, length: int) -> None:
         """Cut all ids back to the first `length` tokens; a model that cannot take back a part loses all."""
         # First what is believed, then the cells: an interrupt in between is mended by cutting again.
-        self.past = min(length, self.past)
+        self.past = min(length, self.past) if length >= self.whole else 0
+        self.whole = min(self.whole, self.past)
         self._synced = [min(synced, self.past) for synced in self._synced]
         if not self._remove_from(self.past):
             self.past = 0
@@ -116,7 +119,7 @@ class Cells:
         """Share the cells of the first `length` tokens of another slot; this one is empty."""
         self._context.copy(other.first_id, self.first_id, 0, length)
         self.past = self.borrowed = length
-        self.source = other
+        self.source, self.whole = other, other.whole
 
     def unshare(self) -> None:
         """Take everything from all ids but the first; each gets it again when a tree next uses it."""

@@ -16,6 +16,7 @@ from lacli.auto.mode import Auto, Experience
 from lacli.auto.step_cost import Cost
 from lacli.context import Context
 from lacli.engine.admission import Admission
+from lacli.engine.prompt_cache import PromptCache
 from lacli.engine.step import Chunk, Stepper, TokenSequence
 from lacli.errors import NumbersError, PromptError, SamplingError
 from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Plain
@@ -79,7 +80,7 @@ class Engine:
     """Decodes up to `slots` sequences together; owns the cells of its context.
 
     `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences. `cost`: what steps cost here, None if it
-    was not measured.
+    was not measured. `cache`: what is written at the end, or None.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Engine:
         # Seconds that sequences may decode before the next step that only reads.
         self._owed_s = 0.0
         self._is_torn = False
+        self.cache: PromptCache | None = None
         self.switch_context(context, settings)
 
     def switch_context(self, context: Context, settings: DecodeSettings) -> None:
@@ -127,6 +129,13 @@ class Engine:
         return self._admission.sequences
 
     @property
+    def admission(self) -> Admission:
+        """Which sequence has which slot, between two steps."""
+        self._begin_change()
+        self._is_torn = False
+        return self._admission
+
+    @property
     def is_full(self) -> bool:
         """True while every slot has a sequence."""
         return len(self.sequences) == self.slots
@@ -149,6 +158,8 @@ class Engine:
         self.sequences.append(sequence)
         self._admission.give_cells()
         self._is_torn = False
+        if self.cache:
+            self.cache.tell(sequence)
         return sequence
 
     def check_prompt(self, prompt: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -222,10 +222,9 @@ class ModelEngine(Engine, Closing):
 
     def close(self) -> None:
         self.end_all()
-        if self.sampler:
-            self.sampler.close()
-        self.context.close()
-        self.weights.close()
+        with self.weights, self.context, self.sampler or nullcontext():
+            if self.cache:
+                self.cache.save(self)
 
     def complete_sampling(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
         """The settings with a random seed chosen, and a JSON schema turned into its grammar.

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from copy import copy
 from os import getpid
@@ -231,6 +232,7 @@ class Worker(Closing):
         self._waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._gone: list[Request] = []
+        self._calls: list[tuple[Future[Any], Callable[[], Any]]] = []
         self._closed = self._at_exit = False
         self._process = getpid()
         self._thread = Thread(target=self._run, name="lacli worker", daemon=True)
@@ -255,6 +257,16 @@ class Worker(Closing):
                 return
         self.rest_at_exit()
         raise self._reason
+
+    def call(self, work: Callable[[], Any]) -> Future[Any]:
+        """Have `work` done in the worker's thread, between two steps. Raises what `add` raises."""
+        future = Future[Any]()
+        with self._changed:
+            if self._closed:
+                raise self._reason
+            self._calls.append((future, work))
+            self._changed.notify()
+        return future
 
     def remove(self, request: Request) -> None:
         """End a request before the next step; nothing happens to one that has ended."""
@@ -308,6 +320,8 @@ class Worker(Closing):
             self._waiting.clear()
         for request in left:
             self._end(request, Progress(None, error=self._reason))
+        for future, _ in self._calls:
+            future.set_exception(self._reason)
         atexit.unregister(self._close_at_exit)
 
     def _step(self) -> None:
@@ -328,7 +342,7 @@ class Worker(Closing):
         False once the worker is closed.
         """
         with self._changed:
-            while not (self._closed or self.running or self._waiting or self._gone):
+            while not (self._closed or self.running or self._waiting or self._gone or self._calls):
                 self._changed.wait()
             gone, self._gone = self._gone, []
             for request in gone:
@@ -338,6 +352,12 @@ class Worker(Closing):
                     self.engine.end(request.sequence)
                 if request.in_worker:
                     self._end(request, Progress(None))
+            calls, self._calls = self._calls, []
+        for future, work in calls:
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
         while self._waiting and not self.engine.is_full:
             # It waits until it is taken in: an error on the way there ends all that wait.
             request = self._waiting[0]

@@ -20,7 +20,7 @@ from lacli.llamacpp.settings import ContextSize, ModelSettings
 
 OTHERWISE = "--engine llama decodes with llama.cpp"
 
-POINTER, SEQUENCE, POSITION = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32
+POINTER, SEQUENCE, POSITION, FLAGS = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint32
 
 LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
@@ -28,6 +28,9 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
     ("llama_get_logits", [POINTER], ctypes.POINTER(ctypes.c_float)),
     ("llama_kv_cache_seq_cp", [POINTER, SEQUENCE, SEQUENCE, POSITION, POSITION], None),
     ("llama_kv_cache_seq_rm", [POINTER, SEQUENCE, POSITION, POSITION], ctypes.c_bool),
+    ("llama_state_seq_get_size", [POINTER, SEQUENCE, FLAGS], ctypes.c_size_t),
+    ("llama_state_seq_get_data", [POINTER, POINTER, ctypes.c_size_t, SEQUENCE, FLAGS], ctypes.c_size_t),
+    ("llama_state_seq_set_data", [POINTER, POINTER, ctypes.c_size_t, SEQUENCE, FLAGS], ctypes.c_size_t),
     ("llama_set_n_threads", [POINTER, ctypes.c_uint32, ctypes.c_uint32], None),
     ("llama_set_abort_callback", [POINTER, ctypes.CFUNCTYPE(ctypes.c_bool, POINTER), POINTER], None),
     ("llama_log_set", [LOG_CALLBACK, POINTER], None),
@@ -63,6 +66,7 @@ class Library:
             function = getattr(binding._lib, name)
             function.argtypes, function.restype = arguments, result
             setattr(self, name, function)
+            setattr(self, f"{name}_ext", function)
         # Its sequence calls take the context, and clearing always keeps the cells' values.
         self.llama_get_memory = lambda handle: handle
         self.llama_memory_seq_cp, self.llama_memory_seq_rm = self.llama_kv_cache_seq_cp, self.llama_kv_cache_seq_rm

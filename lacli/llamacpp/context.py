@@ -163,6 +163,17 @@ class DecodingContext(Closing):
     def remove(self, sequence: int, start: int, end: int) -> bool:
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, end))
 
+    def state(self, sequence: int) -> Any:
+        """Copy the cells of a sequence, as an array of bytes."""
+        state = (ctypes.c_uint8 * self._api.llama_state_seq_get_size_ext(self._handle, sequence, 0))()
+        self._api.llama_state_seq_get_data_ext(self._handle, state, len(state), sequence, 0)
+        return state
+
+    def set_state(self, sequence: int, state: Any) -> bool:
+        """Fill the cells of an empty sequence; False, with something left perhaps, if the library refuses."""
+        self._snapshots = 0
+        return bool(self._api.llama_state_seq_set_data_ext(self._handle, state, len(state), sequence, 0))
+
     def clear(self) -> None:
         # NaN in free cells would spoil later sequences; clearing values takes a while.
         self._api.llama_memory_clear(self._memory, self._is_spoilt)

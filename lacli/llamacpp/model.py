@@ -38,7 +38,8 @@ class LlamaModel(Closing):
 
     `parameters`, `size`: elements and bytes of all weights. `trained_tokens`: of the longest sequence in its training.
     `default_limit`: of a sequence without -c. `vocabulary`: number of tokens. `chain_only`: why the model takes no
-    trees, and only chains of at most `max_rollback` drafted tokens; "" if it takes trees.
+    trees, and only chains of at most `max_rollback` drafted tokens; "" if it takes trees. `window`: tokens
+    that some layers attend to, 0 for all. `scaled_from`: cells above which positions may be scaled otherwise, or 0.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class LlamaModel(Closing):
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocabulary_handle))
         architecture = self._metadata("general.architecture")
         self.has_experts = self._metadata(f"{architecture}.expert_count") not in ("", "0")
+        self.scaled_from = int(self._metadata(f"{architecture}.rope.scaling.original_context_length") or 0)
+        self.window = int(lib.llama_model_n_swa(handle))
         has_state = lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle)
         self.chain_only = "a model with a recurrent state cannot forget a rejected token" if has_state else ""
         is_other = lib.llama_model_has_encoder(handle) or lib.llama_model_is_diffusion(handle)

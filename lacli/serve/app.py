@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from lacli import __version__
+from lacli.engine.prompt_cache import key_of, load_slot, save_slot
 from lacli.engine.worker import AsyncStream
 from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
@@ -62,8 +64,8 @@ POLICY = {
 class ServeSettings:
     """How requests are answered. `sampling`, `system`, `max_tokens`, `stops`: if a request gives none.
 
-    `names`, `tags`: names of the model, first the one in replies, and words beside them. `off`: paths that are not
-    offered; "/" is the page. `verbose`: replies have the prompt.
+    `names`, `tags`: names of the model, first the one in replies, and words beside them. `slot_save_path`: folder of
+    saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
     """
 
     names: tuple[str, ...]
@@ -72,6 +74,7 @@ class ServeSettings:
     max_tokens: int = -1
     stops: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    slot_save_path: str = ""
     off: Collection[str] = ()
     verbose: bool = False
 
@@ -91,6 +94,7 @@ class Server:
         self._model, self._settings = model, settings
         self._preparing = asyncio.Lock()
         self._started = str(int(time()))
+        self._key = key_of(model.engine) if settings.slot_save_path else {}
         self._sums, self._longest = dict.fromkeys(COUNTERS, 0.0), 0
 
     def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
@@ -98,10 +102,11 @@ class Server:
         chat = partial(self._answer, ChatRequest, self._chat)
         complete = partial(self._answer, CompletionRequest, partial(self._complete, TextReply))
         plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
+        change_slot = self.change_slot if self._settings.slot_save_path else not_offered
         posts: dict[str, Callable[[Request], Any]]
         posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
         posts |= {"/completion": plain, "/completions": plain, "/apply-template": self.apply_template}
-        posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
+        posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize, "/slots/{id:int}": change_slot}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
         gets |= {"/v1/models/{name:path}": self.models, "/slots": self.slots, "/metrics": self.metrics}
         routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
@@ -156,6 +161,29 @@ class Server:
             counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.statistics.tokens} if stream else {}
             slots.append({"id": number, "n_ctx": self._model.context, "is_processing": stream is not None, **counts})
         return JSONResponse(slots)
+
+    async def change_slot(self, request: Request) -> Response:
+        """Save, restore or erase what a slot has, as the query's `action` says. Files belong to the request's key."""
+        engine, place, action = self._model.engine, request.path_params["id"], request.query_params.get("action")
+        name = "-" if action == "erase" else str((await body_of(request)).get("filename", ""))
+        is_bare = re.fullmatch(r"[\w-][\w.-]{0,99}", name)
+        if place >= engine.slots or action not in ("save", "restore", "erase") or not is_bare:
+            what = f"there are slots 0 to {engine.slots - 1}, and actions save, restore and erase"
+            raise UsageError(what, "a filename has letters, digits and . _ - alone")
+        path = Path(self._settings.slot_save_path, request.scope.get("owner", "") + name)
+
+        def change() -> dict[str, object]:
+            slot = engine.admission.slot(place)
+            if action == "save":
+                return {"filename": name, "n_saved": slot.past, "n_written": save_slot(engine, slot, path, self._key)}
+            if action == "restore":
+                return {"filename": name, "n_read": load_slot(engine, slot, path, self._key), "n_restored": slot.past}
+            erased = slot.past
+            engine.admission.refill(slot, [])
+            return {"n_erased": erased}
+
+        done = await asyncio.shield(asyncio.wrap_future(self._model.worker.call(change)))
+        return JSONResponse({"id_slot": place, **done})
 
     async def metrics(self, request: Request) -> Response:
         sums, (processing, deferred) = self._sums, self._model.worker.load

@@ -321,8 +321,9 @@ class PlainReply(Reply):
             entry["completion_probabilities"] = [*map(self._logprob, delta.logprobs)]
         if not delta.ended:
             return entry
-        answer = choice.stream.text.answer()
+        answer, sequence = choice.stream.text.answer(), choice.stream.sequence
         return entry | {
+            "id_slot": sequence.cells.first_id // self.model.engine.settings.ids if sequence else -1,
             "model": self.name,
             "prompt": choice.prompt_text,
             "generation_settings": self._settings,

@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import sha256
 from ipaddress import ip_address
 from typing import Any
 
@@ -93,16 +94,17 @@ class Keys:
         self._app, self._keys = app, [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or re.fullmatch(PUBLIC, scope["path"]) or self._opens(Headers(scope=scope)):
+        if scope["type"] != "http" or re.fullmatch(PUBLIC, scope["path"]) or self._opens(scope, Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
         body = error_body(401, "send an API key in the header Authorization: Bearer KEY", "authentication_error")
         await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
-    def _opens(self, headers: Headers) -> bool:
+    def _opens(self, scope: Scope, headers: Headers) -> bool:
         """Return whether the headers hold one of the keys, comparing with each of them in constant time."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
+        scope["owner"] = f"{sha256(given).hexdigest()[:16]}-"
         return any([hmac.compare_digest(key, given) for key in self._keys])
 
 

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import IO
+from typing import IO, Any
 
 from lacli.errors import LacliError, reason_of
 from lacli.text.format import size_in_words
@@ -83,12 +83,12 @@ def lock(file: IO[bytes], *, wait: bool = False) -> None:
         pass  # this file system has no locks
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, *parts: Any) -> None:
     """Write a file in one go: one of that name is whole before and after, and keeps its mode. Raises OSError."""
     written = path.parent / f".lacli-{token_hex(8)}"
     try:
         with open(written, "xb", opener=for_owner) as file:
-            file.write(content)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():

@@ -1,0 +1,119 @@
+"""Prompt caches: files of tokens with the library's state after them, so that they are not read again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+
+from lacli.auto.model_cost import Say, machine_key
+from lacli.engine.cells import Cells
+from lacli.errors import LacliError, PromptError, UsageError, reason_of
+from lacli.modes import common_prefix
+from lacli.text.files import free_disk, replace_file
+from lacli.text.format import size_in_words
+
+if TYPE_CHECKING:
+    from lacli.engine.load import ModelEngine
+    from lacli.engine.step import TokenSequence
+
+BEGINNING = b'{"format": "lacli prompt cache", '
+"""Of a file's first line, JSON with the key and the tokens. The state comes next, then four bytes of CRC-32."""
+
+
+def key_of(engine: ModelEngine) -> dict[str, str]:
+    """Return what a state depends on: the model's file, the library, its devices and its settings."""
+    model = engine.model
+    if len(engine.weights.plans) > 1:
+        raise UsageError("a prompt cache keeps the state of one copy of a model", "leave --replicas out")
+    key = {
+        **machine_key(model.path, engine.model_settings),
+        # That has a hash of the file's ends, and weights may differ between them.
+        "time of the model's file": model.path.stat().st_mtime_ns,
+        "--strict or -c": (engine.settings.strict, engine.context.cells > model.scaled_from > 0),
+    }
+    return {name: str(value) for name, value in key.items() if not name.startswith("threads")}
+
+
+def load_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, str]) -> int:
+    """Let a slot have what a file has, and return the file's bytes. Raises UsageError if it cannot, or PromptError."""
+    try:
+        _check_format(path)
+        with path.open("rb") as file:
+            head = file.readline()
+            state, check = np.split(np.fromfile(file, np.uint8), [-4])
+    except (OSError, MemoryError) as error:
+        raise PromptError(f"cannot read {path}: {reason_of(error)}", "give another name") from error
+    if crc32(state.data, crc32(head)).to_bytes(4) != check.tobytes():
+        raise PromptError(f"{path} is damaged", "remove it, or give another name")
+    found = json.loads(head)
+    if other := [name for name, value in key.items() if found.get(name) != value]:
+        raise UsageError(f"{path.name} was saved with another {other[0]}")
+    tokens, data = found["tokens"], np.ctypeslib.as_ctypes(state)
+    engine.admission.refill(slot, tokens, lambda first: engine.context.set_state(first, data))  # type: ignore[union-attr]
+    # A recurrent state cannot be cut back, and of layers with a window only its cells are saved.
+    slot.whole = len(tokens) if engine.model.chain_only or len(tokens) > engine.model.window > 0 else 0
+    return path.stat().st_size
+
+
+def save_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, str]) -> int:
+    """Write what a slot has in one go, and return the file's bytes. Raises LacliError, also for a file of others."""
+    head = BEGINNING + json.dumps({**key, "tokens": slot.tokens[: slot.past]}).encode()[1:] + b"\n"
+    state = engine.context.state(slot.first_id)  # type: ignore[union-attr]
+    parts = head, state, crc32(state, crc32(head)).to_bytes(4)
+    try:
+        if path.exists():
+            _check_format(path)
+        if (free := free_disk(path.parent)) < (size := sum(map(len, parts))):
+            raise LacliError(f"{path} takes {size_in_words(size)}, and {size_in_words(free)} are free", "make room")
+        replace_file(path, *parts)
+    except OSError as error:
+        raise LacliError(f"cannot write {path}: {reason_of(error)}", "give another name, or make room") from error
+    return size
+
+
+def _check_format(path: Path) -> None:
+    with path.open("rb") as file:
+        if not path.is_file() or file.read(len(BEGINNING)) != BEGINNING:
+            raise PromptError(f"{path} is no prompt cache", "give another name")
+
+
+class PromptCache:
+    """A file that keeps what an engine has read, of several slots the one used last. `path`: where it is."""
+
+    def __init__(self, name: str | Path, engine: ModelEngine, say: Say, *, read_only: bool = False) -> None:
+        """Let `engine` go on with what the file has; `say` tells the user. Raises LacliError as `load_slot` does."""
+        self.path = Path(os.path.realpath(os.path.expanduser(name)))
+        if not (read_only or os.access(self.path.parent, os.W_OK)):
+            raise LacliError(f"cannot write in {self.path.parent}", "give the name of a file in another folder")
+        self._key, self._say, self._read_only = key_of(engine), say, read_only
+        self._tokens, self._size = list[int](), 0
+        if self.path.exists():
+            slot = engine.admission.slot()
+            try:
+                self._size = load_slot(engine, slot, self.path, self._key)
+                self._tokens, self._is_whole = slot.tokens, slot.whole > 0
+            except UsageError as error:
+                say(f"{error}: everything is read anew")
+
+    def tell(self, sequence: TokenSequence) -> None:
+        """Say of the first sequence how much of its prompt the file has brought."""
+        if self._size:
+            why = ": this model goes on after all of them only" if self._is_whole and not sequence.reused else ""
+            brought = f"{sequence.reused or 0:,} of {len(sequence.tokens):,} tokens were in {self.path.name}"
+            self._say(f"{brought}, {size_in_words(self._size)}{why}")
+            self._size = 0
+
+    def save(self, engine: ModelEngine) -> None:
+        """Write the file if it becomes longer, or if most of it was of no use. Raises LacliError as `save_slot`."""
+        slot, before = engine.admission.slot(), len(self._tokens)
+        tokens = slot.tokens[: slot.past]
+        is_kept = self._read_only or len(tokens) <= before <= 2 * common_prefix(self._tokens, tokens)
+        if tokens and not is_kept and engine.context.suits(engine.settings, raw_logits=False):
+            size, self._tokens = size_in_words(save_slot(engine, slot, self.path, self._key)), tokens
+            self._say(f"{self.path.name} keeps {len(tokens):,} tokens, {size}: a state is the text in another form")
