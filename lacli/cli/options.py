@@ -328,7 +328,7 @@ Tasks = Annotated[
                  '{"turns": [...]}, as MT-bench and Spec-Bench have them.'),
 ]  # fmt: skip
 Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a class at most.")]
-CacheFile = Annotated[str | None, setting("--prompt-cache", metavar="FILE", help="Keep what was read in a file.")]
+CacheFile = Annotated[str | None, setting("--prompt-cache", metavar="FILE", help="Keep a prompt's state between runs.")]
 CacheReadOnly = Annotated[bool, setting("--prompt-cache-ro", help="Do not write the file of --prompt-cache.")]
 Offline = Annotated[bool, setting("--offline", help="Use models on this disk, without the network.")]
 ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted tokens by the source of their draft.")]

@@ -51,12 +51,12 @@ class Admission:
         taken = [each.cells for each in self.sequences]
         return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
 
-    def slot(self, place: int | None = None) -> Cells:
+    def slot(self, number: int | None = None) -> Cells:
         """Return a slot by its number, by default the one that was used last."""
-        return max(self._slots, key=lambda slot: slot.last_use) if place is None else self._slots[place]
+        return max(self._slots, key=lambda slot: slot.last_use) if number is None else self._slots[number]
 
     def refill(self, slot: Cells, tokens: Sequence[int], fill: Callable[[int], bool] = lambda first: True) -> None:
-        """Let an idle slot have other tokens, whose cells `fill` brings to its first id. Raises UsageError."""
+        """Empty an idle slot, and let `fill` bring the cells of `tokens` to its first id. Raises UsageError if not."""
         if slot not in self.idle:
             raise UsageError("the slot has a sequence", "try again at its end")
         self._cut(slot, 0)
@@ -165,9 +165,10 @@ class Admission:
         """
         source, shared, coming = None, 0, 0
         for other in self.sequences if self._shares else ():
-            if other is sequence or not other.has_cells:
+            ahead = common_prefix(other.tokens, sequence.tokens[:-1])
+            if other is sequence or not other.has_cells or ahead < other.cells.whole:
                 continue
-            coming = max(coming, common_prefix(other.tokens, sequence.tokens[:-1]))
+            coming = max(coming, ahead)
             if (common := other.cells.common(sequence.tokens[:-1])) > shared:
                 source, shared = other.cells, common
         return source, shared, coming

@@ -24,8 +24,7 @@ class Cells:
     `past`: tokens in the cache; the next input goes to this position. `tokens`: of the sequence that has the slot or
     had it last. `source`: the slot with which it shares the cells of its first `borrowed` tokens. `last_use`: grows
     with every use. `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. `whole`: a cut
-    keeps at least as many tokens, or none. After the prefill an id is brought up to date when a tree next uses it, not
-    before: idle ones cost nothing.
+    keeps as many tokens, or none. After the prefill a tree brings its ids up to date: idle ones cost nothing.
     """
 
     def __init__(self, context: Context, ids: range, limit: int) -> None:

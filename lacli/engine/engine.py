@@ -80,7 +80,7 @@ class Engine:
     """Decodes up to `slots` sequences together; owns the cells of its context.
 
     `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences. `cost`: what steps cost here, None if it
-    was not measured. `cache`: what is written at the end, or None.
+    was not measured. `cache`: the file of --prompt-cache, or None.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Engine:
 
     @property
     def admission(self) -> Admission:
-        """Which sequence has which slot, between two steps."""
+        """The slots, between two steps."""
         self._begin_change()
         self._is_torn = False
         return self._admission

@@ -1,4 +1,4 @@
-"""Prompt caches: files of tokens with the library's state after them, so that they are not read again."""
+"""Prompt caches: files of tokens and the library's state after them, so that a program need not read them again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def key_of(engine: ModelEngine) -> dict[str, str]:
         raise UsageError("a prompt cache keeps the state of one copy of a model", "leave --replicas out")
     key = {
         **machine_key(model.path, engine.model_settings),
-        # That has a hash of the file's ends, and weights may differ between them.
+        # The hash covers the ends of the file only.
         "time of the model's file": model.path.stat().st_mtime_ns,
         "--strict or -c": (engine.settings.strict, engine.context.cells > model.scaled_from > 0),
     }
@@ -41,7 +41,7 @@ def key_of(engine: ModelEngine) -> dict[str, str]:
 
 
 def load_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, str]) -> int:
-    """Let a slot have what a file has, and return the file's bytes. Raises UsageError if it cannot, or PromptError."""
+    """Fill a slot from a file, and return the file's bytes. Raises UsageError if it does not fit, else PromptError."""
     try:
         _check_format(path)
         with path.open("rb") as file:
@@ -56,13 +56,13 @@ def load_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, st
         raise UsageError(f"{path.name} was saved with another {other[0]}")
     tokens, data = found["tokens"], np.ctypeslib.as_ctypes(state)
     engine.admission.refill(slot, tokens, lambda first: engine.context.set_state(first, data))  # type: ignore[union-attr]
-    # A recurrent state cannot be cut back, and of layers with a window only its cells are saved.
+    # A recurrent state cannot be cut back. Of layers with a window, the library saves the last cells only.
     slot.whole = len(tokens) if engine.model.chain_only or len(tokens) > engine.model.window > 0 else 0
     return path.stat().st_size
 
 
 def save_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, str]) -> int:
-    """Write what a slot has in one go, and return the file's bytes. Raises LacliError, also for a file of others."""
+    """Write the tokens and the state of a slot in one go, and return the file's bytes. Raises LacliError."""
     head = BEGINNING + json.dumps({**key, "tokens": slot.tokens[: slot.past]}).encode()[1:] + b"\n"
     state = engine.context.state(slot.first_id)  # type: ignore[union-attr]
     parts = head, state, crc32(state, crc32(head)).to_bytes(4)
@@ -79,15 +79,15 @@ def save_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, st
 
 def _check_format(path: Path) -> None:
     with path.open("rb") as file:
-        if not path.is_file() or file.read(len(BEGINNING)) != BEGINNING:
+        if file.read(len(BEGINNING)) != BEGINNING:
             raise PromptError(f"{path} is no prompt cache", "give another name")
 
 
 class PromptCache:
-    """A file that keeps what an engine has read, of several slots the one used last. `path`: where it is."""
+    """The file of --prompt-cache, with the tokens of the slot that was used last. `path`: its resolved name."""
 
     def __init__(self, name: str | Path, engine: ModelEngine, say: Say, *, read_only: bool = False) -> None:
-        """Let `engine` go on with what the file has; `say` tells the user. Raises LacliError as `load_slot` does."""
+        """Fill a slot of `engine` from the file, if it is there; `say` tells the user. Raises LacliError."""
         self.path = Path(os.path.realpath(os.path.expanduser(name)))
         if not (read_only or os.access(self.path.parent, os.W_OK)):
             raise LacliError(f"cannot write in {self.path.parent}", "give the name of a file in another folder")
@@ -102,7 +102,7 @@ class PromptCache:
                 say(f"{error}: everything is read anew")
 
     def tell(self, sequence: TokenSequence) -> None:
-        """Say of the first sequence how much of its prompt the file has brought."""
+        """Say how many tokens of the first sequence's prompt were in the file."""
         if self._size:
             why = ": this model goes on after all of them only" if self._is_whole and not sequence.reused else ""
             brought = f"{sequence.reused or 0:,} of {len(sequence.tokens):,} tokens were in {self.path.name}"
@@ -110,7 +110,7 @@ class PromptCache:
             self._size = 0
 
     def save(self, engine: ModelEngine) -> None:
-        """Write the file if it becomes longer, or if most of it was of no use. Raises LacliError as `save_slot`."""
+        """Write the file if it becomes longer, or if less than half of it was of use. Raises LacliError."""
         slot, before = engine.admission.slot(), len(self._tokens)
         tokens = slot.tokens[: slot.past]
         is_kept = self._read_only or len(tokens) <= before <= 2 * common_prefix(self._tokens, tokens)

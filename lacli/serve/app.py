@@ -163,17 +163,17 @@ class Server:
         return JSONResponse(slots)
 
     async def change_slot(self, request: Request) -> Response:
-        """Save, restore or erase what a slot has, as the query's `action` says. Files belong to the request's key."""
-        engine, place, action = self._model.engine, request.path_params["id"], request.query_params.get("action")
+        """Save, restore or erase a slot, as the query's `action` says. A file belongs to the key that saved it."""
+        engine, number, action = self._model.engine, request.path_params["id"], request.query_params.get("action")
         name = "-" if action == "erase" else str((await body_of(request)).get("filename", ""))
         is_bare = re.fullmatch(r"[\w-][\w.-]{0,99}", name)
-        if place >= engine.slots or action not in ("save", "restore", "erase") or not is_bare:
+        if number >= engine.slots or action not in ("save", "restore", "erase") or not is_bare:
             what = f"there are slots 0 to {engine.slots - 1}, and actions save, restore and erase"
             raise UsageError(what, "a filename has letters, digits and . _ - alone")
         path = Path(self._settings.slot_save_path, request.scope.get("owner", "") + name)
 
         def change() -> dict[str, object]:
-            slot = engine.admission.slot(place)
+            slot = engine.admission.slot(number)
             if action == "save":
                 return {"filename": name, "n_saved": slot.past, "n_written": save_slot(engine, slot, path, self._key)}
             if action == "restore":
@@ -183,7 +183,7 @@ class Server:
             return {"n_erased": erased}
 
         done = await asyncio.shield(asyncio.wrap_future(self._model.worker.call(change)))
-        return JSONResponse({"id_slot": place, **done})
+        return JSONResponse({"id_slot": number, **done})
 
     async def metrics(self, request: Request) -> Response:
         sums, (processing, deferred) = self._sums, self._model.worker.load
