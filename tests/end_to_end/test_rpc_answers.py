@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,7 @@ def test_this_processor_and_a_server_answer_together(tiny: Path, servers: tuple[
 
 
 PROGRAM_OF_A_USER = """
+import re
 import sys
 import lacli
 settings = lacli.ModelSettings(rpc=(sys.argv[2],), context=8192)
@@ -100,3 +102,13 @@ def test_a_server_that_is_lost_ends_the_program_with_one_line_and_the_text_so_fa
     assert mode not in MODES or err.count(b"\n") == 1
     so_far = (begun + out).decode()
     assert so_far[:20] == one_device[:20] or one_device.startswith(so_far.removesuffix("\n"))
+
+
+def test_a_prompt_cache_keeps_what_a_server_has_read(
+    tiny: Path, servers: tuple[str, str], one_device: str, tmp_path: Path
+) -> None:
+    where = ("--rpc", servers[0], "--device", "RPC0", "--prompt-cache", str(tmp_path / "a.cache"))
+    first, second = asked(tiny, "plain", *where), asked(tiny, "plain", *where, "--stats")
+    assert first.out == second.out == f"{one_device}\n"
+    prompt, cached = re.findall(r"(\d+) (?:prompt tokens|of them)", second.err)[:2]
+    assert int(cached) == int(prompt) - 1

@@ -16,13 +16,14 @@ from lacli.auto.mode import FIXED_COST
 from lacli.batch import Batch, Ints
 from lacli.context import Floats
 from lacli.engine.admission import MOST_IDLE
+from lacli.engine.cells import Cells
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.step import TokenSequence
-from lacli.errors import NumbersError, PromptError, SamplingError
+from lacli.errors import NumbersError, PromptError, SamplingError, UsageError
 from lacli.settings import DecodeSettings
 from lacli.verify import Verifier
 from tests.engine.test_engine import VOCABULARY, any_settings, ends, plain_tokens
-from tests.fakes.context import FakeContext, RuleBroken
+from tests.fakes.context import Cell, FakeContext, RuleBroken
 from tests.fakes.decoding import PLAIN, Decoding
 
 PLACES = 4
@@ -436,3 +437,57 @@ def test_a_fixed_mode_takes_the_rows_for_each_sequence_that_it_takes_for_one(cho
     for sequence, prompt in zip(sequences, prompts, strict=True):
         steps = Decoding(FakeContext(800, 600, chosen.ids, VOCABULARY), chosen).generate(prompt, 12)
         assert rows[sequence] == [step.rows for step in steps] and max(rows[sequence]) > 6
+
+
+def refilled(engine: FakeContext, schedule: Engine, place: int, tokens: list[int]) -> Cells:
+    """A slot that has taken over tokens, as a library brings their cells, or some if there is no room for all."""
+
+    def fill(first_id: int) -> bool:
+        cells = zip(engine._free_slots(), enumerate(tokens), strict=False)
+        found = [Cell(free, position, token, {first_id}) for free, (position, token) in cells]
+        engine._cells += found
+        return len(found) == len(tokens)
+
+    slot = schedule.admission.slot(place)
+    schedule.admission.refill(slot, tokens, fill)
+    return slot
+
+
+def test_a_slot_that_takes_over_tokens_serves_the_next_prompt_with_their_beginning() -> None:
+    schedule, engine = plain_schedule(150)
+    old = answered(schedule, [1] * 90, 5)
+    running = add(schedule, [4] * 20, 20)
+    schedule.step()
+    slot = refilled(engine, schedule, 3, [*SYSTEM, 7] * 5)
+    assert not old.cells.past and slot.past == 80 and schedule.admission.slot() is old.cells
+    with raises(UsageError, match="has a sequence"):
+        schedule.admission.refill(running.cells, [])
+    with raises(UsageError, match="no room for 150 saved tokens"):
+        refilled(engine, schedule, 3, [5] * 150)
+    assert slot.past == 0 and len(engine._cells) == running.cells.past
+    slot = refilled(engine, schedule, 3, [*SYSTEM, 7] * 5)
+    visit = Visit([*SYSTEM, 7] * 4, 10, 0, None)
+    sequence = add(schedule, visit.prompt, visit.limit)
+    finish(schedule)
+    assert sequence.cells is slot and sequence.reused == 63
+    assert sequence.tokens[-10:] == alone(visit, 150)
+
+
+def test_tokens_of_which_only_all_can_be_kept_are_shared_and_reused_as_a_whole() -> None:
+    schedule, engine = plain_schedule(600)
+    slot = refilled(engine, schedule, 0, [*LONG, 7, 8])
+    slot.whole = slot.past
+    part = answered(schedule, [*LONG, 9], 5)
+    assert part.cells is not slot and not part.reused and slot.past == len(LONG) + 2
+    running = add(schedule, [*LONG, 7, 8, 1], 40)
+    shares = add(schedule, [*LONG, 7, 8, 2], 5)
+    apart = add(schedule, [*LONG, 7, 2], 5)
+    schedule.step()
+    assert (running.reused, shares.reused) == (len(LONG) + 2, len(LONG) + 2)
+    assert apart.reused in (0, len(LONG)) and apart.cells.whole == 0 and shares.cells.whole == len(LONG) + 2
+    finish(schedule)
+    for sequence, prompt in ((running, [*LONG, 7, 8, 1]), (shares, [*LONG, 7, 8, 2]), (apart, [*LONG, 7, 2])):
+        count = len(sequence.tokens) - len(prompt)
+        assert sequence.tokens[-count:] == alone(Visit(prompt, count, 0, None), 600)
+    shares.cells.cut(len(LONG) + 1)
+    assert (shares.cells.past, shares.cells.whole) == (0, 0)

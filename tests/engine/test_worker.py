@@ -284,3 +284,29 @@ def test_a_sampler_is_closed_once_its_sequence_ends_in_whatever_way() -> None:
         assert [sampler.closed for sampler in samplers] == [1, 0, 1, 0]
         loop.stop()
     assert [sampler.closed for sampler in samplers] == [1, 1, 1, 1]
+
+
+def test_work_is_done_between_two_steps_and_its_error_is_the_callers_alone() -> None:
+    with stepped(2) as (loop, engine):
+        reader = Reader(loop, [1], 5)
+        engine.wait()
+        done, failed = loop.call(lambda: engine.calls), loop.call(lambda: 1 // 0)
+        engine.step()
+        assert done.result() == 1
+        with pytest.raises(ZeroDivisionError):
+            failed.result()
+        engine.run()
+        assert reader.all(5) == plain_tokens([1], 5)
+
+
+def test_work_that_a_failed_worker_has_left_is_refused_and_so_is_more() -> None:
+    with stepped(2) as (loop, engine):
+        Reader(loop, [1], 5)
+        engine.wait()
+        left = loop.call(lambda: None)
+        engine.fails = True
+        engine.run()
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            left.result()
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            loop.call(lambda: None)

@@ -45,6 +45,7 @@ class FakeChat(Chat):
             context_hint=lambda tokens: f"-c {tokens} has room",
             weights=SimpleNamespace(names=["CPU (1)", "CPU (2)"]),
             times_plain=lambda run: 1.2,
+            cache=None,
         )
         return cast(ModelEngine, engine)
 

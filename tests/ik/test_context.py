@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -18,7 +20,7 @@ from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
 from tests.fakes.decoding import PLAIN, auto_decoder, bugs
-from tests.loading import STDLIB_7M, load
+from tests.loading import STDLIB_7M, generate, load
 
 ONE_THREAD = ModelSettings(context=512, threads=1, engine="ik")
 CHAIN = DecodeSettings(mode="lookup", lookup_draft=6)
@@ -147,3 +149,37 @@ def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:
                 pass
             texts.add(tuple(text.answer().tokens))
     assert len(texts) == 1
+
+
+def test_the_logits_after_a_restore_are_those_before_to_the_bit_and_a_part_of_a_state_is_refused(
+    model: IkModel,
+) -> None:
+    prompt, wide = [*model.tokenize(QUESTION) * 9][:200], ContextSize.of(DecodeSettings(mode="lookahead"))
+    with IkContext(model, ONE_THREAD, wide) as engine:
+        for sequence in (0, 3):
+            engine.clear()
+            assert engine.decode(from_tokens(prompt[:-1], 0, sequence))
+            state = engine.state(sequence)
+            last = from_tokens(prompt[-1:], len(prompt) - 1, sequence)
+            last.outputs[0], last.wanted = 1, 1
+            assert engine.decode(last)
+            before = engine.logits().copy()
+            engine.clear()
+            assert not engine.set_state(sequence, (ctypes.c_uint8 * (len(state) // 2)).from_buffer(state))
+            engine.remove(sequence, 0, -1)
+            assert engine.set_state(sequence, state) and engine.decode(last)
+            assert (engine.logits() == before).all()
+
+
+def test_a_prompt_cache_of_one_library_is_read_anew_by_the_other(tmp_path: Path) -> None:
+    from lacli.engine.prompt_cache import PromptCache
+
+    answers, said = [], list[str]()
+    for name in ("ik", "ik", "llama"):
+        with load(model_settings=replace(ONE_THREAD, engine=name), decode_settings=PLAIN) as engine:
+            engine.cache = PromptCache(tmp_path / "a.cache", engine, said.append)
+            answers.append(generate(engine, QUESTION, raw=True, max_tokens=8))
+    assert answers[0].tokens == answers[1].tokens
+    reused = [answer.statistics.reused_tokens for answer in answers]
+    assert reused == [0, answers[0].statistics.prompt_tokens - 1, 0]
+    assert [each for each in said if "another library" in each] == [said[-2]]

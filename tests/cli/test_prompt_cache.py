@@ -1,0 +1,94 @@
+"""--prompt-cache in run, chat and --prompts: what a user sees of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.program import call
+
+FILE = "def area(width, height):\n    return width * height\n" * 8
+SIZES = ("-n", "6", "-c", "2048", "--mode", "plain")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> tuple[str, str]:
+    """A file to ask about, and the name of a cache."""
+    (tmp_path / "area.py").write_text(FILE)
+    return str(tmp_path / "area.py"), str(tmp_path / "notes.cache")
+
+
+def test_a_second_question_about_a_file_reads_the_question_alone(kept: tuple[str, str]) -> None:
+    file, cache = kept
+    first = call("run", "-f", file, "-p", "What is area?", *SIZES, "--prompt-cache", cache)
+    assert re.search(r"^lacli: notes.cache keeps [\d,]+ tokens, .+ the text in another form$", first.err, re.MULTILINE)
+    asked = ("run", "-f", file, "-p", "What is width?", *SIZES, "--json")
+    with_cache = call(*asked, "--prompt-cache", cache, "--prompt-cache-ro")
+    found, fresh = json.loads(with_cache.out), json.loads(call(*asked).out)
+    assert found["tokens"] == fresh["tokens"] and found["prompt_n"] - found["cache_n"] < 30 < found["cache_n"]
+    line = f"lacli: {found['cache_n']:,} of {found['prompt_n']:,} tokens were in notes.cache, "
+    assert line in with_cache.err and "keeps" not in with_cache.err
+    # The order of the parts, the system prompt and the template are in the tokens.
+    for flags in (("-sys", "Be brief."), ("--chat-template", "chatml"), ("--raw",)):
+        changed, plain = (json.loads(call(*asked, *flags, *more).out) for more in (("--prompt-cache", cache), ()))
+        assert changed["tokens"] == plain["tokens"]
+
+
+def test_a_damaged_file_is_one_line_and_a_file_of_anything_else_stays(kept: tuple[str, str]) -> None:
+    file, cache = kept
+    done = call("run", "-p", "hi", *SIZES, "--prompt-cache", file)
+    assert (done.code, done.out) == (1, "") and done.err.count("\n") == 1
+    assert "is no prompt cache" in done.err and Path(file).read_text() == FILE
+
+
+def test_the_prompts_of_a_file_share_what_a_cache_has(kept: tuple[str, str], tmp_path: Path) -> None:
+    file, cache = kept
+    rows = [{"prompt": f"{FILE}\n\n{question}"} for question in ("What is area?", "What is width?", "What is height?")]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    asked = ("run", "--prompts", str(tmp_path / "rows.jsonl"), *SIZES, "-np", "2")
+    fresh = call(*asked)
+    call(*asked, "--prompt-cache", cache)
+    done = call(*asked, "--prompt-cache", cache)
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert {line["index"]: line["text"] for line in lines} == {
+        line["index"]: line["text"] for line in map(json.loads, fresh.out.splitlines())
+    }
+    assert all(line["cache_n"] > 100 for line in lines)
+    assert len(re.findall(r"tokens were in notes.cache", done.err)) == 1
+
+
+def test_a_saved_chat_goes_on_with_its_cache_without_a_further_word(kept: tuple[str, str], tmp_path: Path) -> None:
+    file, cache = kept
+    chat = ("chat", "--commands", *SIZES, "--stats")
+    saved = tmp_path / "chat.json"
+    said = f"/read {file}\nWhat is area?\nAnd width?\n/save {saved}\n".encode()
+    first = call(*chat, "--prompt-cache", cache, stdin=said)
+    assert first.code == 0 and first.err.count("keeps") == 1, first.err
+    written = Path(cache).read_bytes()
+    loaded = call("chat", "--commands", "--stats", "--load", str(saved), stdin=b"And height?\n")
+    brought = re.search(r"([\d,]+) of ([\d,]+) tokens were in notes.cache", loaded.err)
+    assert loaded.code == 0 and brought, loaded.err
+    assert int(brought[2]) - int(brought[1]) < 40 < int(brought[1])
+    plain = json.loads(saved.read_text().splitlines()[0])
+    assert plain["prompt_cache"] == cache
+    # The turn that came is in the file now, and the answer is that of a chat without it.
+    assert Path(cache).read_bytes() != written
+    Path(cache).unlink()
+    again = call("chat", "--commands", "--load", str(saved), stdin=b"And height?\n")
+    assert again.out == loaded.out and "notes.cache" not in again.err and not Path(cache).exists()
+
+
+def test_an_edited_chat_is_answered_as_without_a_cache(kept: tuple[str, str], tmp_path: Path) -> None:
+    file, cache = kept
+    saved = tmp_path / "chat.json"
+    said = f"What is a list?\nAnd a dict?\n/save {saved}\n".encode()
+    call("chat", "--commands", *SIZES, "--prompt-cache", cache, stdin=said)
+    head, first, answer, *rest = saved.read_text().splitlines()
+    for lines in ([head, *rest], [head, *rest, first, answer]):
+        saved.write_text("\n".join(lines))
+        with_cache = call("chat", "--load", str(saved), stdin=b"Why?\n")
+        fresh = call("chat", "--load", str(saved), "--prompt-cache", str(tmp_path / "new"), stdin=b"Why?\n")
+        assert with_cache.out == fresh.out
