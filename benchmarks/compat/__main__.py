@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 FILES = ("chat_completion", "completion", "security", "metrics", "basic", "ctx_shift", "tokenize", "ignore_eos",
-         "speculative")  # fmt: skip
+         "speculative", "slot_save")  # fmt: skip
 TESTS = Path("tools/server/tests")
 ROOT = Path(__file__).parents[2]
 

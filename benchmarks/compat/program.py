@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 SAME = ("--host", "--port", "--temp", "--seed", "--batch-size", "--threads", "--n-predict", "--parallel", "--alias",
-        "--tags", "--api-key", "--chat-template")  # fmt: skip
+        "--tags", "--api-key", "--chat-template", "--slot-save-path")  # fmt: skip
 """Flags with a value that `lacli serve` has too."""
 
 SWITCHES = ("--verbose", "--no-slots", "--no-ui")
