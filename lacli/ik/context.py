@@ -133,4 +133,6 @@ class IkContext(DecodingContext):
         parameters.n_ubatch = min(parameters.n_batch, PREFILL_ROWS)
         # With several sequences the wheel's kernel of flash attention may end the process ("GGML_ASSERT(S > 0)").
         parameters.flash_attn = False
+        # Every decode clears the logits of as many rows as there are ids, 30 MB for 49; one id allows all others too.
+        parameters.n_seq_max = 1
         self._open(model.weights, parameters)
