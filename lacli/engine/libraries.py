@@ -28,8 +28,7 @@ TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
 def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:
     """Return the settings with the engine decided: ik_llama.cpp's where it is installed and can do what is asked.
 
-    `strict`: one row and many must have the same bits. `slots`: sequences that share a context. Raises UsageError where
-    `ik` was asked for and cannot be.
+    `strict`: one row and many must have the same bits. Raises UsageError if `ik` was asked for and cannot be.
     """
     if settings.engine == "llama":
         return settings

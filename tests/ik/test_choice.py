@@ -43,7 +43,6 @@ def mamba(folder: Path) -> Path:
 
 HINDRANCES: dict[str, tuple[Callable[[Path], Path], ModelSettings, dict[str, object]]] = {
     "--strict rules out": (lambda _: STDLIB_7M, IK, {"strict": True}),
-    "decodes one sequence at a time": (lambda _: STDLIB_7M, IK, {"slots": 2}),
     "one copy of a model": (lambda _: STDLIB_7M, replace(IK, replicas=2), {}),
     "computes on the processor only": (lambda _: STDLIB_7M, replace(IK, gpu_layers=9), {}),
     "without flash attention": (lambda _: STDLIB_7M, replace(IK, flash_attention="on"), {}),
