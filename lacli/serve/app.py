@@ -158,7 +158,7 @@ class Server:
         return JSONResponse(slots)
 
     async def metrics(self, request: Request) -> Response:
-        sums, (processing, deferred) = self._sums, self._model.worker.load
+        sums, worker = self._sums, self._model.worker
         read = rate(sums["prompt_tokens_total"], sums["prompt_seconds_total"])
         predicted = rate(sums["tokens_predicted_total"], sums["tokens_predicted_seconds_total"])
         metrics = [
@@ -166,9 +166,9 @@ class Server:
             ("n_tokens_max", "Tokens of the longest sequence so far.", "counter", self._longest),
             ("prompt_tokens_seconds", "Tokens of prompts a second, by the two totals.", "gauge", read),
             ("predicted_tokens_seconds", "Tokens of an answer a second, the mean of all.", "gauge", predicted),
-            ("requests_processing", "Answers in a slot.", "gauge", processing),
-            ("requests_deferred", "Answers that wait for a slot.", "gauge", deferred),
-            ("n_busy_slots_per_decode", "Slots in use.", "gauge", processing),
+            ("requests_processing", "Answers in a slot.", "gauge", len(worker.running)),
+            ("requests_deferred", "Answers that wait for a slot.", "gauge", len(worker.waiting)),
+            ("n_busy_slots_per_decode", "Slots in use.", "gauge", len(worker.running)),
         ]
         text = "".join(
             f"# HELP llamacpp:{name} {help}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value:.15g}\n"
