@@ -36,9 +36,6 @@ AnyStream = TypeVar("AnyStream", bound=Request)
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
 """Options of an answer that are numbers of SamplingSettings, with its names of them."""
 
-LEAST = {"max_tokens": -1, "logprobs": 0}
-"""The least values of the whole numbers among an answer's own options."""
-
 
 class AnswerOptions(TypedDict, total=False):
     """What may be said of one answer; what is left out, or None, is as `load` was told.
@@ -285,7 +282,7 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
         raise UsageError(f"an answer has no option {unknown[0]!r}", hint)
     # A function that hands its own options on has None for those that it was not given.
     options = {name: value for name, value in given.items() if value is not None}
-    for name, least in LEAST.items():
+    for name, least in (("max_tokens", -1), ("logprobs", 0)):
         value = options.get(name, least)
         if type(value) is not int or value < least:
             raise UsageError(f"{name} is {value!r:.60}", f"give a whole number, {least} or more, or leave it out")
