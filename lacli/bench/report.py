@@ -198,16 +198,6 @@ def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
     return lines
 
 
-SIZES = (2, 4, 8, 16, 32)
-"""Rows of the steps whose least tokens are named."""
-
-NEARLY_FREE = 1.1
-"""Cost in plain steps up to which a step is called nearly free."""
-
-REACH = 2
-"""Multiple of the largest measured step up to which a cost is extrapolated."""
-
-
 def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool) -> dict[str, Any]:
     """Return what was measured as one object, described in docs/benchmarks.md."""
     return {
@@ -265,7 +255,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
         hint = "give more --seconds, on a calmer machine, or more --rows"
         return [("rows", f"{what}: {hint}. Mode auto learns from its own steps.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
-    if (free := max(rows for rows in wide.measured if wide.relative(rows) <= NEARLY_FREE)) > 1:
+    if (free := max(rows for rows in wide.measured if wide.relative(rows) <= 1.1)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"
     return [("rows", costs), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
 
@@ -274,7 +264,8 @@ def _on_lookahead(step_cost: StepCost) -> str:
     """Say how many tokens a step lookahead's default needs."""
     settings = DecodeSettings(mode="lookahead")
     name = f"W={settings.window} N={settings.ngram} G={settings.guesses}"
-    if settings.max_rows > REACH * step_cost.max_rows:
+    # Costs are extrapolated as far as twice the largest measured step.
+    if settings.max_rows > 2 * step_cost.max_rows:
         return f"Whether {name} pays is not known: its steps have {settings.max_rows} rows."
     needed = step_cost.relative(settings.max_rows)
     return f"{name} needs {needed:.1f} tokens a step to break even; it can bring {settings.max_step_tokens} at most."
@@ -282,7 +273,7 @@ def _on_lookahead(step_cost: StepCost) -> str:
 
 def _on_auto(step_cost: StepCost) -> str:
     """Say what mode auto does with these costs."""
-    least = [(rows, step_cost.relative(rows)) for rows in SIZES if rows <= step_cost.max_rows]
+    least = [(rows, step_cost.relative(rows)) for rows in (2, 4, 8, 16, 32) if rows <= step_cost.max_rows]
     named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
         return "Mode auto, the default, decodes plainly here: no step can bring what it costs."
