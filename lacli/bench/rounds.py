@@ -17,9 +17,6 @@ from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import LacliError
 from lacli.stats import Step
 
-WARM_UP_TOKENS = 4
-"""Tokens of the answer that warms up: of three steps after the first, one is hardly held up."""
-
 SHORTEST, PLANNED = 16, 0.8
 """Tokens to which answers are shortened at most; part of the time that is planned, since estimates are rough."""
 
@@ -126,8 +123,8 @@ class Rounds:
         shortest = min((each for each in asked if each), key=lambda each: len(each.prompt), default=None)
         if shortest is None:
             raise LacliError("no prompt fits into the context", "give it more tokens with -c")
-        warm = self.answer(self.points[0], replace(shortest, max_tokens=WARM_UP_TOKENS), self.deadline)
-        # The first step may load kernels.
+        warm = self.answer(self.points[0], replace(shortest, max_tokens=4), self.deadline)
+        # The first step may load kernels; of three others, one is hardly held up.
         step_s = min((step.seconds for step in warm.steps[1:]), default=0.0)
         self.token_s = dict.fromkeys(range(len(self.points)), step_s)
 
