@@ -201,9 +201,7 @@ def make_card(
                 notes.append(f"{f'drafts of at most {back} tokens' if back else 'no drafts'}: {model.chain_only}")
             # llama.cpp takes some memory a cell even for a simulated context.
             whole = min(model.trained_tokens, 2**20)
-            shown = (
-                [settings.context] if settings.context else [*(each for each in (4096, 8192) if each < whole), whole]
-            )
+            shown = [settings.context] if settings.context else sorted({min(4096, whole), min(8192, whole), whole})
             for tokens in shown:
                 memory.append(_memory(model, replace(settings, context=tokens), decode_settings))
     except LacliError as error:
