@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from math import exp, sqrt
 from typing import Literal
 
@@ -149,12 +150,7 @@ class BenchResult:
 
         The turns of a conversation are much alike, so they count as one prompt.
         """
-        tasks: list[list[Answered]] = []
-        for each in self.answered:
-            if each.exchange.turn and tasks:
-                tasks[-1].append(each)
-            else:
-                tasks.append([each])
+        tasks = [[*turns] for _, turns in groupby(self.answered, lambda each: id(each.exchange.task))]
         return paired_ratio(
             [[_pace(pair) for pair in zip(*(each.plain for each in turns), strict=False)] for turns in tasks],
             [[_pace(pair) for pair in zip(*(each.trials for each in turns), strict=False)] for turns in tasks],
