@@ -54,8 +54,7 @@ def within(margin: float, rounding: float) -> bool:
 def largest_difference(logits: Floats, others: Floats) -> float:
     """How far two arrays of logits are apart; equal infinities are equal."""
     with np.errstate(invalid="ignore"):
-        apart = np.abs(logits - others)
-    return float(np.where(logits == others, 0, apart).max())
+        return float(np.where(logits == others, 0, np.abs(logits - others)).max())
 
 
 def plain_logits(
