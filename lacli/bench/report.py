@@ -127,27 +127,26 @@ def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
 
 def table(found: Sequence[BenchResult], machine: Machine) -> str:
     """Return what was measured on, and a row for each class and point, in Markdown."""
-    header = ("class", "mode", "engine", "tokens/s", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
-              "identical")  # fmt: skip
     rows = [
-        (
-            row["class"],
-            row["setting"],
-            row["engine"],
-            f"{row['median_ts']:.{1 if row['median_ts'] >= 10 else 2}f}",
-            "" if row["speedup"] is None else f"{row['speedup']:.2f}",
-            "" if row["speedup_low"] is None else f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
-            f"{row['tokens_per_step']:.2f}",
-            f"{row['rows_per_step']:.1f}",
-            f"{row['draft_n_accepted'] / row['draft_n']:.0%}" if row["draft_n"] else "",
-            f"{row['ms_per_step']:.2f}",
-            f"{row['first_token_ms']:.1f}",
-            "" if row["identical"] is None else f"{row['identical_n']} of {row['prompts']}",
-        )
+        {
+            "class": row["class"],
+            "mode": row["setting"],
+            "engine": row["engine"],
+            "tokens/s": f"{row['median_ts']:.{1 if row['median_ts'] >= 10 else 2}f}",
+            "x plain": "" if row["speedup"] is None else f"{row['speedup']:.2f}",
+            "95%": "" if row["speedup_low"] is None else f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
+            "S": f"{row['tokens_per_step']:.2f}",
+            "rows": f"{row['rows_per_step']:.1f}",
+            "accepted": f"{row['draft_n_accepted'] / row['draft_n']:.0%}" if row["draft_n"] else "",
+            "ms/step": f"{row['ms_per_step']:.2f}",
+            "1st ms": f"{row['first_token_ms']:.1f}",
+            "identical": "" if row["identical"] is None else f"{row['identical_n']} of {row['prompts']}",
+        }
         for row in (_row(each, machine) for each in found)
     ]
+    cells = markdown([*rows[0]], [[*row.values()] for row in rows], 3)
     heading = "{n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; {sampling}".format(**machine.columns)
-    return f"{machine.words}; {heading}\n\n{markdown(header, rows, 3)}\n\n{LEGEND}"
+    return f"{machine.words}; {heading}\n\n{cells}\n\n{LEGEND}"
 
 
 def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence[str] = ()) -> str:
