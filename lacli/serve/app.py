@@ -107,7 +107,8 @@ class Server:
         routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, not_offered if path in self._settings.off else call) for path, call in gets.items()]
         if "/" not in self._settings.off:
-            routes += [Route("/", page_file), Mount("/page", StaticFiles(directory=PAGE))]
+            routes.append(Route("/", lambda request: FileResponse(PAGE / "index.html", headers=POLICY)))
+            routes.append(Mount("/page", StaticFiles(directory=PAGE)))
         return Starlette(routes=routes, middleware=layers, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
 
     def count(self, stream: AsyncStream) -> None:
@@ -306,10 +307,6 @@ class Server:
 
 async def not_offered(request: Request) -> Response:
     raise HTTPException(501, "this server was started without it")
-
-
-async def page_file(request: Request) -> Response:
-    return FileResponse(PAGE / "index.html", headers=POLICY)
 
 
 def _piece(text: bytes) -> str | list[int]:
