@@ -168,11 +168,9 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
             if model.file:
                 return snapshot / with_parts(model.file, there, model.repository)[0]
             first = choose(there, model.quant, model.repository)[0]
-        except SeveralModels:
-            if anything:
+        except ModelLoadError as error:
+            if anything and isinstance(error, SeveralModels):
                 raise
-            continue
-        except ModelLoadError:
             continue
         # The hub may have a better match.
         if anything or has_quant(first, model.quant or DEFAULT_QUANTS[0]):

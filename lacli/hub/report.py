@@ -230,11 +230,10 @@ def _buffers(model: LlamaModel, model_settings: ModelSettings, decode_settings: 
 
 def card_json(card: Card) -> dict[str, Any]:
     """One object. Sizes are bytes; null: not known, or there is none."""
-    facts = {name: value or None for name, value in asdict(card.header).items()}
     return {
         "path": str(card.path),
         "description": card.description or None,
-        **facts,
+        **{name: value or None for name, value in asdict(card.header).items()},
         "modes": list(card.modes),
         "notes": list(card.notes),
         "problem": card.problem or None,
