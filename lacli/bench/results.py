@@ -187,12 +187,11 @@ def results(rounds: Rounds) -> list[BenchResult]:
 def _result(rounds: Rounds, kind: str, point: int) -> BenchResult:
     answered = []
     for number, exchange in enumerate(rounds.exchanges):
-        if kind in (ALL, exchange.task.kind):
-            # The time may have been up between the two.
-            pairs = list(zip(rounds.of(point, number), rounds.of(0, number), strict=False))
-            if pairs:
-                trials, plain = zip(*pairs, strict=True)
-                answered.append(Answered(exchange, trials, plain))
+        # The time may have been up between the two.
+        pairs = list(zip(rounds.of(point, number), rounds.of(0, number), strict=False))
+        if pairs and kind in (ALL, exchange.task.kind):
+            trials, plain = zip(*pairs, strict=True)
+            answered.append(Answered(exchange, trials, plain))
     return BenchResult(kind, point, rounds.points[point], tuple(answered))
 
 

@@ -17,9 +17,6 @@ from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import LacliError
 from lacli.stats import Step
 
-SHORTEST, PLANNED = 16, 0.8
-"""Tokens to which answers are shortened at most; part of the time that is planned, since estimates are rough."""
-
 
 class TimeUp(Exception):
     """Raised when the time of a benchmark is over."""
@@ -162,17 +159,18 @@ class Rounds:
                 answers.append(self.of(0, number)[0].text)
 
     def _fitted(self, exchange: Exchange) -> tuple[Exchange, list[int]]:
-        """Return the exchange with shorter answers, and without the last points, if LEAST_PROMPTS prompts need it."""
+        """Return the exchange with answers of 16 tokens or more, and without the last points, if LEAST_PROMPTS need it."""
         able = [*range(len(self.points))]
         prompts = min(LEAST_PROMPTS, sum(len(task.turns) for task in self.tasks)) - len(self.exchanges)
         if prompts < 1:
             return exchange, able
-        share_s = PLANNED * (self.deadline - perf_counter()) / prompts
+        # Estimates are rough, so a part of the time is left over.
+        share_s = 0.8 * (self.deadline - perf_counter()) / prompts
         while True:
             reading_s = len(able) * len(exchange.prompt) * self.prompt_token_s
             tokens = (share_s - reading_s) / (sum(self.token_s.get(at, 0.0) for at in able) or 1e-9)
             if len(able) <= 2 or tokens >= min(exchange.max_tokens, LEAST_TOKENS // LEAST_PROMPTS):
-                return replace(exchange, max_tokens=int(min(exchange.max_tokens, max(tokens, SHORTEST)))), able
+                return replace(exchange, max_tokens=int(min(exchange.max_tokens, max(tokens, 16)))), able
             able.pop()
 
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:

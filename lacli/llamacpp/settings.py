@@ -22,9 +22,6 @@ CPU = "CPU"
 RPC = "RPC"
 """The beginning of the names of other machines' devices."""
 
-MOST_REPLICAS = 64
-"""Replicas of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
-
 MOST_CELLS = 2**31 - 1
 """Positions are 32-bit integers."""
 
@@ -117,9 +114,7 @@ class ModelSettings:
         (), "Each device's share of the model: 3,1.", "-ts", "--tensor-split", metavar="N,N,..", read=proportions
     )
     main_gpu: int = option(0, "The device that has all of it with -sm none.", "-mg", "--main-gpu", metavar="N", least=0)
-    replicas: int = option(
-        1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=MOST_REPLICAS
-    )
+    replicas: int = option(1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=64)
     rpc: tuple[str, ...] = option(
         (), "Servers (lacli rpc-server) whose devices are used as RPC0, RPC1.", metavar="HOST:PORT,..", read=endpoints
     )
