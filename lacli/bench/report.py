@@ -41,10 +41,7 @@ WHAT_TELLS = (
 
 @dataclass(frozen=True)
 class Machine:
-    """What the numbers were measured on and with, as `columns` of every row and in `words`.
-
-    `comparable`: whether all modes draw the same random numbers, so that texts should agree.
-    """
+    """What was measured on and with, as `columns` of rows and in `words`. `comparable`: texts of modes should agree."""
 
     columns: Mapping[str, Any]
     words: str

@@ -31,10 +31,7 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, with its 95% interval, or None for its ends if there are fewer than three prompts.
-
-    `prompts`: how many were measured.
-    """
+    """How many times as fast, by `prompts` prompts, with its 95% interval; its ends are None below three prompts."""
 
     value: float
     low: float | None = None
@@ -146,10 +143,7 @@ class BenchResult:
 
     @cached_property
     def speedup(self) -> Ratio:
-        """Plain decoding's seconds a token over this point's, pair by pair.
-
-        The turns of a conversation are much alike, so they count as one prompt.
-        """
+        """Plain decoding's seconds a token over this point's. A conversation's turns, much alike, are one prompt."""
         tasks = [[*turns] for _, turns in groupby(self.answered, lambda each: id(each.exchange.task))]
         return paired_ratio(
             [[_pace(pair) for pair in zip(*(each.plain for each in turns), strict=False)] for turns in tasks],

@@ -67,10 +67,7 @@ def time_answer(
     text: Callable[[Sequence[int]], str],
     deadline: float = inf,
 ) -> Trial:
-    """Decode one answer to its end, or to the first step behind `deadline`.
-
-    `text`: detokenizes; called after the clock has stopped.
-    """
+    """Decode one answer to its end, or to the first step after `deadline`. `text` detokenizes, outside of the time."""
     begin = perf_counter()
     first_token_s = prompt_s = 0.0
     steps: list[Step] = []
@@ -112,10 +109,7 @@ class Rounds:
     interrupted: bool = False
 
     def warm_up(self) -> None:
-        """Let plain decoding take a few steps on the shortest prompt, which load kernels and are not counted.
-
-        Raises LacliError if no prompt fits into the context.
-        """
+        """Let plain decoding take a few uncounted steps on the shortest prompt. Raises LacliError if no prompt fits."""
         asked = [self.ask(task, []) for task in self.tasks]
         shortest = min((each for each in asked if each), key=lambda each: len(each.prompt), default=None)
         if shortest is None:

@@ -126,10 +126,7 @@ def compared(
 
 
 def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Screen) -> None:
-    """Print a benchmark: a summary, behind a table in Markdown if it is wanted, or rows for programs.
-
-    Raises Interrupted after Ctrl-C, when what was decoded is printed.
-    """
+    """Print a summary, after a table in Markdown if wanted, or rows for programs. Then raises Interrupted for Ctrl-C."""
     found = results(rounds)
     if found and request.form == "json":
         screen.line(as_json(found, machine))

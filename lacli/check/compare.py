@@ -190,10 +190,7 @@ class ModeResult:
 
 @dataclass
 class CheckResult:
-    """Everything that one check found, of `prompts` with at most `predict` tokens of answer.
-
-    `stopped`: Ctrl-C ended it early.
-    """
+    """What a check found of `prompts` prompts and answers of at most `predict` tokens. `stopped`: early, by Ctrl-C."""
 
     modes: list[ModeResult]
     prompts: int

@@ -154,10 +154,7 @@ def replay(
 
 
 def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) -> list[int]:
-    """The rows of a step's input, which is row `root`, and of the tokens accepted below it, each below the one before.
-
-    Raises Mismatch if a token has no such row.
-    """
+    """The rows of a step's input, row `root`, and of the accepted tokens below it. Raises Mismatch if one has none."""
     found = [root]
     for depth, token in enumerate(tokens, start=1):
         place, above = (token, rows[root].position + depth), set(rows[found[-1]].ids)

@@ -318,10 +318,7 @@ class Worker(Closing):
             request.note_prompt()
 
     def _change_requests(self) -> bool:
-        """Wait for work; take out the requests that were left, and take in new ones while slots are free.
-
-        False once the worker is closed.
-        """
+        """Wait for work, end the requests that were left, and begin new ones while slots are free; False once closed."""
         with self._changed:
             while not (self._closed or self.running or self.waiting or self._gone):
                 self._changed.wait()

@@ -1,7 +1,4 @@
-"""Models on this disk: huggingface_hub's cache, which llama-cli shares, and what is known of each file.
-
-Nothing here uses the network.
-"""
+"""Models on this disk, without the network: huggingface_hub's cache, which llama-cli shares, and other files."""
 
 from __future__ import annotations
 

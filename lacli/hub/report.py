@@ -169,10 +169,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Card:
-    """Everything that is shown of a model.
-
-    `description`: llama.cpp's words for it. `notes`: sentences about the modes. `problem`: why it cannot be run, or "".
-    """
+    """What is shown of a model. `notes`: sentences about the modes. `problem`: why it cannot be run, or ""."""
 
     path: Path
     header: Header
