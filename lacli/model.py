@@ -272,7 +272,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def checked_options(given: AnswerOptions) -> dict[str, Any]:
-    """Return the options that are not None. Raises UsageError for unknown names, and values no sampling setting has."""
+    """Return the options that are not None. Raises UsageError for unknown names and impossible values."""
     known = [*AnswerOptions.__annotations__]
     if unknown := sorted(given.keys() - known):
         hint = did_you_mean(unknown[0], known, ", ".join(known))

@@ -126,7 +126,7 @@ def compared(
 
 
 def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Screen) -> None:
-    """Print a summary, after a table in Markdown if wanted, or rows for programs. Then raises Interrupted for Ctrl-C."""
+    """Print a summary, after a table in Markdown if wanted, or rows for programs. Raises Interrupted after Ctrl-C."""
     found = results(rounds)
     if found and request.form == "json":
         screen.line(as_json(found, machine))

@@ -318,7 +318,7 @@ class Worker(Closing):
             request.note_prompt()
 
     def _change_requests(self) -> bool:
-        """Wait for work, end the requests that were left, and begin new ones while slots are free; False once closed."""
+        """Wait for work, end requests that were left, and begin new ones while slots are free; False once closed."""
         with self._changed:
             while not (self._closed or self.running or self.waiting or self._gone):
                 self._changed.wait()
