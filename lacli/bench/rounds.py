@@ -153,7 +153,7 @@ class Rounds:
                 answers.append(self.of(0, number)[0].text)
 
     def _fitted(self, exchange: Exchange) -> tuple[Exchange, list[int]]:
-        """Return the exchange with shorter answers, of at least 16 tokens, and fewer points, if LEAST_PROMPTS need it."""
+        """Return the exchange with shorter answers, of 16 tokens at least, or fewer points, if the time needs it."""
         able = [*range(len(self.points))]
         prompts = min(LEAST_PROMPTS, sum(len(task.turns) for task in self.tasks)) - len(self.exchanges)
         if prompts < 1:

@@ -217,8 +217,8 @@ def _hub_model(text: str) -> HubModel | None:
 def models(names: Iterable[str]) -> list[str]:
     """The files that are models, in order; a split model by the name of its first part."""
     found = (name for name in names if name.endswith(".gguf"))
-    models = (name for name in found if not any(word in name.rpartition("/")[2] for word in COMPANIONS))
-    return list(dict.fromkeys(all_parts(name)[0] for name in models))
+    kept = (name for name in found if not any(word in name.rpartition("/")[2] for word in COMPANIONS))
+    return list(dict.fromkeys(all_parts(name)[0] for name in kept))
 
 
 def quant_of(file: str) -> str:
