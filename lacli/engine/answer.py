@@ -69,7 +69,7 @@ class AnswerText:
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """`bytes_of`, `controls`: as `TextStream` takes them. `logprobs`: grow with the tokens. Others: see `Answer`."""
+        """`bytes_of`, `controls`: as `TextStream` takes them. `logprobs`: grow with the tokens. Others: as `Answer`."""
         self._engine = engine
         self._logprobs = logprobs
         self._stream = TextStream(bytes_of, stops, controls)
