@@ -21,7 +21,7 @@ from lacli.hub.download import find_model
 from lacli.hub.names import own_aliases
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import PARALLEL, DecodeSettings, ModeName
+from lacli.settings import PARALLEL, DecodeSettings, ModeName, options_of
 from lacli.settings import decode_settings as new_decode_settings
 from lacli.terminal.screen import Screen, end_at_abort
 from lacli.text.format import did_you_mean
@@ -279,6 +279,8 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
         raise UsageError(f"an answer has no option {unknown[0]!r}", hint)
     # A function that hands its own options on has None for those that it was not given.
     options = {name: value for name, value in given.items() if value is not None}
+    for name in SAMPLED.keys() & options.keys():
+        options_of(SamplingSettings)[SAMPLED[name]].check(options[name], name)
     for name, least in (("max_tokens", -1), ("logprobs", 0)):
         value = options.get(name, least)
         if type(value) is not int or value < least:

@@ -52,7 +52,9 @@ class Growing(NamedTuple):
 
 
 class Mode:
-    """Drafts the next tokens of one sequence."""
+    """Drafts the next tokens of one sequence. `passed_over`: steps with a likely draft that cost too much to take."""
+
+    passed_over = 0
 
     def begin(self, tokens: Sequence[int]) -> None:
         """Take in the prompt, before the first step."""

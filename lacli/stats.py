@@ -56,7 +56,7 @@ class RunStatistics:
     `lengths`, `batches`: steps by the tokens that they brought, and by rows. `tried`, `accepted_from`: verified and
     accepted guesses by their origin. `reused_tokens`: those of the prompt that were in the cache. `prompt_s`: the
     prefill of the others, seconds. `first_token_s`: from the call to the first accepted token, seconds. `waited_s`:
-    between its steps, while prompts of others were read for example.
+    between its steps, while prompts of others were read for example. `passed_over`: as the mode counts it.
     """
 
     prompt_tokens: int = 0
@@ -74,6 +74,7 @@ class RunStatistics:
     cache_s: float = 0.0
     python_s: float = 0.0
     waited_s: float = 0.0
+    passed_over: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
     tried: Counter[Origin] = field(default_factory=Counter)
     accepted_from: Counter[Origin] = field(default_factory=Counter)

@@ -36,6 +36,9 @@ MARGIN, EXTRA_MARGIN, AMPLE_BALANCE = 1.08, 0.3, 4.0
 """Ratio to plain decoding that a draft must promise, since hit rates are a little too high; what an empty balance adds,
 and the balance that adds nothing."""
 
+LIKELY = 0.5
+"""Probability of a draft that makes it worth a word that none was taken."""
+
 REGAINED, MAX_REGAINED = 0.25, 6.0
 """Plain steps of losses that are forgotten for each token of a long copy while nothing may be spent, and in a sequence.
 
@@ -142,8 +145,14 @@ class Auto(Mode):
         max_rows = min(room, self._settings.max_step_tokens, costs.max_trial_rows, len(costs.relative) - 1 - beside)
         if max_rows > sequences and not costs.needs_plain_step:
             drafts = [(mode._draft(text), tree) for mode, text, tree in zip(modes, texts, trees, strict=True)]
-            if drafts := [each for each in drafts if each[0].chance]:
-                _plant(drafts, step, self._limits(sequences, beside, max_rows))
+            chances = [draft.chance for draft, _ in drafts]
+            if any(chances):
+                _plant([each for each in drafts if each[0].chance], step, self._limits(sequences, beside, max_rows))
+            for mode, chance, tree in zip(modes, chances, trees, strict=True):
+                mode.passed_over += chance >= LIKELY and len(tree) == 1
+            if costs.needs_test and not (beside or step.has_drafts):
+                trees[0].pad()
+                step.has_drafts = True
         return trees
 
     def _draft(self, text: Growing) -> Draft:

@@ -15,7 +15,7 @@ from statistics import median
 from time import perf_counter, time
 from typing import Any
 
-from lacli.auto.step_cost import ROWS, Cost, MeasurePlan, StepCost
+from lacli.auto.step_cost import LEAST_MEASURED, ROWS, Cost, MeasurePlan, StepCost
 from lacli.batch import Batch, from_tokens
 from lacli.context import Context
 from lacli.ik.context import decoding_library
@@ -115,7 +115,8 @@ def cost_of(
     if saved and not fresh and saved.plan.covers(fit_plan(plan, settings)):
         return saved, True
     cost = measured()
-    if cost.by_context and (failure := Records(state).save(KIND, machine_key(path, settings), asdict(cost))):
+    is_enough = cost.by_context and (cost.is_usable or plan.rows[-1] < LEAST_MEASURED)
+    if is_enough and (failure := Records(state).save(KIND, machine_key(path, settings), asdict(cost))):
         progress(failure)
     return cost, False
 
@@ -182,11 +183,17 @@ def measure(
                 break
         progress(f"timing steps of 1 to {plan.rows[-1]} rows behind {length} tokens")
         timer.prefill(length)
-        times, first = timer.times(plan.rows, begin + seconds)
-        measured = {size: median(each) for size, each in times.items()}
-        found.append(StepCost(length, measured))
-        changes += [median(first[size]) - seconds for size, seconds in measured.items()]
-    return tuple(found), max(median(changes), 0.0)
+        for again in (True, False):
+            times, first = timer.times(plan.rows, begin + seconds)
+            # Other work only ever adds to a time.
+            timed = StepCost(length, {size: min(each) for size, each in times.items()})
+            if timed.is_plausible:
+                found.append(timed)
+                changes += [min(first[size]) - least_s for size, least_s in timed.measured.items()]
+                break
+            progress("these times make no sense" + (", measuring once more" if again else ""))
+            begin = clock()
+    return tuple(found), max(median(changes or [0.0]), 0.0)
 
 
 class _Timer:
@@ -271,4 +278,5 @@ def _cost(found: Any) -> Cost | None:
         cost = Cost(**{**found, "by_context": by_context, "plan": plan})
     except UNREADABLE:
         return None
-    return cost if by_context and all(1 in each.measured for each in by_context) else None
+    is_sound = by_context and all(1 in each.measured and each.is_plausible for each in by_context)
+    return cost if is_sound else None

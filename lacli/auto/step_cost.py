@@ -47,6 +47,11 @@ JUMP, FIRST_JUMP, NOTICEABLE = 1.5, 2.0, 0.05
 """Slow-down beyond which something else has held up a step, and the first step of a size; change of a size's time from
 which the other sizes follow it."""
 
+WRONG, TESTED_AT = 2.0, 8
+"""How many times too dear or too cheap a measured size may be, or the measurement is dropped; steps after which one of
+two rows tests it, if no draft has. A busy machine once saved 131 plain steps for 8 rows, and nothing was drafted then.
+"""
+
 CONTEXT_STEP = 256
 """Tokens of growth after which the measured cost is looked up again."""
 
@@ -75,6 +80,11 @@ class StepCost:
     @property
     def max_rows(self) -> int:
         return max(self.measured)
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether no size costs less than half a plain step, or more than twice the plain steps of its rows."""
+        return all(0.5 <= self.relative(rows) <= 2 * rows for rows in self.measured)
 
     def seconds(self, rows: int) -> float:
         """Return the seconds of a step of `rows` rows whose logits are all read."""
@@ -148,6 +158,7 @@ class StepCostModel:
         # By rows: the number of the step that last had so many.
         self._seen_at: dict[int, int] = {}
         self._step = self._since_plain = 0
+        self._is_tested = self._measured is None
         self.last = 1
         known_change = cost.change_s if cost and self._measured else None
         self._changes = deque([CHANGE_S if known_change is None else known_change], maxlen=8)
@@ -164,6 +175,11 @@ class StepCostModel:
     def needs_plain_step(self) -> bool:
         """Whether a step without drafts has to be timed before others are compared with it."""
         return self._since_plain >= PATIENCE or not self.single_s
+
+    @property
+    def needs_test(self) -> bool:
+        """Whether a step of two rows has to show that the measured costs are right."""
+        return not self._is_tested and self._step >= TESTED_AT and not self.needs_plain_step
 
     def record(self, rows: int, seconds: float, *, is_plain: bool) -> float:
         """Record the time of a step and return its cost in steps of one row; `is_plain`: it had no drafts."""
@@ -184,6 +200,11 @@ class StepCostModel:
         # Ctrl-C may come at any line: no size without a time is left.
         self._seen[rows] = seen
         booked = min(own, JUMP * expected) if before else own
+        if not (is_plain or self._is_tested):
+            self._is_tested = True
+            if not 1 / WRONG <= own / (float(self._expected[rows]) * self.single_s) <= WRONG:
+                self._measured = None
+                self._expect()
         if len(seen) <= MEASURED_WEIGHT or abs(median_low(seen) - before) > NOTICEABLE * before:
             self._follow()
         return (booked + change) / self.single_s if self.single_s else 1.0

@@ -248,8 +248,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     if not cost.is_usable:
         most = counted(wide.max_rows, "row")
         what = f"Timed were steps of at most {most}, and it takes {LEAST_MEASURED} rows to tell"
-        hint = "give more --seconds, on a calmer machine, or more --rows"
-        return [("rows", f"{what}: {hint}. Mode auto learns from its own steps.")]
+        return [("rows", f"{what}: give more --rows. Mode auto learns from its own steps.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := max(rows for rows in wide.measured if wide.relative(rows) <= 1.1)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"

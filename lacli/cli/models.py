@@ -12,7 +12,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.options import model_names, with_groups
-from lacli.errors import Interrupted, ModelLoadError, UsageError
+from lacli.errors import Interrupted, LacliError, ModelLoadError, UsageError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.input import is_terminal, terminal_columns
@@ -146,7 +146,7 @@ def cost(
 ) -> None:
     """Measure what steps of many rows cost here, once for a model and its flags, and what must come of lookahead."""
     from lacli.auto.model_cost import cost_of, measure_cost
-    from lacli.auto.step_cost import ROWS, MeasurePlan
+    from lacli.auto.step_cost import LEAST_MEASURED, ROWS, MeasurePlan
     from lacli.bench.plan import parse_numbers
     from lacli.bench.report import cost_json, cost_lines
     from lacli.engine.libraries import choose_library, open_context, open_model
@@ -175,6 +175,9 @@ def cost(
                 raise Interrupted("stopped before the steps were measured") from None
 
     found, is_saved = cost_of(path, settings, plan, state_file(), measured, fresh=fresh, progress=screen.note)
+    if not (found.is_usable or found.chain_only or chosen[1][-1] < LEAST_MEASURED):
+        what = "the machine is too busy, or too slow, to time steps of enough rows"
+        raise LacliError(what, "try again when it is calm, or give more --seconds")
     if json:
         screen.json(cost_json(path, settings, found, is_saved=is_saved))
     else:

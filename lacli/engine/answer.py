@@ -96,6 +96,8 @@ class AnswerText:
             self.statistics.reused_tokens = sequence.reused or 0
             self.statistics.prompt_s = sequence.prompt_s
             self.statistics.first_token_s = perf_counter() - self._begin
+        if sequence:
+            self.statistics.passed_over = sequence.mode.passed_over
         stream, before = self._stream, self._stream.read
         ended = step.finish == "eog"
         tokens = step.tokens[:-1] if ended else step.tokens

@@ -37,7 +37,7 @@ CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5
 def layers(text: str) -> int:
     """Read -ngl as llama.cpp takes it: a number, or `auto` or `all` for every layer."""
     if text not in ("auto", "all") and not re.fullmatch(r"-?\d+", text):
-        raise UsageError(f"-ngl is {text!r}", "it must be a whole number")
+        raise UsageError(f"{text!r} is no number of layers", "give a whole number, auto or all")
     return -1 if text in ("auto", "all") else int(text)
 
 
@@ -47,7 +47,7 @@ def device_names(text: str) -> tuple[str, ...]:
         return ("CPU",)
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
     if not all(names):
-        raise UsageError(f"--device {text!r} lacks a name", "for example CUDA0,CUDA1")
+        raise UsageError(f"{text!r} lacks a name", "for example CUDA0,CUDA1")
     return names
 
 
@@ -56,7 +56,7 @@ def proportions(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(share) for share in re.split(r"[,/]", text)) if text.strip() else ()
     except ValueError:
-        raise UsageError(f"-ts {text!r} is no list of numbers", "for example -ts 3,1") from None
+        raise UsageError(f"{text!r} is no list of numbers", "for example 3,1") from None
 
 
 def endpoints(text: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def endpoints(text: str) -> tuple[str, ...]:
     for each in found:
         address = re.fullmatch(r"[^\s:/\\\[\]\x00]+:([0-9]{1,5})", each)
         if not address or not 0 < int(address[1]) <= LARGEST_PORT:
-            raise UsageError(f"--rpc {text!r}: {each!r} is no address", f"an IPv4 address or a name, box:{RPC_PORT}")
+            raise UsageError(f"{each!r} is no address", f"an IPv4 address or a name, box:{RPC_PORT}")
     return found
 
 
@@ -124,10 +124,10 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
+        for name in (self.cache_type_k, self.cache_type_v):
             if name not in CACHE_TYPES:
                 hint = did_you_mean(name, CACHE_TYPES, "one of " + ", ".join(CACHE_TYPES))
-                raise UsageError(f"{flag} {name} is no cache type", hint)
+                raise UsageError(f"{name} is no cache type", hint)
         if self.flash_attention == "off" and self.cache_type_v not in PLAIN_CACHE_TYPES:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 

@@ -83,9 +83,17 @@ def test_a_step_that_was_held_up_does_not_count() -> None:
     assert found.measured == {rows: engine.seconds(rows) for rows in SIZES} and change_s == 0
 
 
-def test_a_machine_that_becomes_slow_after_the_survey_ends_after_a_round() -> None:
-    (found,), _ = measured(engine := Timed(slow_after=6), seconds=390)
-    assert [*found.measured] == list(SIZES) and len(engine.steps) == 5 + VISIT * len(SIZES)
+def test_a_machine_that_becomes_slow_is_measured_once_more_and_has_no_result_if_it_stays_so() -> None:
+    # A fast single row, and all others 100 times as slow: no machine is like this.
+    for slow_after, sizes in ((6, [1, 2]), (5, [*SIZES])):
+        told: list[str] = []
+        plan = MeasurePlan((8,), SIZES, 390)
+        (found,), _ = measure(
+            engine := Timed(slow_after=slow_after), TOKENS, plan, clock=engine.clock, progress=told.append
+        )
+        assert [*found.measured] == sizes and len(told) == 1 + (slow_after == 6)
+    never, _ = measure(engine := Timed(row=9.0), TOKENS, MeasurePlan((8,), SIZES, 9999), clock=engine.clock)
+    assert never == ()
 
 
 @pytest.mark.parametrize(

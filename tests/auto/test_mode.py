@@ -311,12 +311,13 @@ class Watching(ScriptedContext):
 
 
 def watched(
-    writer: Writer, stairs: Stairs, chosen: DecodeSettings = AUTO, length: int = 300
+    writer: Writer, stairs: Stairs, chosen: DecodeSettings = AUTO, length: int = 300, saved: Stairs | None = None
 ) -> tuple[Watching, list[Step]]:
+    """What mode auto does on a machine of some `stairs`, of which it `saved` other ones if they are given."""
     clock = FakeClock()
     engine = Watching(writer, lambda rows, _: stairs.seconds(rows), clock, ids=chosen.ids)
     with clocked(clock):
-        decoder = Decoding(engine, chosen, cost=stairs.measured)
+        decoder = Decoding(engine, chosen, cost=(saved or stairs).measured)
         prompt = list(writer.text)
         steps = list(decoder.generate(prompt, length))
     return engine, steps
@@ -333,6 +334,15 @@ def test_where_rows_are_dear_drafts_are_chains_in_the_texts_own_sequence(stairs:
     engine, steps = watched(Writer(6), stairs)
     assert max(engine.rows) > 5 and all(used == {0} for used in engine.used)
     assert {origin for step in steps for origin in step.guesses} == {Origin.SUFFIX}
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_saved_costs_that_are_wrong_are_out_within_sixty_steps(factor: float) -> None:
+    wrong = Stairs(tuple((rows, 1 + (cost - 1) * factor) for rows, cost in CPU_Q4.costs))
+    engine, steps = watched(Writer(6), CPU_Q4, saved=wrong)
+    assert max(engine.rows[:60]) > 2 and max(len(step.tokens) for step in steps[:60]) > 3
+    right, _ = watched(Writer(6), CPU_Q4)
+    assert engine.clock.now < 1.1 * right.clock.now
 
 
 def test_where_rows_are_nearly_free_drafts_grow_a_tree() -> None:
