@@ -36,9 +36,6 @@ AnyStream = TypeVar("AnyStream", bound=Request)
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
 """Options of an answer that are numbers of SamplingSettings, with its names of them."""
 
-LEAST = {"max_tokens": -1, "logprobs": 0}
-"""The least values of the whole numbers among an answer's own options."""
-
 
 class AnswerOptions(TypedDict, total=False):
     """What may be said of one answer; what is left out, or None, is as `load` was told.
@@ -275,10 +272,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def checked_options(given: AnswerOptions) -> dict[str, Any]:
-    """Return the options of an answer without those that are None.
-
-    Raises UsageError for unknown names and impossible values; SamplingSettings checks its own.
-    """
+    """Return the options that are not None. Raises UsageError for unknown names and impossible values."""
     known = [*AnswerOptions.__annotations__]
     if unknown := sorted(given.keys() - known):
         hint = did_you_mean(unknown[0], known, ", ".join(known))
@@ -287,7 +281,7 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if value is not None}
     for name in SAMPLED.keys() & options.keys():
         options_of(SamplingSettings)[SAMPLED[name]].check(options[name], name)
-    for name, least in LEAST.items():
+    for name, least in (("max_tokens", -1), ("logprobs", 0)):
         value = options.get(name, least)
         if type(value) is not int or value < least:
             raise UsageError(f"{name} is {value!r:.60}", f"give a whole number, {least} or more, or leave it out")

@@ -22,14 +22,8 @@ CPU = "CPU"
 RPC = "RPC"
 """The beginning of the names of other machines' devices."""
 
-MOST_REPLICAS = 64
-"""Replicas of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
-
 MOST_CELLS = 2**31 - 1
 """Positions are 32-bit integers."""
-
-MOST_THREADS = 512
-"""ggml's GGML_MAX_N_THREADS."""
 
 RPC_PORT, LARGEST_PORT = 50052, 65535
 """llama.cpp's port of an RPC server, and the largest port of TCP."""
@@ -78,8 +72,8 @@ def endpoints(text: str) -> tuple[str, ...]:
 
 NGL, DEV = ("-ngl", "--gpu-layers", "--n-gpu-layers"), ("-dev", "--device")
 
-THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": MOST_THREADS}
-"""-1 is llama.cpp's default, and 0 here."""
+THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": 512}
+"""-1 is llama.cpp's default, and 0 here; 512 is ggml's GGML_MAX_N_THREADS."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +114,7 @@ class ModelSettings:
         (), "Each device's share of the model: 3,1.", "-ts", "--tensor-split", metavar="N,N,..", read=proportions
     )
     main_gpu: int = option(0, "The device that has all of it with -sm none.", "-mg", "--main-gpu", metavar="N", least=0)
-    replicas: int = option(
-        1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=MOST_REPLICAS
-    )
+    replicas: int = option(1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=64)
     rpc: tuple[str, ...] = option(
         (), "Servers (lacli rpc-server) whose devices are used as RPC0, RPC1.", metavar="HOST:PORT,..", read=endpoints
     )
@@ -230,9 +222,6 @@ FLOATS, EXACT_REPACKED = {"f32", "f16", "bf16"}, {"iq4_nl"}
 REPACKED = {"q2_K", "q3_K", "q4_K"}
 """Weights that llama.cpp repacks at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack)."""
 
-MANY_SEQUENCES = 4
-"""Sequences from which attention that skips the cells of others makes up for its own cost (docs/measured.md)."""
-
 
 def strict_settings(
     model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
@@ -257,8 +246,11 @@ def strict_settings(
 
 
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
-    """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU."""
-    if texts < MANY_SEQUENCES or on_gpu or settings.flash_attention != "auto":
+    """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU.
+
+    From there on attention that skips the cells of others makes up for its own cost (docs/measured.md).
+    """
+    if texts < 4 or on_gpu or settings.flash_attention != "auto":
         return settings
     return replace(settings, flash_attention="on")
 
