@@ -21,7 +21,7 @@ from lacli.hub.download import find_model
 from lacli.hub.names import own_aliases
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import PARALLEL, DecodeSettings, ModeName
+from lacli.settings import PARALLEL, DecodeSettings, ModeName, options_of
 from lacli.settings import decode_settings as new_decode_settings
 from lacli.terminal.screen import Screen, end_at_abort
 from lacli.text.format import did_you_mean
@@ -35,9 +35,6 @@ AnyStream = TypeVar("AnyStream", bound=Request)
 
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
 """Options of an answer that are numbers of SamplingSettings, with its names of them."""
-
-LEAST = {"max_tokens": -1, "logprobs": 0}
-"""The least values of the whole numbers among an answer's own options."""
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -275,17 +272,16 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def checked_options(given: AnswerOptions) -> dict[str, Any]:
-    """Return the options of an answer without those that are None.
-
-    Raises UsageError for unknown names and impossible values; SamplingSettings checks its own.
-    """
+    """Return the options that are not None. Raises UsageError for unknown names and impossible values."""
     known = [*AnswerOptions.__annotations__]
     if unknown := sorted(given.keys() - known):
         hint = did_you_mean(unknown[0], known, ", ".join(known))
         raise UsageError(f"an answer has no option {unknown[0]!r}", hint)
     # A function that hands its own options on has None for those that it was not given.
     options = {name: value for name, value in given.items() if value is not None}
-    for name, least in LEAST.items():
+    for name in SAMPLED.keys() & options.keys():
+        options_of(SamplingSettings)[SAMPLED[name]].check(options[name], name)
+    for name, least in (("max_tokens", -1), ("logprobs", 0)):
         value = options.get(name, least)
         if type(value) is not int or value < least:
             raise UsageError(f"{name} is {value!r:.60}", f"give a whole number, {least} or more, or leave it out")

@@ -100,19 +100,19 @@ def as_lines(engine: ModelEngine, answer: Answer, *, detail: Detail = "short", m
     if times := engine.times_plain(run) if run.drafted else None:
         parts.append(f"{times:.2g} times as fast as plain decoding")
     short = ", ".join(parts)
+    read = _timed(max(run.prompt_tokens - 1 - run.reused_tokens, 0), run.prompt_s)
+    cached = f", {run.reused_tokens:,} of them in the cache, the others" if run.reused_tokens else ""
     if detail != "full":
-        return short
+        return f"{counted(run.prompt_tokens, 'prompt token')}{cached} in {read}; {short}" if run.steps else short
     settings, devices = engine.model_settings, ", ".join(engine.weights.names) or engine.model.devices
     context = f"context of {engine.context.cells:,} tokens"
-    read = _timed(max(run.prompt_tokens - 1 - run.reused_tokens, 0), run.prompt_s)
     ended = "with the context full" if answer.filled_context(max_tokens) else ENDS[answer.finish_reason]
-    prompt = f"{counted(run.prompt_tokens, 'token')}, {run.reused_tokens:,} of them in the cache"
     lines = [
         ("model", f"{engine.model.description}, {context}, {settings.thread_words}, {devices}"),
         ("library", " ".join(decoding_library(settings).values())),
         ("mode", describe(engine.settings)),
         ("sampling", describe_sampling(engine.sampling)),
-        ("prompt", f"{prompt}, the others read in {read}"),
+        ("prompt", f"{counted(run.prompt_tokens, 'token')}{cached} in {read}"),
         ("answer", f"{short}, the first after {run.first_token_s:.2f} s, ended {ended}"),
     ]
     if run.steps:

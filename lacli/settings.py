@@ -46,10 +46,10 @@ NOTHING = ("none", "off")
 class Option:
     """How users name a setting, and which values it takes.
 
-    `kind`: the type of the field `name`. `flags`: its spellings; the first names it in messages and, without dashes, in
-    /set. `help`: "" for a field without a flag. `least`, `most`: the range of a number. `request`: its name in
-    requests if not `name`. `metavar`, `shown`: its value and its default in help. `read`: makes a value of a text, of
-    a `repeated` option one of its values. `variable`: whether the environment sets a default.
+    `kind`: the type of the field `name`. `flags`: its spellings; the first, without dashes, names it in /set. `help`:
+    "" for a field without a flag. `least`, `most`: the range of a number. `request`: its name in requests if not
+    `name`. `metavar`, `shown`: its value and its default in help. `read`: makes a value of a text, of a `repeated`
+    option one of its values. `variable`: whether the environment sets a default.
     """
 
     flags: tuple[str, ...] = ()
@@ -67,28 +67,24 @@ class Option:
     variable: bool = True
 
     @property
-    def label(self) -> str:
-        """The spelling that messages use."""
-        return self.flags[0]
-
-    @property
     def words(self) -> tuple[str, ...]:
         """The words that the value can be; empty if it can be others."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
-    def check(self, value: Any) -> None:
-        """Raise UsageError for a value of another type, for an unknown word, and for a number out of its range."""
+    def check(self, value: Any, name: str = "") -> None:
+        """Raise UsageError about `name` (or the field) for another type, an unknown word, or a number out of range."""
+        name = name or self.name
         if get_origin(self.kind) is Literal and value not in self.words:
-            raise UsageError(f"{self.label} cannot be {value!r}", f"one of {', '.join(self.words)}")
+            raise UsageError(f"{name} cannot be {value!r}", f"one of {', '.join(self.words)}")
         kind = get_origin(self.kind) or self.kind
         if kind in KINDS and not isinstance(value, KINDS[kind][1]):
-            raise UsageError(f"{self.label} is {value!r}", f"it must be {KINDS[kind][0]}")
+            raise UsageError(f"{name} is {value!r}", f"it must be {KINDS[kind][0]}")
         form = "g" if self.kind is float else ""
         # Written so that "not a number" is out of range.
         if self.least is not None and not value >= self.least:
-            raise UsageError(f"{self.label} is {value:{form}}", f"{self.label} must be at least {self.least:{form}}")
+            raise UsageError(f"{name} is {value:{form}}", f"{name} must be at least {self.least:{form}}")
         if self.most is not None and not value <= self.most:
-            raise UsageError(f"{self.label} is {value:{form}}", f"{self.label} must be at most {self.most:{form}}")
+            raise UsageError(f"{name} is {value:{form}}", f"{name} must be at most {self.most:{form}}")
 
 
 def option(default: Any, help: str, *flags: str, **more: Any) -> Any:
@@ -136,7 +132,7 @@ class AnswerSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if "" in self.stops:
-            raise UsageError("--stop is empty", "give the text that an answer is to end before")
+            raise UsageError("a stop text is empty", "give the text that an answer is to end before")
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ ENDLESS = SamplingSettings(ignore_eos=True)
 
 def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
     """How the texts of streams have ended, once nothing is decoded any more; None for one that had no place."""
-    while model.worker.running or any(model.worker.load):
+    while model.worker.running or model.worker.waiting:
         model.generate("A stack?", max_tokens=1)
     return {text.finish if (text := stream.sequence) else None for stream in streams}
 
@@ -290,12 +290,22 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (lambda model: model.stream(b"Hello"), PromptError, "the prompt is b'Hello'"),
         (lambda model: model.stream(memoryview(b"a")), PromptError, "the prompt is <memory"),
         (lambda model: model.stream("a", max_tokens=-2), UsageError, "max_tokens is -2"),
-        (lambda model: model.stream("a", temperature="hot"), UsageError, "--temp is 'hot'"),
+        (
+            lambda model: model.stream("a", temperature="hot"),
+            UsageError,
+            "^temperature is 'hot' .it must be",
+        ),
+        (
+            lambda model: model.stream("a", temperature=-1),
+            UsageError,
+            "^temperature is -1 .temperature must be",
+        ),
+        (lambda model: model.stream("a", temperature=1e-9), UsageError, "^a temperature of 1e-09 is too small"),
         (lambda model: model.stream("a", stop=["a", 5]), UsageError, "stop"),
         (lambda model: model.stream("a", grammar="root ::= ("), UsageError, "cannot be used: .* describes GBNF"),
-        (lambda model: model.stream("a", grammar="a", json_schema="{}"), UsageError, "--grammar and --json-schema"),
+        (lambda model: model.stream("a", grammar="a", json_schema="{}"), UsageError, "a grammar and a JSON schema"),
         (lambda model: model.generate("x", max_token=1), UsageError, "did you mean max_tokens"),
-        (lambda model: LOAD(mode="fast"), UsageError, "--mode cannot be 'fast'"),
+        (lambda model: LOAD(mode="fast"), UsageError, "^mode cannot be 'fast'"),
         (lambda model: LOAD(parallel=1000), UsageError, "--parallel 128 fits"),
         (
             lambda model: LOAD(model_settings=ModelSettings(replicas=2)),

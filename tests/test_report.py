@@ -38,8 +38,8 @@ def engine(settings: DecodeSettings = AUTO, times: float | None = None) -> Model
     )
 
 
-def answer(*steps: Step) -> Answer:
-    run = RunStatistics()
+def answer(*steps: Step, reused: int = 0) -> Answer:
+    run = RunStatistics(prompt_tokens=41, reused_tokens=reused, prompt_s=0.5)
     for step in steps:
         run.add(step)
     return Answer("text", tuple(range(run.tokens)), "eog", run, NgramPool(3, 2).statistics())
@@ -62,11 +62,17 @@ def words(lines: str, subject: str) -> list[str]:
 
 def test_the_short_report_is_one_line_with_plain_decoding_where_the_costs_of_steps_were_measured() -> None:
     made = answer(*plain_step(3), guessed((SUFFIX, SUFFIX, SUFFIX), (SUFFIX,) * 5), guessed((), (POOL,)))
-    size = "8 tokens in 0.06 s (133.3 tokens/s), 1.60 tokens and 2.2 rows a step, 3 of 6 drafted tokens accepted"
+    read = "41 prompt tokens in 0.50 s (80.0 tokens/s); "
+    size = f"{read}8 tokens in 0.06 s (133.3 tokens/s), 1.60 tokens and 2.2 rows a step, 3 of 6 drafted tokens accepted"
     assert as_lines(engine(times=1.333), made) == f"{size}, 1.3 times as fast as plain decoding"
     assert as_lines(engine(), made) == size
-    assert as_lines(engine(times=1.0), answer(*plain_step(9))) == (
-        "9 tokens in 0.09 s (100.0 tokens/s), nothing drafted: no repeats found"
+    nothing = "nothing drafted: no repeats found"
+    assert (
+        as_lines(engine(times=1.0), answer(*plain_step(9))) == f"{read}9 tokens in 0.09 s (100.0 tokens/s), {nothing}"
+    )
+    cached = as_lines(engine(), answer(*plain_step(9), reused=30))
+    assert cached.startswith(
+        "41 prompt tokens, 30 of them in the cache, the others in 0.50 s (20.0 tokens/s); 9 tokens "
     )
     assert as_lines(engine(), answer()) == "no token"
     assert as_json(engine(times=1.333), made)["times_plain"] == 1.33

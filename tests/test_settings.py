@@ -16,11 +16,11 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings, check_rows, fit_to_batch
 from lacli.settings import MAX_SEQUENCES, PRESETS, Constraints, DecodeSettings, ModeName, decode_settings
 
-NO_TUPLES: list[tuple[Callable[..., object], str, str, list[object]]] = [
-    (SamplingSettings, "logit_bias", "--logit-bias", [{5: 1.0}, "5+1", None]),
-    (ModelSettings, "devices", "-dev", [{"CPU": 1}, "CPU", ["CPU"]]),
-    (ModelSettings, "tensor_split", "-ts", ["3,1", {0: 1}]),
-    (ModelSettings, "rpc", "--rpc", ["box:1", {"box:1": 1}, 5]),
+NO_TUPLES: list[tuple[Callable[..., object], str, list[object]]] = [
+    (SamplingSettings, "logit_bias", [{5: 1.0}, "5+1", None]),
+    (ModelSettings, "devices", [{"CPU": 1}, "CPU", ["CPU"]]),
+    (ModelSettings, "tensor_split", ["3,1", {0: 1}]),
+    (ModelSettings, "rpc", ["box:1", {"box:1": 1}, 5]),
 ]
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
@@ -29,20 +29,20 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
         lambda: DecodeSettings(mode="lookahead", window=200, guesses=100),
     ),
     (r"^there is no preset 'speed' \(one of code, ", lambda: decode_settings("speed")),
-    (r"^--auto-rows is 257 \(--auto-rows must be at most 256", lambda: DecodeSettings(auto_rows=257)),
-    (r"^-ctk q9_9 is no cache type .*q8_0", lambda: ModelSettings(cache_type_k="q9_9")),
+    (r"^auto_rows is 257 \(auto_rows must be at most 256", lambda: DecodeSettings(auto_rows=257)),
+    (r"^q9_9 is no cache type .*q8_0", lambda: ModelSettings(cache_type_k="q9_9")),
     (
-        r"^--mode cannot be 'lookahed' \(one of plain, jacobi, lookup, lookahead, auto\)",
+        r"^mode cannot be 'lookahed' \(one of plain, jacobi, lookup, lookahead, auto\)",
         lambda: decode_settings(mode="lookahed"),
     ),
-    (r"^-fa cannot be True \(one of on, off, auto\)", lambda: replace(ModelSettings(), flash_attention=True)),  # type: ignore[arg-type]
+    (r"^flash_attention cannot be True", lambda: replace(ModelSettings(), flash_attention=True)),  # type: ignore[arg-type]
     ("half of a character", lambda: SamplingSettings(grammar="\ud800")),
-    ("^-W ", lambda: DecodeSettings(window=-1)),
-    ("^-N ", lambda: DecodeSettings(ngram=1)),
-    ("^-b ", lambda: ModelSettings(batch=0)),
+    ("^window ", lambda: DecodeSettings(window=-1)),
+    ("^ngram ", lambda: DecodeSettings(ngram=1)),
+    ("^batch ", lambda: ModelSettings(batch=0)),
     *(
-        (rf"^{flag} is .*\(it must be a tuple", partial(kind, **{name: value}))
-        for kind, name, flag, values in NO_TUPLES
+        (rf"^{name} is .*\(it must be a tuple", partial(kind, **{name: value}))
+        for kind, name, values in NO_TUPLES
         for value in values
     ),
 ]

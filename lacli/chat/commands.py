@@ -229,7 +229,10 @@ class Commands:
         if not text.strip():
             raise LacliError(f"{name} is empty", "there is nothing to put before a question")
         self.files.append(text)
-        return Reply(f"{name}: {counted(len(text), 'character')}; it goes before the next message")
+        told, cells = "it goes before the next message", self.chat.cells
+        if (tokens := len(self.chat.engine.prompts.tokenize(self.message("")))) >= cells:
+            told = f"the next message needs {tokens:,} tokens and the context has {cells:,}: /undo drops it"
+        return Reply(f"{name}: {counted(len(text), 'character')}; {told}")
 
     def _save(self, argument: str) -> Reply:
         if not (argument or self.file):

@@ -187,7 +187,7 @@ class Chat:
         self.turns.append(answer)
         self._used = len(prompt) + len(answer.tokens)
         if answer.filled_context(self._wanted.max_tokens):
-            self.notes.append(context_full(self.cells, self.engine.context_hint(self.cells + 1)))
+            self.notes.append(context_full(self.cells, self.engine.context_hint(self.cells)))
 
     def _prompt(self) -> tuple[str, list[int]]:
         """The conversation as the beginning of the next prompt, and its tokens; some templates want a question last."""

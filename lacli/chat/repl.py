@@ -56,7 +56,7 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
     if sys.stdin is None:
         raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
     if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or console(sys.stdout, color).is_dumb_terminal:
-        return PipedLines(sys.stdin.buffer)
+        return PipedLines(sys.stdin.buffer, asks=is_terminal(sys.stdin))
     # It takes 0.2 s, which a pipe need not wait for.
     from lacli.chat.terminal import TerminalLines
 
@@ -64,10 +64,10 @@ def open_lines(status: Callable[[int], str], history: Path | None, color: Switch
 
 
 class PipedLines:
-    """Lines as they come, from a pipe or from a terminal that cannot be drawn on."""
+    """Lines as they come, from a pipe or a terminal that cannot be drawn on; `asks`: with a sign before each."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: BinaryIO, *, asks: bool = False) -> None:
+        self._stream, self._asks = stream, asks
         self._number = 0
 
     def read(self) -> str:
@@ -84,14 +84,16 @@ class PipedLines:
         lines, first = [self._line()], self._number
         while is_open(b"\n".join(lines).decode(errors="replace")):
             try:
-                lines.append(self._line())
+                lines.append(self._line(". "))
             except EOFError:
                 what = f"line {first} opens a message that never ends"
                 raise LacliError(what, f"end it with {QUOTES}; those inside go in pairs") from None
         return decode(b"\n".join(lines), f"the message in line {first} of standard input")
 
-    def _line(self) -> bytes:
+    def _line(self, sign: str = "> ") -> bytes:
         """The next line without its end."""
+        if self._asks:
+            print(sign, end="", file=sys.stderr, flush=True)
         try:
             raw = self._stream.readline()
         except OSError as error:

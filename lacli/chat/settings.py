@@ -47,7 +47,7 @@ def shortened(text: str) -> str:
 
 def key_of(setting: Option) -> str:
     """Return the key of a setting that is shown."""
-    return setting.label.lstrip("-")
+    return setting.flags[0].lstrip("-")
 
 
 def choices_of(setting: Option) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def _read_json(setting: Option, found: object) -> Value:
         if setting.name == "logit_bias":
             return tuple(map(token_bias, TypeAdapter(list[str]).validate_python(found, strict=True)))
         value: Value = TypeAdapter(setting.kind).validate_json(json.dumps(found), strict=True)
-    except ValidationError as error:
+    except (ValidationError, UsageError) as error:
         words = f'"{setting.name}" cannot be {shortened(json.dumps(found))}'
         raise UsageError(words, f"give {usage_of(setting)}") from error
     return value
@@ -197,6 +197,7 @@ def adjust(now: ChatSettings, key: str, value: str) -> ChatSettings:
     """
     setting = find_setting(key)
     found = setting.default if value.strip().lower() == "default" else read(setting, value)
+    setting.check(found, key.strip())
     return now.with_values({setting.name: found})
 
 

@@ -71,7 +71,7 @@ def chat(
         loading = replace(loading, decode_settings=settings.decode_settings, sampling=settings.sampling)
         if "context" not in given:
             loading = replace(loading, model_settings=replace(loading.model_settings, context=saved.context))
-        if not given & {"argument", "model_file", "hf_repo"}:
+        if not given & {"model_file", "hf_repo"} and called.params["argument"] in (None, prompt):
             model = saved.model or model
     template = question.chat_template
     start = replace(

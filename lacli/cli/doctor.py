@@ -45,7 +45,9 @@ def doctor() -> None:
         "self-test": check_answers,
     }
     for subject, check in checks.items():
-        state, words, todo = check()
+        with screen.waiting() as say:
+            say(f"checking {subject}")
+            state, words, todo = check()
         screen.line(f"{state:8}{subject:<13} {words}" + (f"\n   -> {todo}" if todo else ""))
         if state == "broken":
             screen.line(f"\nlacli does not work here: see {subject}.")

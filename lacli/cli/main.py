@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from lacli import __version__
-from lacli.cli.options import DEBUG, EPILOG
+from lacli.cli.options import DEBUG, EPILOG, given_name
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -25,31 +25,28 @@ MODELS = {"list": "list_models", "pull": "pull", "show": "show", "rm": "remove",
 COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "mask", "rpc-server")
 """The commands in the order of the help."""
 
+ANSWERING = ("run", "chat", "serve")
+
 FOREIGN = {
-    **dict.fromkeys(("-md", "--model-draft"), "lacli needs no draft model"),
-    **dict.fromkeys(("-e", "--escape"), "texts are taken as they stand; $'a\\nb' has a line break in bash"),
-    **dict.fromkeys(("-r", "--reverse-prompt"), "--stop TEXT ends an answer before a text"),
-    **dict.fromkeys(("-f", "--file"), "lacli run has it, and /read FILE in a chat"),
-    "--prompt-cache": "lacli chat and lacli serve keep what is decoded",
-    "--lora": "merge the adapter into the model's file with llama-export-lora",
-    "--mmproj": "a prompt is a text here",
+    **dict.fromkeys(("-e", "--escape"), (ANSWERING, "texts are taken as they stand; $'a\\nb' has a newline in bash")),
+    **dict.fromkeys(("-r", "--reverse-prompt"), (ANSWERING, "--stop TEXT ends an answer before a text")),
+    **dict.fromkeys(("-f", "--file"), (("chat",), "lacli run has it, and /read FILE in a chat")),
+    "--prompt-cache": (ANSWERING, "lacli chat and lacli serve keep what is decoded"),
+    "--lora": (ANSWERING, "merge the adapter into the model's file with llama-export-lora"),
+    "--mmproj": (ANSWERING, "a prompt is a text here"),
 }
-"""The commonest flags of llama.cpp's programs that lacli has not, and what to do."""
+"""The commonest flags of llama.cpp's programs that lacli lacks: the commands that have an alternative, and the hint."""
 
 NO_READER = 141
 """Exit code if standard output's reader has gone away, without a word: 128 and SIGPIPE, as a shell has it of git."""
 
 
 class Command(TyperCommand):
-    """Refuses the commonest foreign flags, and takes --stats without a value."""
+    """Takes --stats without a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {name for each in self.params for name in each.opts}
         for place in reversed(range(len(args))):
-            word, behind = args[place], args[place + 1 : place + 2]
-            if word in FOREIGN and word not in own:
-                raise UsageError(f"there is no {word}", FOREIGN[word])
-            if word == "--stats" and behind not in (["short"], ["full"]):
+            if args[place] == "--stats" and args[place + 1 : place + 2] not in (["short"], ["full"]):
                 args = [*args[: place + 1], "short", *args[place + 1 :]]
         return super().parse_args(ctx, args)
 
@@ -129,6 +126,12 @@ def _in_one_line(error: Any) -> LacliError:
             return OutputError(f"cannot write: {reason_of(error)}", "check where stdout goes")
         place = "" if error.filename is None else f"{error.filename}: "
         return LacliError(f"{place}{reason_of(error)}", f"{DEBUG}=1 shows where")
+    commands, hint = FOREIGN.get(getattr(error, "option_name", ""), ((), ""))
+    if error.ctx and error.ctx.info_name in commands:
+        return UsageError(f"there is no {error.option_name}", hint)
+    option = getattr(error, "param", None)
+    if error.ctx and option and option.opts[0].startswith("-"):
+        error.param_hint = f"'{given_name(error.ctx, option)}'"
     what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     command = error.ctx.command_path if error.ctx else "lacli"
     return UsageError(what[:1].lower() + what[1:], f"{command} -h lists what there is")

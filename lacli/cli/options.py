@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -76,6 +77,26 @@ def parameters_of(
     ]
 
 
+def given_name(context: typer.Context, given: typer.CallbackParam) -> str:
+    """Return the variable that has set an option, or else the flag as it was typed."""
+    source = context.get_parameter_source(given.name)
+    if source is not None and source.name == "ENVIRONMENT":
+        return next(name for name in given.envvar or () if os.environ.get(name))
+    return next((flag for flag in given.opts if flag in {word.partition("=")[0] for word in sys.argv}), given.opts[0])
+
+
+def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
+    """Read and check a value under the name that the user gave."""
+    name = given_name(context, given)
+    try:
+        if each.read:
+            value = [*map(each.read, value)] if each.repeated else each.read(value)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.what}", error.hint) from error
+    each.check(tuple(value) if each.repeated else value, name)
+    return value
+
+
 def parameter(each: Option) -> Parameter:
     """Return the Typer option of one setting."""
     flags, kind, shown = each.flags, str if each.read else each.kind, each.shown
@@ -88,7 +109,9 @@ def parameter(each: Option) -> Parameter:
     declare = setting if each.variable else typer.Option
     # Typer would put a default of its own in parentheses.
     told = f"{each.help}  [default: {shown}]" if shown else each.help
-    declared = declare(*flags, help=told, metavar=each.metavar, show_default=False, parser=each.read)
+    # Typer would take 0.1 ms to look at the annotations of each callback.
+    check = lambda context, given, value: None if value is None else _checked(each, context, given, value)  # noqa: E731
+    declared = declare(*flags, help=told, metavar=each.metavar, show_default=False, callback=check)
     return Parameter(each.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, declared])
 
 
@@ -179,14 +202,23 @@ ModelFile = Annotated[
     typer.Option("-m", "--model", autocompletion=model_names, help="The same as MODEL, or as LACLI_MODEL."),
 ]
 HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="A model on Hugging Face for MODEL.")]
-Words = Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input.")]
+DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]  # Otherwise it is `-m d`.
+Words = Annotated[
+    str | None,
+    typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input. Without MODEL it needs a space; with "
+                   "-m or LACLI_MODEL one word is enough."),
+]  # fmt: skip
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 
-def model_of(argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None) -> str | None:
+def model_of(
+    argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None, draft: DraftModel = None
+) -> str | None:
     """Return the model that the command line names, or else the environment. Raises UsageError if two ways name one."""
     from lacli.hub.names import PREFIX
 
+    if draft is not None:
+        raise UsageError("there is no -md", "lacli needs no draft model")
     # Without the prefix a folder of the same name would win.
     hub = hf_repo and PREFIX + hf_repo.removeprefix(PREFIX)
     named = [name for name in (argument, model_file, hub) if name is not None]
@@ -195,12 +227,31 @@ def model_of(argument: Model = None, model_file: ModelFile = None, hf_repo: HubR
     return named[0] if named else os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None
 
 
-@with_groups(model=model_of)
-def asked(model: str | None, words: Words = None, prompt: Prompt = None) -> tuple[str | None, str | None]:
-    """Return the model and the prompt that the arguments give. Raises UsageError for two prompts."""
+def asked(
+    argument: Model = None,
+    model_file: ModelFile = None,
+    hf_repo: HubRepository = None,
+    draft: DraftModel = None,
+    words: Words = None,
+    prompt: Prompt = None,
+) -> tuple[str | None, str | None]:
+    """Return the model and the prompt that the arguments give. Raises UsageError for two models or two prompts."""
+    only = argument if words is prompt is None else None
+    if only is not None and (only.split()[1:] or model_of(None, model_file, hf_repo, draft)) and not names_model(only):
+        argument, words = None, only
     if words is not None and prompt is not None:
         raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
-    return model, prompt if words is None else words
+    return model_of(argument, model_file, hf_repo, draft), prompt if words is None else words
+
+
+def names_model(text: str) -> bool:
+    """Whether an only argument is MODEL: a file, or one word that can mean a model."""
+    from lacli.hub.names import own_aliases, read_aliases, read_name
+
+    with suppress(LacliError):
+        found = read_name(text, read_aliases(own_aliases()))
+        return len(text.split()) < 2 or text.endswith(".gguf") or os.path.exists(str(found))
+    return False
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ import typer
 
 from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, setting, with_groups
-from lacli.errors import Interrupted, UsageError
+from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.settings import PARALLEL, Detail
 
 if TYPE_CHECKING:
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
 
+BLOCK = re.compile(r"^( *)(`{3,}|~{3,})[^\n`]*\n(.*?)^ *\2[`~]* *$", re.DOTALL | re.MULTILINE)
+"""A fenced block of Markdown: its indent, its fence and what stands in it."""
+
 PromptFiles = Annotated[
     list[str] | None, typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file, or from several.")
 ]
 NoStdin = Annotated[bool, typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")]
+Extract = Annotated[bool, typer.Option("-x", "--extract", help="Print the answer's first fenced block alone.")]
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", help='Answer the prompts of a file (-: stdin): one a line, or JSON lines '
@@ -47,6 +52,7 @@ def run(
     file: PromptFiles = None,
     no_stdin: NoStdin = False,
     raw: Raw = False,
+    extract: Extract = False,
     prompts: Prompts = None,
     answers: Answers = None,
     at_a_time: Parallel = None,
@@ -74,6 +80,8 @@ def run(
         raise UsageError("--raw uses no chat template, and a system prompt needs one", "drop one of them")
     if no_stdin and STDIN in (prompt, *(file or ())):
         raise UsageError("--no-stdin goes without '-', which reads standard input", "drop one of them")
+    if extract and (json or prompts is not None):
+        raise UsageError("-x prints a block alone, and goes without --json and --prompts", "drop one of them")
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
     question = replace(question, raw=raw)
     if prompts is not None:
@@ -86,15 +94,24 @@ def run(
     if answers is not None:
         raise UsageError("-o is for the answers to --prompts", "> FILE keeps a single answer")
     text = read_question(prompt, file or (), model=model or "", stdin=not no_stdin, say=screen.note)
-    answer(model, text, question, loading, screen, json=json, stats=stats)
+    form = "json" if json else "block" if extract else "text"
+    answer(model, text, question, loading, screen, form=form, stats=stats)
+
+
+def first_block(text: str) -> str:
+    """Return what stands in the first fenced block, less its indent. Raises LacliError if there is no whole one."""
+    if not (found := BLOCK.search(text)):
+        raise LacliError("the answer has no whole fenced block", "without -x it is printed as it is")
+    return re.sub(rf"^ {{0,{len(found[1])}}}", "", found[3].removesuffix("\n"), flags=re.MULTILINE)
 
 
 def answer(
-    model: str | None, text: str, asked: PromptOptions, loading: Loading, screen: Screen, *, json: bool, stats: Detail
+    model: str | None, text: str, asked: PromptOptions, loading: Loading, screen: Screen, *, form: str, stats: Detail
 ) -> None:
-    """Answer `text`. Raises Interrupted after Ctrl-C, when the text or the JSON object so far is out."""
+    """Answer `text`; `form`: text, json or block. Raises Interrupted after Ctrl-C, when what came is out."""
     from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
     from lacli.report import as_json, as_lines, context_full
+    from lacli.text.format import counted
     from lacli.text.reasoning import begun_reasoning, mark_reasoning
 
     with loading.opened(model, asked, screen) as engine:
@@ -102,13 +119,13 @@ def answer(
         stops = (*asked.stops, *(() if asked.raw else engine.prompts.template.stops))
         generated, pieces = engine.generate(prompt, asked.max_tokens, stops)
         reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
-        stopped = False
+        stopped, told = False, ""
         try:
             # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
             with second_ctrl_c_ends(), closing(pieces):
-                screen.write(() if json else mark_reasoning(pieces, reasons))
-                for _ in pieces:
-                    pass
+                marked = mark_reasoning(pieces, reasons)
+                screen.write(marked if form == "text" else ())
+                told = "".join(piece.text for piece in marked if not piece.reasoning)
         except KeyboardInterrupt:
             stopped = True
         finally:
@@ -116,10 +133,12 @@ def answer(
         with without_ctrl_c():
             found, cells = generated.answer(), engine.context.cells
             if found.filled_context(asked.max_tokens):
-                screen.note(context_full(cells, engine.context_hint(cells + 1)))
+                screen.note(context_full(cells, engine.context_hint(cells)))
+            elif found.finish_reason == "length":
+                screen.note(f"the answer was cut after {counted(asked.max_tokens, 'token')} (-n)")
             if found.finish_reason == "length" and loading.sampling.json_schema:
                 screen.warn("the answer was cut, and its JSON may not be complete")
-            if json:
+            if form == "json":
                 screen.json(as_json(engine, found))
             else:
                 screen.legend(found.statistics.accepted_from)
@@ -127,3 +146,5 @@ def answer(
                 screen.say(as_lines(engine, found, detail=stats, max_tokens=asked.max_tokens))
         if stopped:
             raise Interrupted("")
+        if form == "block":
+            screen.line(first_block(told))

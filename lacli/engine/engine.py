@@ -157,14 +157,14 @@ class Engine:
             raise PromptError("the prompt has no tokens", "give some text")
         if len(prompt) > self.limit:
             what = f"the prompt has {len(prompt):,} tokens and the context {self.limit:,}"
-            raise PromptError(what, f"{self.context_hint(len(prompt) + 1)}; a shorter prompt fits")
+            raise PromptError(what, f"{self.context_hint(len(prompt))}; a shorter prompt fits")
 
     def context_hint(self, tokens: int) -> str:
-        """What -c there is for a sequence of `tokens`, as far as the model was trained for it."""
+        """What -c there is for `tokens` and an answer of 512, as far as the model was trained for both."""
         longest = self.context.trained_tokens
-        if tokens > longest:
+        if tokens >= longest:
             return f"the model was trained for {longest:,} at most"
-        return f"a larger context has room, -c {tokens} or more"
+        return f"a larger context has room, -c {min(tokens + 512, longest)} or more"
 
     def end(self, sequence: TokenSequence, finish: Finish = "interrupt") -> None:
         """End a sequence, whose slot is free for another at once; nothing happens to one that has ended.

@@ -41,7 +41,7 @@ def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False)
 def machine_hindrance() -> tuple[str, str] | None:
     """Return why ik_llama.cpp cannot be used on this machine, and what to do; None if it can."""
     if not version():
-        return "needs ik-llama-cpp-python, which is not installed", "pip install 'lacli[ik]'"
+        return "needs ik-llama-cpp-python, which is not installed", "in lacli's folder: pip install '.[ik]'"
     if lacking := NEEDED - set(processor().flags):
         return f"needs a processor with {' and '.join(sorted(lacking))}", OTHERWISE
     return None

@@ -131,7 +131,9 @@ class ModelEngine(Engine, Closing):
                 stack.enter_context(self.sampler)
             context = self._open_context(settings)
             stack.pop_all()
-        if self.model_settings.context > self.model.trained_tokens:
+        if 0 < (asked := self.model_settings.context) < context.cells:
+            self.notes.append(f"the context has {context.cells:,} tokens: llama.cpp rounds {asked:,} up")
+        if asked > self.model.trained_tokens:
             self.notes.append(f"the model was trained with {self.model.trained_tokens:,} tokens; more may fall apart")
         longest = self.model.trained_tokens if self.model_settings.context else self.model.default_limit
         super().__init__(context, settings, self.slots, longest=longest)

@@ -313,7 +313,7 @@ def _biases(model: LlamaModel, settings: SamplingSettings) -> list[tuple[int, fl
     """Return the user's biases, and -inf for the tokens of --ignore-eos and of the model's suppressed list."""
     for token, _ in settings.logit_bias:
         if not 0 <= token < model.vocabulary:
-            what = f"--logit-bias names token {token}, and the model has {model.vocabulary}"
+            what = f"a bias names token {token}, and the model has {model.vocabulary}"
             raise UsageError(what, f"token ids are from 0 to {model.vocabulary - 1}")
     never = [*model.suppressed, *(model.ends if settings.ignore_eos else ())]
     return [*settings.logit_bias, *((token, -inf) for token in never)]

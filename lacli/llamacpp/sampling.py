@@ -29,7 +29,7 @@ def token_bias(text: str) -> tuple[int, float]:
     if found := re.fullmatch(r"(\d+)([+-].+)", text):
         with suppress(ValueError):
             return int(found[1]), float(found[2])
-    raise UsageError(f"--logit-bias {text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say")
+    raise UsageError(f"{text!r} is not ID+BIAS or ID-BIAS", "write 15043-1 or 2-inf, say")
 
 
 def bias_words(token: int, bias: float) -> str:
@@ -91,13 +91,13 @@ class SamplingSettings:
         check_options(self)
         for token, bias in self.logit_bias:
             if bias != -math.inf and not abs(bias) <= HUGE:
-                raise UsageError(f"--logit-bias of token {token} is {bias}", "give a number, or -inf to forbid it")
+                raise UsageError(f"the bias of token {token} is {bias}", "give a number, or -inf to forbid it")
         if 0 < self.temp < TINY:
-            raise UsageError(f"--temp is {self.temp}", f"--temp must be 0 or at least {TINY}")
+            raise UsageError(f"a temperature of {self.temp} is too small", f"give 0, or at least {TINY}")
         if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in self.grammar + self.json_schema):
             raise UsageError("a grammar or a schema has a NUL or half of a character", "give text that is UTF-8")
         if self.grammar and self.json_schema:
-            raise UsageError("--grammar and --json-schema are both given", "give one of them")
+            raise UsageError("a grammar and a JSON schema are both given", "give one of them")
 
     @property
     def greedy(self) -> bool:

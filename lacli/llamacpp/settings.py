@@ -22,14 +22,8 @@ CPU = "CPU"
 RPC = "RPC"
 """The beginning of the names of other machines' devices."""
 
-MOST_REPLICAS = 64
-"""Replicas of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
-
 MOST_CELLS = 2**31 - 1
 """Positions are 32-bit integers."""
-
-MOST_THREADS = 512
-"""ggml's GGML_MAX_N_THREADS."""
 
 RPC_PORT, LARGEST_PORT = 50052, 65535
 """llama.cpp's port of an RPC server, and the largest port of TCP."""
@@ -43,7 +37,7 @@ CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5
 def layers(text: str) -> int:
     """Read -ngl as llama.cpp takes it: a number, or `auto` or `all` for every layer."""
     if text not in ("auto", "all") and not re.fullmatch(r"-?\d+", text):
-        raise UsageError(f"-ngl is {text!r}", "it must be a whole number")
+        raise UsageError(f"{text!r} is no number of layers", "give a whole number, auto or all")
     return -1 if text in ("auto", "all") else int(text)
 
 
@@ -53,7 +47,7 @@ def device_names(text: str) -> tuple[str, ...]:
         return ("CPU",)
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
     if not all(names):
-        raise UsageError(f"--device {text!r} lacks a name", "for example CUDA0,CUDA1")
+        raise UsageError(f"{text!r} lacks a name", "for example CUDA0,CUDA1")
     return names
 
 
@@ -62,7 +56,7 @@ def proportions(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(share) for share in re.split(r"[,/]", text)) if text.strip() else ()
     except ValueError:
-        raise UsageError(f"-ts {text!r} is no list of numbers", "for example -ts 3,1") from None
+        raise UsageError(f"{text!r} is no list of numbers", "for example 3,1") from None
 
 
 def endpoints(text: str) -> tuple[str, ...]:
@@ -72,14 +66,14 @@ def endpoints(text: str) -> tuple[str, ...]:
     for each in found:
         address = re.fullmatch(r"[^\s:/\\\[\]\x00]+:([0-9]{1,5})", each)
         if not address or not 0 < int(address[1]) <= LARGEST_PORT:
-            raise UsageError(f"--rpc {text!r}: {each!r} is no address", f"an IPv4 address or a name, box:{RPC_PORT}")
+            raise UsageError(f"{each!r} is no address", f"an IPv4 address or a name, box:{RPC_PORT}")
     return found
 
 
 NGL, DEV = ("-ngl", "--gpu-layers", "--n-gpu-layers"), ("-dev", "--device")
 
-THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": MOST_THREADS}
-"""-1 is llama.cpp's default, and 0 here."""
+THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": 512}
+"""-1 is llama.cpp's default, and 0 here; 512 is ggml's GGML_MAX_N_THREADS."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +114,7 @@ class ModelSettings:
         (), "Each device's share of the model: 3,1.", "-ts", "--tensor-split", metavar="N,N,..", read=proportions
     )
     main_gpu: int = option(0, "The device that has all of it with -sm none.", "-mg", "--main-gpu", metavar="N", least=0)
-    replicas: int = option(
-        1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=MOST_REPLICAS
-    )
+    replicas: int = option(1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=64)
     rpc: tuple[str, ...] = option(
         (), "Servers (lacli rpc-server) whose devices are used as RPC0, RPC1.", metavar="HOST:PORT,..", read=endpoints
     )
@@ -132,10 +124,10 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        for flag, name in (("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)):
+        for name in (self.cache_type_k, self.cache_type_v):
             if name not in CACHE_TYPES:
                 hint = did_you_mean(name, CACHE_TYPES, "one of " + ", ".join(CACHE_TYPES))
-                raise UsageError(f"{flag} {name} is no cache type", hint)
+                raise UsageError(f"{name} is no cache type", hint)
         if self.flash_attention == "off" and self.cache_type_v not in PLAIN_CACHE_TYPES:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 
@@ -230,9 +222,6 @@ FLOATS, EXACT_REPACKED = {"f32", "f16", "bf16"}, {"iq4_nl"}
 REPACKED = {"q2_K", "q3_K", "q4_K"}
 """Weights that llama.cpp repacks at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack)."""
 
-MANY_SEQUENCES = 4
-"""Sequences from which attention that skips the cells of others makes up for its own cost (docs/measured.md)."""
-
 
 def strict_settings(
     model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
@@ -257,8 +246,11 @@ def strict_settings(
 
 
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
-    """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU."""
-    if texts < MANY_SEQUENCES or on_gpu or settings.flash_attention != "auto":
+    """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU.
+
+    From there on attention that skips the cells of others makes up for its own cost (docs/measured.md).
+    """
+    if texts < 4 or on_gpu or settings.flash_attention != "auto":
         return settings
     return replace(settings, flash_attention="on")
 

@@ -107,7 +107,8 @@ class Server:
         routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, not_offered if path in self._settings.off else call) for path, call in gets.items()]
         if "/" not in self._settings.off:
-            routes += [Route("/", page_file), Mount("/page", StaticFiles(directory=PAGE))]
+            routes.append(Route("/", lambda request: FileResponse(PAGE / "index.html", headers=POLICY)))
+            routes.append(Mount("/page", StaticFiles(directory=PAGE)))
         return Starlette(routes=routes, middleware=layers, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
 
     def count(self, stream: AsyncStream) -> None:
@@ -158,7 +159,7 @@ class Server:
         return JSONResponse(slots)
 
     async def metrics(self, request: Request) -> Response:
-        sums, (processing, deferred) = self._sums, self._model.worker.load
+        sums, worker = self._sums, self._model.worker
         read = rate(sums["prompt_tokens_total"], sums["prompt_seconds_total"])
         predicted = rate(sums["tokens_predicted_total"], sums["tokens_predicted_seconds_total"])
         metrics = [
@@ -166,9 +167,9 @@ class Server:
             ("n_tokens_max", "Tokens of the longest sequence so far.", "counter", self._longest),
             ("prompt_tokens_seconds", "Tokens of prompts a second, by the two totals.", "gauge", read),
             ("predicted_tokens_seconds", "Tokens of an answer a second, the mean of all.", "gauge", predicted),
-            ("requests_processing", "Answers in a slot.", "gauge", processing),
-            ("requests_deferred", "Answers that wait for a slot.", "gauge", deferred),
-            ("n_busy_slots_per_decode", "Slots in use.", "gauge", processing),
+            ("requests_processing", "Answers in a slot.", "gauge", len(worker.running)),
+            ("requests_deferred", "Answers that wait for a slot.", "gauge", len(worker.waiting)),
+            ("n_busy_slots_per_decode", "Slots in use.", "gauge", len(worker.running)),
         ]
         text = "".join(
             f"# HELP llamacpp:{name} {help}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value:.15g}\n"
@@ -306,10 +307,6 @@ class Server:
 
 async def not_offered(request: Request) -> Response:
     raise HTTPException(501, "this server was started without it")
-
-
-async def page_file(request: Request) -> Response:
-    return FileResponse(PAGE / "index.html", headers=POLICY)
 
 
 def _piece(text: bytes) -> str | list[int]:

@@ -24,9 +24,6 @@ from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
 
-STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit"}
-"""What ended an answer, in llama.cpp's words."""
-
 
 def rate(amount: float, per: float) -> float:
     return amount / per if per else 0.0
@@ -327,7 +324,7 @@ class PlainReply(Reply):
             "prompt": choice.prompt_text,
             "generation_settings": self._settings,
             "truncated": answer.filled_context(self.limit),
-            "stop_type": STOP_TYPES.get(answer.finish_reason, "none"),
+            "stop_type": {"eog": "eos", "stop": "word", "length": "limit"}.get(answer.finish_reason, "none"),
             "stopping_word": answer.stop,
             "timings": timings(run),
             **self._notes,

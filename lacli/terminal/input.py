@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,13 +46,15 @@ def read_question(
 
     `-` reads from a terminal too. `model`: what was taken for its name. `stdin`: False leaves piped input alone. `say`:
     takes a sentence while input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
-    nothing was given and LacliError when a part cannot be read.
+    nothing was given and LacliError when a part cannot be read, or is blank beside others.
     """
     wants_stdin, alone = STDIN in (prompt, *files), prompt is None and not files
-    parts = [read_text(file) for file in files if file != STDIN]
+    parts = [_with_text(read_text(file), file, file, "leave -f out") for file in files if file != STDIN]
     if wants_stdin or (stdin and sys.stdin is not None and not is_terminal(sys.stdin)):
         _say_waiting(say)
         parts.append(_read_stdin())
+        if parts[1:] or prompt not in (None, STDIN):
+            _with_text(parts[-1], sys.stdin, "standard input", "--no-stdin answers without it")
         if not (wants_stdin or alone) and parts[-1].strip():
             say("added standard input to the prompt (--no-stdin adds none)")
     if prompt is not None and prompt != STDIN:
@@ -71,6 +75,15 @@ def _say_waiting(say: Callable[[str], None]) -> None:
     with suppress(OSError, ValueError, TypeError):
         if not select([sys.stdin], [], [], SILENCE_S)[0]:
             say("waiting for standard input; </dev/null or --no-stdin skip it")
+
+
+def _with_text(text: str, source: str | TextIO, name: str, hint: str) -> str:
+    """Return a text. Raises LacliError if it is blank, unless its source is a device such as /dev/null."""
+    with suppress(OSError, ValueError):  # the stream is no file of the system
+        file = os.path.expanduser(source) if isinstance(source, str) else source.fileno()
+        if not text.strip() and not stat.S_ISCHR(os.stat(file).st_mode):
+            raise LacliError(f"{name} is empty", hint)
+    return text
 
 
 def _read_stdin() -> str:

@@ -11,10 +11,12 @@ from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from itertools import count
 from json import dumps
+from shutil import get_terminal_size
 from textwrap import fill
 from time import perf_counter
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
@@ -51,7 +53,7 @@ class Screen:
     """stdout for the answer and stderr for messages about it.
 
     `color`: auto means on a terminal that supports it. `quiet`: print no notes. `show_accepted`: colour drafted text by
-    its origin where stdout has colours; it may change between answers. Reasoning is dim there in any case.
+    its origin, or bracket it on a terminal without colours; it may change between answers. Reasoning is always dim.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
@@ -63,20 +65,18 @@ class Screen:
             sys.stdout.reconfigure(errors="replace")
         self._errors = console(sys.stderr, color)
         self._on_terminal = is_terminal(sys.stdout)
-        self._colored = console(sys.stdout, color).color_system is not None
+        out = console(sys.stdout, color)
+        self._colored, self._moves_words = out.color_system is not None, self._on_terminal and out.is_interactive
         self._last = "\n"
 
     def write(self, pieces: Iterable[Piece]) -> None:
         """Print answer text at once. Raises OutputError if stdout cannot take it, BrokenPipeError without a reader."""
-        for piece in pieces:
-            if self._on_terminal:
-                piece = replace(piece, text=printable(piece.text, lines=True))
-            if piece.text:
-                # In one write: whatever ends the program between two tokens, no colour stays on.
-                color = ORIGIN_COLORS.get(piece.origin) if self.show_accepted else None
-                style = Style(color=color, dim=piece.reasoning or None) if self._colored else Style.null()
-                self._put(style.render(piece.text, color_system=ColorSystem.STANDARD))
-                self._last = piece.text[-1]
+        shown = map(self._shown, pieces) if self._on_terminal else pieces
+        for parts in whole_words(shown) if self._moves_words else ([piece] for piece in shown):
+            # In one write: whatever ends the program between two tokens, no colour stays on.
+            if text := "".join(map(self._styled, parts)):
+                self._put(text)
+                self._last = parts[-1].text[-1]
 
     def end_line(self) -> None:
         """Print a line break unless the answer has ended with one."""
@@ -159,8 +159,8 @@ class Screen:
         return show
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
-        """Print the colours of a marked answer with the tokens of each; nothing if quiet or without colours."""
-        if self.quiet or not (self._colored and self.show_accepted and accepted):
+        """Print the sources of a marked answer in their colours, with the tokens of each; nothing if quiet."""
+        if self.quiet or not ((self._colored or self._on_terminal) and self.show_accepted and accepted):
             return
         text = Text("lacli: accepted in parallel: ", style="dim")
         for place, origin in enumerate(sorted(accepted, key=accepted.__getitem__, reverse=True)):
@@ -182,6 +182,17 @@ class Screen:
     def error(self, error: LacliError) -> None:
         """Print one line: what happened and what to do; its names and reasons may come from a damaged file."""
         self.say(f"lacli: {printable(str(error))}", "red")
+
+    def _shown(self, piece: Piece) -> Piece:
+        """Return a piece as a terminal shows it: without control characters, in brackets instead of a colour."""
+        text = printable(piece.text, lines=True)
+        marks = self.show_accepted and not self._colored and piece.origin in ORIGIN_COLORS
+        return replace(piece, text=f"[{text}]" if marks and text else text)
+
+    def _styled(self, piece: Piece) -> str:
+        color = ORIGIN_COLORS.get(piece.origin) if self.show_accepted else None
+        style = Style(color=color, dim=piece.reasoning or None) if self._colored else Style.null()
+        return style.render(piece.text, color_system=ColorSystem.STANDARD)
 
     def _put(self, text: str) -> None:
         if self._out is None:
@@ -231,6 +242,29 @@ def wrapped(text: str, width: int) -> str:
         wide = max(width, len(indent) + 1)
         lines.append(fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
     return "\n".join(lines)
+
+
+def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield each piece in parts that move a word to the next row where the terminal's edge would break it.
+
+    Fenced code is left to the terminal, whose rows are copied as one line.
+    """
+    column, fenced, line, word = 0, False, "", list[Piece]()
+    for piece in pieces:
+        parts, edge = list[Piece](), get_terminal_size().columns
+        for text in re.findall(r"\n|[^\S\n]+|\S+", piece.text):
+            part, size, begun = replace(piece, text=text), cell_len(text), sum(cell_len(each.text) for each in word)
+            blank = text.isspace()
+            if not (blank or fenced) and begun < column and begun + size < edge <= column + size:
+                parts += [Piece(f"\x1b[{begun}D\x1b[K\n" if begun else "\n"), *word]
+                column = begun
+            # Between wide characters, such as Chinese ones, a row may end.
+            word = [] if blank or size != len(text) else [*word, part]
+            parts.append(part)
+            column, line = (column + size - 1) % edge + 1 if size else column, line + text
+            if text == "\n":
+                column, line, fenced = 0, "", fenced != line.lstrip().startswith("```")
+        yield parts
 
 
 def console(file: TextIO | None, color: Switch) -> Console:

@@ -12,10 +12,7 @@ from lacli.tree import Origin
 
 @dataclass(frozen=True)
 class Piece:
-    """The text of one token.
-
-    `origin`: the source that drafted the token. `reasoning`: the text belongs to a reasoning block, not to the answer.
-    """
+    """The text of one token, which `origin` drafted. `reasoning`: it is of a reasoning block, not of the answer."""
 
     text: str
     origin: Origin = Origin.MODEL
@@ -88,10 +85,7 @@ class TextStream:
         return whole + (self._released > (self._ends[whole - 1] if whole else 0))
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
-        """Read tokens up to the first stop string and return the text that is certain.
-
-        `origins`: the source that drafted each token.
-        """
+        """Read tokens up to the first stop string and return the certain text. `origins`: what drafted each token."""
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
             if self.stop:

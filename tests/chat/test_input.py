@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from io import BytesIO
+from io import BytesIO, TextIOWrapper
 
 import pytest
 
@@ -89,3 +89,18 @@ def test_closed_input_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(LacliError, match="standard input is closed"):
         open_lines(lambda width: "", None, "auto")
+
+
+class Terminal(TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_that_cannot_be_drawn_on_has_a_prompt_sign(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdin", Terminal(BytesIO(b'one\n"""two\nthree"""\n')))
+    lines = open_lines(lambda width: "", None, "auto")
+    assert [lines.read(), capsys.readouterr().err] == ["one", "> "]
+    assert [lines.read(), capsys.readouterr().err] == ["two\nthree", "> . "]

@@ -159,6 +159,14 @@ def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) 
     assert "of 768 tokens used" in chat("-c", "768", "--load", str(file), lines=["/show"]).err
 
 
+def test_words_alone_begin_a_chat_with_the_model_that_is_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "chat.json"
+    chat("-c", "512", lines=[f"/save {file}"])
+    gone = {"LACLI_MODEL": "no/such.gguf"}
+    done = chat("--load", str(file), "-n", "2", "Hi there", lines=[f"/save {file}"], env=gone)
+    assert (done.code, questions(file)) == (0, ["Hi there"])
+
+
 def test_a_chat_saved_with_relative_paths_goes_on_from_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

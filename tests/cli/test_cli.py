@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from lacli.batch import Batch
+from lacli.cli.run import first_block
+from lacli.errors import LacliError
 from lacli.llamacpp.context import LlamaContext
 from lacli.terminal.input import read_question
 from tests.fakes.tiny_models import write_llama
@@ -76,8 +78,37 @@ def test_file_then_pipe_then_p_with_a_blank_line_between(
 def test_a_run_says_that_its_input_added_something_and_can_be_told_to_leave_it(reference: dict[str, Any]) -> None:
     sizes = ("-n", str(SIZE))
     added = call("run", "-p", "hi", "-n", "1", stdin=b"1\n2").err
-    assert added.endswith("lacli: added standard input to the prompt (--no-stdin adds none)\n")
+    assert "lacli: added standard input to the prompt (--no-stdin adds none)\n" in added
     assert answer("--no-stdin", "-p", QUESTION, *sizes, stdin=b"1\n2")["tokens"] == reference["tokens"]
+
+
+FENCE = "`" * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "block"),
+    [
+        (f"Here:\n{FENCE}python\nx = 1\n\ny = 2\n{FENCE}\nand\n{FENCE}\nno\n{FENCE}\n", "x = 1\n\ny = 2"),
+        (f"1. Do:\n   {FENCE}sh\n   ls\n     -l\n   {FENCE}\n", "ls\n  -l"),
+        (f"{FENCE}`md\n{FENCE}\ninner\n{FENCE}\n{FENCE}`", f"{FENCE}\ninner\n{FENCE}"),
+        (f"{FENCE}a{FENCE} is no block\n~~~\nthis\n~~~", "this"),
+        (f"{FENCE}\n{FENCE}", ""),
+    ],
+)
+def test_the_first_fenced_block_is_found(text: str, block: str) -> None:
+    assert first_block(text) == block
+
+
+@pytest.mark.parametrize("text", ["", "no block", f"{FENCE}python\nit was cut"])
+def test_an_answer_without_a_whole_fenced_block_is_an_error(text: str) -> None:
+    with pytest.raises(LacliError, match="no whole fenced block"):
+        first_block(text)
+
+
+def test_extract_prints_the_block_alone() -> None:
+    asked = ("-p", "Write a Python function is_empty: Return true if the queue is empty.", "-n", "60")
+    whole, block = call("run", *asked), call("run", *asked, "-x")
+    assert (block.code, block.out) == (0, f"{first_block(whole.out)}\n") and block.out.count("\n") > 1
 
 
 def test_raw_continues_the_prompt_without_the_template(tiny: str) -> None:
@@ -93,14 +124,16 @@ def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(t
     assert found["finish_reason"] == "length"
     assert found["prompt_n"] + found["predicted_n"] == 256 + 1, "the last token needs no cell"
     assert "context of 256 tokens is full" in full.err
-    assert "is full" not in call("run", tiny, "-n", "4", "-c", "300", "-p", QUESTION).err
+    cut = "lacli: the answer was cut after 4 tokens (-n)\n"
+    assert call("run", tiny, "-n", "4", "-c", "512", "-p", QUESTION).err == cut
+    assert call("run", "-q", tiny, "-n", "4", "-p", QUESTION).err == ""
 
 
 def test_without_flags_the_model_is_smollm2_the_mode_auto_and_a_size_means_lookahead(
     reference: dict[str, Any], tiny: str
 ) -> None:
     unnamed = call("run", "-p", "hi", "-n", "1", env={"LACLI_MODEL": ""})
-    assert unnamed.err == "lacli: no MODEL given: this is smollm2-135m\n"
+    assert unnamed.err.startswith("lacli: no MODEL given: this is smollm2-135m\n")
     assert (reference["mode"], reference["auto_rows"], reference["window"]) == ("auto", 64, 15)
     asked = (tiny, "-p", "hi", "-n", "1")
     for flags, mode in {"-W 3": "lookahead", "--preset 34b": "lookahead", "-W 3 --mode auto": "auto"}.items():
@@ -130,7 +163,7 @@ def test_ctrl_c_leaves_the_object_and_the_report_of_the_part_that_was_answered(
     done = call("run", "-q", "--json", "--stats", "--mode", "plain", "-p", QUESTION)
     found = json.loads(done.out)
     assert (done.code, found["finish_reason"]) == (130, "interrupt")
-    assert done.err.startswith(f"{tokens} tokens in" if tokens else "no token")
+    assert re.match(rf"\d+ prompt tokens in .*; {tokens} tokens in" if tokens else "no token", done.err)
     assert found["tokens"] == reference["tokens"][:tokens]
     assert reference["text"].startswith(found["text"])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import chdir
+from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
 
@@ -11,9 +13,10 @@ import pytest
 import typer.main
 
 from lacli.cli.main import program
-from lacli.cli.options import engine_group, with_groups
+from lacli.cli.options import asked, engine_group, with_groups
 from lacli.errors import UsageError
 from lacli.llamacpp.settings import ModelSettings
+from tests.program import call
 
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 EVERY = [
@@ -26,6 +29,7 @@ PAIRS = list({(str(each.opts), each.metavar, str(each.default)): (name, each) fo
 """One command for every option: those that commands share are one declaration."""
 
 SAMPLES = {
+    **dict.fromkeys(("--top-p", "--min-p", "--typical", "--xtc-probability", "--xtc-threshold"), ("0.5", "0.25")),
     "--chat-template-kwargs": ('{"a": 1}', '{"a": 2}'),
     "--engine": ("ik", "llama"),
     "--flash-attn": ("on", "off"),
@@ -131,3 +135,52 @@ def test_what_is_no_list_is_refused(flags: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         typed(*flags.split())
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "words"),
+    [
+        (["--max-tokens", "-5"], {}, "--max-tokens is -5 (--max-tokens must be at least -1)"),
+        (["-n", "-5"], {"LACLI_PREDICT": "7"}, "-n is -5 ("),
+        ([], {"LLAMA_ARG_N_PREDICT": "-5"}, "LLAMA_ARG_N_PREDICT is -5 (LLAMA_ARG_N_PREDICT must be at least -1)"),
+        ([], {"LACLI_N_GPU_LAYERS": "most"}, "LACLI_N_GPU_LAYERS: 'most' is no number of layers (give"),
+        ([], {"LLAMA_ARG_CTX_SIZE": "big"}, "invalid value for 'LLAMA_ARG_CTX_SIZE': Input should be a valid integer"),
+        (["--ctx-size", "big"], {}, "invalid value for '--ctx-size': Input should be a valid integer"),
+    ],
+)
+def test_a_message_names_an_option_as_it_was_given(arguments: list[str], env: dict[str, str], words: str) -> None:
+    assert call("run", "-p", "hi", *arguments, env=env).err.startswith(f"lacli: {words}")
+
+
+NAMED: dict[str, Any] = {"model_file": "m.gguf"}
+WHY, WORD, ALIAS, FILE = "Why is it?", "Why?", "smollm2-135m", "a model"
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "model", "prompt"),
+    [
+        ({"argument": WHY}, "", None, WHY),
+        ({"argument": "one\nword"}, "", None, "one\nword"),
+        ({"argument": WORD}, "", WORD, None),
+        ({"argument": WHY, **NAMED}, "", "m.gguf", WHY),
+        ({"argument": WORD, **NAMED}, "", "m.gguf", WORD),
+        ({"argument": "-", **NAMED}, "", "m.gguf", "-"),
+        ({"argument": WORD, "hf_repo": "a/b"}, "", "hf:a/b", WORD),
+        ({"argument": WHY}, "m.gguf", "m.gguf", WHY),
+        ({"argument": WORD}, "m.gguf", "m.gguf", WORD),
+        # What names a model is MODEL, as before.
+        *(({"argument": name}, "m.gguf", name, None) for name in (ALIAS, "a/b", "hf:a/b", "./m", "gone.gguf", FILE)),
+        *(({"argument": name}, "", name, None) for name in ("my models/gone.gguf", FILE)),
+        ({"argument": WORD, "words": WHY}, "m.gguf", WORD, WHY),
+        ({"argument": WHY, "prompt": "hi"}, "m.gguf", WHY, "hi"),
+        ({"prompt": "hi", **NAMED}, "", "m.gguf", "hi"),
+    ],
+    ids=str,
+)
+def test_an_only_argument_is_the_prompt_if_it_cannot_be_the_model(
+    given: dict[str, Any], variable: str, model: str | None, prompt: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / FILE).touch()
+    with patch.dict(os.environ, {**CLEAN, "LACLI_MODEL": variable}, clear=True), chdir(tmp_path):
+        every = dict.fromkeys(("argument", "model_file", "hf_repo", "draft", "words", "prompt"))
+        assert asked(**{**every, **given}) == (model, prompt)

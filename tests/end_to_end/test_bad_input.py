@@ -55,7 +55,7 @@ SLIPS = [
     (FAILED, ("run", "-q", "nosuch.gguf", "-p", "hi"), "no such file: nosuch.gguf"),
     (USAGE, ("run", "-q", "-p", " "), "the prompt is empty"),
     (USAGE, ("run", "-q"), "there is no prompt"),
-    (USAGE, ("run", "-q", "Why is it?"), "there is no prompt for the model 'Why is it?' (give one with -p"),
+    (USAGE, ("run", "-q", "a/model"), "there is no prompt for the model 'a/model' (give one with -p"),
     (USAGE, ("chat", "-f", __file__), "/read FILE in a chat"),
     (FAILED, ("run", "-q", "-f", "nosuch.txt"), "cannot read nosuch.txt: No such file"),
     (FAILED, (*ASKED, "-sysf", "."), "cannot read .: Is a directory"),
@@ -66,7 +66,7 @@ SLIPS = [
     (USAGE, (*ASKED, "-ctk", "f17"), "did you mean f16?"),
     (USAGE, (*ASKED, "-fa", "off", "-ctv", "q8_0"), "needs flash attention"),
     (USAGE, (*ASKED, "-n", "many"), "invalid value for '-n'"),
-    (USAGE, (*ASKED, "-ngl", "most"), "-ngl is 'most' (it must be a whole number)"),
+    (USAGE, (*ASKED, "-ngl", "most"), "-ngl: 'most' is no number of layers (give a whole number, auto or all)"),
     (USAGE, (*ASKED, "--mode", "magic"), "'--mode': 'magic' is not one of 'plain'"),
     (USAGE, (*ASKED, "--chat-template", "chatlm"), "did you mean chatml?"),
     (USAGE, ("bench", "--classes", "edits"), "did you mean edit?"),
@@ -77,10 +77,19 @@ SLIPS = [
     (USAGE, ("run", "-q", "--prompts", __file__, "--replicas", "2"), "leave --replicas out"),
     (USAGE, ("serve", "-q", "--port", "0", "--replicas", "2"), "leave --replicas out"),
     (USAGE, (*ASKED, "-e"), "there is no -e (texts are taken as they stand; $'a\\nb' has"),
-    (USAGE, (*ASKED, "--lora", "x"), "llama-export-lora"),
+    *((USAGE, (*ASKED, *flags), "llama-export-lora") for flags in (("--lora", "x"), ("--lora=x",))),
+    *(
+        (USAGE, ("run", "m.gguf", flag, "draft.gguf"), "lacli needs no draft model")
+        for flag in ("-md", "--model-draft")
+    ),
+    *((USAGE, (command, "-f", "x"), f"no such option: -f (lacli {command} -h") for command in ("rm", "list", "serve")),
+    (FAILED, ("run", "-q", "nosuch.gguf", "-p", "-e"), "no such file: nosuch.gguf"),
+    (USAGE, ("chat", "-sys", "-e", "-f", "x"), "there is no -f (lacli run has it"),
     (USAGE, ("bensh",), "no such command 'bensh'. Did you mean 'bench'"),
     (USAGE, ("run", "--no-stdin", "-p", "-"), "--no-stdin"),
-    (USAGE, (*ASKED, "-l", "99999+1"), "--logit-bias names token 99999, and the model has"),
+    (USAGE, (*ASKED, "-x", "--json"), "-x prints a block alone"),
+    (FAILED, (*ASKED, "-n", "3", "-x"), "the answer has no whole fenced block"),
+    (USAGE, (*ASKED, "-l", "99999+1"), "a bias names token 99999, and the model has"),
     (USAGE, (*ASKED, "--grammar", 'root ::= "a'), "the grammar cannot be used: unexpected end of input"),
 ]
 """Each: the exit code, what was typed, and words of the line."""

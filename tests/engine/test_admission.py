@@ -277,6 +277,14 @@ def test_a_sequence_among_others_ends_where_the_models_context_does() -> None:
         add(schedule, [1] * 31)
 
 
+def test_the_context_that_a_long_prompt_is_told_has_room_for_an_answer() -> None:
+    engine = engine_of(PLAIN, 40)
+    engine.trained_tokens = 1000
+    for tokens, words in (50, "-c 562 or more"), (900, "-c 1000 or more"), (1000, "the model was trained for 1,000"):
+        with raises(PromptError, match=words):
+            Engine(engine, PLAIN).add([1] * tokens)
+
+
 def test_a_long_sequence_that_waits_is_not_overtaken() -> None:
     schedule, _ = plain_schedule(60)
     running = add(schedule, [1] * 30, 8)

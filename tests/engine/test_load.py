@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,14 @@ def test_an_engine_whose_context_fails_frees_its_model(path: Path, monkeypatch: 
     with pytest.raises(ModelLoadError):
         open_engine(path, SETTINGS, PLAIN, SamplingSettings())
     assert freed == ["llama_model_free"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "notes"), [(100, ["the context has 256 tokens: llama.cpp rounds 100 up"]), (256, [])]
+)
+def test_a_context_that_is_rounded_up_is_said(asked: int, notes: list[str], path: Path) -> None:
+    with open_engine(path, replace(SETTINGS, context=asked), PLAIN, template="chatml") as engine:
+        assert engine.notes == notes
 
 
 def test_closing_twice_is_harmless(path: Path) -> None:

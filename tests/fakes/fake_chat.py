@@ -38,7 +38,7 @@ class FakeChat(Chat):
         engine = SimpleNamespace(
             model=MODEL,
             context=SimpleNamespace(cells=self.cells),
-            prompts=SimpleNamespace(template=SimpleNamespace(name="chatml")),
+            prompts=SimpleNamespace(template=SimpleNamespace(name="chatml"), tokenize=str.split),
             settings=self.settings.decode_settings,
             sampling=self.settings.sampling,
             model_settings=ModelSettings(),

@@ -32,7 +32,7 @@ def test_auto_takes_ik_where_it_is_installed_and_llama_where_it_is_not(monkeypat
     assert choose_library(STDLIB_7M, ModelSettings()).engine == "llama"
     monkeypatch.setattr(libraries, "version", lambda: "")
     assert choose_library(STDLIB_7M, AUTO).engine == "llama"
-    with pytest.raises(UsageError, match=r"--engine ik needs ik-llama-cpp-python.*lacli\[ik\]"):
+    with pytest.raises(UsageError, match=r"--engine ik needs ik-llama.*in lacli's folder: pip install '\.\[ik\]'"):
         choose_library(STDLIB_7M, IK)
 
 

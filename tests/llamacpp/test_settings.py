@@ -43,7 +43,7 @@ def test_a_setting_may_reach_both_ends_of_its_range_and_not_leave_it(option: Opt
     for outside in (least - step, most * 2 + step, math.nan):
         with pytest.raises(UsageError) as raised:
             SamplingSettings(**{**given, name: outside})
-        assert str(raised.value).startswith(f"{option.label} is ")
+        assert str(raised.value).startswith(f"{name} is ")
         assert "must be" in raised.value.hint and "\n" not in str(raised.value)
         assert raised.value.exit_code == 2
 
@@ -51,8 +51,8 @@ def test_a_setting_may_reach_both_ends_of_its_range_and_not_leave_it(option: Opt
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"grammar": "root ::= [a]", "json_schema": "{}"}, "--grammar and --json-schema"),
-        ({"logit_bias": ((3, math.inf),)}, "--logit-bias of token 3"),
+        ({"grammar": "root ::= [a]", "json_schema": "{}"}, "a grammar and a JSON schema"),
+        ({"logit_bias": ((3, math.inf),)}, "the bias of token 3"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused_in_one_line(given: dict[str, Any], words: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pyte
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lacli.errors import LacliError
 from lacli.settings import Switch
@@ -57,6 +60,19 @@ def test_reasoning_is_dim_and_guesses_are_coloured_and_each_token_is_out_before_
 
     Screen(color=color, show_accepted=show_accepted).write(tokens())
     assert out == text
+
+
+@pytest.mark.parametrize("color", ["auto", "off"])
+def test_without_colours_a_terminal_has_accepted_tokens_in_brackets(
+    color: Switch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(screens, "is_terminal", lambda stream: stream is sys.stdout)
+    screen = Screen(color=color, show_accepted=True)
+    screen.write(PIECES)
+    screen.legend({POOL: 3})
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("a[b][c][d]e\n", "lacli: accepted in parallel: 3 pool\n")
 
 
 def test_the_legend_names_the_colours_that_occurred_with_their_tokens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,9 +125,10 @@ def test_words_are_wrapped_on_a_terminal_and_a_second_column_stays_one(capsys: p
 class Terminal(StringIO):
     """A terminal of 60 columns, as a person sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: int = 2) -> None:
         super().__init__()
-        self.screen = pyte.Screen(60, 2)
+        self.screen = pyte.Screen(60, lines)
+        self.screen.set_mode(pyte.modes.LNM)
         self._stream = pyte.Stream(self.screen)
 
     def write(self, text: str) -> int:
@@ -154,6 +171,34 @@ def test_work_is_shown_in_one_row_and_erased(terminal: Terminal, monkeypatch: py
         raise KeyboardInterrupt
     loading(0.5)
     assert terminal.rows == ["", ""], "a model that is loaded later has no line"
+
+
+def streamed(text: str, cuts: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The rows of a terminal of 60 columns on which this text has come in pieces, cut at these places."""
+    terminal = Terminal(lines=40)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(screens, "sys", SimpleNamespace(stdout=terminal, stderr=StringIO()))
+    edges = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    Screen().write(Piece(text[at:end], POOL) for at, end in pairwise(edges))
+    return [row for row in terminal.rows if row]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["a", "word", "x" * 40, "y" * 59]), min_size=20, max_size=40), st.lists(st.integers(0)))
+def test_no_word_is_broken_at_the_edge_wherever_an_answer_is_cut(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], cuts: list[int]
+) -> None:
+    rows = streamed(" ".join(words), cuts, monkeypatch)
+    assert [word for row in rows for word in row.split()] == words
+    assert all(len(f"{row} {below.split()[0]}") > 59 for row, below in pairwise(rows)), "rows are filled"
+
+
+def test_text_without_words_to_keep_is_left_to_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    every, code, chinese = range(0, 400, 3), "call(a, b) " * 8, "\N{CJK UNIFIED IDEOGRAPH-4F60}" * 40
+    assert streamed(f"a {'z' * 150} b", every, monkeypatch) == ["a", "z" * 60, "z" * 60, f"{'z' * 30} b"]
+    rows = streamed(f"```\n{code}\n```", every, monkeypatch)
+    assert rows[1:3] == [code[:60].rstrip(), code[60:].rstrip()], "a line of code is copied as one"
+    assert len(streamed(f"1. {chinese}", every, monkeypatch)[0]) > 28, "a row may end between wide characters"
 
 
 def test_no_line_is_drawn_where_it_is_not_wanted_or_cannot_be_erased(
