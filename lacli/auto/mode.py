@@ -139,18 +139,18 @@ class Auto(Mode):
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         return self.grow_all([Growing(self, tokens, room)], room)[0]
 
-    def grow_all(self, texts: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
-        costs, sequences, trees = self.experience.costs, len(texts), [Tree(text.tokens[-1]) for text in texts]
+    def grow_all(self, growing: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
+        costs, sequences, trees = self.experience.costs, len(growing), [Tree(each.tokens[-1]) for each in growing]
         if sequences >= len(costs.relative):
             return trees
-        costs.set_context(sum([len(text.tokens) for text in texts]))
+        costs.set_context(sum([len(each.tokens) for each in growing]))
         change = costs.change / costs.relative[sequences] if costs.last != sequences else 0.0
         step = SharedStep(sequences, 1 + change, has_prompt=beside > 0)
-        modes = [text.mode for text in texts if isinstance(text.mode, Auto)]
-        drafting = [each for each in zip(modes, texts, trees, strict=True) if each[0]._begin_step(step)]
+        modes = [each.mode for each in growing if isinstance(each.mode, Auto)]
+        drafting = [each for each in zip(modes, growing, trees, strict=True) if each[0]._begin_step(step)]
         max_rows = min(room, self._settings.max_step_tokens, costs.max_trial_rows, len(costs.relative) - 1 - beside)
         if max_rows > sequences and not costs.needs_plain_step:
-            drafts = [(mode, mode._draft(text), tree) for mode, text, tree in drafting]
+            drafts = [(mode, mode._draft(each), tree) for mode, each, tree in drafting]
             if drafts := [each for each in drafts if each[1].chance]:
                 self._draft_all(drafts, step, self._limits(sequences, beside, max_rows))
         return trees
@@ -161,13 +161,13 @@ class Auto(Mode):
         self._pause -= 1
         return self._pause <= 0
 
-    def _draft(self, text: Growing) -> Draft:
+    def _draft(self, growing: Growing) -> Draft:
         for source in self._sources:
-            source.extend(text.tokens)
+            source.extend(growing.tokens)
         longest = max(FIRST_DRAFT + 2 * self._longest, self._suffix.matches[-1][1])
         leaves = self._settings.leaves if self._settings.constraints.max_rollback < 0 else 1
-        rows = min(text.room, self.experience.costs.max_trial_rows, longest)
-        return Draft(self._sources, text.tokens, leaves, rows - 1)
+        rows = min(growing.room, self.experience.costs.max_trial_rows, longest)
+        return Draft(self._sources, growing.tokens, leaves, rows - 1)
 
     def _draft_all(self, drafts: Sequence[tuple[Auto, Draft, Tree]], step: SharedStep, limits: Limits) -> None:
         """Put the drafts that pay into the trees, or a likely one that shows whether the step costs are right."""
