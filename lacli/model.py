@@ -248,7 +248,7 @@ def load(
     letters = _given(mode=mode, window=window, ngram=ngram, guesses=guesses, strict=strict)
     placing = _given(context=context, threads=threads, gpu_layers=gpu_layers)
     decoding = replace(decode_settings, **letters) if decode_settings else new_decode_settings(**letters)
-    model_settings = replace(model_settings or ModelSettings(engine="auto"), **placing)
+    model_settings = replace(model_settings or ModelSettings(), **placing)
     if model_settings.rpc:
         end_at_abort(Screen(), "")
     if parallel is not None and parallel < 1:

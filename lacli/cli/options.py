@@ -268,10 +268,10 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
     return find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
 
 
-engine_group = group(partial(ModelSettings, engine="auto"), *parameters_of(ModelSettings))
+engine_group = group(ModelSettings, *parameters_of(ModelSettings))
 """The flags of commands that decode with all devices that are asked for."""
 
-model_group = group(partial(ModelSettings, engine="auto"), *parameters_of(ModelSettings, without=("replicas", "rpc")))
+model_group = group(ModelSettings, *parameters_of(ModelSettings, without=("replicas", "rpc")))
 """The flags of commands that decode on one device, or measure one."""
 
 preset = parameter(

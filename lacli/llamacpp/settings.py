@@ -102,7 +102,7 @@ class ModelSettings:
     cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
     cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
     engine: EngineName = option(
-        "llama", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.", shown="auto"
+        "auto", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik_llama.cpp if it is installed and can."
     )
     devices: tuple[str, ...] = option(
         (), "Devices that share the model (see doctor). none: the CPU.", *DEV, metavar="NAME,..", read=device_names

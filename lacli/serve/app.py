@@ -24,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 from lacli import __version__
 from lacli.engine.worker import AsyncStream
 from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
+from lacli.ik.context import decoding_library
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
@@ -147,6 +148,7 @@ class Server:
             "model_path": str(engine.model.path),
             "chat_template": engine.prompts.template.source,
             "build_info": f"lacli {__version__}",
+            **decoding_library(engine.model_settings),
         }
         return JSONResponse(props)
 

@@ -261,7 +261,7 @@ def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> No
             Reader(loop, [1])
 
 
-@pytest.mark.parametrize(("prompt", "words"), [([], "no tokens"), ([1] * (CELLS + 1), "301 tokens")])
+@pytest.mark.parametrize(("prompt", "words"), [([], "the prompt is empty"), ([1] * (CELLS + 1), "301 tokens")])
 def test_a_prompt_that_cannot_be_is_refused_where_it_is_made(prompt: list[int], words: str) -> None:
     with stepped(1) as (loop, _), pytest.raises(PromptError, match=words):
         Reader(loop, prompt)
