@@ -163,21 +163,13 @@ def kept_history(path: Path | None) -> History:
     return InMemoryHistory()
 
 
-class QuietOutput(Vt100_Output):
-    """A terminal that is never asked for its cursor's place; the status line stands below the typed line.
-
-    Not every terminal answers, and a late answer would be read as typed text.
-    """
-
-    @property
-    def responds_to_cpr(self) -> bool:
-        return False
-
-    def get_rows_below_cursor_position(self) -> int:
-        return 1
-
-
 def _output() -> Output:
-    """stdout, as prompt_toolkit writes to it."""
+    """stdout, as prompt_toolkit writes to it; the status line stands below the typed line.
+
+    A terminal is never asked for its cursor's place: not all of them answer, and a late answer would be read as typed
+    text.
+    """
     output = create_output(sys.stdout)
-    return QuietOutput.from_pty(sys.stdout, term=output.term) if isinstance(output, Vt100_Output) else output
+    if isinstance(output, Vt100_Output):
+        output.get_rows_below_cursor_position = lambda: 1  # type: ignore[method-assign]
+    return output
