@@ -92,13 +92,9 @@ def option(default: Any, help: str, *flags: str, **more: Any) -> Any:
     return field(default=default, metadata={"option": Option(flags, help, **more)})
 
 
-def options_of(settings: type[Any]) -> Mapping[str, Option]:
-    """Return the options of a settings class by their fields' names, those without a flag among them."""
-    return _options_of(settings)  # type: ignore[arg-type]  # mypy doubts that classes have hashes
-
-
 @cache
-def _options_of(settings: type[Any]) -> Mapping[str, Option]:
+def options_of(settings: Any) -> Mapping[str, Option]:
+    """Return the options of a settings class by their fields' names, fields without a flag among them."""
     hints = get_type_hints(settings)
     found = {}
     for each in fields(settings):
@@ -110,7 +106,7 @@ def _options_of(settings: type[Any]) -> Mapping[str, Option]:
 
 def check_options(settings: object) -> None:
     """Raise UsageError for a field of `settings` that is out of its range or of another type than declared."""
-    for each in options_of(type(settings)).values():
+    for each in options_of(type(settings)).values():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
         each.check(getattr(settings, each.name))
 
 

@@ -72,7 +72,7 @@ def parameters_of(
     """
     return [
         parameter(replace(each, shown=shown.get(each.name, each.shown)))
-        for each in options_of(settings).values()
+        for each in options_of(settings).values()  # type: ignore[arg-type]  # mypy doubts that classes have hashes
         if each.help and (not only or each.name in only) and each.name not in without
     ]
 
