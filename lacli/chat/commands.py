@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import adjust, all_settings, changes_in_words, find_setting, one_setting, unquoted
@@ -21,10 +20,9 @@ QUOTES = '"""'
 
 @dataclass(frozen=True)
 class Entry:
-    """One command. `names`: its own first; `argument`: its kind; `usage`: what follows the name."""
+    """One command. `names`: its own first; `usage`: what follows the name, "" for nothing."""
 
     names: tuple[str, ...]
-    argument: Literal["none", "file", "key", "text"]
     help: str
     usage: str = ""
 
@@ -35,18 +33,18 @@ class Entry:
 
 
 COMMANDS = (
-    Entry(("/help", "/?"), "none", "show the commands"),
-    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
-    Entry(("/clear",), "none", "forget all questions and answers"),
-    Entry(("/regen",), "none", "answer the last question anew"),
-    Entry(("/undo",), "none", "take the last question back, to change it"),
-    Entry(("/system",), "text", 'show the system prompt, or set it; "" clears it', "[TEXT]"),
-    Entry(("/set",), "key", "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
-    Entry(("/show",), "none", "show the model, its mode and the context used"),
-    Entry(("/stats",), "none", "show what the last answer cost: tokens/s, S, steps"),
-    Entry(("/read",), "file", "put a file before the next question", "FILE"),
-    Entry(("/save",), "file", "write the chat to a file, or once more to the last one", "[FILE]"),
-    Entry(("/load",), "file", "go on with a chat from a file", "FILE"),
+    Entry(("/help", "/?"), "show the commands"),
+    Entry(("/exit", "/bye", "/quit", "/q"), "end the chat; so do 'exit' and Ctrl-D"),
+    Entry(("/clear",), "forget all questions and answers"),
+    Entry(("/regen",), "answer the last question anew"),
+    Entry(("/undo",), "take the last question back, to change it"),
+    Entry(("/system",), 'show the system prompt, or set it; "" clears it', "[TEXT]"),
+    Entry(("/set",), "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
+    Entry(("/show",), "show the model, its mode and the context used"),
+    Entry(("/stats",), "show what the last answer cost: tokens/s, S, steps"),
+    Entry(("/read",), "put a file before the next question", "FILE"),
+    Entry(("/save",), "write the chat to a file, or once more to the last one", "[FILE]"),
+    Entry(("/load",), "go on with a chat from a file", "FILE"),
 )
 """In the order in which help shows them."""
 
@@ -76,7 +74,7 @@ def parse(line: str) -> tuple[Entry, str] | None:
     if entry is None:
         otherwise = "/help lists the commands; begin with a space to send the line as text"
         raise UsageError(f"unknown command {first}", did_you_mean(first, BY_NAME, otherwise))
-    if argument and entry.argument == "none":
+    if argument and not entry.usage:
         raise UsageError(f"{first} stands alone", "begin with a space to send the line as text")
     if not argument and entry.usage == "FILE":
         raise UsageError(f"{first} needs a file", f"write {first} FILE")

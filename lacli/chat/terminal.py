@@ -126,7 +126,7 @@ class Completions(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         name, space, argument = document.text_before_cursor.partition(" ")
-        kind = BY_NAME[name].argument if name in BY_NAME else "none"
+        usage = BY_NAME[name].usage if name in BY_NAME else ""
         key, behind_key, value = argument.partition(" ")
         completer: Completer
         if not name.startswith("/") or "\n" in document.text_before_cursor:
@@ -134,9 +134,9 @@ class Completions(Completer):
         if not space:
             helps = {each.names[0]: each.help for each in COMMANDS}
             completer = WordCompleter([*helps], meta_dict=helps, sentence=True)
-        elif kind == "file":
+        elif "FILE" in usage:
             completer = PathCompleter(expanduser=True, file_filter=str.isprintable)
-        elif kind == "key":
+        elif "KEY" in usage:
             values = choices_of(BY_KEY[key]) if key in BY_KEY else ()
             completer = WordCompleter([*(values if behind_key else KEYS)], meta_dict=KEYS, sentence=True)
             argument = value if behind_key else key

@@ -24,7 +24,7 @@ def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
     assert max(map(len, lines)) <= 80
     for entry, line in zip(COMMANDS, lines, strict=False):
         assert line == entry.shown.ljust(24) + entry.help
-        argument = "" if entry.argument == "none" else "on"
+        argument = "on" if entry.usage else ""
         for name in entry.names:
             assert parse(f"{name.upper()} {argument} \n") == (entry, argument)
 
