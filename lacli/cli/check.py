@@ -71,10 +71,7 @@ def check(
             result = _check_modes(engine, tasks, predict, only, screen)
         except KeyboardInterrupt:
             raise Interrupted("stopped before any mode had answered") from None
-        if json:
-            screen.json(as_json(engine, result))
-        else:
-            screen.line(as_lines(engine, result, terminal_columns()))
+        screen.line(as_json(engine, result) if json else as_lines(engine, result, terminal_columns()))
     if result.stopped:
         raise Interrupted("")
     if result.verdict == "bug":

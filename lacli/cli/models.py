@@ -42,10 +42,7 @@ def list_models(json: options.Json = False) -> None:
 
     screen = Screen()
     found = take_inventory(own_aliases(), screen.note)
-    if json:
-        screen.json(inventory_json(found))
-    else:
-        screen.line(inventory_text(found, terminal_columns(), time()))
+    screen.line(inventory_json(found) if json else inventory_text(found, terminal_columns(), time()))
 
 
 def pull(models: Models, offline: options.Offline = False, quiet: options.Quiet = False) -> None:
@@ -83,10 +80,7 @@ def show(
     path = options.model_path(model, screen, offline=True)
     with loading_model(screen, verbose=verbose):
         card = make_card(path, model_settings, lookahead, verbose=verbose)
-    if json:
-        screen.json(card_json(card))
-    else:
-        screen.line(card_text(card, lookahead))
+    screen.line(card_json(card) if json else card_text(card, lookahead))
 
 
 def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> None:
@@ -151,7 +145,6 @@ def cost(
     from lacli.bench.report import cost_json, cost_lines
     from lacli.engine.libraries import choose_library, open_context, open_model
     from lacli.llamacpp.probe import working_settings
-    from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
 
@@ -178,9 +171,8 @@ def cost(
     if not (found.is_usable or found.chain_only or chosen[1][-1] < LEAST_MEASURED):
         what = "the machine is too busy, or too slow, to time steps of enough rows"
         raise LacliError(what, "try again when it is calm, or give more --seconds")
-    if json:
-        screen.json(cost_json(path, settings, found, is_saved=is_saved))
-    else:
-        screen.line(
-            cost_lines(settings, found, time() - found.measured_at if is_saved else None, width=terminal_columns())
-        )
+    age = time() - found.measured_at if is_saved else None
+    columns = terminal_columns()
+    screen.line(
+        cost_json(path, settings, found, is_saved=is_saved) if json else cost_lines(settings, found, age, width=columns)
+    )

@@ -84,13 +84,13 @@ class Screen:
             self._last = "\n"
             self._put("\n")
 
-    def line(self, text: str) -> None:
-        """Print lines on stdout: JSON, a table."""
+    def line(self, found: str | Mapping[str, object]) -> None:
+        """Print lines on stdout: a table, or a JSON object in one line."""
+        text = found if isinstance(found, str) else dumps(found, ensure_ascii=False)
         self._put(f"{printable(text, lines=True) if self._on_terminal else text}\n")
 
     def json(self, found: Mapping[str, object]) -> None:
-        """Print a JSON object in a line on stdout."""
-        self.line(dumps(found, ensure_ascii=False))
+        self.line(found)
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
         """Print sentences on stderr; if quiet only the `warnings`: the answer is not what was asked for."""
