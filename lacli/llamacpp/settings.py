@@ -11,11 +11,6 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import MAX_SEQUENCES, NOTHING, DecodeSettings, Switch, check_options, option
 from lacli.text.format import counted, did_you_mean
 
-SplitMode = Literal["none", "layer", "row", "tensor"]
-
-EngineName = Literal["auto", "llama", "ik"]
-"""What decodes: llama.cpp, ik_llama.cpp, or the second where it is installed and can."""
-
 CPU = "CPU"
 """ggml's name of the processor, as a backend and as a device."""
 
@@ -101,13 +96,13 @@ class ModelSettings:
     )
     cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
     cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
-    engine: EngineName = option(
+    engine: Literal["auto", "llama", "ik"] = option(
         "llama", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.", shown="auto"
     )
     devices: tuple[str, ...] = option(
         (), "Devices that share the model (see doctor). none: the CPU.", *DEV, metavar="NAME,..", read=device_names
     )
-    split_mode: SplitMode = option(
+    split_mode: Literal["none", "layer", "row", "tensor"] = option(
         "layer", "How several devices share the model. none: one has all of it.", "-sm", "--split-mode"
     )
     tensor_split: tuple[float, ...] = option(
