@@ -20,9 +20,6 @@ Detail = Literal["", "short", "full"]
 
 MODES: tuple[ModeName, ...] = get_args(ModeName)
 
-LEAVES = 48
-"""Most candidates of a sequence in a step of mode auto: each takes an id, and llama.cpp's buffers grow with ids."""
-
 PARALLEL = 4
 """Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
 
@@ -173,7 +170,7 @@ class DecodeSettings:
     lookup_match: int = option(2, "Tokens that mode lookup matches at most.", least=1)
     lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)
     auto_rows: int = option(64, "Rows of a step of mode auto at most.", least=1, most=MAX_SEQUENCES)
-    leaves: int = option(LEAVES, "", least=1)
+    leaves: int = option(48, "", least=1)  # each takes an id, and llama.cpp's buffers grow with ids
     strict: bool = option(
         False,
         "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows whether "

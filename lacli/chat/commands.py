@@ -14,7 +14,6 @@ from lacli.report import describe, describe_sampling
 from lacli.text.files import check_text, read_text
 from lacli.text.format import counted, did_you_mean
 
-HELP_COLUMN = 24
 QUOTES = '"""'
 
 
@@ -50,15 +49,14 @@ COMMANDS = (
 
 BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
-LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
-
 PLAIN_WORDS = {**dict.fromkeys(("exit", "quit", "bye"), "/exit"), "help": "/help"}
 """Lines that other programs take for commands, and the command of each."""
 
 
 def help_text() -> str:
     """The commands, a line each."""
-    return "\n".join([*(f"{each.shown:{HELP_COLUMN}}{each.help}" for each in COMMANDS), LAST_WORDS])
+    last = f"Several lines: {QUOTES} before and after. A space before a command makes it text."
+    return "\n".join([*(f"{each.shown:24}{each.help}" for each in COMMANDS), last])
 
 
 def parse(line: str) -> tuple[Entry, str] | None:

@@ -27,9 +27,6 @@ from lacli.text.stream import Piece
 SHOWN_CHARACTERS = 300
 """Of a loaded chat's last question and of its answer."""
 
-NERVOUS_S = 1.0
-"""Seconds in which more presses of Ctrl-C stop an answer as the first one: a slow step may be under way."""
-
 
 class Lines(Protocol):
     """What the chat reads from."""
@@ -253,7 +250,8 @@ class Repl:
         chat, stopped = self.commands.chat, False
         before = len(chat.turns)
         try:
-            with second_ctrl_c_ends(NERVOUS_S), closing(pieces):
+            # For one second more presses stop the answer as the first one: a slow step may be under way.
+            with second_ctrl_c_ends(1.0), closing(pieces):
                 self.screen.write(pieces)
         except KeyboardInterrupt:
             stopped = True

@@ -30,8 +30,6 @@ from lacli.settings import Switch
 from lacli.terminal.screen import abandon_stdout, console
 from lacli.text.files import check_text
 
-STYLE = Style.from_dict({"bottom-toolbar": "noreverse dim", "auto-suggestion": "fg:default dim"})
-
 
 class TerminalLines:
     """Lines edited on the process's own terminal: both stdin and stdout are one that can be drawn on."""
@@ -48,7 +46,7 @@ class TerminalLines:
             input=create_input(sys.stdin),
             output=_output(),
             color_depth=None if colored else ColorDepth.DEPTH_1_BIT,
-            style=STYLE,
+            style=Style.from_dict({"bottom-toolbar": "noreverse dim", "auto-suggestion": "fg:default dim"}),
             history=kept_history(history),
             # Without colours a suggestion looks like typed text.
             auto_suggest=AutoSuggestFromHistory() if colored else None,

@@ -18,8 +18,6 @@ Port = Annotated[int, typer.Option("-p", "--port", min=0, max=65535, help="Port 
 Devices = Annotated[str, typer.Option("-d", "-dev", "--device", help="Devices to serve, all GPUs or else the CPU.")]
 Cache = Annotated[bool, typer.Option("-c", "--cache", help="Keep large weights that clients send on this disk.")]
 
-DANGER = "who reaches the port can read what others compute and may run code here; an SSH tunnel needs no -H"
-
 
 def rpc_server(
     host: Host = "127.0.0.1",
@@ -48,7 +46,8 @@ def rpc_server(
     port = rpc.free_port(address, port)
     screen = Screen()
     if not ip_address(address).is_loopback:
-        screen.error(LacliError(f"warning: with -H {host} other machines reach this server without a password", DANGER))
+        hint = "who reaches the port can read what others compute and may run code here; an SSH tunnel needs no -H"
+        screen.error(LacliError(f"warning: with -H {host} other machines reach this server without a password", hint))
     folder = user_cache_path("lacli", appauthor=False) / "rpc" if cache else None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)

@@ -41,11 +41,6 @@ ORIGIN_COLORS: dict[Origin, str] = {
 Terminals choose the first six to be read on their own background, but blue is too dark on a black one.
 """
 
-LONG_PROMPT = 128
-"""Tokens of a prompt that is worth a line while it is read; the line of a shorter one would only flash."""
-
-ERASE = "\r\x1b[K"
-
 TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
 
 
@@ -126,7 +121,7 @@ class Screen:
             if not (over or self.quiet):
                 with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
                     # In the last column some terminals begin a new line.
-                    file.write(ERASE + words[: self._errors.width - 1])
+                    file.write(f"\r\x1b[K{words[: self._errors.width - 1]}")
                     file.flush()
 
         with undone(lambda: say("")):
@@ -151,7 +146,8 @@ class Screen:
                 return
             if not done:
                 begin = perf_counter()
-                say = line.enter_context(self.waiting(shown=shown and total >= LONG_PROMPT))
+                # The line of a shorter prompt would only flash.
+                say = line.enter_context(self.waiting(shown=shown and total >= 128))
             seconds = perf_counter() - begin
             speed = f", {done / seconds:,.0f} tokens/s" if done and seconds else ""
             say(f"reading the prompt: {done:,}/{total:,} tokens{speed}")
