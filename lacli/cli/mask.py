@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from lacli.cli.options import sizes_group, with_groups
 from lacli.errors import UsageError
 from lacli.settings import DecodeSettings
 from lacli.text.format import align_columns, counted
-
-if TYPE_CHECKING:
-    from lacli.tree import Tree
+from lacli.tree import Tree
 
 MAX_ROWS = 200
 """Rows that are drawn at most, each with as many columns."""

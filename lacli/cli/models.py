@@ -13,6 +13,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.options import model_names, with_groups
 from lacli.errors import Interrupted, LacliError, ModelLoadError, UsageError
+from lacli.hub.names import Alias, HubModel, own_aliases, read_aliases, read_name
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.input import is_terminal, terminal_columns
@@ -21,7 +22,6 @@ from lacli.text.format import listed, printable, size_in_words
 if TYPE_CHECKING:
     from lacli.auto.step_cost import Cost
     from lacli.hub.cache import LocalModel
-    from lacli.hub.names import Alias
 
 Models = Annotated[
     list[str],
@@ -36,7 +36,6 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was mea
 
 def list_models(json: options.Json = False) -> None:
     """List the models on this disk and names for MODEL, with sizes and the memory it takes to run."""
-    from lacli.hub.names import own_aliases
     from lacli.hub.report import inventory_json, inventory_text, take_inventory
     from lacli.terminal.screen import Screen
 
@@ -48,7 +47,6 @@ def list_models(json: options.Json = False) -> None:
 def pull(models: Models, offline: options.Offline = False, quiet: options.Quiet = False) -> None:
     """Fetch models, or their newest versions, into Hugging Face's cache, and print the paths of their files."""
     from lacli.hub.download import check_file, fetch_model
-    from lacli.hub.names import HubModel, own_aliases, read_aliases, read_name
     from lacli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet)
@@ -86,7 +84,6 @@ def show(
 def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> None:
     """Remove models from this disk, after asking; other quants of the same repository stay."""
     from lacli.hub.cache import remove as remove_model
-    from lacli.hub.names import own_aliases, read_aliases
     from lacli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet)
@@ -110,7 +107,6 @@ def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> No
 def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
     """Return the model of the cache that MODEL means. Raises LacliError for none, several, or a file elsewhere."""
     from lacli.hub.cache import cached_models, matching
-    from lacli.hub.names import read_name
 
     wanted = read_name(name, aliases)
     if isinstance(wanted, Path):
