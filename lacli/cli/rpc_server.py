@@ -11,7 +11,7 @@ import typer
 
 from lacli.cli import options
 from lacli.errors import LacliError
-from lacli.llamacpp.settings import device_names
+from lacli.llamacpp.settings import CPU, device_names
 
 Host = Annotated[str, typer.Option("-H", "--host", help="IPv4 address to listen at. 0.0.0.0: all of this machine.")]
 Port = Annotated[int, typer.Option("-p", "--port", min=0, max=65535, help="Port to listen at. 0: a free one.")]
@@ -36,7 +36,6 @@ def rpc_server(
     from lacli.llamacpp.devices import devices, named
     from lacli.llamacpp.library import start
     from lacli.llamacpp.machine import physical_cores
-    from lacli.llamacpp.settings import CPU
     from lacli.terminal.screen import Screen, abandon_stdout, end_at_abort
 
     rpc.need_support()
