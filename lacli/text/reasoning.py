@@ -25,8 +25,6 @@ START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end
 
 OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE}
 
-OPEN_AT_END = (*PAIRS, f"{CHANNEL}analysis{MESSAGE}")
-
 FRAME = re.compile(r"((<\|start\|>[^<]*)?<\|channel\|>.*?<\|message\|>|<\|end\|>|<\|start\|>)+", re.DOTALL)
 """The markers and headers around GPT-OSS's reasoning."""
 
@@ -128,8 +126,8 @@ def closed(text: str) -> str:
 
 def begun_reasoning(rendered: str) -> str:
     """The beginning of a reasoning block at the end of a prompt, with the space behind it; empty without one."""
-    bare = rendered.rstrip()
-    opener = next((opener for opener in OPEN_AT_END if bare.endswith(opener)), "")
+    bare, openers = rendered.rstrip(), (*PAIRS, f"{CHANNEL}analysis{MESSAGE}")
+    opener = next((opener for opener in openers if bare.endswith(opener)), "")
     return rendered[len(bare) - len(opener) :] if opener else ""
 
 
