@@ -68,9 +68,8 @@ class Option:
         """The words that the value can be; empty if it can be others."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
-    def check(self, value: Any, name: str = "") -> None:
-        """Raise UsageError about `name` (or the field) for another type, an unknown word, or a number out of range."""
-        name = name or self.name
+    def check(self, value: Any, name: str) -> None:
+        """Raise UsageError about `name` for another type, an unknown word, or a number out of range."""
         if get_origin(self.kind) is Literal and value not in self.words:
             raise UsageError(f"{name} cannot be {value!r}", f"one of {', '.join(self.words)}")
         kind = get_origin(self.kind) or self.kind
@@ -104,7 +103,7 @@ def options_of(settings: Any) -> Mapping[str, Option]:
 def check_options(settings: object) -> None:
     """Raise UsageError for a field of `settings` that is out of its range or of another type than declared."""
     for each in options_of(type(settings)).values():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
-        each.check(getattr(settings, each.name))
+        each.check(getattr(settings, each.name), each.name)
 
 
 @dataclass(frozen=True)
