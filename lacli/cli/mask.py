@@ -82,22 +82,12 @@ def full_step(settings: DecodeSettings) -> Tree:
 def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
     """Return the rows, the mask and the sizes, as lines."""
     header, cells = ["row", "kind", "part", "position", "logits", "sequences"], []
+    picture = [f"{'':6}{''.join(row.kind for row in rows)}"]
     for index, row in enumerate(rows):
         sequences = ", ".join(map(str, row.ids))
         cells.append([str(index), row.kind, row.part, str(row.position), "yes" if row.logits else "no", sequences])
-    picture = [
-        f"{index:>3} {row.kind} {''.join('■' if row.sees(other) else '·' for other in rows)}"
-        for index, row in enumerate(rows)
-    ]
+        picture.append(f"{index:>3} {row.kind} {''.join('■' if row.sees(other) else '·' for other in rows)}")
     sizes = f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(len(rows), 'row')}"
     last = f"{sizes}, {counted(sum(row.logits for row in rows), 'output')}, {settings.ids} sequences (W + G + 1)."
-    kinds = f"{'':6}{''.join(row.kind for row in rows)}"
-    return [
-        *align_columns(header, cells),
-        "",
-        kinds,
-        *picture,
-        "",
-        last,
-        "Every row also sees all tokens before the input.",
-    ]
+    past = "Every row also sees all tokens before the input."
+    return [*align_columns(header, cells), "", *picture, "", last, past]
