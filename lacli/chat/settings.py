@@ -69,10 +69,15 @@ def usage_of(setting: Option) -> str:
 def read(setting: Option, text: str) -> Value:
     """Return the value that a user typed. Raises UsageError for another type."""
     text = check_text(text.strip(), key_of(setting))
-    if isinstance(setting.default, tuple):
-        return _read_several(setting, text)
+    several = isinstance(setting.default, tuple)
+    if text.lower() in NOTHING and (several or setting.kind is str):
+        return () if several else ""
+    if several and setting.read:
+        return tuple(map(setting.read, text.replace(",", " ").split()))
+    if several:
+        return tuple(filter(None, map(_unescaped, WORD.findall(text))))
     if setting.kind is str:
-        return "" if text.lower() in NOTHING else unquoted(text)
+        return unquoted(text)
     try:
         found: Value = TypeAdapter(setting.kind).validate_python(text.lower())
     except ValidationError:
@@ -80,14 +85,6 @@ def read(setting: Option, text: str) -> Value:
         example = f"for example {show(setting, setting.default)}"
         raise UsageError(what, did_you_mean(text, setting.words, example)) from None
     return found
-
-
-def _read_several(setting: Option, text: str) -> Value:
-    if text.lower() in NOTHING:
-        return ()
-    if setting.read:
-        return tuple(map(setting.read, text.replace(",", " ").split()))
-    return tuple(filter(None, map(_unescaped, WORD.findall(text))))
 
 
 def _unescaped(word: str) -> str:
@@ -203,10 +200,10 @@ def adjust(now: ChatSettings, key: str, value: str) -> ChatSettings:
 
 def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
     """The settings that become others, each with both values; "" for none."""
-    changed = [each for each in SETTINGS.values() if now.values[each.name] != new.values[each.name]]
     return ", ".join(
         f"{key_of(each)}: {show(each, now.values[each.name])} -> {show(each, new.values[each.name])}"
-        for each in changed
+        for each in SETTINGS.values()
+        if now.values[each.name] != new.values[each.name]
     )
 
 
