@@ -123,16 +123,11 @@ KEYS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class ChatSettings:
-    """All that /set can change. `max_tokens`: of an answer, -1 for no limit; `stops`: texts that end it."""
+class ChatSettings(AnswerSettings):
+    """All that /set can change."""
 
     decode_settings: DecodeSettings = DecodeSettings()
     sampling: SamplingSettings = SamplingSettings()
-    max_tokens: int = -1
-    stops: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        AnswerSettings(self.max_tokens, self.stops)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def chat(
 
     given, (model, prompt) = typed(called), asked
     saved = SavedChat()
-    settings = ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops)
+    settings = ChatSettings(question.max_tokens, question.stops, loading.decode_settings, loading.sampling)
     if load is not None:
         # What was saved holds where the command line does not say otherwise.
         saved = read_chat(load)

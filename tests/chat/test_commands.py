@@ -86,7 +86,7 @@ def test_set_changes_the_chat() -> None:
     assert run(chat, "/set temp 0.8").text == "nothing changed"
     run(chat, "/set stop a b", "/set n 5", "/set mode plain", "/set top_k=6")
     sampling = SamplingSettings(temp=0.8, top_k=6)
-    assert chat.settings == ChatSettings(DecodeSettings(mode="plain"), sampling, 5, ("a", "b"))
+    assert chat.settings == ChatSettings(5, ("a", "b"), DecodeSettings(mode="plain"), sampling)
     assert run(chat, "/set stop").text.startswith('stop is "a" "b" (none is the default)')
     assert run(chat, '/set stop ""').text.startswith('stop: "a" "b" -> none')
 
@@ -125,7 +125,7 @@ def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:
 def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     file = tmp_path / "a chat"
     chat = two_turns()
-    chat.settings = ChatSettings(DecodeSettings(window=7), SamplingSettings(temp=0.5), 9, ("x",))
+    chat.settings = ChatSettings(9, ("x",), DecodeSettings(window=7), SamplingSettings(temp=0.5))
     assert run(chat, f"/save {file}").text == f"saved 4 messages to {file}"
     saved = read_chat(file)
     assert (saved.model, saved.settings) == ("demo", chat.settings)
