@@ -29,7 +29,6 @@ IN_FILES: dict[str, Option] = {
 SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
 """Those that /set changes, in the order in which they are shown."""
 
-WORD = re.compile(r'"(?:\\.|[^"\\])*"|\S+')
 SHOWN_CHARACTERS = 40
 
 
@@ -75,7 +74,7 @@ def read(setting: Option, text: str) -> Value:
     if several and setting.read:
         return tuple(map(setting.read, text.replace(",", " ").split()))
     if several:
-        return tuple(filter(None, map(_unescaped, WORD.findall(text))))
+        return tuple(filter(None, map(_unescaped, re.findall(r'"(?:\\.|[^"\\])*"|\S+', text))))
     if setting.kind is str:
         return unquoted(text)
     try:

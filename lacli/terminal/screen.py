@@ -41,8 +41,6 @@ ORIGIN_COLORS: dict[Origin, str] = {
 Terminals choose the first six to be read on their own background, but blue is too dark on a black one.
 """
 
-TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
-
 
 class Screen:
     """stdout for the answer and stderr for messages about it.
@@ -233,7 +231,7 @@ def wrapped(text: str, width: int) -> str:
     """Wrap `text` between words; the second column of a line such as "/help   commands" stays a column."""
     lines = []
     for line in text.split("\n"):
-        columns = TWO_COLUMNS.match(line)
+        columns = re.match(r" *\S.*? {2,}(?=\S)", line)
         indent = " " * (len(columns[0]) if columns else len(line) - len(line.lstrip()))
         wide = max(width, len(indent) + 1)
         lines.append(fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
