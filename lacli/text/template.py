@@ -31,6 +31,8 @@ from lacli.text.reasoning import as_history
 Messages = Sequence[Mapping[str, Any]]
 """The role and content of each message, and its calls of functions; answers stand as they were generated."""
 
+OWN = "the model's own"
+
 STOPS: dict[str, tuple[str, ...]] = {
     "chatml": ("<|im_end|>", "<|im_start|>"),
     "command-r": ("<|END_OF_TURN_TOKEN|>",),
@@ -139,7 +141,7 @@ def choose_template(wanted: str | None, model: Any) -> tuple[ChatTemplate, list[
     if wanted:
         return _wanted_template(check_text(wanted, "--chat-template"), model), []
     if wanted == "" and (source := model.chat_template):
-        return ChatTemplate("the model's own", source, model.compile_template(source)), []
+        return ChatTemplate(OWN, source, model.compile_template(source)), []
     # The one whose stop texts are tokens of the model.
     name = next((name for name, stops in STOPS.items() if all(map(model.has_token, stops))), "chatml")
     other = replace(bundled_template(name, model), stands_in=True)
