@@ -28,9 +28,6 @@ OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE}
 FRAME = re.compile(r"((<\|start\|>[^<]*)?<\|channel\|>.*?<\|message\|>|<\|end\|>|<\|start\|>)+", re.DOTALL)
 """The markers and headers around GPT-OSS's reasoning."""
 
-SPLITS = re.compile(r"""split\(\s*['"]</think>""")
-"""A template that takes the reasoning out of a content itself."""
-
 
 class ReasoningSplitter:
     """Marks the reasoning in a stream of pieces, wherever the pieces are cut; its markers belong to it.
@@ -157,7 +154,9 @@ def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, st
     reasoning, answer = _parts(content)
     if CHANNEL in template_source and (reasoning := apart or reasoning):
         return {"role": "assistant", "content": answer, "thinking": FRAME.sub("\n", reasoning).strip()}
-    if reasoning and "reasoning_content" in template_source and not SPLITS.search(template_source):
+    # A template that splits a content takes the reasoning out of it itself.
+    splits = re.search(r"""split\(\s*['"]</think>""", template_source)
+    if reasoning and "reasoning_content" in template_source and not splits:
         for marker in (*PAIRS, *PAIRS.values()):
             reasoning = reasoning.replace(marker, "")
         return {"role": "assistant", "content": answer.lstrip(), "reasoning_content": reasoning.strip()}
