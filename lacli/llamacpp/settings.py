@@ -11,11 +11,6 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import MAX_SEQUENCES, NOTHING, DecodeSettings, Switch, check_options, option
 from lacli.text.format import counted, did_you_mean
 
-SplitMode = Literal["none", "layer", "row", "tensor"]
-
-EngineName = Literal["auto", "llama", "ik"]
-"""What decodes: llama.cpp, ik_llama.cpp, or the second where it is installed and can."""
-
 CPU = "CPU"
 """ggml's name of the processor, as a backend and as a device."""
 
@@ -101,13 +96,13 @@ class ModelSettings:
     )
     cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
     cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
-    engine: EngineName = option(
+    engine: Literal["auto", "llama", "ik"] = option(
         "auto", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik_llama.cpp if it is installed and can."
     )
     devices: tuple[str, ...] = option(
         (), "Devices that share the model (see doctor). none: the CPU.", *DEV, metavar="NAME,..", read=device_names
     )
-    split_mode: SplitMode = option(
+    split_mode: Literal["none", "layer", "row", "tensor"] = option(
         "layer", "How several devices share the model. none: one has all of it.", "-sm", "--split-mode"
     )
     tensor_split: tuple[float, ...] = option(
@@ -216,12 +211,6 @@ EXACT_CELLS = ("q8_0", "bf16")
 q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/exactness.md.
 """
 
-FLOATS, EXACT_REPACKED = {"f32", "f16", "bf16"}, {"iq4_nl"}
-"""Weights with a kernel of their own for one row: always, and where they are not repacked."""
-
-REPACKED = {"q2_K", "q3_K", "q4_K"}
-"""Weights that llama.cpp repacks at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack)."""
-
 
 def strict_settings(
     model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
@@ -231,8 +220,10 @@ def strict_settings(
         raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
     if model_settings.flash_attention == "off":
         raise UsageError("--strict needs flash attention", "leave -fa off out")
-    repack = model_settings.repack and not types & REPACKED
-    one_row_differs = types & FLOATS or (types & EXACT_REPACKED and not repack)
+    # llama.cpp repacks these at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack).
+    repack = model_settings.repack and not types & {"q2_K", "q3_K", "q4_K"}
+    # Weights with a kernel of their own for one row: floats always, iq4_nl unless it is repacked.
+    one_row_differs = types & {"f32", "f16", "bf16"} or ("iq4_nl" in types and not repack)
     model_settings = replace(
         model_settings,
         flash_attention="on",

@@ -229,16 +229,14 @@ class Server:
             if forced or schema:
                 sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
         logprobs = asked.top_logprobs if asked.logprobs and asked.top_logprobs >= 0 else None
-        options = AnswerOptions(logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
+        options = AnswerOptions(logprobs=logprobs)
         return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
 
     def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
         if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
             raise UsageError("prompt, n: a request has at most 128 answers")
         most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(
-            raw=True, logprobs=None if most == -1 else most, drawn_logprobs=asked.post_sampling_probs
-        )
+        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most)
         return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
@@ -264,7 +262,7 @@ class Server:
             raise TooLong(longest, context)
         limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
         stops = *self._settings.stops, *asked.stop
-        options |= {"stop": () if rules else stops, "max_tokens": limit}
+        options |= {"stop": () if rules else stops, "max_tokens": limit, "drawn_logprobs": asked.post_sampling_probs}
         choices: list[Choice] = []
         for tokens in prompts:
             for place in range(asked.n):

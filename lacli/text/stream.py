@@ -104,18 +104,15 @@ class TextStream:
             self.kept = self.read
             if text:
                 self._held.pieces.append(Piece(text, origin))
-                pieces += self._release()
+                length, self.stop = until_stop(self._held.text, self._stops)
+                if self.stop:
+                    self.kept = bisect_right(self._ends, self._released + length)
+                pieces += self._take(length)
         return pieces
 
     def finish(self) -> list[Piece]:
         """Return the text held back, once no more tokens come; half a character at the end is dropped."""
         return [] if self.stop else self._take(self._length - self._released)
-
-    def _release(self) -> list[Piece]:
-        length, self.stop = until_stop(self._held.text, self._stops)
-        if self.stop:
-            self.kept = bisect_right(self._ends, self._released + length)
-        return self._take(length)
 
     def _take(self, length: int) -> list[Piece]:
         self._released += length
