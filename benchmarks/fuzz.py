@@ -173,7 +173,7 @@ def furnished(folder: Path) -> None:
     snapshot.mkdir(parents=True)
     (snapshot / "x-Q8_0.gguf").symlink_to(STDLIB_7M)
     cost = Cost((StepCost(64, {1: 1e-3, 8: 2e-3}),))
-    key = machine_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0))
+    key = machine_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0, engine="llama"))
     Records(folder / "cache" / "lacli" / NAME).save(KIND, key, asdict(cost))
     talk = Run(("chat", "--commands", "--log", "log.jsonl", *FEW), b"hi\n/set temp 0.5\n/save saved.json\n")
     if said := problem(talk, folder):

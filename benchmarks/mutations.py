@@ -125,8 +125,8 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
         ("rest = np.where(tried, 0.0, left)", "rest = left"),
     ),
     ("lacli/modes.py", MANY): (
-        ("min(most, room // len(texts))", "most"),
-        ("min(most, room // len(texts))", "min(most, 64 // len(texts))"),
+        ("min(most, room // len(growing))", "most"),
+        ("min(most, room // len(growing))", "min(most, 64 // len(growing))"),
     ),
     ("lacli/modes.py", ("tests/engine/test_engine.py",)): (
         ("range(outcome.accepted, 1 + len(self._block))", "range(outcome.accepted, len(self._block))"),
@@ -137,6 +137,11 @@ MISTAKES: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, str], ...]] = {
             "self._end.setdefault(tuple(tokens[end - length : end]), end)",
         ),
     ),
+    ("lacli/ik/pin.py", ("tests/ik/test_pin.py",)): (
+        ("ends = owned[owned % self._block == self._block - 1]", "ends = owned[:0]"),
+        ("if end == self._cell or top - end > self._block:", "if end == self._cell:"),
+    ),
+    ("lacli/auto/mode.py", ("tests/auto/test_mode.py",)): (("self.experience.costs.needs_test", "False"),),
     ("lacli/auto/mode.py", ("tests/auto/test_several.py",)): (
         ("        if self._unseen:\n            return\n", ""),
         ("budget.record(self._tokens / self.sequences, cost)", "budget.record(self._tokens, cost)"),

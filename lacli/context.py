@@ -76,7 +76,7 @@ class Sampler(Protocol):
     It learns of a token once: by `draw` itself, or by `accept` after `distribution`.
     """
 
-    def begin(self, text: Sequence[int]) -> None:
+    def begin(self, tokens: Sequence[int]) -> None:
         """Start anew, with the same random numbers, behind a prompt of these tokens."""
 
     def draw(self, logits: Floats) -> int:

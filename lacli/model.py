@@ -37,9 +37,6 @@ AnyStream = TypeVar("AnyStream", bound=Request)
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
 """Options of an answer that are numbers of SamplingSettings, with its names of them."""
 
-LEAST = {"max_tokens": -1, "logprobs": 0}
-"""The least values of the whole numbers among an answer's own options."""
-
 
 class AnswerOptions(TypedDict, total=False):
     """What may be said of one answer; what is left out, or None, is as `load` was told.
@@ -254,7 +251,7 @@ def load(
     letters = _given(mode=mode, window=window, ngram=ngram, guesses=guesses, strict=strict)
     placing = _given(context=context, threads=threads, gpu_layers=gpu_layers)
     decoding = replace(decode_settings, **letters) if decode_settings else new_decode_settings(**letters)
-    model_settings = replace(model_settings or ModelSettings(engine="auto"), **placing)
+    model_settings = replace(model_settings or ModelSettings(), **placing)
     if model_settings.rpc:
         end_at_abort(Screen(), "")
     if parallel is not None and parallel < 1:
@@ -280,10 +277,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def checked_options(given: AnswerOptions) -> dict[str, Any]:
-    """Return the options of an answer without those that are None.
-
-    Raises UsageError for unknown names and impossible values; SamplingSettings checks its own.
-    """
+    """Return the options that are not None. Raises UsageError for unknown names and impossible values."""
     known = [*AnswerOptions.__annotations__]
     if unknown := sorted(given.keys() - known):
         hint = did_you_mean(unknown[0], known, ", ".join(known))
@@ -292,7 +286,7 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if value is not None}
     for name in SAMPLED.keys() & options.keys():
         options_of(SamplingSettings)[SAMPLED[name]].check(options[name], name)
-    for name, least in LEAST.items():
+    for name, least in (("max_tokens", -1), ("logprobs", 0)):
         value = options.get(name, least)
         if type(value) is not int or value < least:
             raise UsageError(f"{name} is {value!r:.60}", f"give a whole number, {least} or more, or leave it out")

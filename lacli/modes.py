@@ -66,12 +66,12 @@ class Mode:
         """
         raise NotImplementedError
 
-    def grow_all(self, texts: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
+    def grow_all(self, growing: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
         """Grow the trees of a step, with at most `room` nodes in all; the sequences have modes of this one's kind.
 
         `beside`: rows of prompt chunks that the step has too.
         """
-        return [mode.grow(tokens, min(most, room // len(texts))) for mode, tokens, most in texts]
+        return [mode.grow(tokens, min(most, room // len(growing))) for mode, tokens, most in growing]
 
     def observe(self, tree: Tree, outcome: Outcome) -> None:
         """Learn from a verified step, whose tokens are in the sequence already."""
@@ -85,7 +85,7 @@ class Plain(Mode):
 
 
 class Lookup(Mode):
-    """Prompt lookup: what followed the longest match of the text's end, as one chain (Table 3 of the paper, row 2)."""
+    """Prompt lookup: a chain of what followed the longest match of the sequence's end (Table 3 of the paper, row 2)."""
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._longest, self._draft = settings.lookup_match, settings.linear_draft
@@ -141,7 +141,7 @@ class Jacobi(Mode):
 class Lookahead(Mode):
     """Lookahead decoding: a window that finds n-grams and a pool whose n-grams are verified (Algorithm 2).
 
-    Sequence 0 holds the text, 1 .. W a window column each, W+1 .. W+G a candidate each.
+    Id 0 holds the sequence, 1 .. W a window column each, W+1 .. W+G a candidate each.
     """
 
     def __init__(self, settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool]) -> None:

@@ -20,9 +20,6 @@ Detail = Literal["", "short", "full"]
 
 MODES: tuple[ModeName, ...] = get_args(ModeName)
 
-LEAVES = 48
-"""Most candidates of a sequence in a step of mode auto: each takes an id, and llama.cpp's buffers grow with ids."""
-
 PARALLEL = 4
 """Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
 
@@ -71,9 +68,8 @@ class Option:
         """The words that the value can be; empty if it can be others."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
-    def check(self, value: Any, name: str = "") -> None:
-        """Raise UsageError about `name` (or the field) for another type, an unknown word, or a number out of range."""
-        name = name or self.name
+    def check(self, value: Any, name: str) -> None:
+        """Raise UsageError about `name` for another type, an unknown word, or a number out of range."""
         if get_origin(self.kind) is Literal and value not in self.words:
             raise UsageError(f"{name} cannot be {value!r}", f"one of {', '.join(self.words)}")
         kind = get_origin(self.kind) or self.kind
@@ -92,13 +88,9 @@ def option(default: Any, help: str, *flags: str, **more: Any) -> Any:
     return field(default=default, metadata={"option": Option(flags, help, **more)})
 
 
-def options_of(settings: type[Any]) -> Mapping[str, Option]:
-    """Return the options of a settings class by their fields' names, those without a flag among them."""
-    return _options_of(settings)  # type: ignore[arg-type]  # mypy doubts that classes have hashes
-
-
 @cache
-def _options_of(settings: type[Any]) -> Mapping[str, Option]:
+def options_of(settings: Any) -> Mapping[str, Option]:
+    """Return the options of a settings class by their fields' names, fields without a flag among them."""
     hints = get_type_hints(settings)
     found = {}
     for each in fields(settings):
@@ -110,8 +102,8 @@ def _options_of(settings: type[Any]) -> Mapping[str, Option]:
 
 def check_options(settings: object) -> None:
     """Raise UsageError for a field of `settings` that is out of its range or of another type than declared."""
-    for each in options_of(type(settings)).values():
-        each.check(getattr(settings, each.name))
+    for each in options_of(type(settings)).values():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
+        each.check(getattr(settings, each.name), each.name)
 
 
 @dataclass(frozen=True)
@@ -177,7 +169,7 @@ class DecodeSettings:
     lookup_match: int = option(2, "Tokens that mode lookup matches at most.", least=1)
     lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)
     auto_rows: int = option(64, "Rows of a step of mode auto at most.", least=1, most=MAX_SEQUENCES)
-    leaves: int = option(LEAVES, "", least=1)
+    leaves: int = option(48, "", least=1)  # each takes an id, and llama.cpp's buffers grow with ids
     strict: bool = option(
         False,
         "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows whether "

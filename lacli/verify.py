@@ -63,7 +63,7 @@ def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
 class Verifier(Protocol):
     """Chooses the tokens of a sequence that is sampled."""
 
-    def begin(self, text: Sequence[int]) -> None:
+    def begin(self, tokens: Sequence[int]) -> None:
         """Start anew behind a prompt of these tokens."""
 
     def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
@@ -76,8 +76,8 @@ class SampleAndMatch:
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
 
-    def begin(self, text: Sequence[int]) -> None:
-        self._sampler.begin(text)
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._sampler.begin(tokens)
 
     def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
         return self._sampler.draw(logits)
@@ -95,8 +95,8 @@ class Rejection:
         self._seed = seed
         self._random = np.random.default_rng(seed)
 
-    def begin(self, text: Sequence[int]) -> None:
-        self._sampler.begin(text)
+    def begin(self, tokens: Sequence[int]) -> None:
+        self._sampler.begin(tokens)
         self._random = np.random.default_rng(self._seed)
 
     def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
@@ -144,10 +144,10 @@ class LogprobRecorder:
         self._verifier, self._count, self._drawn_from = verifier, count, drawn_from
         self.found: list[TokenLogprob] = []
 
-    def begin(self, text: Sequence[int]) -> None:
+    def begin(self, tokens: Sequence[int]) -> None:
         self.found.clear()
         if self._verifier:
-            self._verifier.begin(text)
+            self._verifier.begin(tokens)
 
     def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
         drawn = self._drawn_from(logits) if self._drawn_from else None

@@ -54,7 +54,7 @@ ENDLESS = SamplingSettings(ignore_eos=True)
 
 def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
     """How the texts of streams have ended, once nothing is decoded any more; None for one that had no place."""
-    while model.worker.running or any(model.worker.load):
+    while model.worker.running or model.worker.waiting:
         model.generate("A stack?", max_tokens=1)
     return {text.finish if (text := stream.sequence) else None for stream in streams}
 

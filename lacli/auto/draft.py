@@ -102,6 +102,10 @@ class Draft:
         self._offer()
         return True
 
+    def has_node(self) -> bool:
+        """Take the first node if none is taken; return whether there is one."""
+        return bool(self._nodes) or self.take()
+
     def plant(self, tree: Tree, count: int) -> None:
         """Put the first `count` nodes into a tree: a single chain in sequence 0, else each branch in its own."""
         for parent, token in self._nodes[:count]:

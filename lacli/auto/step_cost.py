@@ -47,10 +47,8 @@ JUMP, FIRST_JUMP, NOTICEABLE = 1.5, 2.0, 0.05
 """Slow-down beyond which something else has held up a step, and the first step of a size; change of a size's time from
 which the other sizes follow it."""
 
-WRONG, TESTED_AT = 2.0, 8
-"""How many times too dear or too cheap a measured size may be, or the measurement is dropped; steps after which one of
-two rows tests it, if no draft has. A busy machine once saved 131 plain steps for 8 rows, and nothing was drafted then.
-"""
+WRONG = 2.0
+"""How many times too dear or too cheap a measured size may be: from there on the measurement is dropped."""
 
 CONTEXT_STEP = 256
 """Tokens of growth after which the measured cost is looked up again."""
@@ -147,8 +145,9 @@ class StepCostModel:
 
     relative[b]: cost of a step of b rows, up to `max_rows`. slopes[b]: least cost of a further row from there on, on
     average up to any larger size. `change`: what a step costs more behind one of another number of rows, since
-    llama.cpp builds its graph anew then (llm_graph_result's `can_reuse`). `max_trial_rows`: of the largest step to be
-    tried, twice those of the largest one whose cost is known. `last`: rows of the last step.
+    llama.cpp builds its graph anew then (llm_graph_result's `can_reuse`). `needs_test`: no step with drafts has shown
+    yet whether measured costs are right. `max_trial_rows`: of the largest step to be tried, twice those of the largest
+    one whose cost is known. `last`: rows of the last step.
     """
 
     def __init__(self, max_rows: int, cost: Cost | None = None) -> None:
@@ -158,7 +157,7 @@ class StepCostModel:
         # By rows: the number of the step that last had so many.
         self._seen_at: dict[int, int] = {}
         self._step = self._since_plain = 0
-        self._is_tested = self._measured is None
+        self.needs_test = self._measured is not None
         self.last = 1
         known_change = cost.change_s if cost and self._measured else None
         self._changes = deque([CHANGE_S if known_change is None else known_change], maxlen=8)
@@ -175,11 +174,6 @@ class StepCostModel:
     def needs_plain_step(self) -> bool:
         """Whether a step without drafts has to be timed before others are compared with it."""
         return self._since_plain >= PATIENCE or not self.single_s
-
-    @property
-    def needs_test(self) -> bool:
-        """Whether a step of two rows has to show that the measured costs are right."""
-        return not self._is_tested and self._step >= TESTED_AT and not self.needs_plain_step
 
     def record(self, rows: int, seconds: float, *, is_plain: bool) -> float:
         """Record the time of a step and return its cost in steps of one row; `is_plain`: it had no drafts."""
@@ -200,9 +194,11 @@ class StepCostModel:
         # Ctrl-C may come at any line: no size without a time is left.
         self._seen[rows] = seen
         booked = min(own, JUMP * expected) if before else own
-        if not (is_plain or self._is_tested):
-            self._is_tested = True
-            if not 1 / WRONG <= own / (float(self._expected[rows]) * self.single_s) <= WRONG:
+        if self.needs_test and not is_plain:
+            ratio = own / (float(self._expected[rows]) * self.single_s)
+            # A first step of a size may be slow by itself, on a GPU above all.
+            self.needs_test = not before and ratio > WRONG
+            if not (self.needs_test or 1 / WRONG <= ratio <= WRONG):
                 self._measured = None
                 self._expect()
         if len(seen) <= MEASURED_WEIGHT or abs(median_low(seen) - before) > NOTICEABLE * before:

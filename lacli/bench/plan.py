@@ -1,7 +1,4 @@
-"""What a benchmark compares and asks: the points of a sweep of modes and W, N and G, and prompts.
-
-The prompts are those that ship with lacli, or files of a user's own.
-"""
+"""What a benchmark compares and asks: a sweep of modes and W, N and G, and prompts of lacli's or of a user's files."""
 
 from __future__ import annotations
 

@@ -41,10 +41,7 @@ WHAT_TELLS = (
 
 @dataclass(frozen=True)
 class Machine:
-    """What the numbers were measured on and with, as `columns` of every row and in `words`.
-
-    `comparable`: whether all modes draw the same random numbers, so that texts should agree.
-    """
+    """What was measured on and with, as `columns` of rows and in `words`. `comparable`: texts of modes should agree."""
 
     columns: Mapping[str, Any]
     words: str
@@ -127,27 +124,26 @@ def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
 
 def table(found: Sequence[BenchResult], machine: Machine) -> str:
     """Return what was measured on, and a row for each class and point, in Markdown."""
-    header = ("class", "mode", "engine", "tokens/s", "x plain", "95%", "S", "rows", "accepted", "ms/step", "1st ms",
-              "identical")  # fmt: skip
     rows = [
-        (
-            row["class"],
-            row["setting"],
-            row["engine"],
-            f"{row['median_ts']:.{1 if row['median_ts'] >= 10 else 2}f}",
-            "" if row["speedup"] is None else f"{row['speedup']:.2f}",
-            "" if row["speedup_low"] is None else f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
-            f"{row['tokens_per_step']:.2f}",
-            f"{row['rows_per_step']:.1f}",
-            f"{row['draft_n_accepted'] / row['draft_n']:.0%}" if row["draft_n"] else "",
-            f"{row['ms_per_step']:.2f}",
-            f"{row['first_token_ms']:.1f}",
-            "" if row["identical"] is None else f"{row['identical_n']} of {row['prompts']}",
-        )
+        {
+            "class": row["class"],
+            "mode": row["setting"],
+            "engine": row["engine"],
+            "tokens/s": f"{row['median_ts']:.{1 if row['median_ts'] >= 10 else 2}f}",
+            "x plain": "" if row["speedup"] is None else f"{row['speedup']:.2f}",
+            "95%": "" if row["speedup_low"] is None else f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
+            "S": f"{row['tokens_per_step']:.2f}",
+            "rows": f"{row['rows_per_step']:.1f}",
+            "accepted": f"{row['draft_n_accepted'] / row['draft_n']:.0%}" if row["draft_n"] else "",
+            "ms/step": f"{row['ms_per_step']:.2f}",
+            "1st ms": f"{row['first_token_ms']:.1f}",
+            "identical": "" if row["identical"] is None else f"{row['identical_n']} of {row['prompts']}",
+        }
         for row in (_row(each, machine) for each in found)
     ]
+    cells = markdown([*rows[0]], [[*row.values()] for row in rows], 3)
     heading = "{n_ctx} cells, -fa {flash_attn} -ctk {type_k} -ctv {type_v}; {sampling}".format(**machine.columns)
-    return f"{machine.words}; {heading}\n\n{markdown(header, rows, 3)}\n\n{LEGEND}"
+    return f"{machine.words}; {heading}\n\n{cells}\n\n{LEGEND}"
 
 
 def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence[str] = ()) -> str:
@@ -196,16 +192,6 @@ def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
         parts += ["cannot tell on the rest"] if any(each.verdict == "cannot tell" for each in by_class) else []
         lines.append(f"    {'; '.join(parts)}")
     return lines
-
-
-SIZES = (2, 4, 8, 16, 32)
-"""Rows of the steps whose least tokens are named."""
-
-NEARLY_FREE = 1.1
-"""Cost in plain steps up to which a step is called nearly free."""
-
-REACH = 2
-"""Multiple of the largest measured step up to which a cost is extrapolated."""
 
 
 def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool) -> dict[str, Any]:
@@ -264,7 +250,7 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
         what = f"Timed were steps of at most {most}, and it takes {LEAST_MEASURED} rows to tell"
         return [("rows", f"{what}: give more --rows. Mode auto learns from its own steps.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
-    if (free := max(rows for rows in wide.measured if wide.relative(rows) <= NEARLY_FREE)) > 1:
+    if (free := max(rows for rows in wide.measured if wide.relative(rows) <= 1.1)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"
     return [("rows", costs), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
 
@@ -273,7 +259,8 @@ def _on_lookahead(step_cost: StepCost) -> str:
     """Say how many tokens a step lookahead's default needs."""
     settings = DecodeSettings(mode="lookahead")
     name = f"W={settings.window} N={settings.ngram} G={settings.guesses}"
-    if settings.max_rows > REACH * step_cost.max_rows:
+    # Costs are extrapolated as far as twice the largest measured step.
+    if settings.max_rows > 2 * step_cost.max_rows:
         return f"Whether {name} pays is not known: its steps have {settings.max_rows} rows."
     needed = step_cost.relative(settings.max_rows)
     return f"{name} needs {needed:.1f} tokens a step to break even; it can bring {settings.max_step_tokens} at most."
@@ -281,7 +268,7 @@ def _on_lookahead(step_cost: StepCost) -> str:
 
 def _on_auto(step_cost: StepCost) -> str:
     """Say what mode auto does with these costs."""
-    least = [(rows, step_cost.relative(rows)) for rows in SIZES if rows <= step_cost.max_rows]
+    least = [(rows, step_cost.relative(rows)) for rows in (2, 4, 8, 16, 32) if rows <= step_cost.max_rows]
     named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
         return "Mode auto, the default, decodes plainly here: no step can bring what it costs."

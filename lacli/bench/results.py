@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from math import exp, sqrt
 from typing import Literal
 
@@ -23,9 +24,6 @@ Logs = npt.NDArray[np.float64]
 RESAMPLES = 2_000
 """Bootstrap samples: of a normal distribution the standard error of each end is then 1.5% of the interval's width."""
 
-SEED = 2402
-"""The same measurements give the same interval; any number does."""
-
 NORMAL = 1.959964
 STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 """97.5% points of the normal distribution, and of Student's t with 1 to 9 degrees of freedom."""
@@ -33,10 +31,7 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, with its 95% interval, or None for its ends if there are fewer than three prompts.
-
-    `prompts`: how many were measured.
-    """
+    """How many times as fast, by `prompts` prompts, with its 95% interval; its ends are None below three prompts."""
 
     value: float
     low: float | None = None
@@ -76,7 +71,8 @@ def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
 
 def _resampled(logs: Sequence[Logs]) -> Logs:
     """The values of RESAMPLES bootstrap samples: prompts, and within each its repetitions, with replacement."""
-    random = np.random.default_rng(SEED)
+    # Any fixed seed: the same measurements give the same interval.
+    random = np.random.default_rng(2402)
     drawn = random.integers(len(logs), size=(RESAMPLES, len(logs)))
     medians = np.empty(drawn.shape)
     for prompt, repeated in enumerate(logs):
@@ -147,16 +143,8 @@ class BenchResult:
 
     @cached_property
     def speedup(self) -> Ratio:
-        """Plain decoding's seconds a token over this point's, pair by pair.
-
-        The turns of a conversation are much alike, so they count as one prompt.
-        """
-        tasks: list[list[Answered]] = []
-        for each in self.answered:
-            if each.exchange.turn and tasks:
-                tasks[-1].append(each)
-            else:
-                tasks.append([each])
+        """Plain decoding's seconds a token over this point's. A conversation's turns, much alike, are one prompt."""
+        tasks = [[*turns] for _, turns in groupby(self.answered, lambda each: id(each.exchange.task))]
         return paired_ratio(
             [[_pace(pair) for pair in zip(*(each.plain for each in turns), strict=False)] for turns in tasks],
             [[_pace(pair) for pair in zip(*(each.trials for each in turns), strict=False)] for turns in tasks],
@@ -193,12 +181,11 @@ def results(rounds: Rounds) -> list[BenchResult]:
 def _result(rounds: Rounds, kind: str, point: int) -> BenchResult:
     answered = []
     for number, exchange in enumerate(rounds.exchanges):
-        if kind in (ALL, exchange.task.kind):
-            # The time may have been up between the two.
-            pairs = list(zip(rounds.of(point, number), rounds.of(0, number), strict=False))
-            if pairs:
-                trials, plain = zip(*pairs, strict=True)
-                answered.append(Answered(exchange, trials, plain))
+        # The time may have been up between the two.
+        pairs = list(zip(rounds.of(point, number), rounds.of(0, number), strict=False))
+        if pairs and kind in (ALL, exchange.task.kind):
+            trials, plain = zip(*pairs, strict=True)
+            answered.append(Answered(exchange, trials, plain))
     return BenchResult(kind, point, rounds.points[point], tuple(answered))
 
 

@@ -17,12 +17,6 @@ from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import LacliError
 from lacli.stats import Step
 
-WARM_UP_TOKENS = 4
-"""Tokens of the answer that warms up: of three steps after the first, one is hardly held up."""
-
-SHORTEST, PLANNED = 16, 0.8
-"""Tokens to which answers are shortened at most; part of the time that is planned, since estimates are rough."""
-
 
 class TimeUp(Exception):
     """Raised when the time of a benchmark is over."""
@@ -73,10 +67,7 @@ def time_answer(
     text: Callable[[Sequence[int]], str],
     deadline: float = inf,
 ) -> Trial:
-    """Decode one answer to its end, or to the first step behind `deadline`.
-
-    `text`: detokenizes; called after the clock has stopped.
-    """
+    """Decode one answer to its end, or to the first step after `deadline`. `text` detokenizes, outside of the time."""
     begin = perf_counter()
     first_token_s = prompt_s = 0.0
     steps: list[Step] = []
@@ -118,16 +109,13 @@ class Rounds:
     interrupted: bool = False
 
     def warm_up(self) -> None:
-        """Let plain decoding take a few steps on the shortest prompt, which load kernels and are not counted.
-
-        Raises LacliError if no prompt fits into the context.
-        """
+        """Let plain decoding take a few uncounted steps on the shortest prompt. Raises LacliError if no prompt fits."""
         asked = [self.ask(task, []) for task in self.tasks]
         shortest = min((each for each in asked if each), key=lambda each: len(each.prompt), default=None)
         if shortest is None:
             raise LacliError("no prompt fits into the context", "give it more tokens with -c")
-        warm = self.answer(self.points[0], replace(shortest, max_tokens=WARM_UP_TOKENS), self.deadline)
-        # The first step may load kernels.
+        warm = self.answer(self.points[0], replace(shortest, max_tokens=4), self.deadline)
+        # The first step may load kernels; of three others, one is hardly held up.
         step_s = min((step.seconds for step in warm.steps[1:]), default=0.0)
         self.token_s = dict.fromkeys(range(len(self.points)), step_s)
 
@@ -165,17 +153,18 @@ class Rounds:
                 answers.append(self.of(0, number)[0].text)
 
     def _fitted(self, exchange: Exchange) -> tuple[Exchange, list[int]]:
-        """Return the exchange with shorter answers, and without the last points, if LEAST_PROMPTS prompts need it."""
+        """Return the exchange with shorter answers, of 16 tokens at least, or fewer points, if the time needs it."""
         able = [*range(len(self.points))]
         prompts = min(LEAST_PROMPTS, sum(len(task.turns) for task in self.tasks)) - len(self.exchanges)
         if prompts < 1:
             return exchange, able
-        share_s = PLANNED * (self.deadline - perf_counter()) / prompts
+        # Estimates are rough, so a part of the time is left over.
+        share_s = 0.8 * (self.deadline - perf_counter()) / prompts
         while True:
             reading_s = len(able) * len(exchange.prompt) * self.prompt_token_s
             tokens = (share_s - reading_s) / (sum(self.token_s.get(at, 0.0) for at in able) or 1e-9)
             if len(able) <= 2 or tokens >= min(exchange.max_tokens, LEAST_TOKENS // LEAST_PROMPTS):
-                return replace(exchange, max_tokens=int(min(exchange.max_tokens, max(tokens, SHORTEST)))), able
+                return replace(exchange, max_tokens=int(min(exchange.max_tokens, max(tokens, 16)))), able
             able.pop()
 
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:

@@ -27,15 +27,6 @@ from lacli.terminal.input import PAGE, terminal_columns
 from lacli.terminal.screen import Screen, loading_model, wrapped
 from lacli.text.format import counted
 
-COST_S = 6.0
-"""Seconds for the cost of rows, if mode auto needs it and nothing is known; a tenth of a short benchmark at most."""
-
-MAX_TOKENS = 128
-"""Tokens of an answer without -n: in a short one mode auto has little to copy."""
-
-LEAST_ROOM = 8
-"""Tokens that an answer must have room for behind its prompt, or the prompt is left out."""
-
 
 @dataclass(frozen=True)
 class BenchRequest:
@@ -67,7 +58,8 @@ class BenchRequest:
         """The tasks with the limits of their answers, class by class in turns, so that an early end is about all."""
         turns = zip_longest(*(members[: self.each] for members in by_class(self.tasks).values()))
         tasks = [task for turn in turns for task in turn if task]
-        return [replace(task, max_tokens=self.max_tokens or task.max_tokens or MAX_TOKENS) for task in tasks]
+        # In an answer shorter than 128 tokens mode auto has little to copy.
+        return [replace(task, max_tokens=self.max_tokens or task.max_tokens or 128) for task in tasks]
 
 
 def benchmark(request: BenchRequest, screen: Screen) -> None:
@@ -111,7 +103,7 @@ def compared(
         rounds = Rounds(competing, tasks, make_ask(engine), answer, request.repetitions, deadline)
         try:
             if any(point.mode == "auto" for point in competing):
-                plan = MeasurePlan(seconds=min(COST_S, request.seconds / 10))
+                plan = MeasurePlan(seconds=min(6.0, request.seconds / 10))
                 engine.learn_cost(plan, request.state, screen.note)
             if request.leave_out and engine.cost:
                 rounds.points = affordable(competing, engine.cost.at(0), screen)
@@ -134,10 +126,7 @@ def compared(
 
 
 def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Screen) -> None:
-    """Print a benchmark: a summary, behind a table in Markdown if it is wanted, or rows for programs.
-
-    Raises Interrupted after Ctrl-C, when what was decoded is printed.
-    """
+    """Print a summary, after a table in Markdown if wanted, or rows for programs. Raises Interrupted after Ctrl-C."""
     found = results(rounds)
     if found and request.form == "json":
         screen.line(as_json(found, machine))
@@ -204,13 +193,13 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
 
 def make_ask(engine: ModelEngine) -> Ask:
-    """Turns of tasks through the model's chat template, for the engine's context."""
+    """Turns of tasks through the model's chat template, if the engine's context has room for 8 tokens of answer."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))
         prompt = engine.prompts.question(task.turns[len(answers)], task.system, raw=task.raw, history=history)
         room = engine.context.cells - len(prompt)
-        return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= LEAST_ROOM else None
+        return Exchange(task, len(answers), tuple(prompt), min(task.max_tokens, room)) if room >= 8 else None
 
     return ask
 

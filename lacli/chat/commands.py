@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from lacli.chat.conversation import Chat, Conversation
 from lacli.chat.settings import adjust, all_settings, changes_in_words, find_setting, one_setting, unquoted
@@ -15,16 +14,14 @@ from lacli.report import describe, describe_sampling
 from lacli.text.files import check_text, read_text
 from lacli.text.format import counted, did_you_mean
 
-HELP_COLUMN = 24
 QUOTES = '"""'
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One command. `names`: its own first; `argument`: its kind; `usage`: what follows the name."""
+    """One command. `names`: its own first; `usage`: what follows the name, "" for nothing."""
 
     names: tuple[str, ...]
-    argument: Literal["none", "file", "key", "text"]
     help: str
     usage: str = ""
 
@@ -35,24 +32,22 @@ class Entry:
 
 
 COMMANDS = (
-    Entry(("/help", "/?"), "none", "show the commands"),
-    Entry(("/exit", "/bye", "/quit", "/q"), "none", "end the chat; so do 'exit' and Ctrl-D"),
-    Entry(("/clear",), "none", "forget all questions and answers"),
-    Entry(("/regen",), "none", "answer the last question anew"),
-    Entry(("/undo",), "none", "take the last question back, to change it"),
-    Entry(("/system",), "text", 'show the system prompt, or set it; "" clears it', "[TEXT]"),
-    Entry(("/set",), "key", "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
-    Entry(("/show",), "none", "show the model, its mode and the context used"),
-    Entry(("/stats",), "none", "show what the last answer cost: tokens/s, S, steps"),
-    Entry(("/read",), "file", "put a file before the next question", "FILE"),
-    Entry(("/save",), "file", "write the chat to a file, or once more to the last one", "[FILE]"),
-    Entry(("/load",), "file", "go on with a chat from a file", "FILE"),
+    Entry(("/help", "/?"), "show the commands"),
+    Entry(("/exit", "/bye", "/quit", "/q"), "end the chat; so do 'exit' and Ctrl-D"),
+    Entry(("/clear",), "forget all questions and answers"),
+    Entry(("/regen",), "answer the last question anew"),
+    Entry(("/undo",), "take the last question back, to change it"),
+    Entry(("/system",), 'show the system prompt, or set it; "" clears it', "[TEXT]"),
+    Entry(("/set",), "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
+    Entry(("/show",), "show the model, its mode and the context used"),
+    Entry(("/stats",), "show what the last answer cost: tokens/s, S, steps"),
+    Entry(("/read",), "put a file before the next question", "FILE"),
+    Entry(("/save",), "write the chat to a file, or once more to the last one", "[FILE]"),
+    Entry(("/load",), "go on with a chat from a file", "FILE"),
 )
 """In the order in which help shows them."""
 
 BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
-
-LAST_WORDS = 'Several lines: """ before and after. A space before a command makes it text.'
 
 PLAIN_WORDS = {**dict.fromkeys(("exit", "quit", "bye"), "/exit"), "help": "/help"}
 """Lines that other programs take for commands, and the command of each."""
@@ -60,7 +55,8 @@ PLAIN_WORDS = {**dict.fromkeys(("exit", "quit", "bye"), "/exit"), "help": "/help
 
 def help_text() -> str:
     """The commands, a line each."""
-    return "\n".join([*(f"{each.shown:{HELP_COLUMN}}{each.help}" for each in COMMANDS), LAST_WORDS])
+    last = f"Several lines: {QUOTES} before and after. A space before a command makes it text."
+    return "\n".join([*(f"{each.shown:24}{each.help}" for each in COMMANDS), last])
 
 
 def parse(line: str) -> tuple[Entry, str] | None:
@@ -76,7 +72,7 @@ def parse(line: str) -> tuple[Entry, str] | None:
     if entry is None:
         otherwise = "/help lists the commands; begin with a space to send the line as text"
         raise UsageError(f"unknown command {first}", did_you_mean(first, BY_NAME, otherwise))
-    if argument and entry.argument == "none":
+    if argument and not entry.usage:
         raise UsageError(f"{first} stands alone", "begin with a space to send the line as text")
     if not argument and entry.usage == "FILE":
         raise UsageError(f"{first} needs a file", f"write {first} FILE")

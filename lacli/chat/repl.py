@@ -24,12 +24,6 @@ from lacli.text.format import counted
 from lacli.text.reasoning import answer_of
 from lacli.text.stream import Piece
 
-SHOWN_CHARACTERS = 300
-"""Of a loaded chat's last question and of its answer."""
-
-NERVOUS_S = 1.0
-"""Seconds in which more presses of Ctrl-C stop an answer as the first one: a slow step may be under way."""
-
 
 class Lines(Protocol):
     """What the chat reads from."""
@@ -128,8 +122,7 @@ def chat(
     if start.damage:
         screen.note(start.damage)
     if interactive:
-        context = f"{engine.model.description}, context {talk.cells:,} tokens"
-        screen.note(f"{context}; /help for help, Ctrl-D ends")
+        screen.note(f"{engine.model.description}, context {talk.cells:,} tokens; /help for help, Ctrl-D ends")
         repl.show_last()
     elif not (commands or first):
         screen.note("each line of the pipe is a message, one that begins with / too unless --commands is given")
@@ -196,11 +189,11 @@ class Repl:
         return " · ".join(parts)[:width]
 
     def show_last(self) -> None:
-        """Show the beginning of the last question and of its answer."""
+        """Show at most 300 characters of the last question, and of its answer."""
         conversation = self.commands.chat.conversation
         for message in conversation.messages[-1 if conversation.is_open else -2 :]:
             whole = f"> {message.content}" if message.role == "user" else answer_of(message.content).strip()
-            shown = whole[:SHOWN_CHARACTERS]
+            shown = whole[:300]
             self.screen.say(shown if shown == whole else f"{shown} ...", "dim")
 
     def _next(self, lines: Lines) -> bool:
@@ -253,7 +246,8 @@ class Repl:
         chat, stopped = self.commands.chat, False
         before = len(chat.turns)
         try:
-            with second_ctrl_c_ends(NERVOUS_S), closing(pieces):
+            # For one second more presses stop the answer as the first one: a slow step may be under way.
+            with second_ctrl_c_ends(1.0), closing(pieces):
                 self.screen.write(pieces)
         except KeyboardInterrupt:
             stopped = True

@@ -29,7 +29,6 @@ IN_FILES: dict[str, Option] = {
 SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
 """Those that /set changes, in the order in which they are shown."""
 
-WORD = re.compile(r'"(?:\\.|[^"\\])*"|\S+')
 SHOWN_CHARACTERS = 40
 
 
@@ -69,10 +68,15 @@ def usage_of(setting: Option) -> str:
 def read(setting: Option, text: str) -> Value:
     """Return the value that a user typed. Raises UsageError for another type."""
     text = check_text(text.strip(), key_of(setting))
-    if isinstance(setting.default, tuple):
-        return _read_several(setting, text)
+    several = isinstance(setting.default, tuple)
+    if text.lower() in NOTHING and (several or setting.kind is str):
+        return () if several else ""
+    if several and setting.read:
+        return tuple(map(setting.read, text.replace(",", " ").split()))
+    if several:
+        return tuple(filter(None, map(_unescaped, re.findall(r'"(?:\\.|[^"\\])*"|\S+', text))))
     if setting.kind is str:
-        return "" if text.lower() in NOTHING else unquoted(text)
+        return unquoted(text)
     try:
         found: Value = TypeAdapter(setting.kind).validate_python(text.lower())
     except ValidationError:
@@ -80,14 +84,6 @@ def read(setting: Option, text: str) -> Value:
         example = f"for example {show(setting, setting.default)}"
         raise UsageError(what, did_you_mean(text, setting.words, example)) from None
     return found
-
-
-def _read_several(setting: Option, text: str) -> Value:
-    if text.lower() in NOTHING:
-        return ()
-    if setting.read:
-        return tuple(map(setting.read, text.replace(",", " ").split()))
-    return tuple(filter(None, map(_unescaped, WORD.findall(text))))
 
 
 def _unescaped(word: str) -> str:
@@ -126,16 +122,11 @@ KEYS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class ChatSettings:
-    """All that /set can change. `max_tokens`: of an answer, -1 for no limit; `stops`: texts that end it."""
+class ChatSettings(AnswerSettings):
+    """All that /set can change."""
 
     decode_settings: DecodeSettings = DecodeSettings()
     sampling: SamplingSettings = SamplingSettings()
-    max_tokens: int = -1
-    stops: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        AnswerSettings(self.max_tokens, self.stops)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -203,10 +194,10 @@ def adjust(now: ChatSettings, key: str, value: str) -> ChatSettings:
 
 def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
     """The settings that become others, each with both values; "" for none."""
-    changed = [each for each in SETTINGS.values() if now.values[each.name] != new.values[each.name]]
     return ", ".join(
         f"{key_of(each)}: {show(each, now.values[each.name])} -> {show(each, new.values[each.name])}"
-        for each in changed
+        for each in SETTINGS.values()
+        if now.values[each.name] != new.values[each.name]
     )
 
 

@@ -30,8 +30,6 @@ from lacli.settings import Switch
 from lacli.terminal.screen import abandon_stdout, console
 from lacli.text.files import check_text
 
-STYLE = Style.from_dict({"bottom-toolbar": "noreverse dim", "auto-suggestion": "fg:default dim"})
-
 
 class TerminalLines:
     """Lines edited on the process's own terminal: both stdin and stdout are one that can be drawn on."""
@@ -48,7 +46,7 @@ class TerminalLines:
             input=create_input(sys.stdin),
             output=_output(),
             color_depth=None if colored else ColorDepth.DEPTH_1_BIT,
-            style=STYLE,
+            style=Style.from_dict({"bottom-toolbar": "noreverse dim", "auto-suggestion": "fg:default dim"}),
             history=kept_history(history),
             # Without colours a suggestion looks like typed text.
             auto_suggest=AutoSuggestFromHistory() if colored else None,
@@ -126,7 +124,7 @@ class Completions(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         name, space, argument = document.text_before_cursor.partition(" ")
-        kind = BY_NAME[name].argument if name in BY_NAME else "none"
+        usage = BY_NAME[name].usage if name in BY_NAME else ""
         key, behind_key, value = argument.partition(" ")
         completer: Completer
         if not name.startswith("/") or "\n" in document.text_before_cursor:
@@ -134,9 +132,9 @@ class Completions(Completer):
         if not space:
             helps = {each.names[0]: each.help for each in COMMANDS}
             completer = WordCompleter([*helps], meta_dict=helps, sentence=True)
-        elif kind == "file":
+        elif "FILE" in usage:
             completer = PathCompleter(expanduser=True, file_filter=str.isprintable)
-        elif kind == "key":
+        elif "KEY" in usage:
             values = choices_of(BY_KEY[key]) if key in BY_KEY else ()
             completer = WordCompleter([*(values if behind_key else KEYS)], meta_dict=KEYS, sentence=True)
             argument = value if behind_key else key
@@ -163,21 +161,13 @@ def kept_history(path: Path | None) -> History:
     return InMemoryHistory()
 
 
-class QuietOutput(Vt100_Output):
-    """A terminal that is never asked for its cursor's place; the status line stands below the typed line.
-
-    Not every terminal answers, and a late answer would be read as typed text.
-    """
-
-    @property
-    def responds_to_cpr(self) -> bool:
-        return False
-
-    def get_rows_below_cursor_position(self) -> int:
-        return 1
-
-
 def _output() -> Output:
-    """stdout, as prompt_toolkit writes to it."""
+    """stdout, as prompt_toolkit writes to it; the status line stands below the typed line.
+
+    A terminal is never asked for its cursor's place: not all of them answer, and a late answer would be read as typed
+    text.
+    """
     output = create_output(sys.stdout)
-    return QuietOutput.from_pty(sys.stdout, term=output.term) if isinstance(output, Vt100_Output) else output
+    if isinstance(output, Vt100_Output):
+        output.get_rows_below_cursor_position = lambda: 1  # type: ignore[method-assign]
+    return output

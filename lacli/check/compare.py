@@ -37,9 +37,6 @@ from lacli.verify import SampleAndMatch
 OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
 """Opens a context of the model for a mode; its logits can be read."""
 
-FIXED_SEED = 7
-"""What a random seed becomes: a check is repeated with the same numbers."""
-
 
 @dataclass(frozen=True)
 class Run:
@@ -193,10 +190,7 @@ class ModeResult:
 
 @dataclass
 class CheckResult:
-    """Everything that one check found, of `prompts` with at most `predict` tokens of answer.
-
-    `stopped`: Ctrl-C ended it early.
-    """
+    """What a check found of `prompts` prompts and answers of at most `predict` tokens. `stopped`: early, by Ctrl-C."""
 
     modes: list[ModeResult]
     prompts: int
@@ -250,8 +244,8 @@ def check_modes(
             for settings in modes:
                 progress(f"{settings.mode}: the same prompts")
                 result.modes.append(ModeResult(settings, []))
-                for run in comparison.run(settings, prompts):
-                    result.modes[-1].runs.append(run)
+                # What was answered before an interrupt stays.
+                result.modes[-1].runs.extend(comparison.run(settings, prompts))
         except KeyboardInterrupt:
             result.modes = [each for each in result.modes if each.runs]
             if not result.modes:
@@ -261,8 +255,8 @@ def check_modes(
 
 
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
-    """The settings with FIXED_SEED in place of a random one."""
-    return replace(sampling, seed=FIXED_SEED) if sampling.seed < 0 else sampling
+    """The settings with one seed in place of a random one, so that a check is repeated with the same numbers."""
+    return replace(sampling, seed=7) if sampling.seed < 0 else sampling
 
 
 def checked_modes(settings: DecodeSettings, only: ModeName | None = None) -> list[DecodeSettings]:

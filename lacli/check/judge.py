@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lacli.batch import Batch
+from lacli.batch import Batch, BatchRow
 from lacli.context import Context, Floats
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.settings import DecodeSettings
@@ -54,8 +54,7 @@ def within(margin: float, rounding: float) -> bool:
 def largest_difference(logits: Floats, others: Floats) -> float:
     """How far two arrays of logits are apart; equal infinities are equal."""
     with np.errstate(invalid="ignore"):
-        apart = np.abs(logits - others)
-    return float(np.where(logits == others, 0, apart).max())
+        return float(np.where(logits == others, 0, np.abs(logits - others)).max())
 
 
 def plain_logits(
@@ -90,30 +89,6 @@ class Mismatch(Exception):
     """Accepted tokens do not follow from the decoded batches: a bug in the mode."""
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows of one decoded batch. `outputs`: whether a row's logits were wanted."""
-
-    tokens: list[int]
-    positions: list[int]
-    ids: list[list[int]]
-    outputs: list[bool]
-
-    @classmethod
-    def of(cls, batch: Batch) -> Rows:
-        """A copy of a batch's rows: the batch itself is filled again for the next step."""
-        return cls(*map(list, zip(*batch.read(), strict=True)))
-
-    @property
-    def input(self) -> int:
-        """The row of a step's input, the first one that chooses; tokens before it are decoded again."""
-        return self.outputs.index(True)
-
-    def batch(self) -> Batch:
-        """A new batch of these rows."""
-        return Batch(len(self.tokens)).set_rows(self.tokens, self.positions, self.ids, self.outputs)
-
-
 Passing: Any = object
 """A base class that type checkers take for any protocol."""
 
@@ -123,13 +98,13 @@ class BatchRecorder(Passing):  # type: ignore[misc]
 
     def __init__(self, engine: Context) -> None:
         self.engine = engine
-        self.decoded: list[Rows] = []
+        self.decoded: list[list[BatchRow]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
     def decode(self, batch: Batch) -> bool:
-        rows = Rows.of(batch)
+        rows = batch.read()
         fits = self.engine.decode(batch)
         if fits:
             self.decoded.append(rows)
@@ -154,22 +129,23 @@ def replay(
     context.clear()
     length = begin = 0
     for rows in recorded:
-        past, kept = rows.positions[0], list(range(len(rows.tokens)))
+        past, kept = rows[0].position, [*range(len(rows))]
         if past > length:
             raise Mismatch(f"a batch begins at position {past}, and {length} tokens have cells")
-        is_step = any(rows.outputs)
+        outputs = [row.output for row in rows]
+        is_step = any(outputs)
         if is_step:
-            step = next(taken, ())
+            step, root = next(taken, ()), outputs.index(True)
             end = begin + len(step)
-            kept = [*range(rows.input), *accepted_rows(rows, text[begin : min(end - 1, len(text))])]
+            kept = [*range(root), *accepted_rows(rows, root, text[begin : min(end - 1, len(text))])]
         # Accepted tokens whose cells the mode has dropped come again in the next batch.
         context.remove(0, past, -1)
-        if not context.decode(_lay_out(rows, kept, tokens, scratch).batch()):
+        if not context.decode(_lay_out(rows, kept, tokens, scratch)):
             raise Mismatch("a batch finds no cells, though it did in the recorded run")
         length = past + len(kept)
         if is_step:
-            for row in kept[rows.input :]:
-                yield context.row_logits(sum(rows.outputs[:row]))
+            for row in kept[root:]:
+                yield context.row_logits(sum(outputs[:row]))
             if len(text) < end:
                 return
             begin = end
@@ -177,13 +153,12 @@ def replay(
     raise Mismatch("the text is longer than what the recorded steps brought")
 
 
-def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
-    """The rows of a step's input and of the tokens accepted below it, each found below the one before."""
-    found = [rows.input]
+def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) -> list[int]:
+    """The rows of a step's input, row `root`, and of the accepted tokens below it. Raises Mismatch if one has none."""
+    found = [root]
     for depth, token in enumerate(tokens, start=1):
-        position, above = rows.positions[rows.input] + depth, set(rows.ids[found[-1]])
-        here = zip(rows.positions, rows.tokens, rows.ids, strict=True)
-        below = (row for row, (*place, ids) in enumerate(here) if place == [position, token] and above.issuperset(ids))
+        place, above = (token, rows[root].position + depth), set(rows[found[-1]].ids)
+        below = (at for at, row in enumerate(rows) if row[:2] == place and above.issuperset(row.ids))
         row = next(below, None)
         if row is None:
             raise Mismatch(f"token {token} was accepted {depth} deep, and no row has it there")
@@ -191,19 +166,19 @@ def accepted_rows(rows: Rows, tokens: Sequence[int]) -> list[int]:
     return found
 
 
-def _lay_out(rows: Rows, kept: Sequence[int], tokens: Sequence[int], scratch: int) -> Rows:
+def _lay_out(rows: Sequence[BatchRow], kept: Sequence[int], tokens: Sequence[int], scratch: int) -> Batch:
     """The same rows: the kept ones are a chain of `tokens` in sequence 0, all others are in sequence `scratch`.
 
     If the context has sequence 0 alone, the others come after the chain.
     """
-    past = rows.positions[0]
+    past = rows[0].position
     if past + len(kept) > len(tokens):
         raise Mismatch("a batch has more tokens than the text")
     chain, others = count(past), count(0 if scratch else past + len(kept))
-    places = [next(chain) if row in kept else next(others) for row in range(len(rows.tokens))]
-    return Rows(
-        tokens=[tokens[at] if row in kept else rows.tokens[row] for row, at in enumerate(places)],
-        positions=places,
-        ids=[[0] if row in kept else [scratch] for row in range(len(rows.tokens))],
-        outputs=rows.outputs,
+    places = [next(chain) if row in kept else next(others) for row in range(len(rows))]
+    return Batch(len(rows)).set_rows(
+        [tokens[at] if row in kept else rows[row].token for row, at in enumerate(places)],
+        places,
+        [[0] if row in kept else [scratch] for row in range(len(rows))],
+        [row.output for row in rows],
     )

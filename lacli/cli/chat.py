@@ -16,7 +16,7 @@ Load = Annotated[
     typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote: its messages, settings "
                  "and, without MODEL, its model."),
 ]  # fmt: skip
-Log = Annotated[str | None, setting("--log", metavar="FILE", help="Save the chat after each turn, as /save does.")]
+LogFile = Annotated[str | None, setting("--log", metavar="FILE", help="Save the chat after each turn, as /save does.")]
 History = Annotated[bool, setting("--history/--no-history", help="Keep typed lines for the next chat.")]
 Commands = Annotated[
     bool, setting("--commands/--no-commands", help="Obey lines of a pipe that begin with /, as on a terminal.")
@@ -27,7 +27,7 @@ Commands = Annotated[
 def chat(
     asked: tuple[str | None, str | None],
     load: Load = None,
-    log: Log = None,
+    log: LogFile = None,
     history: History = True,
     commands: Commands = False,
     *,
@@ -48,15 +48,14 @@ def chat(
     from lacli.chat.conversation import Conversation
     from lacli.chat.repl import chat as talk
     from lacli.chat.settings import IN_FILES, ChatSettings
-    from lacli.chat.transcript import Log as ChatLog
-    from lacli.chat.transcript import SavedChat, movable, read_chat
+    from lacli.chat.transcript import Log, SavedChat, movable, read_chat
     from lacli.terminal.screen import Screen
     from lacli.text.files import check_text
     from lacli.text.template import STOPS
 
     given, (model, prompt) = typed(called), asked
     saved = SavedChat()
-    settings = ChatSettings(loading.decode_settings, loading.sampling, question.max_tokens, question.stops)
+    settings = ChatSettings(question.max_tokens, question.stops, loading.decode_settings, loading.sampling)
     if load is not None:
         # What was saved holds where the command line does not say otherwise.
         saved = read_chat(load)
@@ -84,7 +83,7 @@ def chat(
     )
     first = check_text(prompt or "", "the first message")
     screen = Screen(color=color, quiet=quiet, show_accepted=show_accepted)
-    with ChatLog(log) as kept, loading.opened(model or None, question, screen) as engine:
+    with Log(log) as kept, loading.opened(model or None, question, screen) as engine:
         code = talk(
             engine,
             start,

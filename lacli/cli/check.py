@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,13 +12,7 @@ from lacli.cli import options
 from lacli.cli.options import Loading, PromptOptions, group, parameters_of, preset, typed, with_groups
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.settings import ContextSize, check_rows, fit_to_batch
-from lacli.settings import DecodeSettings, ModeName, decode_settings
-
-if TYPE_CHECKING:
-    from lacli.bench.plan import Task
-    from lacli.check.compare import CheckResult
-    from lacli.engine.load import ModelEngine
-    from lacli.terminal.screen import Screen
+from lacli.settings import DecodeSettings, decode_settings
 
 Predict = Annotated[
     int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.")
@@ -50,8 +43,9 @@ def check(
     another way, or there is a BUG (exit code 3).
     """
     from lacli.bench.plan import by_class, read_tasks
-    from lacli.check.compare import fixed_seed
+    from lacli.check import compare
     from lacli.check.report import as_json, as_lines
+    from lacli.engine.libraries import open_context
     from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen
 
@@ -65,52 +59,36 @@ def check(
     tasks = [task for group in by_class(tasks).values() for task in group[:each]]
     only = loading.decode_settings.mode if "mode" in typed(called) else None
     plain = replace(loading.decode_settings, mode="plain")
-    loading = replace(loading, decode_settings=plain, sampling=fixed_seed(loading.sampling))
+    loading = replace(loading, decode_settings=plain, sampling=compare.fixed_seed(loading.sampling))
     with loading.opened(model, PromptOptions(), screen) as engine:
+        opened, model_settings = engine.model, engine.model_settings
+        modes = [fit_to_batch(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
+        if why := opened.chain_only:
+            back = 0 if engine.settings.strict else engine.max_rollback
+            modes = [each.constrained(max_rollback=back) for each in modes if back and each.mode != "lookahead"]
+            checked = f"only chains of at most {back} drafted tokens are checked" if modes else "no mode can be checked"
+            screen.note(f"{checked}: {why}")
+        for mode in modes:
+            check_rows(mode, model_settings)
+        if not engine.sampling.greedy:
+            screen.note(f"sampling with seed {engine.sampling.seed}")
         try:
-            result = _check_modes(engine, tasks, predict, only, screen)
+            asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
+            # Each mode has a context of its own, and there may be no memory for one more.
+            engine.context.close()
+            result = compare.check_modes(
+                lambda mode: open_context(opened, model_settings, ContextSize.of(mode), backend_greedy=False),
+                asked,
+                modes,
+                predict,
+                sampler=engine.sampler,
+                repeats=not opened.offloaded,
+                progress=screen.note,
+            )
         except KeyboardInterrupt:
             raise Interrupted("stopped before any mode had answered") from None
-        if json:
-            screen.json(as_json(engine, result))
-        else:
-            screen.line(as_lines(engine, result, terminal_columns()))
+        screen.line(as_json(engine, result) if json else as_lines(engine, result, terminal_columns()))
     if result.stopped:
         raise Interrupted("")
     if result.verdict == "bug":
         raise typer.Exit(3)
-
-
-def _check_modes(
-    engine: ModelEngine, tasks: Sequence[Task], predict: int, only: ModeName | None, screen: Screen
-) -> CheckResult:
-    """Check the modes, or the `only` one, in contexts of their own, which take the place of the engine's.
-
-    `predict`: tokens of an answer at most.
-    """
-    from lacli.check import compare
-    from lacli.engine.libraries import open_context
-
-    model, model_settings = engine.model, engine.model_settings
-    modes = [fit_to_batch(each, model_settings) for each in compare.checked_modes(engine.settings, only)]
-    if why := model.chain_only:
-        back = 0 if engine.settings.strict else engine.max_rollback
-        modes = [each.constrained(max_rollback=back) for each in modes if back and each.mode != "lookahead"]
-        checked = f"only chains of at most {back} drafted tokens are checked" if modes else "no mode can be checked"
-        screen.note(f"{checked}: {why}")
-    for mode in modes:
-        check_rows(mode, model_settings)
-    if not engine.sampling.greedy:
-        screen.note(f"sampling with seed {engine.sampling.seed}")
-    asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
-    # There may be no memory for one more context.
-    engine.context.close()
-    return compare.check_modes(
-        lambda mode: open_context(model, model_settings, ContextSize.of(mode), backend_greedy=False),
-        asked,
-        modes,
-        predict,
-        sampler=engine.sampler,
-        repeats=not model.offloaded,
-        progress=screen.note,
-    )

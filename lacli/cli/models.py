@@ -13,6 +13,7 @@ import typer
 from lacli.cli import options
 from lacli.cli.options import model_names, with_groups
 from lacli.errors import Interrupted, LacliError, ModelLoadError, UsageError
+from lacli.hub.names import Alias, HubModel, own_aliases, read_aliases, read_name
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.input import is_terminal, terminal_columns
@@ -21,7 +22,6 @@ from lacli.text.format import listed, printable, size_in_words
 if TYPE_CHECKING:
     from lacli.auto.step_cost import Cost
     from lacli.hub.cache import LocalModel
-    from lacli.hub.names import Alias
 
 Models = Annotated[
     list[str],
@@ -36,22 +36,17 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was mea
 
 def list_models(json: options.Json = False) -> None:
     """List the models on this disk and names for MODEL, with sizes and the memory it takes to run."""
-    from lacli.hub.names import own_aliases
     from lacli.hub.report import inventory_json, inventory_text, take_inventory
     from lacli.terminal.screen import Screen
 
     screen = Screen()
     found = take_inventory(own_aliases(), screen.note)
-    if json:
-        screen.json(inventory_json(found))
-    else:
-        screen.line(inventory_text(found, terminal_columns(), time()))
+    screen.line(inventory_json(found) if json else inventory_text(found, terminal_columns(), time()))
 
 
 def pull(models: Models, offline: options.Offline = False, quiet: options.Quiet = False) -> None:
     """Fetch models, or their newest versions, into Hugging Face's cache, and print the paths of their files."""
     from lacli.hub.download import check_file, fetch_model
-    from lacli.hub.names import HubModel, own_aliases, read_aliases, read_name
     from lacli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet)
@@ -83,16 +78,12 @@ def show(
     path = options.model_path(model, screen, offline=True)
     with loading_model(screen, verbose=verbose):
         card = make_card(path, model_settings, lookahead, verbose=verbose)
-    if json:
-        screen.json(card_json(card))
-    else:
-        screen.line(card_text(card, lookahead))
+    screen.line(card_json(card) if json else card_text(card, lookahead))
 
 
 def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> None:
     """Remove models from this disk, after asking; other quants of the same repository stay."""
     from lacli.hub.cache import remove as remove_model
-    from lacli.hub.names import own_aliases, read_aliases
     from lacli.terminal.screen import Screen
 
     screen = Screen(quiet=quiet)
@@ -116,7 +107,6 @@ def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> No
 def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
     """Return the model of the cache that MODEL means. Raises LacliError for none, several, or a file elsewhere."""
     from lacli.hub.cache import cached_models, matching
-    from lacli.hub.names import read_name
 
     wanted = read_name(name, aliases)
     if isinstance(wanted, Path):
@@ -151,7 +141,6 @@ def cost(
     from lacli.bench.report import cost_json, cost_lines
     from lacli.engine.libraries import choose_library, open_context, open_model
     from lacli.llamacpp.probe import working_settings
-    from lacli.terminal.input import terminal_columns
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
 
@@ -178,9 +167,8 @@ def cost(
     if not (found.is_usable or found.chain_only or chosen[1][-1] < LEAST_MEASURED):
         what = "the machine is too busy, or too slow, to time steps of enough rows"
         raise LacliError(what, "try again when it is calm, or give more --seconds")
-    if json:
-        screen.json(cost_json(path, settings, found, is_saved=is_saved))
-    else:
-        screen.line(
-            cost_lines(settings, found, time() - found.measured_at if is_saved else None, width=terminal_columns())
-        )
+    age = time() - found.measured_at if is_saved else None
+    columns = terminal_columns()
+    screen.line(
+        cost_json(path, settings, found, is_saved=is_saved) if json else cost_lines(settings, found, age, width=columns)
+    )

@@ -72,7 +72,7 @@ def parameters_of(
     """
     return [
         parameter(replace(each, shown=shown.get(each.name, each.shown)))
-        for each in options_of(settings).values()
+        for each in options_of(settings).values()  # type: ignore[arg-type]  # mypy doubts that classes have hashes
         if each.help and (not only or each.name in only) and each.name not in without
     ]
 
@@ -99,9 +99,8 @@ def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, v
 
 def parameter(each: Option) -> Parameter:
     """Return the Typer option of one setting."""
-    flags, kind, shown = each.flags, str if each.read else each.kind, each.shown
-    if each.repeated:
-        kind = list[str]
+    flags, shown = each.flags, each.shown
+    kind = list[str] if each.repeated else str if each.read else each.kind
     if each.default is True:
         flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}", *flags[1:])
     elif not shown and each.default is not False and each.default not in (None, "", ()):
@@ -268,10 +267,10 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
     return find_model(model, offline=offline, aliases=own_aliases(), quiet=screen.quiet, say=screen.note)
 
 
-engine_group = group(partial(ModelSettings, engine="auto"), *parameters_of(ModelSettings))
+engine_group = group(ModelSettings, *parameters_of(ModelSettings))
 """The flags of commands that decode with all devices that are asked for."""
 
-model_group = group(partial(ModelSettings, engine="auto"), *parameters_of(ModelSettings, without=("replicas", "rpc")))
+model_group = group(ModelSettings, *parameters_of(ModelSettings, without=("replicas", "rpc")))
 """The flags of commands that decode on one device, or measure one."""
 
 preset = parameter(

@@ -11,14 +11,12 @@ import typer
 
 from lacli.cli import options
 from lacli.errors import LacliError
-from lacli.llamacpp.settings import device_names
+from lacli.llamacpp.settings import CPU, device_names
 
 Host = Annotated[str, typer.Option("-H", "--host", help="IPv4 address to listen at. 0.0.0.0: all of this machine.")]
 Port = Annotated[int, typer.Option("-p", "--port", min=0, max=65535, help="Port to listen at. 0: a free one.")]
 Devices = Annotated[str, typer.Option("-d", "-dev", "--device", help="Devices to serve, all GPUs or else the CPU.")]
 Cache = Annotated[bool, typer.Option("-c", "--cache", help="Keep large weights that clients send on this disk.")]
-
-DANGER = "who reaches the port can read what others compute and may run code here; an SSH tunnel needs no -H"
 
 
 def rpc_server(
@@ -38,7 +36,6 @@ def rpc_server(
     from lacli.llamacpp.devices import devices, named
     from lacli.llamacpp.library import start
     from lacli.llamacpp.machine import physical_cores
-    from lacli.llamacpp.settings import CPU
     from lacli.terminal.screen import Screen, abandon_stdout, end_at_abort
 
     rpc.need_support()
@@ -48,7 +45,8 @@ def rpc_server(
     port = rpc.free_port(address, port)
     screen = Screen()
     if not ip_address(address).is_loopback:
-        screen.error(LacliError(f"warning: with -H {host} other machines reach this server without a password", DANGER))
+        hint = "who reaches the port can read what others compute and may run code here; an SSH tunnel needs no -H"
+        screen.error(LacliError(f"warning: with -H {host} other machines reach this server without a password", hint))
     folder = user_cache_path("lacli", appauthor=False) / "rpc" if cache else None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)

@@ -49,19 +49,17 @@ class ServerOptions:
 
     @property
     def keys(self) -> list[str]:
-        """All API keys. Raises UsageError for an empty one: a variable that is not set."""
-        keys = [key.strip() for text in self.api_key for key in text.split(",")]
+        """All API keys; a line of a file that begins with # is none.
+
+        Raises UsageError for an empty one: a variable that is not set, and LacliError for a file without a key.
+        """
+        keys, path = [key.strip() for text in self.api_key for key in text.split(",")], self.api_key_file
         if not all(keys):
             raise UsageError("--api-key is empty", "give a key, or leave it out")
-        return [*keys, *(read_keys(self.api_key_file) if self.api_key_file else ())]
-
-
-def read_keys(path: str) -> list[str]:
-    """Return the keys of a file, one a line, # for comments. Raises LacliError for a file without a key."""
-    keys = [line.strip() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
-    if not keys:
-        raise LacliError(f"{path} has no key", "give a file with a key a line")
-    return keys
+        lines = [line.strip() for line in read_text(path).splitlines() if not line.startswith("#")] if path else []
+        if path and not any(lines):
+            raise LacliError(f"{path} has no key", "give a file with a key a line")
+        return [*keys, *filter(None, lines)]
 
 
 @with_groups(
@@ -89,8 +87,7 @@ def serve(
     access = run.access_for(hosts, own.keys, _names(own.cors_origins), no_auth=own.no_auth)
     socket_file = own.host.removeprefix(run.UNIX) if own.host.startswith(run.UNIX) else None
     with ExitStack() as stack:
-        bound = [] if socket_file else run.open_sockets(hosts, own.port)
-        listening = [stack.enter_context(each) for each in bound]
+        listening = [] if socket_file else [*map(stack.enter_context, run.open_sockets(hosts, own.port))]
         slots = own.parallel or (1 if loading.decode_settings.strict else PARALLEL)
         engine = stack.enter_context(
             loading.opened(model, question, screen, slots, often_alone=not own.parallel, measure=own.measure)

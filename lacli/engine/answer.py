@@ -69,10 +69,7 @@ class AnswerText:
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """`engine`: decodes it. `bytes_of`: gives the bytes of a token's text. `controls`: as `TextStream` takes them.
-
-        `logprobs`: where those of the tokens are found. `seed`, `warnings`: as `Answer` has them.
-        """
+        """`bytes_of`, `controls`: as `TextStream` takes them. `logprobs`: grow with the tokens. Others: as `Answer`."""
         self._engine = engine
         self._logprobs = logprobs
         self._stream = TextStream(bytes_of, stops, controls)

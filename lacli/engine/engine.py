@@ -1,6 +1,6 @@
 """The engine: prompts in, one batch a step, accepted tokens out, for as many sequences as it has slots.
 
-Every step serves all sequences that have cells: the input and the drafts of each, and pieces of unread prompts, or one
+Every step serves all sequences that have cells: the input and the drafts of each, and chunks of unread prompts, or one
 and the other in turns.
 """
 
@@ -165,7 +165,7 @@ class Engine:
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise PromptError for a prompt without tokens, or with more than a sequence may have; safe in any thread."""
         if not prompt:
-            raise PromptError("the prompt has no tokens", "give some text")
+            raise PromptError("the prompt is empty", "give some text")
         if len(prompt) > self.limit:
             what = f"the prompt has {len(prompt):,} tokens and the context {self.limit:,}"
             raise PromptError(what, f"{self.context_hint(len(prompt))}; a shorter prompt fits")
@@ -278,7 +278,7 @@ class Engine:
         if not sequence.prompt_s:
             sequence.prompt_s = (perf_counter() if reads else begin) - sequence.added
         if reads:
-            # The time and the rows of a prompt's last piece are the prompt's.
+            # The time and the rows of a prompt's last chunk are the prompt's.
             found = found._replace(decode_s=0.0, rows=1 + found.drafted)
         if found.finish:
             self._end(sequence, found.finish)

@@ -68,8 +68,6 @@ def open_engine(
     model_settings, fault = working_settings(model_settings)
     notes = [fault] if fault else []
     sampling = sampling or SamplingSettings()
-    if not often_alone:
-        model_settings = shared_settings(model_settings, slots or 1, on_gpu=offloads(model_settings))
     check_rows(fit_to_batch(decode_settings, model_settings), model_settings)
     strict = decode_settings.strict
     if strict:
@@ -84,10 +82,9 @@ def open_engine(
         )
         types = f"-ctk {model_settings.cache_type_k} -ctv {model_settings.cache_type_v}"
         notes.append(f"--strict decodes with -fa on {types}")
-    model_settings = choose_library(path, model_settings, strict=strict, slots=slots or 1)
-    if model_settings.engine == "ik":
-        # Its attention needs cells without free ones between them (ik/context.py).
-        decode_settings = decode_settings.constrained(ordered=True)
+    model_settings = choose_library(path, model_settings, strict=strict)
+    if model_settings.engine == "llama" and not often_alone:
+        model_settings = shared_settings(model_settings, slots or 1, on_gpu=offloads(model_settings))
     with ExitStack() as stack:
         weights = stack.enter_context(Weights(path, model_settings, verbose=verbose, loading=loading))
         chosen, told = choose_template(template, weights.model)

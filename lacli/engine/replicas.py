@@ -30,9 +30,6 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import CPU, RPC, ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 
-WHOLE_SEQUENCES = 2
-"""Sequence ids of a step that cannot be divided: the sequence's own and one branch's."""
-
 AGAIN_S = 0.05
 """Seconds after which a context is interrupted once more: it may have been between two prompt chunks."""
 
@@ -180,7 +177,8 @@ def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
     The input, which is the first row whose choice is read, and the rows before it belong to every part.
     """
     root = next(place for place, row in enumerate(rows) if row.output)
-    if len(rows[root].ids) <= WHOLE_SEQUENCES:
+    # A step with the sequence's own id and one branch's cannot be divided.
+    if len(rows[root].ids) <= 2:
         return [[*rows] for _ in range(count)]
     paths: dict[int, list[int]] = {}
     for place, row in enumerate(rows[root + 1 :], start=root + 1):

@@ -220,8 +220,8 @@ class Worker(Closing):
     """Decodes sequences together in a thread of its own; requests come from any thread, and begin in their order.
 
     An error of a step ends all sequences and the worker; each reader is told. `reading`: held while text is made of a
-    step, for which the model must not be closed. `running`: the requests in a slot. `failure`: what has ended the
-    worker for good, or None.
+    step, for which the model must not be closed. `running`, `waiting`: the requests in a slot, and for one. `failure`:
+    what has ended the worker for good, or None.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -229,7 +229,7 @@ class Worker(Closing):
         self.reading = Lock()
         self.failure: Exception | None = None
         self._changed = Condition()
-        self._waiting: deque[Request] = deque()
+        self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._gone: list[Request] = []
         self._calls: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -240,11 +240,6 @@ class Worker(Closing):
         # At a program's end the system would take the memory from under its step.
         atexit.register(self._close_at_exit)
 
-    @property
-    def load(self) -> tuple[int, int]:
-        """The numbers of sequences that are decoded and that wait for a slot."""
-        return len(self.running), len(self._waiting)
-
     def add(self, request: Request) -> None:
         """Take in a request. Raises LacliError where none is taken, as in a closed worker or a forked process."""
         if getpid() != self._process:
@@ -252,7 +247,7 @@ class Worker(Closing):
         with self._changed:
             if not self._closed:
                 request.in_worker = True
-                self._waiting.append(request)
+                self.waiting.append(request)
                 self._changed.notify()
                 return
         self.rest_at_exit()
@@ -316,8 +311,8 @@ class Worker(Closing):
             self.failure = error
         with self._changed:
             self._closed = True
-            left = [*self.running, *self._waiting]
-            self._waiting.clear()
+            left = [*self.running, *self.waiting]
+            self.waiting.clear()
         for request in left:
             self._end(request, Progress(None, error=self._reason))
         for future, _ in self._calls:
@@ -337,17 +332,14 @@ class Worker(Closing):
             request.note_prompt()
 
     def _change_requests(self) -> bool:
-        """Wait for work; take out the requests that were left, and take in new ones while slots are free.
-
-        False once the worker is closed.
-        """
+        """Wait for work, end requests that were left, and begin new ones while slots are free; False once closed."""
         with self._changed:
-            while not (self._closed or self.running or self._waiting or self._gone or self._calls):
+            while not (self._closed or self.running or self.waiting or self._gone or self._calls):
                 self._changed.wait()
             gone, self._gone = self._gone, []
             for request in gone:
-                if request in self._waiting:
-                    self._waiting.remove(request)
+                if request in self.waiting:
+                    self.waiting.remove(request)
                 if request.sequence:
                     self.engine.end(request.sequence)
                 if request.in_worker:
@@ -358,11 +350,11 @@ class Worker(Closing):
                 future.set_result(work())
             except Exception as error:
                 future.set_exception(error)
-        while self._waiting and not self.engine.is_full:
+        while self.waiting and not self.engine.is_full:
             # It waits until it is taken in: an error on the way there ends all that wait.
-            request = self._waiting[0]
+            request = self.waiting[0]
             request.sequence = self.engine.add(request.prompt, request.options)
-            self.running.append(self._waiting.popleft())
+            self.running.append(self.waiting.popleft())
         return not self._closed
 
     def _end(self, request: Request, last: Progress) -> None:

@@ -1,7 +1,4 @@
-"""Models on this disk: huggingface_hub's cache, which llama-cli shares, and what is known of each file.
-
-Nothing here uses the network.
-"""
+"""Models on this disk, without the network: huggingface_hub's cache, which llama-cli shares, and other files."""
 
 from __future__ import annotations
 
@@ -168,11 +165,9 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
             if model.file:
                 return snapshot / with_parts(model.file, there, model.repository)[0]
             first = choose(there, model.quant, model.repository)[0]
-        except SeveralModels:
-            if anything:
+        except ModelLoadError as error:
+            if anything and isinstance(error, SeveralModels):
                 raise
-            continue
-        except ModelLoadError:
             continue
         # The hub may have a better match.
         if anything or has_quant(first, model.quant or DEFAULT_QUANTS[0]):

@@ -28,8 +28,6 @@ from lacli.text.format import did_you_mean, size_in_words, suggest
 
 Say = Callable[[str], None]
 
-MAGIC = b"GGUF"
-
 LISTING_TIMEOUT = 10.0
 """Seconds until the hub has to begin its answer to a request for a repository's files."""
 
@@ -71,7 +69,7 @@ def check_file(path: Path) -> Path:
     shown = shortened(str(path))
     try:
         with path.open("rb") as file:
-            magic = file.read(len(MAGIC))
+            magic = file.read(4)
     except FileNotFoundError as error:
         near = map(str, path.parent.glob("*.gguf"))
         raise ModelLoadError(f"no such file: {shown}", did_you_mean(str(path), near, MODEL_IS)) from error
@@ -79,7 +77,7 @@ def check_file(path: Path) -> Path:
         files = [str(path / name) for name in models(sorted(each.name for each in path.glob("*.gguf")))]
         hint = f"name a file of it: {', '.join(files)}" if files else MODEL_IS
         raise ModelLoadError(f"cannot read {shown}: {reason_of(error)}", hint) from error
-    if magic != MAGIC:
+    if magic != b"GGUF":
         raise ModelLoadError(f"{path} is not a GGUF file", "lacli runs models in llama.cpp's GGUF format")
     parts = all_parts(path.name)
     if problem := missing_parts(parts, [name for name in parts if (path.parent / name).exists()]):

@@ -32,7 +32,6 @@ LIST = "models.txt"
 LINE_IS = "a line is NAME OWNER/REPO [QUANT] or NAME FILE.gguf"
 MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 PREFIX = "hf:"
-MAX_SHOWN = 80
 
 PART = r"\w(?:[\w.-]*\w)?"
 """An owner, a repository's name or a quant."""
@@ -195,7 +194,7 @@ def alias_model(alias: Alias) -> Path | HubModel:
 
 def shortened(text: str) -> str:
     """The first characters of a text: a whole prompt may stand in a model's place."""
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def _is_path(text: str) -> bool:
@@ -217,12 +216,9 @@ def _hub_model(text: str) -> HubModel | None:
 
 def models(names: Iterable[str]) -> list[str]:
     """The files that are models, in order; a split model by the name of its first part."""
-    return list(dict.fromkeys(all_parts(name)[0] for name in names if _is_model(name)))
-
-
-def _is_model(file: str) -> bool:
-    name = file.rpartition("/")[2]
-    return name.endswith(".gguf") and not any(word in name for word in COMPANIONS)
+    found = (name for name in names if name.endswith(".gguf"))
+    kept = (name for name in found if not any(word in name.rpartition("/")[2] for word in COMPANIONS))
+    return list(dict.fromkeys(all_parts(name)[0] for name in kept))
 
 
 def quant_of(file: str) -> str:

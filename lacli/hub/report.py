@@ -27,13 +27,11 @@ from lacli.text.format import age_in_words, align_columns, count_in_words, print
 HEADER = ("MODEL", "SIZE", "MEMORY", "TYPE", "CONTEXT", "LAST USED")
 ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
 
-F16_BYTES = 2
-"""Bytes of a number in the cache without -ctk and -ctv."""
-
 
 def running_memory(header: Header) -> int:
     """Bytes of a model's weights and of its cache at the default context; llama.cpp's buffers come on top."""
-    return header.weights + F16_BYTES * header.cell_values * min(header.trained_tokens, LARGEST_DEFAULT_LIMIT)
+    # Without -ctk and -ctv the cache's numbers are F16, of 2 bytes.
+    return header.weights + 2 * header.cell_values * min(header.trained_tokens, LARGEST_DEFAULT_LIMIT)
 
 
 @dataclass(frozen=True)
@@ -155,18 +153,6 @@ def _model_table(found: Inventory, now: float) -> list[str]:
     return shown
 
 
-CONTEXTS = (4096, 8192)
-"""Tokens of the contexts that are shown with the model's own if none is asked for."""
-
-MAX_CONTEXT = 2**20
-"""Tokens of the largest context that is counted unasked: llama.cpp takes some memory a cell even then."""
-
-CACHES = ("KV", "RS")
-"""llama.cpp's names for the buffers of cells and of recurrent states."""
-
-MIB = 2**20
-
-
 @dataclass(frozen=True)
 class Memory:
     """What a context of `tokens` cells takes without the weights, in bytes.
@@ -183,10 +169,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Card:
-    """Everything that is shown of a model.
-
-    `description`: llama.cpp's words for it. `notes`: sentences about the modes. `problem`: why it cannot be run, or "".
-    """
+    """What is shown of a model. `notes`: sentences about the modes. `problem`: why it cannot be run, or ""."""
 
     path: Path
     header: Header
@@ -200,7 +183,7 @@ class Card:
 def make_card(
     path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
 ) -> Card:
-    """The card of a model file; of several contexts if `model_settings.context` is 0.
+    """The card of a model file; of contexts of 4096, 8192 and all trained tokens if `model_settings.context` is 0.
 
     `decode_settings`: those of the lookahead whose memory is counted. Raises ModelLoadError if the file cannot be read,
     UsageError if the settings contradict each other.
@@ -213,8 +196,9 @@ def make_card(
             back, description = max_rollback(model, settings), model.description
             if model.chain_only:
                 notes.append(f"{f'drafts of at most {back} tokens' if back else 'no drafts'}: {model.chain_only}")
-            whole = min(model.trained_tokens, MAX_CONTEXT)
-            shown = [settings.context] if settings.context else [each for each in CONTEXTS if each < whole] + [whole]
+            # llama.cpp takes some memory a cell even for a simulated context.
+            whole = min(model.trained_tokens, 2**20)
+            shown = [settings.context] if settings.context else sorted({min(4096, whole), min(8192, whole), whole})
             for tokens in shown:
                 memory.append(_memory(model, replace(settings, context=tokens), decode_settings))
     except LacliError as error:
@@ -235,18 +219,18 @@ def _memory(model: LlamaModel, model_settings: ModelSettings, decode_settings: D
 def _buffers(model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings) -> tuple[int, int, int]:
     """Cells of a context, bytes of its cache, and of all its buffers."""
     with LlamaContext(model, model_settings, ContextSize.of(decode_settings)) as context:
-        kinds = start().buffers
-        cache = sum(kinds.get(kind, 0.0) for kind in CACHES)
-        return context.cells, round(cache * MIB), round(sum(kinds.values()) * MIB)
+        mebibytes = start().buffers
+        # llama.cpp's names for the buffers of cells and of recurrent states.
+        cache = mebibytes["KV"] + mebibytes["RS"]
+        return context.cells, round(cache * 2**20), round(sum(mebibytes.values()) * 2**20)
 
 
 def card_json(card: Card) -> dict[str, Any]:
     """One object. Sizes are bytes; null: not known, or there is none."""
-    facts = {name: value or None for name, value in asdict(card.header).items()}
     return {
         "path": str(card.path),
         "description": card.description or None,
-        **facts,
+        **{name: value or None for name, value in asdict(card.header).items()},
         "modes": list(card.modes),
         "notes": list(card.notes),
         "problem": card.problem or None,

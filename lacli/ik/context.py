@@ -10,7 +10,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from lacli.batch import Batch
 from lacli.errors import ModelLoadError
+from lacli.ik.pin import Pin
 from lacli.interrupts import late_ctrl_c
 from lacli.llamacpp.context import PREFILL_ROWS, DecodingContext
 from lacli.llamacpp.library import Log, free_with, progress_callback
@@ -24,8 +28,24 @@ POINTER, SEQUENCE, POSITION, FLAGS = ctypes.c_void_p, ctypes.c_int32, ctypes.c_i
 
 LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
+
+class CellView(ctypes.Structure):
+    """llama_kv_cache_view: `positions` of the cells, and as many sequence ids of each as it was made for."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("n_cells", "n_seq_max", "token_count", "used_cells")),
+        *((name, ctypes.c_int32) for name in ("max_contiguous", "max_contiguous_idx")),
+        *((name, ctypes.POINTER(ctypes.c_int32)) for name in ("positions", "ids")),
+    )
+
+
 FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
     ("llama_get_logits", [POINTER], ctypes.POINTER(ctypes.c_float)),
+    ("llama_kv_cache_defrag", [POINTER], None),
+    ("llama_kv_cache_update", [POINTER], None),
+    ("llama_kv_cache_view_free", [ctypes.POINTER(CellView)], None),
+    ("llama_kv_cache_view_init", [POINTER, ctypes.c_int32], CellView),
+    ("llama_kv_cache_view_update", [POINTER, ctypes.POINTER(CellView)], None),
     ("llama_kv_cache_seq_cp", [POINTER, SEQUENCE, SEQUENCE, POSITION, POSITION], None),
     ("llama_kv_cache_seq_rm", [POINTER, SEQUENCE, POSITION, POSITION], ctypes.c_bool),
     ("llama_state_seq_get_size", [POINTER, SEQUENCE, FLAGS], ctypes.c_size_t),
@@ -137,4 +157,55 @@ class IkContext(DecodingContext):
         parameters.n_ubatch = min(parameters.n_batch, PREFILL_ROWS)
         # With several sequences the wheel's kernel of flash attention may end the process ("GGML_ASSERT(S > 0)").
         parameters.flash_attn = False
+        # Every decode clears the logits of as many rows as there are ids, 30 MB for 49; one id allows all others too.
+        parameters.n_seq_max = 1
         self._open(model.weights, parameters)
+        self._pin = Pin(size.ids)
+        self._view = ik.llama_kv_cache_view_init(self._handle, 1)
+        self._update_view()
+        self._positions, self._ids = (
+            np.ctypeslib.as_array(each, (self.cells,)) for each in (self._view.positions, self._view.ids)
+        )
+
+    def decode(self, batch: Batch) -> bool:
+        if not super().decode(batch):
+            self._update_view()
+            # Free cells that do not lie in a row are not found.
+            if self._view.used_cells + batch.rows > self.cells:
+                return False
+            self._move_together()
+            if not super().decode(batch):
+                return False
+        self._update_view()
+        self._pin.place(self._ids, self._positions, self.copy, self.remove)
+        return True
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        # -1 would take the pin's cell too.
+        ids = range(self.ids) if sequence < 0 else (sequence,)
+        return all([super(IkContext, self).remove(each, start, end) for each in ids])
+
+    def clear(self) -> None:
+        super().clear()
+        self._pin.forget()
+
+    def close(self) -> None:
+        if self._handle:
+            self._api.llama_kv_cache_view_free(self._view)
+        super().close()
+
+    def _update_view(self) -> None:
+        self._api.llama_kv_cache_view_update(self._handle, self._view)
+
+    def _move_together(self) -> None:
+        """Move the cells to the beginning of the cache, where their attention reads them without a pin."""
+        super().remove(self._pin.id, -1, -1)
+        self._pin.forget()
+        while True:
+            self._update_view()
+            used = int(self._view.used_cells)
+            if used == self.cells or self._ids[used:].max() < 0:
+                return
+            # A call moves a limited number of runs.
+            self._api.llama_kv_cache_defrag(self._handle)
+            self._api.llama_kv_cache_update(self._handle)

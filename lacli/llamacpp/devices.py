@@ -82,10 +82,7 @@ def chosen(found: Sequence[Device]) -> tuple[str, ...]:
 
 
 def devices(*, memory: bool = True) -> list[Device]:
-    """Return the devices of this build on this machine, in llama.cpp's order.
-
-    `memory`: ask for it too, which starts a GPU's driver.
-    """
+    """Return the devices here in llama.cpp's order. `memory`: with their memory, which starts a GPU's driver."""
     start()
     found = []
     for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):

@@ -23,12 +23,6 @@ BROKEN = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, Mem
 SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 """The name of one part of a split model, as llama.cpp's gguf-split writes it."""
 
-FILE_TYPE = re.compile(r"LLAMA_FTYPE_(?:MOSTLY|ALL)_(.*)")
-"""Names in llama.h's llama_ftype."""
-
-VECTORS = ("norm", ".bias", "rope_", "position_embd", "token_types", "ssm_", "time_mix")
-"""Parts of the names of tensors that no batch is multiplied with as a matrix; they are F32 in every file."""
-
 
 class GgufFile(NamedTuple):
     """One file: its keys, with KEY.length for an array of texts; its tensors; the bytes of both.
@@ -96,7 +90,9 @@ def architecture_and_types(path: Path) -> tuple[str, frozenset[str]]:
     """Return a model's architecture and ggml's names of the types of its matrices (q4_K). Raises ModelLoadError."""
     files = [_read_file(part) for part in parts(path)]
     matrices = ((name, kind) for file in files for name, kind, _ in file.tensors)
-    types = {kind for name, kind in matrices if not any(vector in name for vector in VECTORS)}
+    # Tensors with such names are multiplied with no batch as a matrix, and are F32 in every file.
+    vectors = ("norm", ".bias", "rope_", "position_embd", "token_types", "ssm_", "time_mix")
+    types = {kind for name, kind in matrices if not any(vector in name for vector in vectors)}
     return files[0].text("general.architecture"), frozenset(types)
 
 
@@ -138,7 +134,8 @@ def _file_type(number: int, elements: Counter[str]) -> str:
     from lacli.llamacpp.library import lib
 
     for name, value in vars(lib).items():
-        if value == number & ~lib.LLAMA_FTYPE_GUESSED and (found := FILE_TYPE.fullmatch(name)):
+        found = re.fullmatch("LLAMA_FTYPE_(?:MOSTLY|ALL)_(.*)", name)
+        if found and value == number & ~lib.LLAMA_FTYPE_GUESSED:
             return found[1]
     return max(elements, key=elements.__getitem__, default="").upper()
 

@@ -108,10 +108,7 @@ TILED_SWITCH = "GGML_CPU_TILED_MM"
 
 
 def on_abort(report: Callable[[str], None]) -> None:
-    """Call `report` with ggml's last words when one of its assertions fails, as on some damaged model files.
-
-    The process aborts when `report` returns.
-    """
+    """Call `report` with ggml's last words when one of its assertions fails; when it returns, the process aborts."""
     callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: report(message.decode("utf-8", "replace")))
     start().callbacks.append(callback)
     ggml.ggml_set_abort_callback(callback)
@@ -152,10 +149,7 @@ def switch_tiles(on: bool) -> None:
 
 
 def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
-    """Return a callback of llama_model_params that tells `loading` the share of the weights that is loaded.
-
-    `is_stopped`: whether the library should give up.
-    """
+    """Return a callback that tells `loading` the share of weights that is loaded, and gives up if `is_stopped`."""
 
     def tell(share: float, _: object) -> bool:
         if loading:

@@ -24,9 +24,6 @@ from lacli.llamacpp.build import PYTHON, rebuild_command
 from lacli.llamacpp.library import POINTER, SIZE, TEXT, ggml, on_abort, start
 from lacli.llamacpp.probe import run_python
 
-LISTING = (PYTHON, "-P", "-m", "lacli.llamacpp.rpc")
-"""Starts the child process that asks servers for their devices."""
-
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
 ANSWER_S = 15.0
@@ -40,7 +37,7 @@ def check_servers(endpoints: Sequence[str]) -> None:
     """Raise LacliError if this build has no RPC, or a server is absent, busy, something else or of another version."""
     need_support()
     try:
-        child = run_python([*LISTING, *endpoints], ANSWER_S)
+        child = run_python([PYTHON, "-P", "-m", "lacli.llamacpp.rpc", *endpoints], ANSWER_S)
         out, said = child.stdout, child.stderr.decode("utf-8", "replace")
     except subprocess.TimeoutExpired as late:
         out, said = late.stdout or b"", "no answer; it serves one client at a time, and another may be using it"

@@ -62,8 +62,7 @@ class SchemaGrammar:
         self._mask = None
 
     def reset(self) -> None:
-        if not self._matcher.reset():
-            self._matcher = self._unused.deep_copy()
+        self._matcher = self._unused.deep_copy()
         self._mask = None
 
 

@@ -11,25 +11,14 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.settings import MAX_SEQUENCES, NOTHING, DecodeSettings, Switch, check_options, option
 from lacli.text.format import counted, did_you_mean
 
-SplitMode = Literal["none", "layer", "row", "tensor"]
-
-EngineName = Literal["auto", "llama", "ik"]
-"""What decodes: llama.cpp, ik_llama.cpp, or the second where it is installed and can."""
-
 CPU = "CPU"
 """ggml's name of the processor, as a backend and as a device."""
 
 RPC = "RPC"
 """The beginning of the names of other machines' devices."""
 
-MOST_REPLICAS = 64
-"""Replicas of a model, at most; our choice: a step has up to 256 branches (MAX_SEQUENCES) to share between them."""
-
 MOST_CELLS = 2**31 - 1
 """Positions are 32-bit integers."""
-
-MOST_THREADS = 512
-"""ggml's GGML_MAX_N_THREADS."""
 
 RPC_PORT, LARGEST_PORT = 50052, 65535
 """llama.cpp's port of an RPC server, and the largest port of TCP."""
@@ -78,8 +67,8 @@ def endpoints(text: str) -> tuple[str, ...]:
 
 NGL, DEV = ("-ngl", "--gpu-layers", "--n-gpu-layers"), ("-dev", "--device")
 
-THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": MOST_THREADS}
-"""-1 is llama.cpp's default, and 0 here."""
+THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": 512}
+"""-1 is llama.cpp's default, and 0 here; 512 is ggml's GGML_MAX_N_THREADS."""
 
 
 @dataclass(frozen=True)
@@ -107,22 +96,20 @@ class ModelSettings:
     )
     cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
     cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
-    engine: EngineName = option(
-        "llama", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik where it is installed and can.", shown="auto"
+    engine: Literal["auto", "llama", "ik"] = option(
+        "auto", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik_llama.cpp if it is installed and can."
     )
     devices: tuple[str, ...] = option(
         (), "Devices that share the model (see doctor). none: the CPU.", *DEV, metavar="NAME,..", read=device_names
     )
-    split_mode: SplitMode = option(
+    split_mode: Literal["none", "layer", "row", "tensor"] = option(
         "layer", "How several devices share the model. none: one has all of it.", "-sm", "--split-mode"
     )
     tensor_split: tuple[float, ...] = option(
         (), "Each device's share of the model: 3,1.", "-ts", "--tensor-split", metavar="N,N,..", read=proportions
     )
     main_gpu: int = option(0, "The device that has all of it with -sm none.", "-mg", "--main-gpu", metavar="N", least=0)
-    replicas: int = option(
-        1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=MOST_REPLICAS
-    )
+    replicas: int = option(1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=64)
     rpc: tuple[str, ...] = option(
         (), "Servers (lacli rpc-server) whose devices are used as RPC0, RPC1.", metavar="HOST:PORT,..", read=endpoints
     )
@@ -224,15 +211,6 @@ EXACT_CELLS = ("q8_0", "bf16")
 q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/exactness.md.
 """
 
-FLOATS, EXACT_REPACKED = {"f32", "f16", "bf16"}, {"iq4_nl"}
-"""Weights with a kernel of their own for one row: always, and where they are not repacked."""
-
-REPACKED = {"q2_K", "q3_K", "q4_K"}
-"""Weights that llama.cpp repacks at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack)."""
-
-MANY_SEQUENCES = 4
-"""Sequences from which attention that skips the cells of others makes up for its own cost (docs/measured.md)."""
-
 
 def strict_settings(
     model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
@@ -242,8 +220,10 @@ def strict_settings(
         raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
     if model_settings.flash_attention == "off":
         raise UsageError("--strict needs flash attention", "leave -fa off out")
-    repack = model_settings.repack and not types & REPACKED
-    one_row_differs = types & FLOATS or (types & EXACT_REPACKED and not repack)
+    # llama.cpp repacks these at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack).
+    repack = model_settings.repack and not types & {"q2_K", "q3_K", "q4_K"}
+    # Weights with a kernel of their own for one row: floats always, iq4_nl unless it is repacked.
+    one_row_differs = types & {"f32", "f16", "bf16"} or ("iq4_nl" in types and not repack)
     model_settings = replace(
         model_settings,
         flash_attention="on",
@@ -257,8 +237,11 @@ def strict_settings(
 
 
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
-    """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU."""
-    if texts < MANY_SEQUENCES or on_gpu or settings.flash_attention != "auto":
+    """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU.
+
+    From there on attention that skips the cells of others makes up for its own cost (docs/measured.md).
+    """
+    if texts < 4 or on_gpu or settings.flash_attention != "auto":
         return settings
     return replace(settings, flash_attention="on")
 

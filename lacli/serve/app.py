@@ -26,6 +26,7 @@ from lacli import __version__
 from lacli.engine.prompt_cache import key_of, load_slot, save_slot
 from lacli.engine.worker import AsyncStream
 from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_one_line
+from lacli.ik.context import decoding_library
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
@@ -112,7 +113,8 @@ class Server:
         routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
         routes += [Route(path, not_offered if path in self._settings.off else call) for path, call in gets.items()]
         if "/" not in self._settings.off:
-            routes += [Route("/", page_file), Mount("/page", StaticFiles(directory=PAGE))]
+            routes.append(Route("/", lambda request: FileResponse(PAGE / "index.html", headers=POLICY)))
+            routes.append(Mount("/page", StaticFiles(directory=PAGE)))
         return Starlette(routes=routes, middleware=layers, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
 
     def count(self, stream: AsyncStream) -> None:
@@ -151,6 +153,7 @@ class Server:
             "model_path": str(engine.model.path),
             "chat_template": engine.prompts.template.source,
             "build_info": f"lacli {__version__}",
+            **decoding_library(engine.model_settings),
         }
         return JSONResponse(props)
 
@@ -186,7 +189,7 @@ class Server:
         return JSONResponse({"id_slot": number, **done})
 
     async def metrics(self, request: Request) -> Response:
-        sums, (processing, deferred) = self._sums, self._model.worker.load
+        sums, worker = self._sums, self._model.worker
         read = rate(sums["prompt_tokens_total"], sums["prompt_seconds_total"])
         predicted = rate(sums["tokens_predicted_total"], sums["tokens_predicted_seconds_total"])
         metrics = [
@@ -194,9 +197,9 @@ class Server:
             ("n_tokens_max", "Tokens of the longest sequence so far.", "counter", self._longest),
             ("prompt_tokens_seconds", "Tokens of prompts a second, by the two totals.", "gauge", read),
             ("predicted_tokens_seconds", "Tokens of an answer a second, the mean of all.", "gauge", predicted),
-            ("requests_processing", "Answers in a slot.", "gauge", processing),
-            ("requests_deferred", "Answers that wait for a slot.", "gauge", deferred),
-            ("n_busy_slots_per_decode", "Slots in use.", "gauge", processing),
+            ("requests_processing", "Answers in a slot.", "gauge", len(worker.running)),
+            ("requests_deferred", "Answers that wait for a slot.", "gauge", len(worker.waiting)),
+            ("n_busy_slots_per_decode", "Slots in use.", "gauge", len(worker.running)),
         ]
         text = "".join(
             f"# HELP llamacpp:{name} {help}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value:.15g}\n"
@@ -254,16 +257,14 @@ class Server:
             if forced or schema:
                 sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
         logprobs = asked.top_logprobs if asked.logprobs and asked.top_logprobs >= 0 else None
-        options = AnswerOptions(logprobs=logprobs, drawn_logprobs=asked.post_sampling_probs)
+        options = AnswerOptions(logprobs=logprobs)
         return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
 
     def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
         if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
             raise UsageError("prompt, n: a request has at most 128 answers")
         most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(
-            raw=True, logprobs=None if most == -1 else most, drawn_logprobs=asked.post_sampling_probs
-        )
+        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most)
         return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
@@ -289,7 +290,7 @@ class Server:
             raise TooLong(longest, context)
         limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
         stops = *self._settings.stops, *asked.stop
-        options |= {"stop": () if rules else stops, "max_tokens": limit}
+        options |= {"stop": () if rules else stops, "max_tokens": limit, "drawn_logprobs": asked.post_sampling_probs}
         choices: list[Choice] = []
         for tokens in prompts:
             for place in range(asked.n):
@@ -334,10 +335,6 @@ class Server:
 
 async def not_offered(request: Request) -> Response:
     raise HTTPException(501, "this server was started without it")
-
-
-async def page_file(request: Request) -> Response:
-    return FileResponse(PAGE / "index.html", headers=POLICY)
 
 
 def _piece(text: bytes) -> str | list[int]:

@@ -17,6 +17,7 @@ from lacli import __version__
 from lacli.engine.worker import AsyncStream
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import AnswerOptions, Model
+from lacli.report import counts
 from lacli.serve.protocol import AnswerRequest
 from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.stats import RunStatistics
@@ -24,32 +25,23 @@ from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
 
-STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit"}
-"""What ended an answer, in llama.cpp's words."""
-
 
 def rate(amount: float, per: float) -> float:
     return amount / per if per else 0.0
 
 
 def timings(run: RunStatistics) -> dict[str, Any]:
-    """What an answer took, in llama.cpp's words: milliseconds, and tokens a second."""
+    """What an answer took, in llama-server's words: milliseconds, and tokens a second."""
     read = run.prompt_tokens - run.reused_tokens
     # llama.cpp counts the first token as the prompt's; a rate over the others here is rather too low.
     later = max(run.tokens - 1, 0)
     prompt_ms, predicted_ms = 1e3 * run.prompt_s, 1e3 * run.predicted_s
-    return {
-        "cache_n": run.reused_tokens,
+    return counts(run) | {
         "prompt_n": read,
-        "prompt_ms": prompt_ms,
         "prompt_per_token_ms": prompt_ms / max(read, 1),
         "prompt_per_second": 1e3 * rate(read, prompt_ms),
-        "predicted_n": run.tokens,
-        "predicted_ms": predicted_ms,
         "predicted_per_token_ms": rate(predicted_ms, later),
         "predicted_per_second": 1e3 * rate(later, predicted_ms),
-        "draft_n": run.drafted,
-        "draft_n_accepted": run.accepted,
     }
 
 
@@ -328,7 +320,7 @@ class PlainReply(Reply):
             "prompt": choice.prompt_text,
             "generation_settings": self._settings,
             "truncated": answer.filled_context(self.limit),
-            "stop_type": STOP_TYPES.get(answer.finish_reason, "none"),
+            "stop_type": {"eog": "eos", "stop": "word", "length": "limit"}.get(answer.finish_reason, "none"),
             "stopping_word": answer.stop,
             "timings": timings(run),
             **self._notes,

@@ -29,9 +29,6 @@ STARTS = re.compile(r"<|`+|\[(?=T|\Z)|(?<=\n)[{\[,]")
 CLOSED = re.compile(r'(?:\s+|[;}\]]|,\s*"id"\s*:\s*"\w*"|,(?!\s*(?:"|\Z))|</tool_call>|</tools>|```(?=\W))*')
 """What ends a call behind its arguments, and what stands between it and another one."""
 
-STRUCTURE = re.compile(r'"(?:\\.|[^"\\])*"?|[{}]', re.DOTALL)
-"""Texts of JSON, the last one as far as it goes, and the brackets of its objects."""
-
 CallFormat = tuple[str, str]
 """How a model writes a call: what stands before its arguments, with %s for its name, and after them."""
 
@@ -199,7 +196,8 @@ class CallSplitter:
 def _end_of_object(text: str) -> int | None:
     """Return the length of the JSON object in front of a text, which may have escapes that JSON has not."""
     depth = 0
-    for mark in STRUCTURE.finditer(text):
+    # Texts of JSON, the last one as far as it goes, and the brackets of its objects.
+    for mark in re.finditer(r'"(?:\\.|[^"\\])*"?|[{}]', text, re.DOTALL):
         depth += {"{": 1, "}": -1}.get(mark[0], 0)
         if not depth:
             return mark.end()

@@ -19,11 +19,6 @@ PAGE = 80
 
 STDIN = "-"
 
-SILENCE_S = 0.5
-"""Silence of piped input, in seconds, before a message says so: long enough for `echo`, short for a person."""
-
-END_OF_INPUT = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
-
 
 def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
     return stream is not None and stream.isatty()
@@ -69,11 +64,13 @@ def read_question(
 def _say_waiting(say: Callable[[str], None]) -> None:
     """Say how a terminal's input ends, or that piped input is waited for if none comes."""
     if is_terminal(sys.stdin):
-        say(f"type the prompt; {END_OF_INPUT}")
+        ends = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
+        say(f"type the prompt; {ends}")
         return
     # Windows can ask sockets only, and a closed stream cannot be asked.
     with suppress(OSError, ValueError, TypeError):
-        if not select([sys.stdin], [], [], SILENCE_S)[0]:
+        # Half a second is long enough for `echo`, and short for a person.
+        if not select([sys.stdin], [], [], 0.5)[0]:
             say("waiting for standard input; </dev/null or --no-stdin skip it")
 
 

@@ -41,13 +41,6 @@ ORIGIN_COLORS: dict[Origin, str] = {
 Terminals choose the first six to be read on their own background, but blue is too dark on a black one.
 """
 
-LONG_PROMPT = 128
-"""Tokens of a prompt that is worth a line while it is read; the line of a shorter one would only flash."""
-
-ERASE = "\r\x1b[K"
-
-TWO_COLUMNS = re.compile(r" *\S.*? {2,}(?=\S)")
-
 
 class Screen:
     """stdout for the answer and stderr for messages about it.
@@ -84,13 +77,13 @@ class Screen:
             self._last = "\n"
             self._put("\n")
 
-    def line(self, text: str) -> None:
-        """Print lines on stdout: JSON, a table."""
+    def line(self, found: str | Mapping[str, object]) -> None:
+        """Print lines on stdout: a table, or a JSON object in one line."""
+        text = found if isinstance(found, str) else dumps(found, ensure_ascii=False)
         self._put(f"{printable(text, lines=True) if self._on_terminal else text}\n")
 
     def json(self, found: Mapping[str, object]) -> None:
-        """Print a JSON object in a line on stdout."""
-        self.line(dumps(found, ensure_ascii=False))
+        self.line(found)
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
         """Print sentences on stderr; if quiet only the `warnings`: the answer is not what was asked for."""
@@ -126,7 +119,7 @@ class Screen:
             if not (over or self.quiet):
                 with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
                     # In the last column some terminals begin a new line.
-                    file.write(ERASE + words[: self._errors.width - 1])
+                    file.write(f"\r\x1b[K{words[: self._errors.width - 1]}")
                     file.flush()
 
         with undone(lambda: say("")):
@@ -151,7 +144,8 @@ class Screen:
                 return
             if not done:
                 begin = perf_counter()
-                say = line.enter_context(self.waiting(shown=shown and total >= LONG_PROMPT))
+                # The line of a shorter prompt would only flash.
+                say = line.enter_context(self.waiting(shown=shown and total >= 128))
             seconds = perf_counter() - begin
             speed = f", {done / seconds:,.0f} tokens/s" if done and seconds else ""
             say(f"reading the prompt: {done:,}/{total:,} tokens{speed}")
@@ -237,7 +231,7 @@ def wrapped(text: str, width: int) -> str:
     """Wrap `text` between words; the second column of a line such as "/help   commands" stays a column."""
     lines = []
     for line in text.split("\n"):
-        columns = TWO_COLUMNS.match(line)
+        columns = re.match(r" *\S.*? {2,}(?=\S)", line)
         indent = " " * (len(columns[0]) if columns else len(line) - len(line.lstrip()))
         wide = max(width, len(indent) + 1)
         lines.append(fill(line, wide, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))

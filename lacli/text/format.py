@@ -21,9 +21,6 @@ pairs become the replacement character.
 
 SIGNS_IN_LINES: dict[int, int | None] = {**SIGNS, **{ord(kept): ord(kept) for kept in "\n\t"}, ord("\r"): None}
 
-WIDEST = 10_000
-"""Columns of a table that is not wrapped."""
-
 
 def suggest(name: str, known: Iterable[str]) -> list[str]:
     """At most three of the `known` names that resemble `name`, the most similar first, or begin with it."""
@@ -107,7 +104,8 @@ def align_columns(
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     shown = StringIO()
-    Console(file=shown, width=width or WIDEST, color_system=None, legacy_windows=False).print(table)
+    # Without a width nothing is wrapped.
+    Console(file=shown, width=width or 10_000, color_system=None, legacy_windows=False).print(table)
     return [line.rstrip() for line in shown.getvalue().split("\n") if line.strip()]
 
 

@@ -26,8 +26,6 @@ HELD = {*NAMED, "items", "prefixItems", "additionalItems"}
 SAME = {"allOf", "anyOf", "oneOf", "$ref"}
 """Keywords for more about the same value."""
 
-FAILED = "failed to compile JSON schema: "
-
 
 def grammar_of(text: str) -> tuple[str, list[str]]:
     """Return the grammar for a JSON schema, and a sentence for each kind of keyword that it does not enforce.
@@ -129,6 +127,6 @@ def checked(grammar: str, what: str) -> tuple[str, list[str]]:
     failed, said = LLMatcher.validate_grammar_with_warnings(grammar)
     if failed:
         # Behind the reason stands the whole grammar, from its first line's number on.
-        reason = said[0].rpartition(FAILED)[2].split("\n   1 | ")[0]
+        reason = said[0].rpartition("failed to compile JSON schema: ")[2].split("\n   1 | ")[0]
         raise UsageError(f"{what} cannot be followed: {' '.join(printable(reason).split())[:200]}", "change it there")
     return grammar, [f"{what}: {printable(each.replace('Unimplemented keys', 'not followed'))}" for each in said]

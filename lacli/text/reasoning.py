@@ -25,13 +25,8 @@ START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end
 
 OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE}
 
-OPEN_AT_END = (*PAIRS, f"{CHANNEL}analysis{MESSAGE}")
-
 FRAME = re.compile(r"((<\|start\|>[^<]*)?<\|channel\|>.*?<\|message\|>|<\|end\|>|<\|start\|>)+", re.DOTALL)
 """The markers and headers around GPT-OSS's reasoning."""
-
-SPLITS = re.compile(r"""split\(\s*['"]</think>""")
-"""A template that takes the reasoning out of a content itself."""
 
 
 class ReasoningSplitter:
@@ -128,8 +123,8 @@ def closed(text: str) -> str:
 
 def begun_reasoning(rendered: str) -> str:
     """The beginning of a reasoning block at the end of a prompt, with the space behind it; empty without one."""
-    bare = rendered.rstrip()
-    opener = next((opener for opener in OPEN_AT_END if bare.endswith(opener)), "")
+    bare, openers = rendered.rstrip(), (*PAIRS, f"{CHANNEL}analysis{MESSAGE}")
+    opener = next((opener for opener in openers if bare.endswith(opener)), "")
     return rendered[len(bare) - len(opener) :] if opener else ""
 
 
@@ -159,7 +154,9 @@ def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, st
     reasoning, answer = _parts(content)
     if CHANNEL in template_source and (reasoning := apart or reasoning):
         return {"role": "assistant", "content": answer, "thinking": FRAME.sub("\n", reasoning).strip()}
-    if reasoning and "reasoning_content" in template_source and not SPLITS.search(template_source):
+    # A template that splits a content takes the reasoning out of it itself.
+    splits = re.search(r"""split\(\s*['"]</think>""", template_source)
+    if reasoning and "reasoning_content" in template_source and not splits:
         for marker in (*PAIRS, *PAIRS.values()):
             reasoning = reasoning.replace(marker, "")
         return {"role": "assistant", "content": answer.lstrip(), "reasoning_content": reasoning.strip()}

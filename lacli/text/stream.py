@@ -12,10 +12,7 @@ from lacli.tree import Origin
 
 @dataclass(frozen=True)
 class Piece:
-    """The text of one token.
-
-    `origin`: the source that drafted the token. `reasoning`: the text belongs to a reasoning block, not to the answer.
-    """
+    """The text of one token, which `origin` drafted. `reasoning`: it is of a reasoning block, not of the answer."""
 
     text: str
     origin: Origin = Origin.MODEL
@@ -88,10 +85,7 @@ class TextStream:
         return whole + (self._released > (self._ends[whole - 1] if whole else 0))
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
-        """Read tokens up to the first stop string and return the text that is certain.
-
-        `origins`: the source that drafted each token.
-        """
+        """Read tokens up to the first stop string and return the certain text. `origins`: what drafted each token."""
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
             if self.stop:
@@ -110,18 +104,15 @@ class TextStream:
             self.kept = self.read
             if text:
                 self._held.pieces.append(Piece(text, origin))
-                pieces += self._release()
+                length, self.stop = until_stop(self._held.text, self._stops)
+                if self.stop:
+                    self.kept = bisect_right(self._ends, self._released + length)
+                pieces += self._take(length)
         return pieces
 
     def finish(self) -> list[Piece]:
         """Return the text held back, once no more tokens come; half a character at the end is dropped."""
         return [] if self.stop else self._take(self._length - self._released)
-
-    def _release(self) -> list[Piece]:
-        length, self.stop = until_stop(self._held.text, self._stops)
-        if self.stop:
-            self.kept = bisect_right(self._ends, self._released + length)
-        return self._take(length)
 
     def _take(self, length: int) -> list[Piece]:
         self._released += length

@@ -28,8 +28,6 @@ from lacli.text.files import check_text, read_text
 from lacli.text.format import did_you_mean
 from lacli.text.reasoning import as_history
 
-Formatter = Callable[..., str]
-
 Messages = Sequence[Mapping[str, Any]]
 """The role and content of each message, and its calls of functions; answers stand as they were generated."""
 
@@ -67,7 +65,7 @@ class ChatTemplate:
 
     name: str
     source: str
-    formatter: Formatter = field(repr=False, compare=False)
+    formatter: Callable[..., str] = field(repr=False, compare=False)
     stops: tuple[str, ...] = ()
     variables: Mapping[str, object] = field(default_factory=dict, hash=False)
     stands_in: bool = False

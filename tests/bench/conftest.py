@@ -27,7 +27,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What steps of the 7M model cost is known, so that nothing has to be measured for mode auto."""
     cache = tmp_path_factory.mktemp("cache")
     seconds = {rows: rows**0.9 for rows in (1, 2, 4, 8, 16, 32)}
-    key = machine_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0))
+    key = machine_key(STDLIB_7M, ModelSettings(threads=1, gpu_layers=0, engine="llama"))
     cost = Cost((StepCost(64, seconds),), plan=MeasurePlan(seconds=1e3), measured_at=1e9)
     Records(cache / "lacli" / NAME).save(KIND, key, asdict(cost))
     with pytest.MonkeyPatch.context() as patched:

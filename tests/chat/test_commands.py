@@ -24,7 +24,7 @@ def test_every_command_is_there_under_all_its_names_and_in_the_help() -> None:
     assert max(map(len, lines)) <= 80
     for entry, line in zip(COMMANDS, lines, strict=False):
         assert line == entry.shown.ljust(24) + entry.help
-        argument = "" if entry.argument == "none" else "on"
+        argument = "on" if entry.usage else ""
         for name in entry.names:
             assert parse(f"{name.upper()} {argument} \n") == (entry, argument)
 
@@ -86,7 +86,7 @@ def test_set_changes_the_chat() -> None:
     assert run(chat, "/set temp 0.8").text == "nothing changed"
     run(chat, "/set stop a b", "/set n 5", "/set mode plain", "/set top_k=6")
     sampling = SamplingSettings(temp=0.8, top_k=6)
-    assert chat.settings == ChatSettings(DecodeSettings(mode="plain"), sampling, 5, ("a", "b"))
+    assert chat.settings == ChatSettings(5, ("a", "b"), DecodeSettings(mode="plain"), sampling)
     assert run(chat, "/set stop").text.startswith('stop is "a" "b" (none is the default)')
     assert run(chat, '/set stop ""').text.startswith('stop: "a" "b" -> none')
 
@@ -125,7 +125,7 @@ def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:
 def test_a_saved_chat_goes_on_where_it_was(tmp_path: Path) -> None:
     file = tmp_path / "a chat"
     chat = two_turns()
-    chat.settings = ChatSettings(DecodeSettings(window=7), SamplingSettings(temp=0.5), 9, ("x",))
+    chat.settings = ChatSettings(9, ("x",), DecodeSettings(window=7), SamplingSettings(temp=0.5))
     assert run(chat, f"/save {file}").text == f"saved 4 messages to {file}"
     saved = read_chat(file)
     assert (saved.model, saved.settings) == ("demo", chat.settings)

@@ -84,7 +84,7 @@ def test_another_answer_has_another_seed_unless_the_user_has_fixed_one() -> None
         first = said(chat.ask(QUESTION))
         assert said(chat.again()) == first
         assert "the answer came out the same" in chat.notes[0]
-        chat.change(ChatSettings(PLAIN, replace(sampling, seed=-1), 20))
+        chat.change(ChatSettings(20, (), PLAIN, replace(sampling, seed=-1)))
         others = {said(chat.again()) for _ in range(4)}
         assert len(others - {first}) > 1 and chat.notes == []
 
@@ -128,7 +128,7 @@ def test_stopping_keeps_what_came(chat: Chat) -> None:
 def test_more_sequences_take_a_new_context_and_give_the_same_text(chat: Chat) -> None:
     said(chat.ask(QUESTION))
     more = replace(SMALL, window=12, guesses=9)
-    chat.change(ChatSettings(more, max_tokens=12))
+    chat.change(ChatSettings(12, decode_settings=more))
     assert chat.engine.context.ids == 22 and not last_tokens(chat.engine)
     answer = said(chat.ask(NEXT))
     assert chat.turns[1].statistics.reused_tokens == 0
@@ -143,7 +143,7 @@ def test_a_context_that_does_not_fit_leaves_the_old_one(chat: Chat) -> None:
     full = ModelLoadError("cannot make a context: not enough memory")
     with patch("lacli.engine.replicas.open_context", Mock(wraps=open_context, side_effect=[full, DEFAULT])):
         with pytest.raises(ModelLoadError):
-            chat.change(ChatSettings(replace(SMALL, window=30)))
+            chat.change(ChatSettings(decode_settings=replace(SMALL, window=30)))
         assert chat.settings.decode_settings == SMALL
         assert said(chat.ask(NEXT))
 
@@ -180,7 +180,7 @@ def test_turns_on_other_kinds_of_models_are_fresh_runs(write: Callable[[Path], N
 
 def test_a_prompt_without_room_for_an_answer_drops_the_oldest_turns_and_the_chat_keeps_them() -> None:
     with opened(PLAIN, context=512) as session:
-        chat = Chat(session, ChatSettings(PLAIN, max_tokens=8), Conversation("Be careful."))
+        chat = Chat(session, ChatSettings(8, decode_settings=PLAIN), Conversation("Be careful."))
         notes, sizes = [], []
         for question in TURNS:
             said(chat.ask(question))

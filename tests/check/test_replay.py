@@ -32,7 +32,7 @@ class Watched(BatchRecorder):
 
     def decode(self, batch: Batch) -> bool:
         fits = super().decode(batch)
-        if any(self.decoded[-1].outputs):
+        if any(row.output for row in self.decoded[-1]):
             self.steps.append(self.logits().copy())
         return fits
 
@@ -64,11 +64,11 @@ def test_a_replay_of_an_exact_run_gives_the_logits_of_plain(mode: ModeName, cut:
 def test_a_replay_has_the_runs_batch_sizes_and_copies_nothing(mode: ModeName) -> None:
     engine = engine_for(mode)
     steps = answer(engine, mode)
-    shapes = [(len(rows.tokens), sum(rows.outputs)) for rows in engine.decoded]
+    shapes = [(len(rows), sum(row.output for row in rows)) for rows in engine.decoded]
     assert max(rows for rows, _ in shapes[1:]) > 2
     engine.copies = 0
     assert [*replay(engine, PROMPT, steps, [token for step in steps for token in step][:-1])]
-    assert [(len(rows.tokens), sum(rows.outputs)) for rows in engine.decoded] == shapes
+    assert [(len(rows), sum(row.output for row in rows)) for rows in engine.decoded] == shapes
     assert engine.copies == 0
 
 

@@ -131,3 +131,15 @@ def test_ctrl_c_ends_it_and_saves_nothing(cache: dict[str, str], monkeypatch: py
     finished = call("cost", *FEW, env=cache)
     assert (finished.code, finished.out) == (130, "") and not kept(cache)
     assert finished.err.endswith("stopped before the steps were measured\n")
+
+
+def test_without_times_that_make_sense_there_is_a_sentence_and_no_table(
+    cache: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lacli.auto.model_cost.measure", lambda *_, **__: ((), 0.0))
+    finished = call("cost", "--rows", "1,8", "--contexts", "16", env=cache)
+    assert (finished.code, finished.out) == (1, "") and not kept(cache)
+    assert finished.err == (
+        "lacli: the machine is too busy, or too slow, to time steps of enough rows "
+        "(try again when it is calm, or give more --seconds)\n"
+    )

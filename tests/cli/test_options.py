@@ -120,7 +120,7 @@ SPLIT = {"devices": ("CUDA1", "CUDA0"), "split_mode": "row", "tensor_split": (3.
     ],
 )
 def test_the_flags_of_devices_are_llama_cpps(flags: str, placed: dict[str, Any]) -> None:
-    assert typed(*flags.split()) == (ModelSettings(engine="auto", **placed), 2 if "-x" in flags else 1)
+    assert typed(*flags.split()) == (ModelSettings(**placed), 2 if "-x" in flags else 1)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_many_threads_at_once_each_get_what_they_get_plain_tokens(settings: Deco
     with Worker(Engine(engine, settings, 3, cost=FIXED_COST)) as loop, ThreadPoolExecutor(8) as threads:
         sequences = [*threads.map(lambda prompt: Reader(loop, prompt, 12).all(12), prompts)]
         assert sequences == [plain_tokens(prompt, 12) for prompt in prompts]
-        assert loop.load == (0, 0)
+        assert load_of(loop) == (0, 0)
 
 
 def test_requests_get_a_place_in_their_order() -> None:
@@ -127,10 +127,15 @@ def test_requests_get_a_place_in_their_order() -> None:
         readers = [Reader(loop, [number], 4, Begun()) for number in range(6)]
         engine.wait()
         engine.step()
-        assert loop.load == (2, 4) and began == [[0], [1]]
+        assert load_of(loop) == (2, 4) and began == [[0], [1]]
         engine.run()
         assert [reader.all(4) for reader in readers] == [plain_tokens([number], 4) for number in range(6)]
     assert began == [[number] for number in range(6)]
+
+
+def load_of(loop: Worker) -> tuple[int, int]:
+    """The numbers of sequences that are decoded and that wait for a slot."""
+    return len(loop.running), len(loop.waiting)
 
 
 def leave_while_waiting(loop: Worker, engine: SteppedContext) -> Reader:
@@ -138,7 +143,7 @@ def leave_while_waiting(loop: Worker, engine: SteppedContext) -> Reader:
     engine.wait()
     leaving = Reader(loop, [2], 30)
     engine.step()
-    assert loop.load == (1, 1)
+    assert load_of(loop) == (1, 1)
     leaving.close()
     engine.step()
     assert leaving.next() == []
@@ -150,7 +155,7 @@ def leave_in_the_prompt(loop: Worker, engine: SteppedContext) -> Reader:
     leaving = Reader(loop, [2] * 60, 30)
     engine.wait()
     engine.step()
-    assert loop.load == (1, 0)
+    assert load_of(loop) == (1, 0)
     leaving.close()
     return leaving
 
@@ -172,7 +177,7 @@ def test_a_sequence_that_is_left_frees_its_place_before_the_next_step(
         leaving = leave(loop, engine)
         other = Reader(loop, [3], 5)
         engine.step()
-        assert loop.load == (1, 0) and other in loop.running
+        assert load_of(loop) == (1, 0) and other in loop.running
         engine.run()
         assert other.all(5) == plain_tokens([3], 5)
         leaving.close()
@@ -195,7 +200,7 @@ def test_a_step_that_raises_ends_all_sequences_and_later_ones_with_its_error() -
             found.append(raised.value)
         assert len({*map(id, found)}) == 3, "one error that is raised again and again grows by its frames"
         assert len({len(traceback.extract_tb(each.__traceback__)) for each in found}) == 1
-        assert loop.load == (0, 0)
+        assert load_of(loop) == (0, 0)
 
 
 class Refusing(Greedy):
@@ -256,7 +261,7 @@ def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> No
             Reader(loop, [1])
 
 
-@pytest.mark.parametrize(("prompt", "words"), [([], "no tokens"), ([1] * (CELLS + 1), "301 tokens")])
+@pytest.mark.parametrize(("prompt", "words"), [([], "the prompt is empty"), ([1] * (CELLS + 1), "301 tokens")])
 def test_a_prompt_that_cannot_be_is_refused_where_it_is_made(prompt: list[int], words: str) -> None:
     with stepped(1) as (loop, _), pytest.raises(PromptError, match=words):
         Reader(loop, prompt)

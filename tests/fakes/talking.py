@@ -31,7 +31,7 @@ def opened(
 
 
 def chat_on(engine: ModelEngine, limit: int = 12, sampling: SamplingSettings | None = None) -> Chat:
-    settings = ChatSettings(engine.settings, sampling or SamplingSettings(), limit)
+    settings = ChatSettings(limit, (), engine.settings, sampling or SamplingSettings())
     return Chat(engine, settings, Conversation())
 
 

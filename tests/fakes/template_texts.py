@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from lacli.text.template import STOPS, ChatTemplate, Formatter, compile_template
+from lacli.text.template import STOPS, ChatTemplate, compile_template
 
 BOS, EOS = "<s>", "</s>"
 FIXTURES = Path(__file__).parents[1] / "text" / "templates"
@@ -30,7 +30,7 @@ class FileOnly:
     def chat_template(self) -> str:
         return self._chat_template
 
-    def compile_template(self, source: str) -> Formatter:
+    def compile_template(self, source: str) -> Callable[..., str]:
         return compile_template(source, BOS, EOS)
 
     def has_token(self, text: str) -> bool:

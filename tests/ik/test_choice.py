@@ -24,12 +24,12 @@ from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M, smollm2
 from tests.program import call
 
-AUTO, IK = ModelSettings(engine="auto"), ModelSettings(engine="ik")
+AUTO, IK = ModelSettings(), ModelSettings(engine="ik")
 
 
 def test_auto_takes_ik_where_it_is_installed_and_llama_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_library(STDLIB_7M, AUTO).engine == "ik"
-    assert choose_library(STDLIB_7M, ModelSettings()).engine == "llama"
+    assert choose_library(STDLIB_7M, ModelSettings(engine="llama")).engine == "llama"
     monkeypatch.setattr(libraries, "version", lambda: "")
     assert choose_library(STDLIB_7M, AUTO).engine == "llama"
     with pytest.raises(UsageError, match=r"--engine ik needs ik-llama.*in lacli's folder: pip install '\.\[ik\]'"):
@@ -43,7 +43,6 @@ def mamba(folder: Path) -> Path:
 
 HINDRANCES: dict[str, tuple[Callable[[Path], Path], ModelSettings, dict[str, object]]] = {
     "--strict rules out": (lambda _: STDLIB_7M, IK, {"strict": True}),
-    "decodes one sequence at a time": (lambda _: STDLIB_7M, IK, {"slots": 2}),
     "one copy of a model": (lambda _: STDLIB_7M, replace(IK, replicas=2), {}),
     "computes on the processor only": (lambda _: STDLIB_7M, replace(IK, gpu_layers=9), {}),
     "without flash attention": (lambda _: STDLIB_7M, replace(IK, flash_attention="on"), {}),

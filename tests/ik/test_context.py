@@ -11,12 +11,16 @@ from threading import Event, Thread
 import numpy as np
 import pytest
 
+from lacli.auto.mode import FIXED_COST
 from lacli.batch import Batch, from_tokens
 from lacli.check.compare import Comparison
+from lacli.engine.engine import Engine, SequenceOptions
+from lacli.engine.step import TokenSequence
 from lacli.ik.context import IkContext, IkModel
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ContextSize, ModelSettings
+from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
 from tests.fakes.decoding import PLAIN, auto_decoder, bugs
@@ -129,11 +133,24 @@ def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(eng
     assert plain_tokens(engine, prompt, 4) == text
 
 
-def test_cells_are_kept_without_free_ones_between_them_and_one_sequence_at_a_time() -> None:
-    """Attention would not reach those behind a free one at a multiple of 32."""
-    with load(model_settings=ONE_THREAD, decode_settings=DecodeSettings(mode="lookahead")) as engine:
-        assert engine.settings.constraints.ordered and isinstance(engine.model, IkModel)
-        assert engine.adapt(DecodeSettings(), engine.sampling) in (True, False) and engine.settings.constraints.ordered
+def test_several_sequences_get_what_each_gets_alone_and_the_library_takes_as_many_ids(model: IkModel) -> None:
+    auto = DecodeSettings(auto_rows=16).for_slots(4)
+    prompts = [model.tokenize(QUESTION[start:]) for start in (0, 4, 9, 15, 20, 30)]
+    found: list[list[list[int]]] = []
+    for slots, cells in ((4, 512), (1, 512)):
+        size = ContextSize.for_slots(auto, slots, 256)
+        with Endless(model, replace(ONE_THREAD, context=cells), size) as context:
+            engine = Engine(context, auto, slots, cost=FIXED_COST)
+            found.append([])
+            waiting = list(prompts)
+            running: list[TokenSequence] = []
+            while waiting or engine.sequences:
+                while waiting and not engine.is_full:
+                    running.append(engine.add(waiting.pop(0), SequenceOptions(40)))
+                engine.step()
+            found[-1] += [each.tokens for each in running]
+    alike = [common_prefix(*pair) for pair in zip(*found, strict=True)]
+    assert all(shared > len(prompt) + 10 for shared, prompt in zip(alike, prompts, strict=True)), "but for rounding"
 
 
 def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:

@@ -80,5 +80,5 @@ def test_what_is_no_server_of_this_version_is_said_in_one_line(
 @with_rpc
 def test_the_process_that_asks_ends_by_itself_where_ggml_would_abort_it() -> None:
     with Pretender(b"") as pretender:
-        done = run_python([*rpc.LISTING, pretender.endpoint], rpc.ANSWER_S)
+        done = run_python([PYTHON, "-P", "-m", rpc.__name__, pretender.endpoint], rpc.ANSWER_S)
     assert (done.returncode, done.stdout) == (1, b"") and b"Remote RPC server crashed" in done.stderr

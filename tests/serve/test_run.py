@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.testclient import TestClient
 
 import lacli
-from lacli.cli.serve import read_keys
+from lacli.cli.serve import ServerOptions
 from lacli.errors import LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import run
@@ -144,8 +144,8 @@ def test_running_answers_have_the_seconds_that_drain_gives(seconds: float) -> No
 def test_keys_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\none\n\n two \n")
-    assert read_keys(str(file)) == ["one", "two"]
+    assert ServerOptions(api_key_file=str(file)).keys == ["one", "two"]
     for text in ("# none\n", None):
         file.unlink() if text is None else file.write_text(text)
         with pytest.raises(LacliError, match="has no key|cannot read"):
-            read_keys(str(file))
+            assert not ServerOptions(api_key_file=str(file)).keys
