@@ -15,7 +15,7 @@ from lacli.auto.model_cost import Say, machine_key
 from lacli.engine.cells import Cells
 from lacli.errors import LacliError, PromptError, UsageError, reason_of
 from lacli.modes import common_prefix
-from lacli.text.files import free_disk, replace_file
+from lacli.text.files import MAX_TEXT, free_disk, replace_file
 from lacli.text.format import size_in_words
 
 if TYPE_CHECKING:
@@ -43,14 +43,13 @@ def key_of(engine: ModelEngine) -> dict[str, str]:
 def load_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, str]) -> int:
     """Fill a slot from a file, and return the file's bytes. Raises UsageError if it does not fit, else PromptError."""
     try:
-        _check_format(path)
         with path.open("rb") as file:
-            head = file.readline()
-            state, check = np.split(np.fromfile(file, np.uint8), [-4])
+            head = file.readline(MAX_TEXT)
+            state, check = np.split(np.fromfile(file, np.uint8, -1 if head.startswith(BEGINNING) else 0), [-4])
     except (OSError, MemoryError) as error:
         raise PromptError(f"cannot read {path}: {reason_of(error)}", "give another name") from error
     if crc32(state.data, crc32(head)).to_bytes(4) != check.tobytes():
-        raise PromptError(f"{path} is damaged", "remove it, or give another name")
+        raise PromptError(f"{path} is no prompt cache, or a damaged one", "remove it, or give another name")
     found = json.loads(head)
     if other := [name for name, value in key.items() if found.get(name) != value]:
         raise UsageError(f"{path.name} was saved with another {other[0]}")
@@ -68,19 +67,15 @@ def save_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, st
     parts = head, state, crc32(state, crc32(head)).to_bytes(4)
     try:
         if path.exists():
-            _check_format(path)
+            with path.open("rb") as file:
+                if file.read(len(BEGINNING)) != BEGINNING:
+                    raise PromptError(f"{path} is no prompt cache", "give another name")
         if (free := free_disk(path.parent)) < (size := sum(map(len, parts))):
             raise LacliError(f"{path} takes {size_in_words(size)}, and {size_in_words(free)} are free", "make room")
         replace_file(path, *parts)
     except OSError as error:
         raise LacliError(f"cannot write {path}: {reason_of(error)}", "give another name, or make room") from error
     return size
-
-
-def _check_format(path: Path) -> None:
-    with path.open("rb") as file:
-        if file.read(len(BEGINNING)) != BEGINNING:
-            raise PromptError(f"{path} is no prompt cache", "give another name")
 
 
 class PromptCache:

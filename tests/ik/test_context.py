@@ -200,3 +200,24 @@ def test_a_prompt_cache_of_one_library_is_read_anew_by_the_other(tmp_path: Path)
     reused = [answer.statistics.reused_tokens for answer in answers]
     assert reused == [0, answers[0].statistics.prompt_tokens - 1, 0]
     assert [each for each in said if "another library" in each] == [said[-2]]
+
+
+@pytest.mark.parametrize("freed", [(), (1,), (0,), (0, 1)])
+def test_a_state_restored_among_other_sequences_has_the_logits_that_it_has_alone(
+    freed: tuple[int, ...], model: IkModel
+) -> None:
+    prompt, wide = [*model.tokenize(QUESTION) * 9][:150], ContextSize.of(DecodeSettings(mode="lookahead"))
+    last = from_tokens(prompt[19:20], 19, 3)
+    last.outputs[0], last.wanted = 1, 1
+    with IkContext(model, ONE_THREAD, wide) as engine:
+        assert engine.decode(from_tokens(prompt[:19], 0, 3))
+        state = engine.state(3)
+        assert engine.decode(last)
+        before = engine.logits().copy()
+        engine.clear()
+        for sequence in range(3):
+            assert engine.decode(from_tokens(prompt[sequence:130], 0, sequence))
+        for sequence in freed:
+            engine.remove(sequence, 0, -1)
+        assert engine.set_state(3, state) and engine.decode(last)
+        assert np.abs(engine.logits() - before).max() < 0.5
