@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from copy import copy
@@ -183,11 +183,13 @@ class AsyncStream(Request):
         super().begin()
 
     def _put(self, progress: Progress | RunStatistics) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._arrived.put_nowait, progress)
-        except RuntimeError:
-            # A closed event loop has no readers.
-            self.close()
+        self._worker.arrived[self._loop].append((self, progress))
+
+    @staticmethod
+    def put_all(arrived: Iterable[tuple[AsyncStream, Progress | RunStatistics]]) -> None:
+        """Hand progress to the tasks that read; called in their event loop."""
+        for stream, progress in arrived:
+            stream._arrived.put_nowait(progress)
 
     async def __aiter__(self) -> AsyncIterator[str]:
         async with aclosing(self.steps()) as steps:
@@ -233,6 +235,8 @@ class Worker(Closing):
         self.running: list[Request] = []
         self._gone: list[Request] = []
         self._calls: list[tuple[Future[Any], Callable[[], Any]]] = []
+        self.arrived: defaultdict[asyncio.AbstractEventLoop, list[tuple[AsyncStream, Progress | RunStatistics]]]
+        self.arrived = defaultdict(list)
         self._closed = self._at_exit = False
         self._process = getpid()
         self._thread = Thread(target=self._run, name="lacli worker", daemon=True)
@@ -317,6 +321,7 @@ class Worker(Closing):
             self._end(request, Progress(None, error=self._reason))
         for future, _ in self._calls:
             future.set_exception(self._reason)
+        self._hand_over()
         atexit.unregister(self._close_at_exit)
 
     def _step(self) -> None:
@@ -330,6 +335,18 @@ class Worker(Closing):
                 request.deliver(progress)
         for request in self.running:
             request.note_prompt()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Wake each event loop once for all that has arrived for its tasks."""
+        arrived, self.arrived = self.arrived, defaultdict(list)
+        for loop, progress in arrived.items():
+            try:
+                loop.call_soon_threadsafe(AsyncStream.put_all, progress)
+            except RuntimeError:
+                # A closed event loop has no readers.
+                for stream, _ in progress:
+                    stream.close()
 
     def _change_requests(self) -> bool:
         """Wait for work, end requests that were left, and begin new ones while slots are free; False once closed."""
@@ -345,6 +362,7 @@ class Worker(Closing):
                 if request.in_worker:
                     self._end(request, Progress(None))
             calls, self._calls = self._calls, []
+        self._hand_over()
         for future, work in calls:
             try:
                 future.set_result(work())

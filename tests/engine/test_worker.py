@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Semaphore
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +18,7 @@ from lacli.auto.mode import FIXED_COST
 from lacli.batch import Batch
 from lacli.engine.answer import AnswerText
 from lacli.engine.engine import Engine, SequenceOptions
-from lacli.engine.worker import Stream, Worker
+from lacli.engine.worker import AsyncStream, Stream, Worker
 from lacli.errors import LacliError, PromptError
 from lacli.llamacpp.sampler import LlamaSampler
 from lacli.settings import DecodeSettings
@@ -131,6 +133,24 @@ def test_requests_get_a_place_in_their_order() -> None:
         engine.run()
         assert [reader.all(4) for reader in readers] == [plain_tokens([number], 4) for number in range(6)]
     assert began == [[number] for number in range(6)]
+
+
+def test_a_step_of_several_streams_wakes_the_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(worker: Worker, context: SteppedContext) -> tuple[int, list[int]]:
+        streams = [AsyncStream(worker, None) for _ in range(3)]
+        for number, stream in enumerate(streams):
+            stream.set_up(AnswerText(worker.engine, lambda token: b"-", [number]), [number], SequenceOptions(5))
+            stream.begin()
+        wake = Mock(wraps=asyncio.get_running_loop().call_soon_threadsafe)
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", wake)
+        context.run()
+        tokens = [len((await stream.answer()).tokens) for stream in streams]
+        return wake.call_count, tokens
+
+    with stepped(3) as served:
+        woken, tokens = asyncio.run(ask(*served))
+    assert tokens == [5, 5, 5]
+    assert woken <= 6, "the first sequence may begin alone, one step before the others"
 
 
 def load_of(loop: Worker) -> tuple[int, int]:
