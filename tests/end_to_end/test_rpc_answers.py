@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -95,7 +96,8 @@ def test_a_server_that_is_lost_ends_the_program_with_one_line_and_the_text_so_fa
             arguments, program = (str(tiny), server.endpoint, PROMPT), (sys.executable, "-c", PROGRAM_OF_A_USER)
         with start(*arguments, env={"LACLI_N_GPU_LAYERS": "all"}, program=program) as process:
             assert process.stdout
-            begun = process.stdout.read(3)
+            # Not through the buffer: what it reads ahead, `communicate` does not give.
+            begun = os.read(process.stdout.fileno(), 3)
             server.kill()
             out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 1 and err.decode().splitlines()[-1].startswith("lacli: an RPC server went away"), err
