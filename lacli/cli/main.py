@@ -61,9 +61,9 @@ ORDER = ("Arguments", "Options", "Prompt", *HEADINGS)
 COMMON = (
     *("prompt", "file", "system", "prompt_cache", "max_tokens", "stops", "json_schema", "temp", "seed", "mode"),
     *("window", "ngram", "guesses", "context", "gpu_layers", "threads", "engine", "stats", "json", "load", "log"),
-    *("host", "port", "parallel", "api_key", "seconds", "modes", "classes"),
+    *("host", "port", "parallel", "api_key", "seconds", "modes", "classes", "contexts", "rows", "fresh"),
 )
-"""The parameters of the most used options. The help of a command with more than 40 options shows these alone."""
+"""The parameters of the most used options. The help of a command with more than 20 options shows these alone."""
 
 
 class Command(TyperCommand):
@@ -73,7 +73,7 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         shown = [(each, found) for each in self.get_params(ctx) if (found := each.get_help_record(ctx))]
-        is_short = len(shown) > 40 and not self.shows_all
+        is_short = len(shown) > 20 and not self.shows_all
         records: dict[str, list[tuple[str, str]]] = {name: [] for name in ORDER}
         for each, (flags, told) in shown:
             named = (name for name, parameters in HEADINGS.items() if each.name in parameters)
