@@ -138,7 +138,8 @@ def main() -> None:
         if "_LACLI_COMPLETE" in os.environ:
             # Where Typer finds the line that a shell completes.
             typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
-        asked = [name for name in typed[:1] if name in COMMANDS] or COMMANDS
+        first = typed[:1]
+        asked = first if first and first[0] in COMMANDS else () if first in (["--version"], ["-V"]) else COMMANDS
         try:
             sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
         finally:

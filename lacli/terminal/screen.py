@@ -130,9 +130,9 @@ class Screen:
                 over = True
 
     def prefill_line(self, *, shown: bool = True) -> Callable[[int, int], None]:
-        """Return what shows, on a line, how many tokens of a prompt are read: takes this number and their total.
+        """Return what shows, on a line, how many tokens of a prompt are read, of how many, and the time left.
 
-        The line of a long prompt appears with 0 tokens, and goes with all.
+        It takes both numbers of tokens. The line of a long prompt appears with 0 tokens read, and goes with all.
         """
         line, begin = ExitStack(), 0.0
         say: Callable[[str], None] = print
@@ -147,8 +147,9 @@ class Screen:
                 # The line of a shorter prompt would only flash.
                 say = line.enter_context(self.waiting(shown=shown and total >= 128))
             seconds = perf_counter() - begin
-            speed = f", {done / seconds:,.0f} tokens/s" if done and seconds else ""
-            say(f"reading the prompt: {done:,}/{total:,} tokens{speed}")
+            left = seconds * (total - done) / max(done, 1)
+            speed = f", {done / seconds:,.0f} tokens/s, {left:,.0f} s left" if done and seconds else ""
+            say(f"reading the prompt: {done:,} of {total:,} tokens{speed}")
 
         return show
 

@@ -194,7 +194,7 @@ def test_what_is_read_of_a_prompt_is_seen_until_ctrl_c_and_the_turns_before_it_s
     chat.says(f"/read {long_file}")
     chat.send(QUESTION + ENTER)
     seen = chat.sees("WAITING")
-    assert re.search(r"reading the prompt: \d+/1,\d{3} tokens, [\d,]+ tokens/sWAITING$", seen)
+    assert re.search(r"reading the prompt: \d+ of 1,\d{3} tokens, [\d,]+ tokens/s, \d+ s leftWAITING$", seen)
     chat.process.send(CTRL_C)
     after = " ".join(chat.shown().split())
     assert "stopped before the answer began" in after and "reading" not in after
