@@ -35,8 +35,9 @@ def timings(run: RunStatistics) -> dict[str, Any]:
     read = run.prompt_tokens - run.reused_tokens
     # llama.cpp counts the first token as the prompt's; a rate over the others here is rather too low.
     later = max(run.tokens - 1, 0)
-    prompt_ms, predicted_ms = 1e3 * run.prompt_s, 1e3 * run.predicted_s
-    return counts(run) | {
+    found = counts(run)
+    prompt_ms, predicted_ms = found["prompt_ms"], found["predicted_ms"]
+    return found | {
         "prompt_n": read,
         "prompt_per_token_ms": prompt_ms / max(read, 1),
         "prompt_per_second": 1e3 * rate(read, prompt_ms),
