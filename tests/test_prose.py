@@ -1,7 +1,4 @@
-"""The habits that make prose hard to read, counted in docstrings, comments and pages.
-
-`python -m tests.test_prose PATH ...` prints the figures of any packages, folders and Markdown files.
-"""
+"""Habits that make prose hard to read are rare. `python -m tests.test_prose PATH ...` counts them anywhere."""
 
 from __future__ import annotations
 
@@ -11,34 +8,21 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-
-import pytest
 
 from tests.program import ROOT
 
-PACKAGE = [
-    "lacli/chat",
-    "lacli/closing.py",
-    "lacli/errors.py",
-    "lacli/hub",
-    "lacli/interrupts.py",
-    "lacli/report.py",
-    "lacli/terminal",
-    "lacli/text",
-]
+PACKAGE = ["chat", "closing.py", "errors.py", "hub", "interrupts.py", "report.py", "terminal", "text"]
 """The parts of the package revised so far, which keep the limits together; add each part that is revised."""
-PAGES: list[str] = []
-"""The pages revised so far, likewise."""
-HABITS = {
+PAGES: list[str] = []  # revised so far, likewise
+HABITS = {  # uses in 1,000 words, at most
     r"behind|beside|in front of|in the place of": 0.1,
     r"those|that of|that one": 0.5,
     r"what (?:there )?is": 0.2,
     r"(?:in|on|at|to|from) which|where": 0.8,
 }
-"""Patterns and how often they may occur in 1,000 words."""
-LONG = 28
-"""Words of the longest sentence in the package."""
+LONG = 28  # words
 
 
 def python_prose(source: str) -> Iterator[str]:
@@ -76,16 +60,13 @@ def prose_of(path: Path) -> Iterator[str]:
         yield from (python_prose if file.suffix == ".py" else paragraphs)(file.read_text())
 
 
-@pytest.mark.parametrize("parts, most_long", [(PACKAGE, 0), (PAGES, 5)], ids=["package", "pages"])
-def test_prose_is_plain(parts: list[str], most_long: int) -> None:
-    habits, sentences = figures(prose for each in parts for prose in prose_of(ROOT / each))
-    assert {each: uses for each, uses in zip(HABITS, habits, strict=True) if uses > HABITS[each]} == {}
-    long = [each for each in sentences if len(each.split()) > LONG]
-    assert len(long) <= most_long, long
-
-
-def test_sentences_of_pages_are_short() -> None:
-    words = [len(each.split()) for page in PAGES for each in figures(prose_of(ROOT / page))[1]]
+def test_prose_of_the_revised_parts_is_plain() -> None:
+    parts = [(prose_of(ROOT / "lacli" / each) for each in PACKAGE), (prose_of(ROOT / each) for each in PAGES)]
+    for most_long, prose in zip((0, 5), parts, strict=True):
+        habits, sentences = figures(chain.from_iterable(prose))
+        assert all(uses <= most for uses, most in zip(habits, HABITS.values(), strict=True)), habits
+        assert len(long := [each for each in sentences if len(each.split()) > LONG]) <= most_long, long
+    words = [len(each.split()) for each in sentences]  # of the pages
     assert sum(words) <= 15 * len(words) and sum(count > 20 for count in words) <= 0.15 * len(words)
 
 
