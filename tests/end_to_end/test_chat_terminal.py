@@ -129,13 +129,13 @@ def test_a_conversation_is_seen_as_it_was_typed_and_answered(start_chat: Start) 
     chat.says("/set mode")
     numbers = r"context \d+ of 2,048 \(\d%\) · lookup · [\d.,]+ tokens/s · [\d.]+ tokens/step"
     assert re.search(numbers, plain(chat.drawn))
-    assert "took the last question back" in chat.says("/undo")
+    assert "took back the last question" in chat.says("/undo")
     assert chat.press(ENTER) == shown(expected)
     assert QUESTION in plain(chat.drawn)
     assert chat.says(f"/nothing{CTRL_C}/set mode").startswith("mode is lookup")
     assert re.fullmatch(r"lacli: [^\n]{10,}\n", chat.says("/nothing"))
     assert "\x1b[6n" not in chat.drawn, "the terminal is never asked where its cursor is"
-    hint = "Ctrl-C again leaves, and so does Ctrl-D\n"
+    hint = "press Ctrl-C again or Ctrl-D to leave\n"
     assert chat.press(CTRL_C) == hint
     assert chat.says("/set mode").startswith("mode is lookup") and chat.press(CTRL_C) == hint
     assert chat.ends(CTRL_C) == 130
