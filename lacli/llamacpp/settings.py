@@ -123,7 +123,7 @@ class ModelSettings:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 
     def attention(self, *, on_gpu: bool) -> Switch:
-        """Resolve -fa auto: off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens (docs/internals/measured.md).
+        """Resolve -fa auto: off on the CPU, 1.4 to 3 times slower at 3,100 tokens with it (docs/internals/measured.md).
 
         Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
         """
