@@ -40,7 +40,7 @@ NEAR, MAX_CHANGE = 6, 8
 it has to be found."""
 
 PROBES, MAX_OTHERS = 8, 2
-"""Earlier occurrences that are compared when a match breaks, and that become branches. Source: docs/internals/auto.md."""
+"""Earlier occurrences that are compared when a match breaks, and branches. Source: docs/internals/auto.md."""
 
 MIN_MATCH, MAX_COMPARED = 2, 32
 """Tokens of a match at least, and tokens compared at most; a match that is followed may grow longer."""
