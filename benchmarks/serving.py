@@ -193,7 +193,9 @@ def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
                 count = clients * arguments.each
                 texts = asked[lap * count : (lap + 1) * count]
                 draw = Random(lap)
-                limits = [round(arguments.limit * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
+                # The first lap warms up with a quarter of the tokens.
+                most = arguments.limit if lap else arguments.limit / 4
+                limits = [round(most * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
                 for name in [*ask][lap % len(ask) :] + [*ask][: lap % len(ask)]:
                     pid, answered = ask[name]
                     before = cpu_s(pid)

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import time
 from typing import Any, TypeVar
 
+from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -349,7 +350,7 @@ async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[byt
     """Events as a stream carries them; an error in the middle is an event too, and the last."""
     try:
         async for event in events:
-            yield b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
+            yield b"data: " + to_json(event) + b"\n\n"
         yield b"data: [DONE]\n\n"
     except Exception as error:
         yield b"data: " + json.dumps(_failure(error)[1]).encode() + b"\n\n"
