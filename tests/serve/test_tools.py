@@ -163,6 +163,14 @@ def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat | No
             format_of(template)
 
 
+def test_a_form_of_calls_that_cannot_be_read_is_said_once_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    for source, said in (("{{ tools }}<tool_call><arg_key>", 1), (bundled("qwen"), 0), ("{{ messages }}", 0)):
+        with lacli.load(STDLIB_7M, threads=1, template=source) as model:
+            Server(model, ServeSettings((NAME,), SamplingSettings()))
+        assert [*map(len, (caplog.messages, "".join(caplog.messages).split("cannot read")))] == [said, said + 1]
+        caplog.clear()
+
+
 @pytest.mark.parametrize("name", ["qwen", "llama3", "mistral"])
 def test_functions_calls_and_results_are_written_as_the_template_says(name: str) -> None:
     messages, source = written(HISTORY), bundled(name)
@@ -325,7 +333,7 @@ VALUES: Any = {"text": "a\n'b'", "n": -1.5, "yes": True, "none": None, "list": [
 TEXT: Any = {"anyOf": [{"type": "string"}, {"type": "null"}]}
 TYPED: Any = {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "number"}, "zip": TEXT}}
 WRITTEN_VALUES = {
-    "Python": """<|tool_call_start|>[f(text='a\\n\\'b\\'', n=-1.5, yes=True, none=None,list=('a', {"k": False}), zip="1")""",
+    "Python": """<|tool_call_start|>[f(text='a\\n\\'b\\'',n=-1.5,yes=True,none=None,list=('a',{"k": False}),zip="1")""",
     "Gemma": """call:f{text:<|"|>a\n'b'<|"|>,n:-1.5,yes:true,none:null,list:[<|"|>a<|"|>,{k:false}],zip:<|"|>1<|"|>}""",
     "tags": "<function=f>"
     + "".join(
