@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
-from lacli.serve.tools import CallRules, format_of
+from lacli.serve.tools import CallRules, UnreadableError, format_of
 from lacli.stats import RunStatistics
 from lacli.text.checked import checked
 from lacli.text.reasoning import begun_closer
@@ -66,6 +67,7 @@ class ServeSettings:
 
     `names`, `tags`: names of the model, first the one in replies, and words beside them. `slot_save_path`: folder of
     saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
+    `pause_s`: after so many seconds without an event a stream says that it lives.
     """
 
     names: tuple[str, ...]
@@ -77,6 +79,7 @@ class ServeSettings:
     slot_save_path: str = ""
     off: Collection[str] = ()
     verbose: bool = False
+    pause_s: float = 10
 
 
 class TooLong(PromptError):
@@ -96,6 +99,12 @@ class Server:
         self._started = str(int(time()))
         self._key = key_of(model.engine) if settings.slot_save_path else {}
         self._sums, self._longest = dict.fromkeys(COUNTERS, 0.0), 0
+        try:
+            format_of(model.engine.prompts.template)
+        except UnreadableError as error:
+            logging.getLogger(__name__).warning("%s: requests with tools are refused", error)
+        except UsageError:
+            pass
 
     def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
         """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
@@ -297,7 +306,7 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules, stops))
-        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit)
+        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit, self._settings.pause_s)
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
@@ -350,7 +359,7 @@ async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
     events = reply.events()
     try:
         async for event in events:
-            yield reply.frame(event)
+            yield reply.frame(event) if event else reply.keep_alive
         yield reply.end
     except Exception as error:
         yield reply.frame(reply.failure(_failure(error)[1]))

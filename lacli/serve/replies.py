@@ -51,8 +51,9 @@ def timings(run: RunStatistics) -> dict[str, Any]:
 class Delta(NamedTuple):
     """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
 
-    `logprobs`: of tokens of whose text a part has come. `calls`: with their numbers. `pieces`: of text and reasoning in
-    their order, before calls are taken out. `ended`: the last one, which adds nothing.
+    `logprobs`: of tokens of whose text a part has come. `calls`: what is new of calls, with their numbers: first the
+    name and the id, then parts of the arguments. `pieces`: of text and reasoning in their order, before calls are taken
+    out. `ended`: the last one, which adds nothing.
     """
 
     text: str = ""
@@ -126,14 +127,24 @@ class Choice:
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
         text, reasoning = ("".join(each.text for each in pieces if each.reasoning is kind) for kind in (False, True))
-        before, self.thought = len(self.calls), self.thought + sum(each.reasoning for each in pieces)
+        before, self.thought = [*self.calls], self.thought + sum(each.reasoning for each in pieces)
         if self._splitter:
             text = self._splitter.feed(text, final=final)
-        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces)
+        calls = []
+        for number, call in enumerate(self.calls[max(len(before) - 1, 0) :], max(len(before) - 1, 0)):
+            if number == len(before):
+                before.append(call._replace(arguments=""))
+                calls.append((number, before[-1]))
+            if added := call.arguments[len(before[number].arguments) :]:
+                calls.append((number, Call("", added, "")))
+        return Delta(text, reasoning, calls=calls, pieces=pieces)
 
 
-async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of answers as they come. Ends all answers if it is left early."""
+async def merged(choices: Sequence[Choice], pause_s: float | None = None) -> AsyncGenerator[tuple[Choice, Delta]]:
+    """Yield the deltas of answers as they come, and an empty one after `pause_s` without any.
+
+    Ends all answers if it is left early.
+    """
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
@@ -146,7 +157,11 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
     try:
         left = len(choices)
         while left:
-            choice, found = await news.get()
+            try:
+                async with asyncio.timeout(pause_s):
+                    choice, found = await news.get()
+            except TimeoutError:
+                choice, found = choices[0], Delta()
             if isinstance(found, Exception):
                 raise found
             left -= found.ended
@@ -161,7 +176,8 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
 class Reply:
     """What answers a request, whatever protocol writes it; each protocol is a subclass. `name`: the model's.
 
-    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame that says nothing.
+    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame that says nothing, which a
+    stream sends after `pause_s` seconds without an event.
     """
 
     keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
@@ -172,6 +188,7 @@ class Reply:
     name: str
     sampling: SamplingSettings
     limit: int
+    pause_s: float
 
     async def whole(self) -> Any:
         """Decode the answers and return the body."""
@@ -181,16 +198,21 @@ class Reply:
         answers = []
         for choice, parts in deltas.items():
             text, reasoning, *lists = zip(*parts, strict=True)
-            tokens, logprobs, calls = ([*chain(*each)] for each in lists[:3])
+            tokens, logprobs = ([*chain(*each)] for each in lists[:2])
+            calls = [*enumerate(choice.calls)]
             answers.append((choice, Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, ended=True)))
         return self._body(answers)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the events as the answers come."""
-        asked = self.asked
+        """Yield the events as the answers come; an empty one says that the stream lives."""
+        asked, clock = self.asked, asyncio.get_running_loop().time
         for event in self._first():
             yield event
-        async for choice, delta in merged(self.choices):
+        told = clock()
+        async for choice, delta in merged(self.choices, self.pause_s):
+            if clock() - told >= self.pause_s:
+                told = clock()
+                yield {}
             run = delta.progress or choice.stream.text.statistics
             more: dict[str, Any] = {"timings": timings(run)} if asked.timings_per_token or delta.ended else {}
             if delta.ended:
@@ -207,6 +229,7 @@ class Reply:
                 continue
             for event in self._events(choice, delta, more):
                 yield event
+            told = clock()
         for event in self._last():
             yield event
 
@@ -324,11 +347,17 @@ class ChatReply(OpenAIReply):
             told = {"role": "assistant", "content": None}
             yield self._event({"index": choice.index, "delta": told, "finish_reason": None})
 
+    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        yield from super()._events(choice, delta._replace(calls=delta.calls[:1]), more)
+        for part in delta.calls[1:]:
+            yield from super()._events(choice, Delta(calls=[part]), {})
+
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        calls = []
+        calls: list[dict[str, Any]] = []
         for number, call in delta.calls:
-            function = {"name": call.name, "arguments": call.arguments}
-            calls.append({"index": number, "id": call.id, "type": "function", "function": function})
+            named = {"id": call.id, "type": "function"} if call.name else {}
+            function = {"name": call.name} if call.name else {}
+            calls.append({"index": number, **named, "function": {**function, "arguments": call.arguments}})
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         return {**self._head_of(choice, delta), "delta": {name: part for name, part in parts.items() if part}}
 

@@ -94,14 +94,21 @@ class Call(NamedTuple):
     id: str
 
 
+class UnreadableError(UsageError):
+    """The calls that a template asks for have a form of its own."""
+
+
 def format_of(template: ChatTemplate) -> CallFormat:
-    """How a model with this template writes calls. Raises UsageError if it knows none, or has a format of its own."""
+    """How a model with this template writes calls.
+
+    Raises UsageError if it knows no tools, UnreadableError if its form is an unknown one.
+    """
     if not re.search(r"\btools\b", template.source):
         raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
     for sign, form in SIGNS.items():
         if re.search(sign, template.source):
             return form
-    raise UsageError("the calls of tools that the model's chat template describes are in a form that lacli cannot read")
+    raise UnreadableError("lacli cannot read the form in which the model's chat template asks for calls of tools")
 
 
 @dataclass(frozen=True)

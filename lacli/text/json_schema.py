@@ -103,7 +103,7 @@ def _reached(schemas: Iterable[Any], keywords: Set[str], root: Schema) -> list[S
     return [*found.values()]
 
 
-def types_in(schema: Schema, root: Schema) -> set[str]:
+def types_in(schema: Any, root: Any) -> set[str]:
     """Return the types that a schema inside of `root` names for its value; none if it takes all."""
     named = (part.get("type", ()) for part in _reached([schema], SAME, root))
     return {each for types in named for each in ([types] if isinstance(types, str) else types)}
