@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,3 +54,17 @@ def address(model: lacli.Model) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def client(address: str) -> OpenAI:
     return OpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def qwen() -> Iterator[str]:
+    """The address of a server with Qwen's template."""
+    with lacli.load(STDLIB_7M, threads=1, parallel=2, template="qwen") as model:
+        settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=300)
+        with serving(Server(model, settings).app()) as address:
+            yield address
+
+
+def saying(text: str) -> dict[str, str]:
+    """What makes a request's answer this text."""
+    return {"grammar": f"root ::= {json.dumps(text)}"}
