@@ -11,9 +11,6 @@ from lacli.serve.blocks import Block, BlockReply
 from lacli.serve.protocol import ChatRequest, ResponseFormat
 from lacli.text.checked import WithoutNull, checked
 
-DEFAULTS = {"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-"""Fields of a request that the body of a response needs."""
-
 KINDS = {
     "reasoning": ("rs", "reasoning_text"),
     "text": ("msg", "output_text"),
@@ -156,12 +153,13 @@ class ResponsesReply(BlockReply):
         return "incomplete" if self.choices[0].finish_reason == "length" else "completed"
 
     def _response(self, status: str, **more: Any) -> dict[str, Any]:
+        needed: dict[str, Any] = {"metadata": {}, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
         key, second, _ = self._made
         head = {"id": f"resp_{key}", "object": "response", "created_at": second, "model": self.name, "status": status}
         drawn = {"temperature": self.sampling.temp, "top_p": self.sampling.top_p}
         output = {"max_output_tokens": self.asked.max_tokens, "output": [*map(self._item, self._blocks)]}
-        empty = dict.fromkeys(("error", "incomplete_details", "usage"))
-        return {**DEFAULTS, **self.asked.repeated, **head, **drawn, **output, **empty, **more}
+        empty: dict[str, Any] = dict.fromkeys(("error", "incomplete_details", "usage"))
+        return {**needed, **self.asked.repeated, **head, **drawn, **output, **empty, **more}
 
     def _event(self, name: str, block: Block | None = None, /, **more: Any) -> dict[str, Any]:
         place: dict[str, Any] = {"item_id": self._id(block), "output_index": block.index} if block else {}
@@ -169,14 +167,13 @@ class ResponsesReply(BlockReply):
         return {"type": f"response.{name}", "sequence_number": next(self._made[2]), **place, **more}
 
     def _begin(self, block: Block) -> Iterable[dict[str, Any]]:
-        empty = {} if block.call else {"content": []}
+        empty: dict[str, Any] = {} if block.call else {"content": []}
         yield self._event("output_item.added", block, item={**self._item(block), "status": "in_progress", **empty})
         if not block.call:
             yield self._event("content_part.added", block, part=self._part(block))
 
     def _grow(self, block: Block, text: str) -> dict[str, Any]:
-        more: dict[str, Any] = {"logprobs": []} if block.kind == "text" else {}
-        return self._event(f"{KINDS[block.kind][1]}.delta", block, delta=text, **more)
+        return self._event(f"{KINDS[block.kind][1]}.delta", block, delta=text, logprobs=[])
 
     def _end(self, block: Block) -> Iterable[dict[str, Any]]:
         said = {"name": block.call.name, "arguments": block.text} if block.call else self._part(block)

@@ -13,9 +13,11 @@ from openai import OpenAI
 from starlette.types import ASGIApp
 
 import lacli
+from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.serve.app import Server, ServeSettings
+from lacli.serve.replies import Choice
 from lacli.serve.run import Listener, open_sockets
 from tests.loading import STDLIB_7M
 
@@ -68,3 +70,13 @@ def qwen() -> Iterator[str]:
 def saying(text: str) -> dict[str, str]:
     """What makes a request's answer this text."""
     return {"grammar": f"root ::= {json.dumps(text)}"}
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets each answer break off at its first step."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise LacliError("it broke")
+
+    monkeypatch.setattr(Choice, "_delta", fails)

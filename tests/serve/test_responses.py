@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
-from pydantic import BaseModel
 
-from lacli.errors import LacliError
-from lacli.serve.replies import Choice
 from tests.serve.conftest import NAME, saying
 from tests.serve.test_app import QUESTION, post
+from tests.serve.test_reasoning import Yes
 from tests.serve.test_tools import CLOCK, HISTORY, WEATHER
 
 TOOLS: Any = [{"type": "function", **each["function"]} for each in (CLOCK, WEATHER)]
@@ -21,10 +18,6 @@ SAID = '<think>\nhm\n</think>\n\nSo.<tool_call>{"name": "clock", "arguments": {}
 
 ITEM = ["output_item.added", "content_part.added"]
 ENDS = ["content_part.done", "output_item.done"]
-
-
-class Yes(BaseModel):
-    yes: bool
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +88,7 @@ def test_a_call_and_its_result_go_back_as_items(caller: OpenAI, qwen: str) -> No
 def test_reasoning_a_text_and_a_call_that_follow_each_other_are_one_message(caller: OpenAI, qwen: str) -> None:
     said: Any = caller.responses.create(model="any", input="Hi", tools=TOOLS, extra_body=saying(SAID)).output
     items = [{"role": "user", "content": "Hi"}, *(item.to_dict() for item in said)]
-    after = {"role": "assistant", "content": "Done."}
+    after: Any = {"role": "assistant", "content": "Done."}
     reply: Any = caller.responses.create(
         model="any", input=[*items, after], max_output_tokens=1, extra_body={"verbose": True}
     )
@@ -129,11 +122,8 @@ def test_a_response_that_cannot_be_is_refused_in_a_sentence(client: OpenAI, body
         client.responses.create(model="any", **{"input": "Hi", **body})
 
 
-def test_an_error_in_the_middle_is_the_last_event(client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise LacliError("it broke")
-
-    monkeypatch.setattr(Choice, "_delta", fails)
+@pytest.mark.usefixtures("breaks")
+def test_an_error_in_the_middle_is_the_last_event(client: OpenAI) -> None:
     *_, last = client.responses.create(model="any", input="Hi", stream=True)
     assert last.type == "response.failed" and last.response.status == "failed"
     assert last.response.error and last.response.error.message == "it broke"
@@ -141,6 +131,5 @@ def test_an_error_in_the_middle_is_the_last_event(client: OpenAI, monkeypatch: p
 
 @pytest.mark.parametrize(("path", "what"), [("embeddings", "embeddings"), ("images/generations", "images")])
 def test_a_route_of_openais_that_is_not_here_says_so(client: OpenAI, path: str, what: str) -> None:
-    body: Mapping[str, Any] = {}
     with pytest.raises(NotFoundError, match=f"POST /v1/{path}: this server has no {what}"):
-        client.post(f"/{path}", body=body, cast_to=object)
+        client.post(f"/{path}", body={}, cast_to=object)
