@@ -29,8 +29,10 @@ from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_
 from lacli.ik.context import decoding_library
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
+from lacli.serve.messages import MessagesReply, MessagesRequest
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
+from lacli.serve.responses import ResponsesReply, ResponsesRequest
 from lacli.serve.tools import CallRules, UnreadableError, format_of
 from lacli.stats import RunStatistics
 from lacli.text.checked import checked
@@ -51,6 +53,9 @@ COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
     "spec_decode_num_drafts_total": ("Steps with drafts.", lambda run: run.drafts),
 }
 """What is counted at the end of an answer, by llama.cpp's names, with its help."""
+
+ABSENT = r"/v1/(embeddings|images|audio|moderations|files|uploads|batches|fine_tuning|vector_stores|conversations)\b"
+"""Paths of OpenAI's that are not here."""
 
 PAGE = Path(__file__).with_name("page")
 
@@ -111,9 +116,14 @@ class Server:
         chat = partial(self._answer, ChatRequest, self._chat)
         complete = partial(self._answer, CompletionRequest, partial(self._complete, TextReply))
         plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
+        respond = partial(self._answer, ResponsesRequest, partial(self._chat, shape=ResponsesReply))
+        message = partial(self._answer, MessagesRequest, partial(self._chat, shape=MessagesReply))
         change_slot = self.change_slot if self._settings.slot_save_path else not_offered
         posts: dict[str, Callable[[Request], Any]]
         posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
+        posts |= {"/v1/responses": respond, "/responses": respond, "/v1/messages": message}
+        posts["/v1/responses/input_tokens"] = partial(self._count_tokens, ResponsesRequest)
+        posts["/v1/messages/count_tokens"] = partial(self._count_tokens, MessagesRequest)
         posts |= {"/completion": plain, "/completions": plain, "/apply-template": self.apply_template}
         posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize, "/slots/{id:int}": change_slot}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
@@ -239,6 +249,12 @@ class Server:
     async def apply_template(self, request: Request) -> Response:
         asked = checked(ChatRequest, await body_of(request))
         return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
+
+    async def _count_tokens(self, kind: type[ChatRequest], request: Request) -> Response:
+        """Count the tokens of a request's prompt, as OpenAI and Anthropic name it."""
+        asked, tokenize = checked(kind, await body_of(request)), self._model.engine.prompts.tokenize
+        tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
     async def _answer(self, kind: type[Asked], begin: Callable[[Asked], Reply], request: Request) -> Response:
         """Answer a request: whole, or event by event."""
@@ -406,6 +422,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
     if isinstance(error, HTTPException):
         said = f"{request.method} {request.url.path}: {error.detail.lower()}"
+        if error.status_code == 404 and (absent := re.match(ABSENT, request.url.path)):
+            said = f"{request.method} {request.url.path}: this server has no {absent[1]}"
         return JSONResponse(error_body(error.status_code, said), error.status_code, error.headers)
     status, body = _failure(error)
     return JSONResponse(body, status)

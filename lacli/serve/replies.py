@@ -105,6 +105,11 @@ class Choice:
             return "length"
         return "tool_calls" if self.calls else "stop"
 
+    @property
+    def stop(self) -> str | None:
+        """The stop text that has ended it, if one has."""
+        return self._splitter.stop if self._splitter else self.stream.text.answer().stop
+
     async def read(self, tell: Callable[[Delta], None]) -> None:
         """Decode the answer, and tell of each step."""
         splitter, seen = self._reasoning, 0

@@ -14,8 +14,6 @@ from openai import BadRequestError, OpenAI
 
 import lacli
 from lacli.errors import UsageError
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import ChatRequest
 from lacli.serve.tools import (
     GEMMA4,
@@ -35,7 +33,6 @@ from lacli.text.reasoning import ReasoningSplitter
 from lacli.text.stream import Piece
 from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.loading import STDLIB_7M
-from tests.serve.conftest import NAME, serving
 from tests.serve.test_app import QUESTION, post
 from tests.serve.test_fields import events
 
@@ -250,15 +247,6 @@ def test_text_that_begins_no_call_is_not_held_back() -> None:
     fed, out = ("a", " <b", "> <tool", "ing>", "<tool_call>x y"), ["a", " <b", ">", " <tooling>", "<tool_call>x y"]
     splitter = CallSplitter(rules(HERMES))
     assert [splitter.feed(text) for text in fed] == out
-
-
-@pytest.fixture(scope="module")
-def qwen() -> Iterator[str]:
-    """The address of a server with Qwen's template."""
-    with lacli.load(STDLIB_7M, threads=1, parallel=2, template="qwen") as model:
-        settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=300)
-        with serving(Server(model, settings).app()) as address:
-            yield address
 
 
 @pytest.fixture(scope="module")
