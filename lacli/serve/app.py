@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from lacli.text.checked import checked
 from lacli.text.reasoning import begun_closer
 from lacli.text.template import MARK
 
-Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
+Asked = TypeVar("Asked", bound=AnswerRequest)
 
 COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
     "prompt_tokens_total": ("Tokens of prompts that were decoded.", lambda run: run.prompt_tokens - run.reused_tokens),
@@ -241,10 +240,11 @@ class Server:
             reply = await run_in_threadpool(begin, asked)
         if asked.stream:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(_as_sent(reply.events()), headers=headers, media_type="text/event-stream")
+            return StreamingResponse(_as_sent(reply), headers=headers, media_type="text/event-stream")
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
-    def _chat(self, asked: ChatRequest) -> Reply:
+    def _chat(self, asked: ChatRequest, shape: Callable[..., Reply] = ChatReply) -> Reply:
+        """Begin the answers to a conversation, which `shape` writes: every protocol with messages comes down to it."""
         prompts, rules, rendered = self._model.engine.prompts, None, self._rendered(asked)
         # The model may think before the form that the answer is to have.
         sampling, forced = replace(self._sampling(asked), grammar_after=begun_closer(rendered)), asked.has_to_call
@@ -258,9 +258,9 @@ class Server:
                 sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
         logprobs = asked.top_logprobs if asked.logprobs and asked.top_logprobs >= 0 else None
         options = AnswerOptions(logprobs=logprobs)
-        return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
+        return self._reply(shape, asked, sampling, [prompts.tokenize(rendered)], options, rules)
 
-    def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
+    def _complete(self, shape: Callable[..., Reply], asked: CompletionRequest) -> Reply:
         if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
             raise UsageError("prompt, n: a request has at most 128 answers")
         most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
@@ -274,7 +274,7 @@ class Server:
 
     def _reply(
         self,
-        shape: type[Reply],
+        shape: Callable[..., Reply],
         asked: AnswerRequest,
         sampling: SamplingSettings,
         prompts: Sequence[Sequence[int]],
@@ -345,14 +345,15 @@ def _piece(text: bytes) -> str | list[int]:
         return [*text]
 
 
-async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:
-    """Events as a stream carries them; an error in the middle is an event too, and the last."""
+async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
+    """The frames of a stream; an error in the middle is an event too, and the last."""
+    events = reply.events()
     try:
         async for event in events:
-            yield b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
-        yield b"data: [DONE]\n\n"
+            yield reply.frame(event)
+        yield reply.end
     except Exception as error:
-        yield b"data: " + json.dumps(_failure(error)[1]).encode() + b"\n\n"
+        yield reply.frame(reply.failure(_failure(error)[1]))
         if not isinstance(error, LacliError):
             # For the log.
             raise

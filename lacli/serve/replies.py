@@ -1,9 +1,10 @@
-"""The replies to requests, whole and in events: OpenAI's chats and completions, and llama.cpp's completions."""
+"""What a reply is, in all protocols, and how OpenAI's chats and completions and llama.cpp's write it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+import json
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,6 +63,15 @@ class Delta(NamedTuple):
     ended: bool = False
 
 
+class Usage(NamedTuple):
+    """Tokens: of prompts, of prompts in the KV cache, of answers, and of reasoning in answers."""
+
+    prompt: int
+    cached: int
+    predicted: int
+    thought: int
+
+
 class Choice:
     """One of the answers of a request. Raises what `Model.set_up` raises, before anything is decoded."""
 
@@ -83,6 +93,14 @@ class Choice:
         self._splitter = CallSplitter(rules, stops) if rules else None
         self.calls: Sequence[Call] = self._splitter.calls if self._splitter else ()
         self.has_logprobs = options.get("logprobs") is not None
+        self.thought = 0
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it has ended, in the words of OpenAI's chats."""
+        if self.stream.text.answer().finish_reason == "length":
+            return "length"
+        return "tool_calls" if self.calls else "stop"
 
     async def read(self, tell: Callable[[Delta], None]) -> None:
         """Decode the answer, and tell of each step."""
@@ -106,7 +124,7 @@ class Choice:
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
         text, reasoning = ("".join(each.text for each in pieces if each.reasoning is kind) for kind in (False, True))
-        before = len(self.calls)
+        before, self.thought = len(self.calls), self.thought + sum(each.reasoning for each in pieces)
         if self._splitter:
             text = self._splitter.feed(text, final=final)
         return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces)
@@ -139,13 +157,13 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The reply to a request. `kind`, `chunk`: OpenAI's names of its shape and of an event's. `name`: the model's.
+    """What answers a request, whatever protocol writes it; each protocol is a subclass. `name`: the model's.
 
-    `sampling`, `limit`: how tokens are drawn, and how many at most.
+    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame that says nothing.
     """
 
-    kind: ClassVar[str]
-    chunk: ClassVar[str]
+    keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
+    end: ClassVar[bytes] = b"data: [DONE]\n\n"
     asked: AnswerRequest
     choices: Sequence[Choice]
     model: Model
@@ -158,19 +176,18 @@ class Reply:
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         async for choice, delta in merged(self.choices):
             deltas[choice].append(delta)
-        entries = []
+        answers = []
         for choice, parts in deltas.items():
             text, reasoning, *lists = zip(*parts, strict=True)
             tokens, logprobs, calls = ([*chain(*each)] for each in lists[:3])
-            whole = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, ended=True)
-            entries.append(self._entry(choice, whole))
-        return self._joined(entries)
+            answers.append((choice, Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, ended=True)))
+        return self._body(answers)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         """Yield the events as the answers come."""
         asked = self.asked
-        for entry in self._first():
-            yield self._event(entry)
+        for event in self._first():
+            yield event
         async for choice, delta in merged(self.choices):
             run = delta.progress or choice.stream.text.statistics
             more: dict[str, Any] = {"timings": timings(run)} if asked.timings_per_token or delta.ended else {}
@@ -186,9 +203,67 @@ class Reply:
                 more["lacli"] = {"pieces": shown, "tokens": len(delta.tokens)}
             elif not (delta.text or delta.reasoning or delta.logprobs or delta.calls):
                 continue
-            yield self._event(self._entry(choice, delta), **more)
-        if asked.stream_options.get("include_usage"):
-            yield self._body(self.chunk, [], **self._counts())
+            for event in self._events(choice, delta, more):
+                yield event
+        for event in self._last():
+            yield event
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        """An event as the stream carries it."""
+        return b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
+
+    def failure(self, error: dict[str, Any]) -> dict[str, Any]:
+        """The last event of a stream that breaks off. `error`: the body that `error_body` gives."""
+        return error
+
+    def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> Any:
+        """The body of answers that have ended, each with all that it is."""
+        raise NotImplementedError
+
+    def _first(self) -> Iterable[dict[str, Any]]:
+        """The events in front of the answers."""
+        return ()
+
+    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        """The events of what `delta` adds to an answer. `more`: fields of lacli's and llama.cpp's for the first."""
+        raise NotImplementedError
+
+    def _last(self) -> Iterable[dict[str, Any]]:
+        """The events after the answers."""
+        return ()
+
+    @property
+    def _notes(self) -> dict[str, Any]:
+        """What is not followed of a schema, and the prompt of the first answer if that is asked for."""
+        first = self.choices[0]
+        warnings = [*first.stream.text.answer().warnings, *(first.rules.warnings if first.rules else ())]
+        found: dict[str, Any] = {"warnings": warnings} if warnings else {}
+        return found | ({"__verbose": {"prompt": first.prompt_text}} if self.asked.verbose else {})
+
+    @property
+    def _usage(self) -> Usage:
+        """The tokens of all answers, each prompt's once."""
+        runs = [choice.stream.text.statistics for choice in self.choices]
+        first, thought = runs[:: self.asked.n], sum(choice.thought for choice in self.choices)
+        prompt, cached = sum(run.prompt_tokens for run in first), sum(run.reused_tokens for run in first)
+        return Usage(prompt, cached, sum(run.tokens for run in runs), thought)
+
+
+class OpenAIReply(Reply):
+    """A body or events with a list of choices. `kind`, `chunk`: OpenAI's names of its shape and of an event's."""
+
+    kind: ClassVar[str]
+    chunk: ClassVar[str]
+
+    def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> Any:
+        return self._joined([self._entry(*answer) for answer in answers])
+
+    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        yield self._event(self._entry(choice, delta), **more)
+
+    def _last(self) -> Iterable[dict[str, Any]]:
+        if self.asked.stream_options.get("include_usage"):
+            yield self._object(self.chunk, [], **self._counts())
 
     @cached_property
     def _head(self) -> dict[str, Any]:
@@ -197,18 +272,15 @@ class Reply:
         told = {"model": self.name, "system_fingerprint": f"b-lacli-{__version__}"}
         return {"id": f"{prefix}-{uuid4().hex}", "created": int(time()), **told}
 
-    def _body(self, kind: str, entries: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def _object(self, kind: str, entries: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self._head, "object": kind, "choices": [*entries], **more}
 
     def _event(self, entry: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self._body(self.chunk, [entry], **more)
+        return self._object(self.chunk, [entry], **more)
 
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         """The body of answers that have ended."""
-        return self._body(self.kind, entries, **self._counts(), **self._notes)
-
-    def _first(self) -> Iterable[dict[str, Any]]:
-        return ()
+        return self._object(self.kind, entries, **self._counts(), **self._notes)
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         """What `delta` adds to an answer, or all of it."""
@@ -216,9 +288,7 @@ class Reply:
 
     def _head_of(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         """Which answer it is, why it has ended, and the log probabilities of its tokens."""
-        reason = None
-        if delta.ended:
-            reason = "length" if choice.stream.text.answer().finish_reason == "length" else "stop"
+        reason = choice.finish_reason if delta.ended else None
         logprobs = {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
         return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
 
@@ -234,32 +304,23 @@ class Reply:
         best = [entry(*each) for each in found.best]
         return {**entry(found.token, found.logprob), "top_probs" if drawn else "top_logprobs": best}
 
-    @property
-    def _notes(self) -> dict[str, Any]:
-        """What is not followed of a schema, and the prompt of the first answer if that is asked for."""
-        first = self.choices[0]
-        warnings = [*first.stream.text.answer().warnings, *(first.rules.warnings if first.rules else ())]
-        found: dict[str, Any] = {"warnings": warnings} if warnings else {}
-        return found | ({"__verbose": {"prompt": first.prompt_text}} if self.asked.verbose else {})
-
     def _counts(self) -> dict[str, Any]:
-        """The tokens of all answers, each prompt's once, and what the first answer took."""
-        runs = [choice.stream.text.statistics for choice in self.choices]
-        first = runs[:: self.asked.n]
-        prompt, predicted = sum(run.prompt_tokens for run in first), sum(run.tokens for run in runs)
+        """The tokens of all answers, and what the first answer took."""
+        prompt, cached, predicted, _ = self._usage
         usage = {"prompt_tokens": prompt, "completion_tokens": predicted, "total_tokens": prompt + predicted}
-        cached = {"cached_tokens": sum(run.reused_tokens for run in first)}
-        return {"usage": {**usage, "prompt_tokens_details": cached}, "timings": timings(runs[0])}
+        told = timings(self.choices[0].stream.text.statistics)
+        return {"usage": {**usage, "prompt_tokens_details": {"cached_tokens": cached}}, "timings": told}
 
 
-class ChatReply(Reply):
+class ChatReply(OpenAIReply):
     """POST /v1/chat/completions."""
 
     kind, chunk = "chat.completion", "chat.completion.chunk"
 
     def _first(self) -> Iterable[dict[str, Any]]:
         for choice in self.choices:
-            yield {"index": choice.index, "delta": {"role": "assistant", "content": None}, "finish_reason": None}
+            told = {"role": "assistant", "content": None}
+            yield self._event({"index": choice.index, "delta": told, "finish_reason": None})
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         calls = []
@@ -267,10 +328,7 @@ class ChatReply(Reply):
             function = {"name": call.name, "arguments": call.arguments}
             calls.append({"index": number, "id": call.id, "type": "function", "function": function})
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
-        head = self._head_of(choice, delta)
-        if head["finish_reason"] == "stop" and choice.calls:
-            head["finish_reason"] = "tool_calls"
-        return {**head, "delta": {name: part for name, part in parts.items() if part}}
+        return {**self._head_of(choice, delta), "delta": {name: part for name, part in parts.items() if part}}
 
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         for entry in entries:
@@ -279,7 +337,7 @@ class ChatReply(Reply):
         return super()._joined(entries)
 
 
-class TextReply(Reply):
+class TextReply(OpenAIReply):
     """POST /v1/completions."""
 
     kind = chunk = "text_completion"
@@ -288,7 +346,7 @@ class TextReply(Reply):
         return {"text": delta.text, **self._head_of(choice, delta)}
 
 
-class PlainReply(Reply):
+class PlainReply(OpenAIReply):
     """POST /completion, as llama.cpp's server has it."""
 
     kind = chunk = "completion"
