@@ -74,7 +74,7 @@ class AnswerText:
     ) -> None:
         """`bytes_of`, `controls`: as `TextStream` takes them. Others: as `Answer`; log probabilities grow."""
         self._engine = engine
-        self._logprobs, self._prompt_logprobs = logprobs, prompt_logprobs
+        self._logprobs, self.prompt_logprobs = logprobs, prompt_logprobs
         self._stream = TextStream(bytes_of, stops, controls)
         self._seed, self._warnings = seed, tuple(warnings)
         self._text: list[str] = []
@@ -131,7 +131,7 @@ class AnswerText:
             statistics=self.statistics,
             pool=self._engine.pool.statistics(),
             logprobs=tuple(self._logprobs[: len(self._tokens)]),
-            prompt_logprobs=tuple(self._prompt_logprobs),
+            prompt_logprobs=tuple(self.prompt_logprobs),
             stop=self._stream.stop,
             seed=self._seed,
             warnings=self._warnings,

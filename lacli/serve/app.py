@@ -264,7 +264,7 @@ class Server:
         if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
             raise UsageError("prompt, n: a request has at most 128 answers")
         most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most)
+        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most, prompt_logprobs=asked.echo)
         return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:

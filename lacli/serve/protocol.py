@@ -315,3 +315,4 @@ class CompletionRequest(AnswerRequest):
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
     logprobs: int | None = Field(None, ge=-1, le=20)
     n_probs: int = Field(0, ge=-1, le=100)
+    echo: bool = False
