@@ -363,18 +363,16 @@ class TextReply(OpenAIReply):
         model, prompts = self.model.engine.model, self.model.engine.prompts
         printed = [*(model.piece(each.token, special=True) for each in delta.echoed)]
         printed += [prompts.piece(each.token) for each in delta.logprobs]
-        found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        rows = list[tuple[Any, ...]]()
         for (token, logprob, best), piece in zip([*delta.echoed, *delta.logprobs], printed, strict=True):
             top = dict[str, float]()
             for each, score in (*best, (token, logprob)):
                 top.setdefault(_name(model.piece(each, special=True)), score)
-            is_first = isnan(logprob)
-            found["tokens"].append(_name(model.piece(token, special=True)))
-            found["token_logprobs"].append(None if is_first else logprob)
-            found["top_logprobs"].append(None if is_first else top)
-            found["text_offset"].append(choice.listed)
+            known = (None, None) if isnan(logprob) else (logprob, top)
+            rows.append((_name(model.piece(token, special=True)), *known, choice.listed))
             choice.listed += len(choice.decoder.decode(piece))
-        return found
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
 def _name(piece: bytes) -> str:

@@ -1,4 +1,4 @@
-"""POST /v1/completions: echoed prompts, and log probabilities in OpenAI's lists."""
+"""POST /v1/completions and /infill: echoed prompts, log probabilities in OpenAI's lists, and texts with a hole."""
 
 from __future__ import annotations
 
@@ -87,3 +87,50 @@ def test_an_echoed_prompt_comes_first_with_its_tokens(address: str, most: int) -
     del asked["logprobs"]
     silent = post(f"{address}/v1/completions", asked)["choices"][0]
     assert silent["text"] == whole["text"] and silent["logprobs"] is None
+
+
+MARKS = {"pre": 300, "suf": 301, "mid": 302, "rep": 303, "sep": 304}
+"""Tokens of the 7M model for the ones that it lacks."""
+
+HOLE = {"input_prefix": "def f(a):\n", "input_suffix": "    return b\n", "n_predict": 2}
+
+
+@pytest.mark.parametrize("lacks", [(), ("rep", "sep"), ("pre",)])
+def test_infill_puts_the_texts_around_a_hole_in_llama_servers_order(
+    lacks: tuple[str, ...], address: str, model: lacli.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = {name: token for name, token in MARKS.items() if name not in lacks}
+    monkeypatch.setitem(vars(model.engine.model), "infill_tokens", marks)
+    name = {each: model.engine.text([token], special=True) for each, token in MARKS.items()}
+    asked = {**HOLE, "prompt": "    b = ", "input_extra": [{"filename": "a.py", "text": "b = 1\n"}, {"text": "c"}]}
+    found = post(f"{address}/infill", asked)
+    completed = post(
+        f"{address}/v1/completions", {"prompt": "x = ", "suffix": " + 1", "max_tokens": 2, "verbose": True}
+    )
+    if "pre" in lacks:
+        assert found["error"] == completed["error"] and found["error"]["code"] == 400
+        assert "no tokens for infilling" in found["error"]["message"]
+        return
+    snippet = "\n\n--- snippet ---\n\n"
+    files = f"{snippet}b = 1\n{snippet}c"
+    if not lacks:
+        files = f"{name['rep']}myproject\n{name['sep']}a.py\nb = 1\n{name['sep']}tmp\nc{name['sep']}filename\n"
+    hole = f"{name['pre']}def f(a):\n    b = {name['suf']}    return b\n{name['mid']}"
+    assert found["prompt"] == files + hole
+    assert completed["__verbose"]["prompt"] == f"{name['pre']}x = {name['suf']} + 1{name['mid']}"
+
+
+def test_what_lies_far_from_a_hole_is_cut(address: str, model: lacli.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(model.engine.model), "infill_tokens", MARKS)
+    far = "x = 1\n" * model.context
+    asked = {**HOLE, "input_prefix": f"{far}y = ", "input_suffix": f"z{far}", "input_extra": [{"text": far}]}
+    found = post(f"{address}/infill", asked)
+    mark = model.engine.text([301], special=True)
+    assert found["tokens_evaluated"] == 3 * model.context // 4 and f"y = {mark}z" in found["prompt"]
+
+
+@pytest.mark.parametrize("wrong", [{"input_extra": [{}]}, {"input_extra": [{"filename": 1, "text": "a"}]},
+                                   {"input_suffix": None}, {"prompt": ["a", "b"]}])  # fmt: skip
+def test_an_infill_that_cannot_be_is_refused_in_a_sentence(address: str, wrong: dict[str, Any]) -> None:
+    error = post(f"{address}/infill", {**HOLE, **wrong})["error"]
+    assert error["code"] == 400 and [*wrong][0] in error["message"]
