@@ -20,16 +20,17 @@ class Context(Protocol):
     llama.cpp's llama_memory_* functions.
     `batch_rows`: rows that one call of `decode` may have. `prefill_rows`: of a prefill call; Ctrl-C is heard between
     two, and what is read so far is known. `mixed_rows`: rows of a step up to which prompt chunks share it with other
-    sequences' rows; more are decoded apart. `trained_tokens`: tokens of the longest sequence that the model was
-    trained for. `ids`: sequence ids 0 .. `ids`-1 may be used. `can_share`: `copy` can give a sequence the beginning
-    of another, which a recurrent state does not keep. `passes_all_cells`: attention passes all cells, those of other
-    sequences too, as on a CPU: idle ones cost time there.
+    sequences' rows; more are decoded apart. `max_outputs`: rows of a call that may have logits. `trained_tokens`:
+    tokens of the longest sequence that the model was trained for. `ids`: sequence ids 0 .. `ids`-1 may be used.
+    `can_share`: `copy` can give a sequence the beginning of another, which a recurrent state does not keep.
+    `passes_all_cells`: attention passes all cells, other sequences' too, as on a CPU: idle ones cost time there.
     """
 
     cells: int
     batch_rows: int
     prefill_rows: int
     mixed_rows: int
+    max_outputs: int
     trained_tokens: int
     ids: int
     can_share: bool

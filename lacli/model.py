@@ -47,6 +47,7 @@ class AnswerOptions(TypedDict, total=False):
     prompt before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the
     log probability of each token of the answer, and of this number of the most probable ones in its place;
     `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's.
+    `prompt_logprobs`: with `logprobs`, also of each token of the prompt but the first, by the model's distribution.
     """
 
     max_tokens: int | None
@@ -63,6 +64,7 @@ class AnswerOptions(TypedDict, total=False):
     raw: bool | None
     logprobs: int | None
     drawn_logprobs: bool | None
+    prompt_logprobs: bool | None
 
 
 class Model(Closing):
@@ -181,10 +183,12 @@ class Model(Closing):
             stops,
             controls=controls,
             logprobs=recorder.found if recorder else (),
+            prompt_logprobs=recorder.of_prompt if recorder else (),
             seed=sampling.drawn_seed,
             warnings=warnings,
         )
-        wanted = SequenceOptions(options.get("max_tokens", -1), recorder or drawn)
+        score = recorder.score if recorder and options.get("prompt_logprobs") else None
+        wanted = SequenceOptions(options.get("max_tokens", -1), recorder or drawn, score)
         stream.set_up(text, tokens, wanted, sampler)
         return stream
 

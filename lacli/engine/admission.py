@@ -66,12 +66,12 @@ class Admission:
             raise UsageError(f"the context has no room for {len(tokens):,} saved tokens", "a larger -c may have")
         slot.tokens, slot.past = [*tokens], len(tokens)
 
-    def take_slot(self, prompt: Sequence[int]) -> Cells:
+    def take_slot(self, prompt: Sequence[int], *, reuses: bool) -> Cells:
         """Take the idle slot of which at least half is the beginning of a prompt, and cut it back to that.
 
-        Else an empty one, else the one that was used longest ago.
+        Else, or if nothing is to be reused, an empty one, else the one that was used longest ago.
         """
-        common = {slot: slot.common(prompt[:-1]) for slot in self.idle}
+        common = {slot: slot.common(prompt[:-1]) if reuses else 0 for slot in self.idle}
         alike = [slot for slot in common if slot.past and 2 * common[slot] >= slot.past]
         empty = [slot for slot in common if not slot.past]
         slot = max(alike, key=common.__getitem__) if alike else [*empty, *common][0]
@@ -164,7 +164,7 @@ class Admission:
         Last the number of them that any running slot will have once its prompt is decoded.
         """
         source, shared, coming = None, 0, 0
-        for other in self.sequences if self._shares else ():
+        for other in self.sequences if self._shares and not sequence.score else ():
             ahead = common_prefix(other.tokens, sequence.tokens[:-1])
             if other is sequence or not other.has_cells or ahead < other.cells.whole:
                 continue

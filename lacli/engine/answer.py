@@ -22,8 +22,9 @@ class Answer:
     `tokens`: the generated ids that the text was made of, with an end token but without those of a stop string, which
     count as predicted all the same. `finish_reason`: stop (the stop string `stop`), eog (an end token), length
     (`max_tokens`, or a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they
-    were asked for. `seed`: what its tokens were drawn with, None where the most probable ones were taken. `warnings`:
-    sentences on what it does not keep to of a JSON schema that was its own, and not its engine's.
+    were asked for; `prompt_logprobs`: one for each token of the prompt but the first. `seed`: what its tokens were
+    drawn with, None where the most probable ones were taken. `warnings`: sentences on what it does not keep to of a
+    JSON schema that was its own, and not its engine's.
     """
 
     text: str
@@ -32,6 +33,7 @@ class Answer:
     statistics: RunStatistics = field(repr=False)
     pool: PoolStatistics = field(repr=False)
     logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
+    prompt_logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
     stop: str = ""
     seed: int | None = None
     warnings: tuple[str, ...] = ()
@@ -66,12 +68,13 @@ class AnswerText:
         *,
         controls: Mapping[int, str] | None = None,
         logprobs: Sequence[TokenLogprob] = (),
+        prompt_logprobs: Sequence[TokenLogprob] = (),
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """`bytes_of`, `controls`: as `TextStream` takes them. `logprobs`: grow with the tokens. Others: as `Answer`."""
+        """`bytes_of`, `controls`: as `TextStream` takes them. Others: as `Answer`; log probabilities grow."""
         self._engine = engine
-        self._logprobs = logprobs
+        self._logprobs, self.prompt_logprobs = logprobs, prompt_logprobs
         self._stream = TextStream(bytes_of, stops, controls)
         self._seed, self._warnings = seed, tuple(warnings)
         self._text: list[str] = []
@@ -128,6 +131,7 @@ class AnswerText:
             statistics=self.statistics,
             pool=self._engine.pool.statistics(),
             logprobs=tuple(self._logprobs[: len(self._tokens)]),
+            prompt_logprobs=tuple(self.prompt_logprobs),
             stop=self._stream.stop,
             seed=self._seed,
             warnings=self._warnings,

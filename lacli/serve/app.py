@@ -30,7 +30,15 @@ from lacli.ik.context import decoding_library
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
 from lacli.serve.messages import MessagesReply, MessagesRequest
-from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
+from lacli.serve.protocol import (
+    AnswerRequest,
+    ChatRequest,
+    CompletionRequest,
+    InfillRequest,
+    Prompt,
+    body_of,
+    error_body,
+)
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
 from lacli.serve.responses import ResponsesReply, ResponsesRequest
 from lacli.serve.tools import CallRules, UnreadableError, format_of
@@ -118,13 +126,15 @@ class Server:
         plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
         respond = partial(self._answer, ResponsesRequest, partial(self._chat, shape=ResponsesReply))
         message = partial(self._answer, MessagesRequest, partial(self._chat, shape=MessagesReply))
+        infill = partial(self._answer, InfillRequest, partial(self._complete, PlainReply))
         change_slot = self.change_slot if self._settings.slot_save_path else not_offered
         posts: dict[str, Callable[[Request], Any]]
         posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
         posts |= {"/v1/responses": respond, "/responses": respond, "/v1/messages": message}
         posts["/v1/responses/input_tokens"] = partial(self._count_tokens, ResponsesRequest)
         posts["/v1/messages/count_tokens"] = partial(self._count_tokens, MessagesRequest)
-        posts |= {"/completion": plain, "/completions": plain, "/apply-template": self.apply_template}
+        posts |= {"/completion": plain, "/completions": plain, "/infill": infill}
+        posts["/apply-template"] = self.apply_template
         posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize, "/slots/{id:int}": change_slot}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
         gets |= {"/v1/models/{name:path}": self.models, "/slots": self.slots, "/metrics": self.metrics}
@@ -289,8 +299,21 @@ class Server:
         if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
             raise UsageError("prompt, n: a request has at most 128 answers")
         most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most)
-        return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
+        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most, prompt_logprobs=asked.echo)
+        return self._reply(shape, asked, self._sampling(asked), self._prompts(asked), options)
+
+    def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
+        """The tokens of a request's prompts; those around a hole leave a quarter of the context to the answer."""
+        infill, room = self._model.engine.prompts.infill, 3 * self._model.context // 4
+        if isinstance(asked, InfillRequest):
+            files = [(each.filename, each.text) for each in asked.input_extra]
+            return [infill(asked.input_prefix, asked.input_suffix, room, asked.prompt[0], files)]
+        if not asked.suffix:
+            return [*map(self._tokens, asked.prompt)]
+        texts = [each for each in asked.prompt if isinstance(each, str)]
+        if len(texts) < len(asked.prompt):
+            raise UsageError("suffix: the prompt before it has to be a text")
+        return [infill(each, asked.suffix, room) for each in texts]
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
         """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""

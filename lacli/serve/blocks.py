@@ -51,15 +51,17 @@ class BlockReply(Reply):
         blocks = self._blocks
         parts = [Block(0, "reasoning", None, delta.reasoning), Block(0, "text", None, delta.text)]
         for part in (*parts, *(Block(0, "call", call, call.arguments) for _, call in delta.calls)):
-            if not part.text:
+            is_named = part.call is not None and bool(part.call.name)
+            if not (part.text or is_named):
                 continue
-            if part.call or not blocks or blocks[-1].kind != part.kind:
+            if is_named or not blocks or blocks[-1].kind != part.kind:
                 for block in blocks[-1:]:
                     yield from self._end(block)
                 blocks.append(Block(len(blocks), part.kind, part.call))
                 yield from self._begin(blocks[-1])
-            blocks[-1].text += part.text
-            yield self._grow(blocks[-1], part.text)
+            if part.text:
+                blocks[-1].text += part.text
+                yield self._grow(blocks[-1], part.text)
         for block in blocks[-1:] if delta.ended else ():
             yield from self._end(block)
 

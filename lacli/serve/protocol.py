@@ -316,3 +316,19 @@ class CompletionRequest(AnswerRequest):
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
     logprobs: int | None = Field(None, ge=-1, le=20)
     n_probs: int = Field(0, ge=-1, le=100)
+    echo: bool = False
+    suffix: str = ""
+
+
+class InfillFile(WithoutNull):
+    text: str
+    filename: str = "tmp"
+
+
+class InfillRequest(CompletionRequest):
+    """POST /infill, as llama.cpp's server has it; the prompt, which may be left out, is the hole's first part."""
+
+    prompt: Annotated[list[str], BeforeValidator(as_prompts), Field(max_length=1)] = [""]  # type: ignore[assignment]
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[InfillFile] = []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import exp
+from math import exp, isnan, nan
 from time import time
 from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
@@ -52,8 +53,8 @@ class Delta(NamedTuple):
     """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
 
     `logprobs`: of tokens of whose text a part has come. `calls`: what is new of calls, with their numbers: first the
-    name and the id, then parts of the arguments. `pieces`: of text and reasoning in their order, before calls are taken
-    out. `ended`: the last one, which adds nothing.
+    name and the id, then parts of the arguments. `echoed`: log probabilities of the prompt's tokens, NaN for the first.
+    `pieces`: of text and reasoning in their order, before calls are taken out. `ended`: the last one, without a part.
     """
 
     text: str = ""
@@ -61,6 +62,7 @@ class Delta(NamedTuple):
     tokens: Sequence[int] = ()
     logprobs: Sequence[TokenLogprob] = ()
     calls: Sequence[tuple[int, Call]] = ()
+    echoed: Sequence[TokenLogprob] = ()
     pieces: Sequence[Piece] = ()
     progress: RunStatistics | None = None
     ended: bool = False
@@ -97,6 +99,9 @@ class Choice:
         self.calls: Sequence[Call] = self._splitter.calls if self._splitter else ()
         self.has_logprobs = options.get("logprobs") is not None
         self.thought = 0
+        self._echoes = options.get("prompt_logprobs", False)
+        # Characters of the text whose tokens are listed, and what joins parts of one.
+        self.listed, self.decoder = 0, getincrementaldecoder("utf-8")("replace")
 
     @property
     def finish_reason(self) -> str:
@@ -119,6 +124,10 @@ class Choice:
                     if isinstance(step, RunStatistics):
                         tell(Delta(progress=step))
                         continue
+                    if self._echoes:
+                        first = TokenLogprob(self.stream.prompt[0], nan, ())
+                        tell(Delta(self.prompt_text, echoed=[first, *self.stream.text.prompt_logprobs]))
+                        self._echoes = False
                     logprobs = self.stream.text.logprobs_from(seen)
                     seen += len(logprobs)
                     delta = self._delta(splitter.feed(pieces) if splitter else pieces)
@@ -203,9 +212,10 @@ class Reply:
         answers = []
         for choice, parts in deltas.items():
             text, reasoning, *lists = zip(*parts, strict=True)
-            tokens, logprobs = ([*chain(*each)] for each in lists[:2])
+            tokens, logprobs, _, echoed = ([*chain(*each)] for each in lists[:4])
             calls = [*enumerate(choice.calls)]
-            answers.append((choice, Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, ended=True)))
+            whole = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, echoed, ended=True)
+            answers.append((choice, whole))
         return self._body(answers)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
@@ -379,7 +389,34 @@ class TextReply(OpenAIReply):
     kind = chunk = "text_completion"
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        return {"text": delta.text, **self._head_of(choice, delta)}
+        entry = {"text": delta.text, **self._head_of(choice, delta)}
+        if choice.has_logprobs:
+            entry["logprobs"] |= self._lists(choice, delta)
+        return entry
+
+    def _lists(self, choice: Choice, delta: Delta) -> dict[str, list[Any]]:
+        """The log probabilities of tokens in OpenAI's lists for completions; offsets count characters of the text."""
+        model, prompts = self.model.engine.model, self.model.engine.prompts
+        printed = [*(model.piece(each.token, special=True) for each in delta.echoed)]
+        printed += [prompts.piece(each.token) for each in delta.logprobs]
+        rows = list[tuple[Any, ...]]()
+        for (token, logprob, best), piece in zip([*delta.echoed, *delta.logprobs], printed, strict=True):
+            top = dict[str, float]()
+            for each, score in (*best, (token, logprob)):
+                top.setdefault(_name(model.piece(each, special=True)), score)
+            known = (None, None) if isnan(logprob) else (logprob, top)
+            rows.append((_name(model.piece(token, special=True)), *known, choice.listed))
+            choice.listed += len(choice.decoder.decode(piece))
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def _name(piece: bytes) -> str:
+    """A token's text, or its bytes as OpenAI writes them if they are a part of a character."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 class PlainReply(OpenAIReply):

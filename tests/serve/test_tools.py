@@ -14,6 +14,8 @@ from openai import BadRequestError, OpenAI
 
 import lacli
 from lacli.errors import UsageError
+from lacli.llamacpp.sampling import SamplingSettings
+from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import ChatRequest
 from lacli.serve.tools import (
     GEMMA4,
@@ -33,6 +35,7 @@ from lacli.text.reasoning import ReasoningSplitter
 from lacli.text.stream import Piece
 from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.loading import STDLIB_7M
+from tests.serve.conftest import NAME
 from tests.serve.test_app import QUESTION, post
 from tests.serve.test_fields import events
 
