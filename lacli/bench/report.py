@@ -38,6 +38,9 @@ WHAT_TELLS = (
     "give more --seconds, more prompts or longer answers (-n)."
 )
 
+CHEAP, DEAR = 1.5, 2.5
+"""Plain steps of a step of LEAST_MEASURED rows up to which rows are cheap, and above which they are dear."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -252,7 +255,10 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := max(rows for rows in wide.measured if wide.relative(rows) <= 1.1)) > 1:
         costs = f"Steps of up to {free} rows cost hardly more than one of a single row. {costs}"
-    return [("rows", costs), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
+    eight = wide.relative(LEAST_MEASURED)
+    kind = "cheap" if eight <= CHEAP else "dear" if eight > DEAR else "middle"
+    kinds = f"Rows are {kind} here: {LEAST_MEASURED} of them cost {eight:.2f} plain steps."
+    return [("rows", costs), ("kind", kinds), ("lookahead", _on_lookahead(wide)), ("auto", _on_auto(wide))]
 
 
 def _on_lookahead(step_cost: StepCost) -> str:
