@@ -44,7 +44,7 @@ def test_where_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(mon
 
 def test_settings_whose_steps_are_too_dear_are_left_out_where_nothing_was_named() -> None:
     asked = ("bench", "--classes", "edit", "--each", "1", "-r", "1", "-n", "8", "-o", "json")
-    name, why = "lookahead W=15 N=5 G=15", "a step takes 41 plain ones, more than it can bring tokens"
+    name, why = "lookahead W=15 N=5 G=15", "a step takes 41 plain steps, more than the tokens it can bring"
     for flags, modes in (((), ["plain", "auto", "lookup"]), (("--modes", "lookahead"), ["plain", "lookahead"])):
         done = call(*asked, *flags)
         assert [row["mode"] for row in json.loads(done.out)] == modes
