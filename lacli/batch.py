@@ -42,13 +42,15 @@ class BatchPart(NamedTuple):
     """The rows of one sequence in a step.
 
     `tree`: the input and the drafts, None for a prompt chunk alone. `past`: tokens in the cache. `uncached`: tokens
-    after the past and before the input. `first_id`: the id for the tree's id 0.
+    after the past and before the input. `first_id`: the id for the tree's id 0. `scored`: the logits after the uncached
+    tokens are wanted too.
     """
 
     tree: Tree | None
     past: int
     uncached: Sequence[int] = ()
     first_id: int = 0
+    scored: bool = False
 
 
 class BatchRow(NamedTuple):
@@ -88,7 +90,7 @@ class Batch:
 
     def set_parts(self, parts: Sequence[BatchPart]) -> Batch:
         """Write the rows of a step that several sequences share, one sequence after another."""
-        tree, past, uncached, first_id = parts[0]
+        tree, past, uncached, first_id, _ = parts[0]
         repeats = self._single == first_id and len(parts) == 1 and not uncached
         if repeats and tree is not None and len(tree.tokens) == 1 == len(tree.ids[ROOT]):
             # Plain decoding repeats this shape at every step, and Python's time counts there.
@@ -98,11 +100,11 @@ class Batch:
         positions: list[int] = []
         sequences: list[Sequence[int]] = []
         outputs: list[bool] = []
-        for tree, past, uncached, first_id in parts:
+        for tree, past, uncached, first_id, scored in parts:
             behind = past + len(uncached)
             tokens += uncached
             positions += range(past, behind)
-            outputs += [False] * len(uncached)
+            outputs += [scored] * len(uncached)
             ids = [[0]] if tree is None else tree.ids
             if first_id:
                 ids = [[first_id + sequence for sequence in owners] for owners in ids]

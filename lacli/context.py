@@ -20,16 +20,17 @@ class Context(Protocol):
     llama_memory_* functions.
 
     `batch_rows`: most rows of a call of `decode`. `prefill_rows`: most rows of a prefill call; Ctrl-C acts between two
-    calls. `mixed_rows`: most rows of a step that prompt chunks share with other sequences. `trained_tokens`: the
-    longest sequence of the model's training. `ids`: ids 0 .. `ids`-1 may be used. `can_share`: `copy` can give an id
-    the beginning of another; a recurrent state cannot. `passes_all_cells`: attention passes the cells of all sequences,
-    as on a CPU, so idle cells cost time.
+    calls. `mixed_rows`: most rows of a step that prompt chunks share with other sequences. `max_outputs`: most rows of
+    a call with logits. `trained_tokens`: the longest sequence of the model's training. `ids`: ids 0 .. `ids`-1 may be
+    used. `can_share`: `copy` can give an id the beginning of another; a recurrent state cannot. `passes_all_cells`:
+    attention passes the cells of all sequences, as on a CPU, so idle cells cost time.
     """
 
     cells: int
     batch_rows: int
     prefill_rows: int
     mixed_rows: int
+    max_outputs: int
     trained_tokens: int
     ids: int
     can_share: bool

@@ -46,7 +46,8 @@ class AnswerOptions(TypedDict, total=False):
     in SamplingSettings. `sampling`: all of them at once; other options override its fields. `system`: the system prompt
     before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the log
     probability of each token, and of this many most probable tokens in its place. `drawn_logprobs`: after all samplers,
-    instead of the model's own.
+    instead of the model's own. `prompt_logprobs`: with `logprobs`, also of each token of the prompt but the first, by
+    the model's distribution.
     """
 
     max_tokens: int | None
@@ -63,6 +64,7 @@ class AnswerOptions(TypedDict, total=False):
     raw: bool | None
     logprobs: int | None
     drawn_logprobs: bool | None
+    prompt_logprobs: bool | None
 
 
 class Model(Closing):
@@ -180,10 +182,12 @@ class Model(Closing):
             stops,
             controls=controls,
             logprobs=recorder.found if recorder else (),
+            prompt_logprobs=recorder.of_prompt if recorder else (),
             seed=sampling.drawn_seed,
             warnings=warnings,
         )
-        wanted = SequenceOptions(options.get("max_tokens", -1), recorder or drawn)
+        score = recorder.score if recorder and options.get("prompt_logprobs") else None
+        wanted = SequenceOptions(options.get("max_tokens", -1), recorder or drawn, score)
         stream.set_up(text, tokens, wanted, sampler)
         return stream
 

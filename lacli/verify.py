@@ -134,6 +134,8 @@ class LogprobRecorder:
     """Chooses as another verifier or greedily, and keeps the log probabilities of each choice.
 
     `found`: one entry a token, from the model's logits before any sampler or from the distribution of the draw.
+    `of_prompt`: from the model's own logits, one entry for each token of the prompt but the first, if `score` is
+    called.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class LogprobRecorder:
         """`count`: most probable tokens to keep in each place. `drawn_from`: gives the distribution, to use that."""
         self._verifier, self._count, self._drawn_from = verifier, count, drawn_from
         self.found: list[TokenLogprob] = []
+        self.of_prompt: list[TokenLogprob] = []
 
     def begin(self, tokens: Sequence[int]) -> None:
         self.found.clear()
@@ -156,9 +159,19 @@ class LogprobRecorder:
             most = nlargest(self._count, scored.items(), key=lambda pair: pair[1])
             self.found.append(TokenLogprob(token, scored[token], tuple(most)))
             return token
-        highest = logits.max()
-        total = float(highest) + float(np.log(np.exp(logits - highest).sum()))
-        best = np.argsort(-logits, kind="stable")[: self._count].tolist() if self._count else []
-        scores = tuple((each, float(logits[each]) - total) for each in best)
-        self.found.append(TokenLogprob(token, float(logits[token]) - total, scores))
+        self.found.append(self._scored(token, logits))
         return token
+
+    def score(self, index: int, token: int, logits: Floats) -> None:
+        """Keep what the model thought of the prompt's token at `index`, once: it may be decoded again."""
+        if index == len(self.of_prompt) + 1:
+            self.of_prompt.append(self._scored(token, logits))
+
+    def _scored(self, token: int, logits: Floats) -> TokenLogprob:
+        highest, count = logits.max(), min(self._count, len(logits))
+        total = float(highest) + float(np.log(np.exp(logits - highest).sum()))
+        # Sorting a whole vocabulary takes longer than decoding a row of a prompt.
+        among = np.flatnonzero(logits >= (np.partition(logits, -count)[-count] if count else highest))
+        best = among[np.argsort(-logits[among], kind="stable")][:count].tolist()
+        scores = tuple((each, float(logits[each]) - total) for each in best)
+        return TokenLogprob(token, float(logits[token]) - total, scores)

@@ -85,7 +85,7 @@ def as_json(found: Sequence[BenchResult], machine: Machine) -> str:
 
 
 def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
-    """Return a result for programs. docs/benchmarks.md explains the names; most are llama-bench's."""
+    """Return a result for programs. docs/internals/benchmarks.md explains the names; most are llama-bench's."""
     settings, ratio, speeds, sums = result.point.settings, result.speedup, result.speeds, result.sums
     has_ratio = result.is_enough or result.is_plain
     return {
@@ -194,7 +194,7 @@ def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
 
 
 def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool) -> dict[str, Any]:
-    """Return the measurement as one object; docs/benchmarks.md describes it."""
+    """Return the measurement as one object; docs/internals/benchmarks.md describes it."""
     return {
         "model": str(path),
         "description": cost.description,

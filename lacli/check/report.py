@@ -106,7 +106,7 @@ def token_text(engine: ModelEngine, token: int | None) -> str | None:
 
 
 def as_json(engine: ModelEngine, result: CheckResult) -> dict[str, Any]:
-    """One object, described in docs/exactness.md; null for a number that does not exist."""
+    """One object, described in docs/internals/exactness.md; null for a number that does not exist."""
     decode_settings, sampling = engine.settings, engine.sampling
     return {
         "model": str(engine.model.path),

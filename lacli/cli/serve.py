@@ -108,6 +108,7 @@ def serve(
             for host, each in zip(hosts, listening, strict=False)
         ]
         told = f"{names[0]} answers at {' and '.join(places or hosts)}, {engine.slots} at a time; Ctrl-C ends it"
+        run.log_from(logging.WARNING if quiet else logging.INFO)
         server = run.Listener(
             app.Server(answering, settings).app(access),
             drain_s=own.drain,
@@ -116,7 +117,6 @@ def serve(
             ssl_certfile=own.ssl_cert_file or None,
             ssl_keyfile=own.ssl_key_file or None,
         )
-        run.log_from(logging.WARNING if quiet else logging.INFO)
         run.serve(server, listening or None)
 
 

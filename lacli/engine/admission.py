@@ -68,12 +68,13 @@ class Admission:
             raise UsageError(f"the context has no room for {len(tokens):,} saved tokens", "a larger -c may have")
         slot.tokens, slot.past = [*tokens], len(tokens)
 
-    def take_slot(self, prompt: Sequence[int]) -> Cells:
+    def take_slot(self, prompt: Sequence[int], *, reuses: bool) -> Cells:
         """Take an idle slot for a prompt, cut back to the common beginning.
 
-        It is a slot of which at least half is the prompt's beginning, else an empty slot, else the longest unused.
+        It is a slot of which at least half is the prompt's beginning, if it `reuses` cells, else an empty slot, else
+        the longest unused.
         """
-        common = {slot: slot.common(prompt[:-1]) for slot in self.idle}
+        common = {slot: slot.common(prompt[:-1]) if reuses else 0 for slot in self.idle}
         alike = [slot for slot in common if slot.past and 2 * common[slot] >= slot.past]
         empty = [slot for slot in common if not slot.past]
         slot = max(alike, key=common.__getitem__) if alike else [*empty, *common][0]
@@ -166,7 +167,7 @@ class Admission:
         The last number is the most that any running slot will share once its prompt is decoded.
         """
         source, shared, coming = None, 0, 0
-        for other in self.sequences if self._shares else ():
+        for other in self.sequences if self._shares and not sequence.score else ():
             ahead = common_prefix(other.tokens, sequence.tokens[:-1])
             if other is sequence or not other.has_cells or ahead < other.cells.whole:
                 continue

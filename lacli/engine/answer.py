@@ -21,8 +21,9 @@ class Answer:
 
     `tokens`: the generated ids of the text, with an end token but without a stop string's tokens, which count as
     predicted too. `finish_reason`: stop (the stop string `stop`), eog (an end token), length (`max_tokens`, or a full
-    context) or interrupt (it was left early). `logprobs`: one for each of `tokens` if requested. `seed`: of the draws,
-    None for greedy decoding. `warnings`: sentences on parts of the answer's own JSON schema that it ignores.
+    context) or interrupt (it was left early). `logprobs`: one for each of `tokens` if requested; `prompt_logprobs`: one
+    for each token of the prompt but the first. `seed`: of the draws, None for greedy decoding. `warnings`: sentences on
+    parts of the answer's own JSON schema that it ignores.
     """
 
     text: str
@@ -31,6 +32,7 @@ class Answer:
     statistics: RunStatistics = field(repr=False)
     pool: PoolStatistics = field(repr=False)
     logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
+    prompt_logprobs: tuple[TokenLogprob, ...] = field(default=(), repr=False)
     stop: str = ""
     seed: int | None = None
     warnings: tuple[str, ...] = ()
@@ -65,12 +67,13 @@ class AnswerText:
         *,
         controls: Mapping[int, str] | None = None,
         logprobs: Sequence[TokenLogprob] = (),
+        prompt_logprobs: Sequence[TokenLogprob] = (),
         seed: int | None = None,
         warnings: Sequence[str] = (),
     ) -> None:
-        """`bytes_of`, `controls`: as `TextStream` takes them. `logprobs`: grow with the tokens. Others: as `Answer`."""
+        """`bytes_of`, `controls`: as `TextStream` takes them. Others: as `Answer`; log probabilities grow."""
         self._engine = engine
-        self._logprobs = logprobs
+        self._logprobs, self.prompt_logprobs = logprobs, prompt_logprobs
         self._stream = TextStream(bytes_of, stops, controls)
         self._seed, self._warnings = seed, tuple(warnings)
         self._text: list[str] = []
@@ -127,6 +130,7 @@ class AnswerText:
             statistics=self.statistics,
             pool=self._engine.pool.statistics(),
             logprobs=tuple(self._logprobs[: len(self._tokens)]),
+            prompt_logprobs=tuple(self.prompt_logprobs),
             stop=self._stream.stop,
             seed=self._seed,
             warnings=self._warnings,

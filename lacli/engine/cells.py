@@ -66,9 +66,9 @@ class Cells:
         self.part = BatchPart(tree, self.past, tokens[self.past : -1], self.first_id)
         return self.part
 
-    def lay_out_prompt(self, tokens: Sequence[int], rows: int) -> BatchPart:
-        """Make rows of the next `rows` tokens that the cache lacks, without logits."""
-        self.part = BatchPart(None, self.past, tokens[self.past : self.past + rows], self.first_id)
+    def lay_out_prompt(self, tokens: Sequence[int], rows: int, *, scored: bool) -> BatchPart:
+        """Make rows of the next `rows` tokens that the cache lacks, with logits if they are `scored`."""
+        self.part = BatchPart(None, self.past, tokens[self.past : self.past + rows], self.first_id, scored)
         return self.part
 
     def commit_prompt(self) -> None:
@@ -82,7 +82,7 @@ class Cells:
         """
         if ordered:
             nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
-        tree, _, uncached, _ = self.part
+        tree, _, uncached, *_ = self.part
         assert tree is not None, "a step was decoded"
         start = self.past + len(uncached) + 1
         self.past = end = start + len(nodes)

@@ -16,7 +16,7 @@ from lacli.auto.step_cost import Cost
 from lacli.context import Context
 from lacli.engine.admission import Admission
 from lacli.engine.prompt_cache import PromptCache
-from lacli.engine.step import Chunk, Stepper, TokenSequence
+from lacli.engine.step import Chunk, Score, Stepper, TokenSequence
 from lacli.errors import NumbersError, PromptError, SamplingError
 from lacli.modes import Jacobi, Lookahead, Lookup, Mode, Plain
 from lacli.pool import NgramPool
@@ -43,10 +43,12 @@ class SequenceOptions:
     """How one sequence is decoded.
 
     `max_tokens`: after the prompt, -1 for no limit. `verifier`: chooses the tokens, None takes the most probable ones.
+    `score`: called for each token of the prompt but the first; then nothing of the prompt is reused.
     """
 
     max_tokens: int = -1
     verifier: Verifier | None = None
+    score: Score | None = None
 
 
 GREEDY = SequenceOptions()
@@ -148,12 +150,14 @@ class Engine:
         self._begin_change()
         begin, verifier = perf_counter(), options.verifier
         mode = make_mode(self.settings, self.pool, self.context.is_end, self._experience)
-        slot = self._admission.take_slot(prompt)
+        slot = self._admission.take_slot(prompt, reuses=not options.score)
         if verifier:
             verifier.begin(prompt)
         mode.begin(slot.tokens)
         remaining = options.max_tokens if options.max_tokens >= 0 else None
-        sequence = TokenSequence(slot.tokens, mode, slot, len(prompt) - 1, verifier, remaining, added=begin)
+        sequence = TokenSequence(
+            slot.tokens, mode, slot, len(prompt) - 1, verifier, remaining, added=begin, score=options.score
+        )
         self.sequences.append(sequence)
         self._admission.give_cells()
         self._is_torn = False
@@ -271,6 +275,7 @@ class Engine:
         if isinstance(found, SamplingError):
             self._end(sequence)
             return Progress(sequence, error=found)
+        sequence.score = None
         if not sequence.prompt_s:
             sequence.prompt_s = (perf_counter() if reads else begin) - sequence.added
         if reads:
@@ -285,7 +290,9 @@ class Engine:
         self._admission.free_slot(sequence)
 
     def _goes_on(self, sequence: TokenSequence) -> bool:
-        """True unless the sequence is at its limit or fills the context."""
+        """True unless the sequence is at its limit, with its prompt scored if it has to be, or fills the context."""
+        if sequence.score and not sequence.is_prefilled:
+            return True
         if sequence.remaining != 0 and (not sequence.is_prefilled or self._stepper.room(sequence) > 0):
             return True
         self._end(sequence, "length")
@@ -295,7 +302,8 @@ class Engine:
         """Choose the sequences that take the next step, and the prompt chunks of others.
 
         Among several sequences the last chunk of a prompt and the sequence's first step are one batch. Steps that only
-        read and steps that only decode take turns if both together would take longer.
+        read and steps that only decode take turns if both together would take longer, or a prompt is scored: its rows
+        need the context's outputs.
         """
         able = [each for each in self.sequences if each.has_cells]
         if len(able) == 1 and able[0].is_prefilled:
@@ -304,8 +312,11 @@ class Engine:
         ready, chunks = [each for each in able if each.is_prefilled], list[Chunk]()
         left = min(self._chunk_rows(bool(ready)), self.context.batch_rows - len(ready))
         unread = [each for each in able if not each.is_prefilled]
+        if scores := bool(unread and unread[0].score):
+            left = min(left, self.context.max_outputs)
+        unread = [each for each in unread if bool(each.score) == scores]
         rows = len(ready) + min(left, sum(each.missing + 1 for each in unread))
-        takes_turns = bool(ready and unread) and rows > self.context.mixed_rows
+        takes_turns = bool(ready and unread) and (scores or rows > self.context.mixed_rows)
         makes_wait = takes_turns and self._owed_s <= 0
         if makes_wait:
             ready = []
@@ -316,7 +327,7 @@ class Engine:
         # A short prompt does not wait for a long one.
         for sequence in sorted(unread, key=lambda each: each.missing):
             reserved = 0 if sequence is oldest else reserved
-            if sequence.missing < left - reserved and self.slots > 1:
+            if sequence.missing < left - reserved and self.slots > 1 and not scores:
                 left -= sequence.missing + 1
                 ready.append(sequence)
             elif left > reserved:

@@ -22,7 +22,7 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Architectures that compute the same as with llama.cpp, but for rounding (tests/ik)."""
 
 TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
-"""Weight types whose batches of 2 to 63 rows move logits by at most 0.4 (docs/measured.md); Q4_1 moves them by 24."""
+"""Weight types whose batches of 2 to 63 rows move logits by at most 0.4 (docs/internals/measured.md); Q4_1: by 24."""
 
 
 def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from lacli.errors import PromptError
+from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.model import LlamaModel
 from lacli.text.reasoning import mark_reasoning, markers_in
 from lacli.text.stream import Piece
@@ -21,7 +21,7 @@ class PromptWriter:
         self._model, self.template = model, template
         reasoning = self._single_tokens(markers_in(template.source))
         self._reasoning_names = {self.text([token], special=True) for token in reasoning}
-        self._markers = reasoning | self._single_tokens(each for each in CALL_MARKERS if each in template.source)
+        self._markers = reasoning | self._single_tokens(CALL_MARKERS)
 
     def question(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
@@ -92,6 +92,31 @@ class PromptWriter:
             else:
                 tokens += self._model.tokenize(span, add_special=begins)
         return tokens
+
+    def infill(
+        self, before: str, after: str, room: int, begun: str = "", files: Sequence[tuple[str, str]] | None = None
+    ) -> list[int]:
+        """The tokens of a prompt for the text between two others, in llama-server's form: at most `room`, the nearest.
+
+        `begun`: its beginning. `files`: names and texts of other files, for which the form has a heading; None leaves
+        it out. Raises UsageError if the vocabulary lacks the tokens for it.
+        """
+        marks, plain, others = self._model.infill_tokens, self._plain_tokens, list[int]()
+        if not {"pre", "suf", "mid"} <= marks.keys():
+            raise UsageError("this model's vocabulary has no tokens for infilling", "Qwen2.5-Coder's has them")
+        if files is not None and "sep" in marks:
+            others += [marks["rep"], *plain("myproject\n")] if "rep" in marks else []
+            files = [*files, ("filename", "")]
+        for name, text in files or ():
+            heading = [marks["sep"], *plain(f"{name}\n")] if "sep" in marks else plain("\n\n--- snippet ---\n\n")
+            others += [*heading, *plain(text)]
+        # As llama-server's, three of four tokens are from before the hole.
+        quarter = min(self._model.settings.batch, room) // 4
+        start, first, last = self._cut(begun), plain(before), plain(after)
+        first = [*first[max(len(first) - 3 * quarter, 0) :], *start]
+        last = last[: max(quarter - 3 - len(start), 0)]
+        hole = [*self._model.tokenize(""), marks["pre"], *first, marks["suf"], *last, marks["mid"]]
+        return others[max(len(others) + len(hole) - room, 0) :] + hole
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of tokens; control tokens, such as end tokens, have text only with `special`."""

@@ -77,6 +77,7 @@ class ReplicaContext(Closing):
         self.cells = min(context.cells for context in contexts)
         self.batch_rows = min(context.batch_rows for context in contexts)
         self.prefill_rows, self.mixed_rows = first.prefill_rows, first.mixed_rows
+        self.max_outputs = min(context.max_outputs for context in contexts)
         self.trained_tokens = first.trained_tokens
         self.ids = min(context.ids for context in contexts)
         self.can_share, self.passes_all_cells = first.can_share, first.passes_all_cells

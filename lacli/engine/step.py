@@ -5,13 +5,13 @@ Token ids in, steps out. It knows a context, modes and verifiers, but neither ll
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
 
 from lacli.batch import Batch, BatchPart
-from lacli.context import Context
+from lacli.context import Context, Floats
 from lacli.engine.cells import Cells
 from lacli.errors import SamplingError
 from lacli.modes import Growing, Mode, Outcome
@@ -19,6 +19,9 @@ from lacli.settings import DecodeSettings
 from lacli.stats import Finish, Step
 from lacli.tree import Origin, Tree
 from lacli.verify import Path, Verifier, verify_tree
+
+Score = Callable[[int, int, Floats], None]
+"""Takes the index of a prompt's token, the token, and the logits before it."""
 
 
 @dataclass(eq=False)
@@ -30,7 +33,7 @@ class TokenSequence:
     draws tokens, None for greedy decoding. `remaining`: tokens it may still get, None for no limit. `has_cells`: False
     while it waits for them. `reused`: prompt tokens in the cache when it first got cells, None before. `prompt_s`:
     seconds from `added`, a time of `perf_counter`, to its first step. `finish`: why it has ended, None while it goes
-    on. `is_suspect`: it shared the cache in a step without numbers.
+    on. `is_suspect`: it shared the cache in a step without numbers. `score`: of a prompt to be scored, None for others.
     """
 
     tokens: list[int]
@@ -45,6 +48,7 @@ class TokenSequence:
     finish: Finish | None = None
     added: float = 0.0
     is_suspect: bool = False
+    score: Score | None = None
 
     @property
     def missing(self) -> int:
@@ -91,16 +95,20 @@ class Stepper:
         Returns None if not even one row of each finds a cell. If a sampler has nothing left to choose from, its
         sequence gets the error and keeps its earlier tokens.
         """
-        parts = [each.cells.lay_out_prompt(each.tokens, rows) for each, rows in chunks]
+        parts = [each.cells.lay_out_prompt(each.tokens, rows, scored=bool(each.score)) for each, rows in chunks]
         self._begin, self._cache_before = perf_counter(), sum([each.cells.seconds for each in ready])
         trees = self._decode(ready, parts) if ready else [] if self._run(parts) else None
         if trees is None:
             return None
-        for each, _ in chunks:
+        first, taken = 0, list[Step | SamplingError]()
+        for each, rows in chunks:
+            if score := each.score:
+                for index in range(each.cells.past + 1, each.cells.past + 1 + rows):
+                    score(index, each.tokens[index], self._context.row_logits(first))
+                    first += 1
             each.cells.commit_prompt()
         # Ids that catch up with a long sequence do so once: no step costs that again.
         self._shared_s = sum([each.cells.seconds for each in ready]) - self._cache_before
-        first, taken = 0, []
         for sequence, tree in zip(ready, trees, strict=True):
             taken.append(self._accept(sequence, tree, first, ready))
             first += sum(tree.verified)

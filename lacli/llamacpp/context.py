@@ -70,7 +70,7 @@ class DecodingContext(Closing):
         self.passes_all_cells = not model.offloaded
         self.calls = self._snapshots = 0
         self._interrupted = self._is_spoilt = False
-        self._max_outputs = max(size.ids, size.max_outputs)
+        self.max_outputs = max(size.ids, size.max_outputs)
         self._in_use = ThreadsInUse(settings.threads) if can_give_way(settings) else None
         self._threads_set = settings.threads
         self._batch: Batch | None = None
@@ -118,12 +118,12 @@ class DecodingContext(Closing):
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         """Return whether settings fit into this context. `raw_logits`: all logits of a row are needed."""
-        return bool(self._handle) and decode.ids <= self.ids and decode.max_outputs <= self._max_outputs
+        return bool(self._handle) and decode.ids <= self.ids and decode.max_outputs <= self.max_outputs
 
     def decode(self, batch: Batch) -> bool:
         rows = batch.rows
         assert 0 < rows <= self.batch_rows, f"{rows} rows in a batch of at most {self.batch_rows}"
-        assert batch.wanted <= self._max_outputs, f"{batch.wanted} outputs in a context for {self._max_outputs}"
+        assert batch.wanted <= self.max_outputs, f"{batch.wanted} outputs in a context for {self.max_outputs}"
         if not self._handle:
             self._model.check_open()
             raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
@@ -205,8 +205,8 @@ class DecodingContext(Closing):
         assert self._batch is not None, "nothing is decoded yet"
         address = ctypes.addressof(pointer.contents)
         if address not in self._views:
-            memory = memoryview((ctypes.c_float * (self._max_outputs * self.vocabulary)).from_address(address))
-            self._views[address] = np.asarray(memory).reshape(self._max_outputs, self.vocabulary)
+            memory = memoryview((ctypes.c_float * (self.max_outputs * self.vocabulary)).from_address(address))
+            self._views[address] = np.asarray(memory).reshape(self.max_outputs, self.vocabulary)
         return self._views[address][: self._batch.wanted]
 
     @contextmanager
@@ -241,8 +241,8 @@ class LlamaContext(DecodingContext):
     """One llama_context as a Context; close it before its model, or use it in `with`.
 
     `backend_greedy`: choose greedy tokens on the backend. None: only on a GPU, to save the transfer of logits; on the
-    CPU one vectorised argmax is faster (docs/measured.md). Raises ModelLoadError if the context does not fit into
-    memory or its options contradict each other.
+    CPU one vectorised argmax is faster (docs/internals/measured.md). Raises ModelLoadError if the context does not fit
+    into memory or its options contradict each other.
     """
 
     def __init__(
@@ -272,8 +272,8 @@ class LlamaContext(DecodingContext):
     def _warm_up(self) -> None:
         """Decode steps of a few rows once, for at most WARM_UP_S seconds, if the context is for steps of several."""
         begin = perf_counter()
-        for rows in (1, 2, 4, 8) if self._max_outputs > 1 else ():
-            if rows <= min(self.batch_rows, self._max_outputs) and perf_counter() - begin < WARM_UP_S:
+        for rows in (1, 2, 4, 8) if self.max_outputs > 1 else ():
+            if rows <= min(self.batch_rows, self.max_outputs) and perf_counter() - begin < WARM_UP_S:
                 self.decode(Batch(rows).set_rows([0] * rows, range(rows), [[0]] * rows, [True] * rows))
                 self.clear()
 
@@ -304,7 +304,7 @@ class LlamaContext(DecodingContext):
         parameters.n_rs_seq = max(size.max_rollback, 0)
         parameters.kv_unified = True
         parameters.swa_full = True
-        parameters.n_outputs_max = self._max_outputs
+        parameters.n_outputs_max = self.max_outputs
         names = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
         attention = names[settings.attention(on_gpu=self._model.offloaded)]
         parameters.flash_attn_type = getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{attention}")

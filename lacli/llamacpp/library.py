@@ -10,8 +10,6 @@ import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import cache
-from importlib import metadata
-from importlib.util import find_spec, module_from_spec
 from typing import Any
 
 from lacli.errors import LacliError, in_one_line
@@ -76,23 +74,16 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # A library for another processor can end this process by a signal as soon as it is loaded.
 working_settings(ModelSettings())
 
-# The package's own classes would import a hundred modules that are not needed here, among them numpy.
-_package = None if "llama_cpp" in sys.modules else find_spec("llama_cpp")
-if _package:
-    sys.modules["llama_cpp"] = module_from_spec(_package)
 try:
-    import llama_cpp.llama_cpp as bindings
+    import llama_cpp
 except Exception as error:  # a missing driver, a wrong architecture, a package half installed
     raise LacliError(f"llama.cpp does not load: {in_one_line(error)}", "lacli doctor says what to do") from error
-finally:
-    if _package:
-        del sys.modules["llama_cpp"]
 
-lib = bindings
+lib = llama_cpp
 
 POINTER, TEXT, SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 
-ggml: ctypes.CDLL = lib._lib
+ggml: ctypes.CDLL = lib.llama_cpp._lib
 """The C library, for functions that llama_cpp does not declare."""
 
 for _name, _arguments, _result in (
@@ -170,4 +161,4 @@ def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stop
 
 def version() -> str:
     """Return llama-cpp-python's version, which stands for llama.cpp's."""
-    return metadata.version("llama-cpp-python")
+    return str(lib.__version__)

@@ -197,6 +197,13 @@ class LlamaModel(Closing):
         vocabulary = self.vocabulary_handle
         return [token for token in range(self.vocabulary) if lib.llama_vocab_is_eog(vocabulary, token)]
 
+    @cached_property
+    def infill_tokens(self) -> dict[str, int]:
+        """The vocabulary's tokens around a text with a hole, by llama.cpp's short names of them."""
+        names, vocabulary = ("pre", "suf", "mid", "rep", "sep"), self.vocabulary_handle
+        tokens = {name: getattr(lib, f"llama_vocab_fim_{name}")(vocabulary) for name in names}
+        return {name: token for name, token in tokens.items() if token >= 0}
+
     @property
     def suppressed(self) -> list[int]:
         """Tokens that must never be generated, by the model's file."""

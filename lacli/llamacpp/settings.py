@@ -123,7 +123,7 @@ class ModelSettings:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 
     def attention(self, *, on_gpu: bool) -> Switch:
-        """Resolve -fa auto: off on the CPU, since it was 1.4 to 3 times slower at 3,100 tokens (docs/measured.md).
+        """Resolve -fa auto: off on the CPU, 1.4 to 3 times slower with it at 3,100 tokens (docs/internals/measured.md).
 
         Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
         """
@@ -204,7 +204,7 @@ class ContextSize:
 EXACT_CELLS = ("q8_0", "bf16")
 """Cells for which flash attention adds up one row and many in the same order, with any number of threads.
 
-q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/exactness.md.
+q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/internals/exactness.md.
 """
 
 
@@ -235,7 +235,7 @@ def strict_settings(
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
     """Return the settings for `texts` sequences at a time: on the CPU, from four on, -fa auto means on.
 
-    Attention that skips the cells of other sequences then makes up for its cost (docs/measured.md).
+    Attention that skips the cells of other sequences then makes up for its cost (docs/internals/measured.md).
     """
     if texts < 4 or on_gpu or settings.flash_attention != "auto":
         return settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -29,15 +29,25 @@ from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_
 from lacli.ik.context import decoding_library
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
-from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest, Prompt, body_of, error_body
+from lacli.serve.messages import MessagesReply, MessagesRequest
+from lacli.serve.protocol import (
+    AnswerRequest,
+    ChatRequest,
+    CompletionRequest,
+    InfillRequest,
+    Prompt,
+    body_of,
+    error_body,
+)
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
-from lacli.serve.tools import CallRules, format_of
+from lacli.serve.responses import ResponsesReply, ResponsesRequest
+from lacli.serve.tools import CallRules, UnreadableError, format_of
 from lacli.stats import RunStatistics
 from lacli.text.checked import checked
 from lacli.text.reasoning import begun_closer
 from lacli.text.template import MARK
 
-Asked = TypeVar("Asked", ChatRequest, CompletionRequest)
+Asked = TypeVar("Asked", bound=AnswerRequest)
 
 COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
     "prompt_tokens_total": ("Tokens of prompts that were decoded.", lambda run: run.prompt_tokens - run.reused_tokens),
@@ -51,6 +61,9 @@ COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
     "spec_decode_num_drafts_total": ("Steps with drafts.", lambda run: run.drafts),
 }
 """What is counted at the end of an answer, by llama.cpp's names, with its help."""
+
+ABSENT = r"/v1/(embeddings|images|audio|moderations|files|uploads|batches|fine_tuning|vector_stores|conversations)\b"
+"""Paths of OpenAI's that are not here."""
 
 PAGE = Path(__file__).with_name("page")
 
@@ -67,6 +80,7 @@ class ServeSettings:
 
     `names`, `tags`: names of the model, first the one in replies, and words beside them. `slot_save_path`: folder of
     saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
+    `pause_s`: after so many seconds without an event a stream says that it lives.
     """
 
     names: tuple[str, ...]
@@ -78,6 +92,7 @@ class ServeSettings:
     slot_save_path: str = ""
     off: Collection[str] = ()
     verbose: bool = False
+    pause_s: float = 10
 
 
 class TooLong(PromptError):
@@ -97,16 +112,29 @@ class Server:
         self._started = str(int(time()))
         self._key = key_of(model.engine) if settings.slot_save_path else {}
         self._sums, self._longest = dict.fromkeys(COUNTERS, 0.0), 0
+        try:
+            format_of(model.engine.prompts.template)
+        except UnreadableError as error:
+            logging.getLogger(__name__).warning("%s: requests with tools are refused", error)
+        except UsageError:
+            pass
 
     def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
         """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
         chat = partial(self._answer, ChatRequest, self._chat)
         complete = partial(self._answer, CompletionRequest, partial(self._complete, TextReply))
         plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
+        respond = partial(self._answer, ResponsesRequest, partial(self._chat, shape=ResponsesReply))
+        message = partial(self._answer, MessagesRequest, partial(self._chat, shape=MessagesReply))
+        infill = partial(self._answer, InfillRequest, partial(self._complete, PlainReply))
         change_slot = self.change_slot if self._settings.slot_save_path else not_offered
         posts: dict[str, Callable[[Request], Any]]
         posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
-        posts |= {"/completion": plain, "/completions": plain, "/apply-template": self.apply_template}
+        posts |= {"/v1/responses": respond, "/responses": respond, "/v1/messages": message}
+        posts["/v1/responses/input_tokens"] = partial(self._count_tokens, ResponsesRequest)
+        posts["/v1/messages/count_tokens"] = partial(self._count_tokens, MessagesRequest)
+        posts |= {"/completion": plain, "/completions": plain, "/infill": infill}
+        posts["/apply-template"] = self.apply_template
         posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize, "/slots/{id:int}": change_slot}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
         gets |= {"/v1/models/{name:path}": self.models, "/slots": self.slots, "/metrics": self.metrics}
@@ -232,6 +260,12 @@ class Server:
         asked = checked(ChatRequest, await body_of(request))
         return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
 
+    async def _count_tokens(self, kind: type[ChatRequest], request: Request) -> Response:
+        """Count the tokens of a request's prompt, as OpenAI and Anthropic name it."""
+        asked, tokenize = checked(kind, await body_of(request)), self._model.engine.prompts.tokenize
+        tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
     async def _answer(self, kind: type[Asked], begin: Callable[[Asked], Reply], request: Request) -> Response:
         """Answer a request: whole, or event by event."""
         asked = checked(kind, await body_of(request))
@@ -241,10 +275,11 @@ class Server:
             reply = await run_in_threadpool(begin, asked)
         if asked.stream:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(_as_sent(reply.events()), headers=headers, media_type="text/event-stream")
+            return StreamingResponse(_as_sent(reply), headers=headers, media_type="text/event-stream")
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
-    def _chat(self, asked: ChatRequest) -> Reply:
+    def _chat(self, asked: ChatRequest, shape: Callable[..., Reply] = ChatReply) -> Reply:
+        """Begin the answers to a conversation, which `shape` writes: every protocol with messages comes down to it."""
         prompts, rules, rendered = self._model.engine.prompts, None, self._rendered(asked)
         # The model may think before the form that the answer is to have.
         sampling, forced = replace(self._sampling(asked), grammar_after=begun_closer(rendered)), asked.has_to_call
@@ -258,14 +293,27 @@ class Server:
                 sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
         logprobs = asked.top_logprobs if asked.logprobs and asked.top_logprobs >= 0 else None
         options = AnswerOptions(logprobs=logprobs)
-        return self._reply(ChatReply, asked, sampling, [prompts.tokenize(rendered)], options, rules)
+        return self._reply(shape, asked, sampling, [prompts.tokenize(rendered)], options, rules)
 
-    def _complete(self, shape: type[Reply], asked: CompletionRequest) -> Reply:
+    def _complete(self, shape: Callable[..., Reply], asked: CompletionRequest) -> Reply:
         if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
             raise UsageError("prompt, n: a request has at most 128 answers")
         most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most)
-        return self._reply(shape, asked, self._sampling(asked), [*map(self._tokens, asked.prompt)], options)
+        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most, prompt_logprobs=asked.echo)
+        return self._reply(shape, asked, self._sampling(asked), self._prompts(asked), options)
+
+    def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
+        """The tokens of a request's prompts; those around a hole leave a quarter of the context to the answer."""
+        infill, room = self._model.engine.prompts.infill, 3 * self._model.context // 4
+        if isinstance(asked, InfillRequest):
+            files = [(each.filename, each.text) for each in asked.input_extra]
+            return [infill(asked.input_prefix, asked.input_suffix, room, asked.prompt[0], files)]
+        if not asked.suffix:
+            return [*map(self._tokens, asked.prompt)]
+        texts = [each for each in asked.prompt if isinstance(each, str)]
+        if len(texts) < len(asked.prompt):
+            raise UsageError("suffix: the prompt before it has to be a text")
+        return [infill(each, asked.suffix, room) for each in texts]
 
     def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
         """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""
@@ -274,7 +322,7 @@ class Server:
 
     def _reply(
         self,
-        shape: type[Reply],
+        shape: Callable[..., Reply],
         asked: AnswerRequest,
         sampling: SamplingSettings,
         prompts: Sequence[Sequence[int]],
@@ -297,7 +345,7 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules, stops))
-        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit)
+        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit, self._settings.pause_s)
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
@@ -345,14 +393,15 @@ def _piece(text: bytes) -> str | list[int]:
         return [*text]
 
 
-async def _as_sent(events: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[bytes]:
-    """Events as a stream carries them; an error in the middle is an event too, and the last."""
+async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
+    """The frames of a stream; an error in the middle is an event too, and the last."""
+    events = reply.events()
     try:
         async for event in events:
-            yield b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
-        yield b"data: [DONE]\n\n"
+            yield reply.frame(event) if event else reply.keep_alive
+        yield reply.end
     except Exception as error:
-        yield b"data: " + json.dumps(_failure(error)[1]).encode() + b"\n\n"
+        yield reply.frame(reply.failure(_failure(error)[1]))
         if not isinstance(error, LacliError):
             # For the log.
             raise
@@ -396,6 +445,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
     if isinstance(error, HTTPException):
         said = f"{request.method} {request.url.path}: {error.detail.lower()}"
+        if error.status_code == 404 and (absent := re.match(ABSENT, request.url.path)):
+            said = f"{request.method} {request.url.path}: this server has no {absent[1]}"
         return JSONResponse(error_body(error.status_code, said), error.status_code, error.headers)
     status, body = _failure(error)
     return JSONResponse(body, status)

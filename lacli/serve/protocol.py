@@ -52,8 +52,9 @@ note_unknown = lru_cache(256)(partial(logging.getLogger(__name__).warning, "a fi
 
 
 def error_body(status: int, message: str, kind: str = "", **more: Any) -> dict[str, Any]:
-    kind = kind or ("invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"code": status, "message": message, "type": kind, **more}}
+    """The body of an error in OpenAI's shape, which is Anthropic's too by its type."""
+    kind = kind or ("not_found_error" if status == 404 else "invalid_request_error" if status < 500 else "server_error")
+    return {"type": "error", "error": {"code": status, "message": message, "type": kind, **more}}
 
 
 async def body_of(request: Request) -> dict[str, Any]:
@@ -315,3 +316,19 @@ class CompletionRequest(AnswerRequest):
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
     logprobs: int | None = Field(None, ge=-1, le=20)
     n_probs: int = Field(0, ge=-1, le=100)
+    echo: bool = False
+    suffix: str = ""
+
+
+class InfillFile(WithoutNull):
+    text: str
+    filename: str = "tmp"
+
+
+class InfillRequest(CompletionRequest):
+    """POST /infill, as llama.cpp's server has it; the prompt, which may be left out, is the hole's first part."""
+
+    prompt: Annotated[list[str], BeforeValidator(as_prompts), Field(max_length=1)] = [""]  # type: ignore[assignment]
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[InfillFile] = []

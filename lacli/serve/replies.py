@@ -1,17 +1,20 @@
-"""The replies to requests, whole and in events: OpenAI's chats and completions, and llama.cpp's completions."""
+"""What a reply is, in all protocols, and how OpenAI's chats and completions and llama.cpp's write it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import exp
+from math import exp, isnan, nan
 from time import time
 from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
+
+from pydantic_core import to_json
 
 from lacli import __version__
 from lacli.engine.worker import AsyncStream
@@ -49,8 +52,9 @@ def timings(run: RunStatistics) -> dict[str, Any]:
 class Delta(NamedTuple):
     """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
 
-    `logprobs`: of tokens of whose text a part has come. `calls`: with their numbers. `pieces`: of text and reasoning in
-    their order, before calls are taken out. `ended`: the last one, which adds nothing.
+    `logprobs`: of tokens of whose text a part has come. `calls`: what is new of calls, with their numbers: first the
+    name and the id, then parts of the arguments. `echoed`: log probabilities of the prompt's tokens, NaN for the first.
+    `pieces`: of text and reasoning in their order, before calls are taken out. `ended`: the last one, without a part.
     """
 
     text: str = ""
@@ -58,9 +62,19 @@ class Delta(NamedTuple):
     tokens: Sequence[int] = ()
     logprobs: Sequence[TokenLogprob] = ()
     calls: Sequence[tuple[int, Call]] = ()
+    echoed: Sequence[TokenLogprob] = ()
     pieces: Sequence[Piece] = ()
     progress: RunStatistics | None = None
     ended: bool = False
+
+
+class Usage(NamedTuple):
+    """Tokens: of prompts, of prompts in the KV cache, of answers, and of reasoning in answers."""
+
+    prompt: int
+    cached: int
+    predicted: int
+    thought: int
 
 
 class Choice:
@@ -84,6 +98,22 @@ class Choice:
         self._splitter = CallSplitter(rules, stops) if rules else None
         self.calls: Sequence[Call] = self._splitter.calls if self._splitter else ()
         self.has_logprobs = options.get("logprobs") is not None
+        self.thought = 0
+        self._echoes = options.get("prompt_logprobs", False)
+        # Characters of the text whose tokens are listed, and what joins parts of one.
+        self.listed, self.decoder = 0, getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it has ended, in the words of OpenAI's chats."""
+        if self.stream.text.answer().finish_reason == "length":
+            return "length"
+        return "tool_calls" if self.calls else "stop"
+
+    @property
+    def stop(self) -> str | None:
+        """The stop text that has ended it, if one has."""
+        return self._splitter.stop if self._splitter else self.stream.text.answer().stop
 
     async def read(self, tell: Callable[[Delta], None]) -> None:
         """Decode the answer, and tell of each step."""
@@ -94,6 +124,10 @@ class Choice:
                     if isinstance(step, RunStatistics):
                         tell(Delta(progress=step))
                         continue
+                    if self._echoes:
+                        first = TokenLogprob(self.stream.prompt[0], nan, ())
+                        tell(Delta(self.prompt_text, echoed=[first, *self.stream.text.prompt_logprobs]))
+                        self._echoes = False
                     logprobs = self.stream.text.logprobs_from(seen)
                     seen += len(logprobs)
                     delta = self._delta(splitter.feed(pieces) if splitter else pieces)
@@ -107,14 +141,24 @@ class Choice:
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
         text, reasoning = ("".join(each.text for each in pieces if each.reasoning is kind) for kind in (False, True))
-        before = len(self.calls)
+        before, self.thought = [*self.calls], self.thought + sum(each.reasoning for each in pieces)
         if self._splitter:
             text = self._splitter.feed(text, final=final)
-        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces)
+        calls = []
+        for number, call in enumerate(self.calls[max(len(before) - 1, 0) :], max(len(before) - 1, 0)):
+            if number == len(before):
+                before.append(call._replace(arguments=""))
+                calls.append((number, before[-1]))
+            if added := call.arguments[len(before[number].arguments) :]:
+                calls.append((number, Call("", added, "")))
+        return Delta(text, reasoning, calls=calls, pieces=pieces)
 
 
-async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of answers as they come. Ends all answers if it is left early."""
+async def merged(choices: Sequence[Choice], pause_s: float | None = None) -> AsyncGenerator[tuple[Choice, Delta]]:
+    """Yield the deltas of answers as they come, and an empty one after `pause_s` without any.
+
+    Ends all answers if it is left early.
+    """
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
@@ -127,7 +171,11 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
     try:
         left = len(choices)
         while left:
-            choice, found = await news.get()
+            try:
+                async with asyncio.timeout(pause_s):
+                    choice, found = await news.get()
+            except TimeoutError:
+                choice, found = choices[0], Delta()
             if isinstance(found, Exception):
                 raise found
             left -= found.ended
@@ -140,39 +188,46 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The reply to a request. `kind`, `chunk`: OpenAI's names of its shape and of an event's. `name`: the model's.
+    """What answers a request, whatever protocol writes it; each protocol is a subclass. `name`: the model's.
 
-    `sampling`, `limit`: how tokens are drawn, and how many at most.
+    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame that says nothing, which a
+    stream sends after `pause_s` seconds without an event.
     """
 
-    kind: ClassVar[str]
-    chunk: ClassVar[str]
+    keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
+    end: ClassVar[bytes] = b"data: [DONE]\n\n"
     asked: AnswerRequest
     choices: Sequence[Choice]
     model: Model
     name: str
     sampling: SamplingSettings
     limit: int
+    pause_s: float
 
     async def whole(self) -> Any:
         """Decode the answers and return the body."""
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         async for choice, delta in merged(self.choices):
             deltas[choice].append(delta)
-        entries = []
+        answers = []
         for choice, parts in deltas.items():
             text, reasoning, *lists = zip(*parts, strict=True)
-            tokens, logprobs, calls = ([*chain(*each)] for each in lists[:3])
-            whole = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, ended=True)
-            entries.append(self._entry(choice, whole))
-        return self._joined(entries)
+            tokens, logprobs, _, echoed = ([*chain(*each)] for each in lists[:4])
+            calls = [*enumerate(choice.calls)]
+            whole = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, echoed, ended=True)
+            answers.append((choice, whole))
+        return self._body(answers)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the events as the answers come."""
-        asked = self.asked
-        for entry in self._first():
-            yield self._event(entry)
-        async for choice, delta in merged(self.choices):
+        """Yield the events as the answers come; an empty one says that the stream lives."""
+        asked, clock = self.asked, asyncio.get_running_loop().time
+        for event in self._first():
+            yield event
+        told = clock()
+        async for choice, delta in merged(self.choices, self.pause_s):
+            if clock() - told >= self.pause_s:
+                told = clock()
+                yield {}
             run = delta.progress or choice.stream.text.statistics
             more: dict[str, Any] = {"timings": timings(run)} if asked.timings_per_token or delta.ended else {}
             if delta.ended:
@@ -187,9 +242,68 @@ class Reply:
                 more["lacli"] = {"pieces": shown, "tokens": len(delta.tokens)}
             elif not (delta.text or delta.reasoning or delta.logprobs or delta.calls):
                 continue
-            yield self._event(self._entry(choice, delta), **more)
-        if asked.stream_options.get("include_usage"):
-            yield self._body(self.chunk, [], **self._counts())
+            for event in self._events(choice, delta, more):
+                yield event
+            told = clock()
+        for event in self._last():
+            yield event
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        """An event as the stream carries it."""
+        return b"data: " + to_json(event) + b"\n\n"
+
+    def failure(self, error: dict[str, Any]) -> dict[str, Any]:
+        """The last event of a stream that breaks off. `error`: the body that `error_body` gives."""
+        return error
+
+    def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> Any:
+        """The body of answers that have ended, each with all that it is."""
+        raise NotImplementedError
+
+    def _first(self) -> Iterable[dict[str, Any]]:
+        """The events in front of the answers."""
+        return ()
+
+    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        """The events of what `delta` adds to an answer. `more`: fields of lacli's and llama.cpp's for the first."""
+        raise NotImplementedError
+
+    def _last(self) -> Iterable[dict[str, Any]]:
+        """The events after the answers."""
+        return ()
+
+    @property
+    def _notes(self) -> dict[str, Any]:
+        """What is not followed of a schema, and the prompt of the first answer if that is asked for."""
+        first = self.choices[0]
+        warnings = [*first.stream.text.answer().warnings, *(first.rules.warnings if first.rules else ())]
+        found: dict[str, Any] = {"warnings": warnings} if warnings else {}
+        return found | ({"__verbose": {"prompt": first.prompt_text}} if self.asked.verbose else {})
+
+    @property
+    def _usage(self) -> Usage:
+        """The tokens of all answers, each prompt's once."""
+        runs = [choice.stream.text.statistics for choice in self.choices]
+        first, thought = runs[:: self.asked.n], sum(choice.thought for choice in self.choices)
+        prompt, cached = sum(run.prompt_tokens for run in first), sum(run.reused_tokens for run in first)
+        return Usage(prompt, cached, sum(run.tokens for run in runs), thought)
+
+
+class OpenAIReply(Reply):
+    """A body or events with a list of choices. `kind`, `chunk`: OpenAI's names of its shape and of an event's."""
+
+    kind: ClassVar[str]
+    chunk: ClassVar[str]
+
+    def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> Any:
+        return self._joined([self._entry(*answer) for answer in answers])
+
+    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        yield self._event(self._entry(choice, delta), **more)
+
+    def _last(self) -> Iterable[dict[str, Any]]:
+        if self.asked.stream_options.get("include_usage"):
+            yield self._object(self.chunk, [], **self._counts())
 
     @cached_property
     def _head(self) -> dict[str, Any]:
@@ -198,18 +312,15 @@ class Reply:
         told = {"model": self.name, "system_fingerprint": f"b-lacli-{__version__}"}
         return {"id": f"{prefix}-{uuid4().hex}", "created": int(time()), **told}
 
-    def _body(self, kind: str, entries: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    def _object(self, kind: str, entries: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self._head, "object": kind, "choices": [*entries], **more}
 
     def _event(self, entry: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self._body(self.chunk, [entry], **more)
+        return self._object(self.chunk, [entry], **more)
 
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         """The body of answers that have ended."""
-        return self._body(self.kind, entries, **self._counts(), **self._notes)
-
-    def _first(self) -> Iterable[dict[str, Any]]:
-        return ()
+        return self._object(self.kind, entries, **self._counts(), **self._notes)
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         """What `delta` adds to an answer, or all of it."""
@@ -217,9 +328,7 @@ class Reply:
 
     def _head_of(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         """Which answer it is, why it has ended, and the log probabilities of its tokens."""
-        reason = None
-        if delta.ended:
-            reason = "length" if choice.stream.text.answer().finish_reason == "length" else "stop"
+        reason = choice.finish_reason if delta.ended else None
         logprobs = {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
         return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
 
@@ -235,43 +344,37 @@ class Reply:
         best = [entry(*each) for each in found.best]
         return {**entry(found.token, found.logprob), "top_probs" if drawn else "top_logprobs": best}
 
-    @property
-    def _notes(self) -> dict[str, Any]:
-        """What is not followed of a schema, and the prompt of the first answer if that is asked for."""
-        first = self.choices[0]
-        warnings = [*first.stream.text.answer().warnings, *(first.rules.warnings if first.rules else ())]
-        found: dict[str, Any] = {"warnings": warnings} if warnings else {}
-        return found | ({"__verbose": {"prompt": first.prompt_text}} if self.asked.verbose else {})
-
     def _counts(self) -> dict[str, Any]:
-        """The tokens of all answers, each prompt's once, and what the first answer took."""
-        runs = [choice.stream.text.statistics for choice in self.choices]
-        first = runs[:: self.asked.n]
-        prompt, predicted = sum(run.prompt_tokens for run in first), sum(run.tokens for run in runs)
+        """The tokens of all answers, and what the first answer took."""
+        prompt, cached, predicted, _ = self._usage
         usage = {"prompt_tokens": prompt, "completion_tokens": predicted, "total_tokens": prompt + predicted}
-        cached = {"cached_tokens": sum(run.reused_tokens for run in first)}
-        return {"usage": {**usage, "prompt_tokens_details": cached}, "timings": timings(runs[0])}
+        told = timings(self.choices[0].stream.text.statistics)
+        return {"usage": {**usage, "prompt_tokens_details": {"cached_tokens": cached}}, "timings": told}
 
 
-class ChatReply(Reply):
+class ChatReply(OpenAIReply):
     """POST /v1/chat/completions."""
 
     kind, chunk = "chat.completion", "chat.completion.chunk"
 
     def _first(self) -> Iterable[dict[str, Any]]:
         for choice in self.choices:
-            yield {"index": choice.index, "delta": {"role": "assistant", "content": None}, "finish_reason": None}
+            told = {"role": "assistant", "content": None}
+            yield self._event({"index": choice.index, "delta": told, "finish_reason": None})
+
+    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        yield from super()._events(choice, delta._replace(calls=delta.calls[:1]), more)
+        for part in delta.calls[1:]:
+            yield from super()._events(choice, Delta(calls=[part]), {})
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        calls = []
+        calls: list[dict[str, Any]] = []
         for number, call in delta.calls:
-            function = {"name": call.name, "arguments": call.arguments}
-            calls.append({"index": number, "id": call.id, "type": "function", "function": function})
+            named = {"id": call.id, "type": "function"} if call.name else {}
+            function = {"name": call.name} if call.name else {}
+            calls.append({"index": number, **named, "function": {**function, "arguments": call.arguments}})
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
-        head = self._head_of(choice, delta)
-        if head["finish_reason"] == "stop" and choice.calls:
-            head["finish_reason"] = "tool_calls"
-        return {**head, "delta": {name: part for name, part in parts.items() if part}}
+        return {**self._head_of(choice, delta), "delta": {name: part for name, part in parts.items() if part}}
 
     def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
         for entry in entries:
@@ -280,16 +383,43 @@ class ChatReply(Reply):
         return super()._joined(entries)
 
 
-class TextReply(Reply):
+class TextReply(OpenAIReply):
     """POST /v1/completions."""
 
     kind = chunk = "text_completion"
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        return {"text": delta.text, **self._head_of(choice, delta)}
+        entry = {"text": delta.text, **self._head_of(choice, delta)}
+        if choice.has_logprobs:
+            entry["logprobs"] |= self._lists(choice, delta)
+        return entry
+
+    def _lists(self, choice: Choice, delta: Delta) -> dict[str, list[Any]]:
+        """The log probabilities of tokens in OpenAI's lists for completions; offsets count characters of the text."""
+        model, prompts = self.model.engine.model, self.model.engine.prompts
+        printed = [*(model.piece(each.token, special=True) for each in delta.echoed)]
+        printed += [prompts.piece(each.token) for each in delta.logprobs]
+        rows = list[tuple[Any, ...]]()
+        for (token, logprob, best), piece in zip([*delta.echoed, *delta.logprobs], printed, strict=True):
+            top = dict[str, float]()
+            for each, score in (*best, (token, logprob)):
+                top.setdefault(_name(model.piece(each, special=True)), score)
+            known = (None, None) if isnan(logprob) else (logprob, top)
+            rows.append((_name(model.piece(token, special=True)), *known, choice.listed))
+            choice.listed += len(choice.decoder.decode(piece))
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
-class PlainReply(Reply):
+def _name(piece: bytes) -> str:
+    """A token's text, or its bytes as OpenAI writes them if they are a part of a character."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+class PlainReply(OpenAIReply):
     """POST /completion, as llama.cpp's server has it."""
 
     kind = chunk = "completion"

@@ -103,6 +103,12 @@ def _reached(schemas: Iterable[Any], keywords: Set[str], root: Schema) -> list[S
     return [*found.values()]
 
 
+def types_in(schema: Any, root: Any) -> set[str]:
+    """Return the types that a schema inside of `root` names for its value; none if it takes all."""
+    named = (part.get("type", ()) for part in _reached([schema], SAME, root))
+    return {each for types in named for each in ([types] if isinstance(types, str) else types)}
+
+
 def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
     """The values under `keywords` of a schema, one by one, with the target of a reference."""
     found: list[Any] = []

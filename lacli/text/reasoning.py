@@ -23,7 +23,10 @@ PAIRS = {
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 """GPT-OSS's format: a header of role and channel, then the message. The channel `final` is the answer."""
 
-OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE}
+CALLED = "to=functions."
+"""In a header of GPT-OSS's: the message is the arguments of a call."""
+
+OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE, CALLED: MESSAGE}
 
 FRAME = re.compile(r"((<\|start\|>[^<]*)?<\|channel\|>.*?<\|message\|>|<\|end\|>|<\|start\|>)+", re.DOTALL)
 """The markers and headers around GPT-OSS's reasoning."""
@@ -39,7 +42,7 @@ class ReasoningSplitter:
 
     def __init__(self, begun: str = "", *, bare: bool = False) -> None:
         self._bare = bare
-        self.closer = self._header = ""
+        self.closer = ""
         self._may_begin = True
         self._held = HeldPieces()
         self.feed([Piece(begun)] if begun else [])
@@ -54,7 +57,8 @@ class ReasoningSplitter:
 
     def finish(self) -> list[Piece]:
         """The text held back, after the last piece."""
-        return self._take(len(self._held.text), bool(self.closer))
+        length = len(self._held.text)
+        return self._take_marker(length) if self.closer == MESSAGE else self._take(length, bool(self.closer))
 
     def _advance(self, held: str) -> list[Piece]:
         """The next certain part of the held text, or nothing."""
@@ -65,8 +69,8 @@ class ReasoningSplitter:
                 return self._take(blank, False)
             for opener, closer in OPENERS.items():
                 if held.startswith(opener):
-                    self.closer, self._header = closer, opener
-                    return self._take_marker(len(opener))
+                    self.closer = closer
+                    return self._inside(held) if closer == MESSAGE else self._take_marker(len(opener))
             if any(opener.startswith(held) for opener in OPENERS):
                 return []
             self._may_begin = False
@@ -74,20 +78,24 @@ class ReasoningSplitter:
 
     def _inside(self, held: str) -> list[Piece]:
         closer, at = self.closer, held.find(self.closer)
+        if closer == MESSAGE:
+            return self._header(held[: at + len(MESSAGE)]) if at >= 0 else []
         if at < 0:
             at = len(held) - begun_length(held, [closer])
-        if closer == MESSAGE:
-            self._header += held[:at]
-        known = self._take_marker(at) if closer == MESSAGE else self._take(at, True)
+        known = self._take(at, True)
         if not held.startswith(closer, at):
             return known
         self.closer = ""
-        if closer == MESSAGE:
-            # A header without a channel begins the answer too.
-            _, channel, name = self._header.rpartition(CHANNEL)
-            self._may_begin = bool(channel) and name.split()[:1] != ["final"]
-            self.closer = END if self._may_begin else ""
         return known + self._take_marker(len(closer))
+
+    def _header(self, header: str) -> list[Piece]:
+        """The header of a GPT-OSS message; if it is of a call and markers have no text, it belongs to the answer."""
+        _, channel, name = header.removesuffix(MESSAGE).rpartition(CHANNEL)
+        is_call = self._bare and CALLED in header
+        # A header without a channel begins the answer too.
+        self._may_begin = bool(channel) and name.split()[:1] != ["final"] and not is_call
+        self.closer = END if self._may_begin else ""
+        return self._take(len(header), False) if is_call else self._take_marker(len(header))
 
     def _take(self, length: int, reasoning: bool) -> list[Piece]:
         return [replace(piece, reasoning=reasoning) for piece in self._held.take(length)]

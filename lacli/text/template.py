@@ -50,7 +50,11 @@ ANOTHER = "give another with --chat-template; lacli run goes without one by --ra
 MARK = token_hex(8)
 """Marks control tokens' names in messages until the prompt is tokenized. Random, so that no message contains it."""
 
-CALL_MARKERS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<|python_tag|>")
+CALL_MARKERS = (
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<|python_tag|>"),
+    *("<|tool_call>", "<tool_call|>", '<|"|>', "<|tool_call_start|>", "<|tool_call_end|>"),
+    *("<|channel|>", "<|constrain|>", "<|message|>"),
+)
 """Texts around function calls. Some models have them as control tokens, which must be printed to be found."""
 
 

@@ -25,7 +25,7 @@ def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
     assert done.code == 0, done.err
     rows = json.loads(done.out)
     assert [row["mode"] for row in rows] == MODES
-    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "internals" / "benchmarks.md").read_text()
     for row in rows:
         assert row["tokens"] == row["n_gen"] <= 24 and row["class"] == "edit"
         assert not {name for name in row if f"`{name}`" not in page}

@@ -184,20 +184,14 @@ def test_the_help_of_a_command_fits_on_one_screen(command: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "needed"),
-    [
-        (["-m", "lacli", "--help"], set()),
-        (["-m", "lacli", "run", "--help"], set()),
-        (["-m", "lacli", "--version"], {"llama_cpp"}),
-        (["-c", "import lacli"], set()),
-    ],
+    "arguments", [["-m", "lacli", "--help"], ["-m", "lacli", "run", "--help"], ["-c", "import lacli"]]
 )
-def test_help_version_and_import_load_none_of_the_large_libraries(arguments: list[str], needed: set[str]) -> None:
+def test_help_and_import_load_none_of_the_large_libraries(arguments: list[str]) -> None:
     done = run(*arguments, program=(sys.executable, "-X", "importtime"))
     assert done.code == 0
     imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.err.splitlines()}
     assert "lacli" in imported
-    assert imported & {"llama_cpp", "huggingface_hub", "numpy", "rich", "jinja2"} == needed
+    assert not imported & {"llama_cpp", "huggingface_hub", "numpy", "rich"}
 
 
 def test_escape_codes_come_where_they_are_wanted_and_only_there() -> None:

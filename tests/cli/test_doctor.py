@@ -102,10 +102,7 @@ def test_the_program_reports_on_this_machine(tmp_path: Path) -> None:
 
 
 def test_a_library_that_cannot_be_imported_is_reported_by_the_program(tmp_path: Path) -> None:
-    library = tmp_path / "llama_cpp" / "llama_cpp.py"
-    library.parent.mkdir()
-    library.with_name("__init__.py").touch()
-    library.write_text("raise OSError('libcuda.so.1: cannot open shared object file')\n")
+    (tmp_path / "llama_cpp.py").write_text("raise OSError('libcuda.so.1: cannot open shared object file')\n")
     done = run("doctor", env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
     assert (done.code, done.err) == (1, "") and "lacli does not work here: see llama.cpp." in done.out
     assert "libcuda.so.1" in done.out and "pip install --force-reinstall" in done.out and "\x1b" not in done.out

@@ -50,9 +50,8 @@ def test_what_is_on_the_disk_is_listed_with_damaged_files_and_the_users_own_name
 
 def test_where_llama_cpp_does_not_load_one_line_says_so_and_what_reads_no_model_works(home: Home) -> None:
     link = home.add("me/a", "a-Q8_0.gguf")
-    package = home.folder / "broken" / "llama_cpp" / "llama_cpp.py"
+    package = home.folder / "broken" / "llama_cpp" / "__init__.py"
     package.parent.mkdir(parents=True)
-    package.with_name("__init__.py").touch()
     env = {**home.env, "PYTHONPATH": f"{package.parents[1]}:{program.ROOT}"}
     why = "Failed to load libllama.so: libcuda.so.1"
     for kind, command in (("RuntimeError", ["list"]), ("OSError", ["run", "-p", "hi"])):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import raises
+from pytest import approx, raises
 
 from lacli.auto.mode import FIXED_COST
 from lacli.batch import Batch, Ints
@@ -20,8 +20,9 @@ from lacli.engine.cells import Cells
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.step import TokenSequence
 from lacli.errors import NumbersError, PromptError, SamplingError, UsageError
+from lacli.llamacpp.settings import ContextSize
 from lacli.settings import DecodeSettings
-from lacli.verify import Verifier
+from lacli.verify import LogprobRecorder, Verifier
 from tests.engine.test_engine import VOCABULARY, any_settings, ends, plain_tokens
 from tests.fakes.context import Cell, FakeContext, RuleBroken
 from tests.fakes.decoding import PLAIN, Decoding
@@ -47,12 +48,16 @@ class SharedContext(FakeContext):
 
 @dataclass
 class Visit:
-    """A sequence that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays."""
+    """A sequence that comes and goes. `arrives`, `leaves`: steps of the schedule before it comes, and that it stays.
+
+    `recorder`: scores its prompt.
+    """
 
     prompt: list[int]
     limit: int
     arrives: int
     leaves: int | None
+    recorder: LogprobRecorder | None = None
     sequence: TokenSequence | None = None
     tokens: list[int] = field(default_factory=list)
 
@@ -69,6 +74,7 @@ visits = st.lists(
         limit=st.integers(-1, 50),
         arrives=st.integers(0, 12),
         leaves=st.none() | st.integers(1, 20),
+        recorder=st.none() | st.builds(LogprobRecorder, st.none(), st.just(2)),
     ),
     min_size=1,
     max_size=2 * PLACES,
@@ -97,7 +103,8 @@ def attend(schedule: Engine, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            visit.sequence = add(schedule, visit.prompt, visit.limit)
+            options = SequenceOptions(visit.limit, visit.recorder, visit.recorder.score if visit.recorder else None)
+            visit.sequence = schedule.add(visit.prompt, options)
             coming.remove(visit)
             staying.append(visit)
         if not coming and not schedule.sequences:
@@ -124,11 +131,19 @@ def test_every_sequence_gets_what_it_gets_alone(
 ) -> None:
     chosen = chosen.constrained(ordered=False, min_outputs=1)
     engine = engine_of(chosen, cells, ends, rows)
+    engine.max_outputs = max(engine.ids, ContextSize.for_slots(chosen, PLACES, rows).max_outputs)
     schedule = Engine(engine, chosen, PLACES, cost=FIXED_COST)
     attend(schedule, [*coming])
     for visit in coming:
         expected = alone(visit, cells, ends)
         assert visit.tokens == (expected if visit.leaves is None else expected[: len(visit.tokens)])
+        scored = visit.recorder.of_prompt if visit.recorder else []
+        assert len(scored) == len(visit.prompt) - 1 or not visit.recorder or visit.leaves is not None
+        for place, found in enumerate(scored, start=1):
+            logits = engine.logits_after([*enumerate(visit.prompt[:place])])
+            scores = logits - np.log(np.exp(logits).sum())
+            assert found.token == visit.prompt[place] and found.logprob == approx(scores[found.token])
+            assert [score for _, score in found.best] == approx(np.sort(scores)[:-3:-1])
     assert len(engine._cells) <= schedule._admission._used_cells(), "all other cells are free again"
     assert sum(bool(slot.past) for slot in schedule._admission.idle) <= MOST_IDLE
     for slot in schedule._admission.idle:
