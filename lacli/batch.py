@@ -1,26 +1,26 @@
-"""A batch of one llama_decode call as plain arrays: tokens, positions, sequence ids and which rows give logits.
+"""A batch of one llama_decode call as plain arrays: tokens, positions, sequence ids and wanted logits.
 
 `tree.py` says which tokens go in, `llamacpp/context.py` hands the arrays to the library.
 
-One step of lookahead with W = 5, N = 4, G = 2 before anything is merged. I is the input, C a candidate's token, a digit
-the window row; positions are relative to the input's; `=` marks the rows whose choice is read (the input, every
-candidate token, each window column's last row) and `*` the sequences a row belongs to:
+One step of lookahead with W = 5, N = 4, G = 2 before paths are merged. I is the input, C a candidate's token, a digit
+the window row. Positions are relative to the input. `=` marks the rows whose choice is read: the input, all candidate
+tokens, and each window column's last row. `*` marks a row's ids:
 
     row          0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20
     part         I  C  C  C  C  C  C  1  2  0  1  2  0  1  2  0  1  2  0  1  2
     position     0  1  2  3  1  2  3  1  2  1  2  3  2  3  4  3  4  5  4  5  6
     choice       =  =  =  =  =  =  =     =        =        =        =        =
-    sequence 0   *
-    sequence 1   *                    *  *
-    sequence 2   *                          *  *  *
-    sequence 3   *                          *        *  *  *
-    sequence 4   *                          *        *        *  *  *
-    sequence 5   *                          *        *        *        *  *  *
-    sequence 6   *  *  *  *
-    sequence 7   *           *  *  *
+    id 0         *
+    id 1         *                    *  *
+    id 2         *                          *  *  *
+    id 3         *                          *        *  *  *
+    id 4         *                          *        *        *  *  *
+    id 5         *                          *        *        *        *  *  *
+    id 6         *  *  *  *
+    id 7         *           *  *  *
 
-Every path begins at the input, so the input belongs to all sequences; row 0's c-th token belongs to columns c and
-later. Where two paths begin alike (a candidate with another one, or with the window) they share rows.
+Every path begins at the input, so the input has all ids; row 0's c-th token belongs to columns c and later. Paths that
+begin alike share rows: two candidates, or a candidate and the window.
 Mirrors the batch of llama.cpp's examples/lookahead, which sends every candidate unshared.
 """
 
@@ -41,9 +41,9 @@ Ints = npt.NDArray[np.signedinteger]
 class BatchPart(NamedTuple):
     """The rows of one sequence in a step.
 
-    `tree`: those of the input and the drafts, None if only tokens before the input are decoded. `past`: tokens that the
-    cache has. `uncached`: tokens after them, before the input. `first_id`: the sequence id for the tree's sequence 0.
-    `scored`: the logits after the uncached tokens are wanted too.
+    `tree`: the input and the drafts, None for a prompt chunk alone. `past`: tokens in the cache. `uncached`: tokens
+    after the past and before the input. `first_id`: the id for the tree's id 0. `scored`: the logits after the uncached
+    tokens are wanted too.
     """
 
     tree: Tree | None
@@ -65,9 +65,9 @@ class BatchRow(NamedTuple):
 class Batch:
     """Rows of one llama_decode call, in arrays made once and written at every step.
 
-    `tokens`, `positions`, `sequence_counts`: (rows,) int32. `outputs`: (rows,) int8, 1 where logits are wanted.
-    `sequence_ids`: the rows' ids one after another, int32; `sequence_pointers`: (rows,), the address of each row's
-    first one. Only the first `rows` rows are meant. `wanted`: how many of them want logits.
+    `tokens`, `positions`, `sequence_counts`: (rows,) int32. `outputs`: (rows,) int8, 1 for wanted logits.
+    `sequence_ids`: the rows' ids one after another, int32. `sequence_pointers`: (rows,), the address of each row's
+    first id. Only the first `rows` rows count. `wanted`: the number of rows with wanted logits.
     """
 
     def __init__(self, rows: int) -> None:
@@ -93,7 +93,7 @@ class Batch:
         tree, past, uncached, first_id, _ = parts[0]
         repeats = self._single == first_id and len(parts) == 1 and not uncached
         if repeats and tree is not None and len(tree.tokens) == 1 == len(tree.ids[ROOT]):
-            # Plain decoding repeats this shape at every step, and there nothing hides what Python costs.
+            # Plain decoding repeats this shape at every step, and Python's time counts there.
             self.tokens[0], self.positions[0] = tree.tokens[0], past
             return self
         tokens: list[int] = []
@@ -142,7 +142,6 @@ class Batch:
         return self
 
     def read(self) -> list[BatchRow]:
-        """Return the rows one by one."""
         rows, ids = self.rows, iter(self.sequence_ids.tolist())
         owners = [[next(ids) for _ in range(count)] for count in self.sequence_counts[:rows].tolist()]
         tokens, positions = self.tokens[:rows].tolist(), self.positions[:rows].tolist()

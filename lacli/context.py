@@ -1,4 +1,4 @@
-"""What the loop needs of a model: one batch in, logits out, the cache's sequence calls, a clock and a sampler."""
+"""The loop's protocols of a model: one batch in, logits out, the cache's sequence calls, and a sampler."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Floats = npt.NDArray[np.floating]
 
 
 class Context(Protocol):
-    """A model with a cache of `cells` cells, in which a token of several sequences is one cell.
+    """A model with a cache of `cells` cells, in which a token of several ids is one cell.
 
-    Positions of a sequence have no gaps. Ends are exclusive, and -1 as an end or a sequence means all, as in
-    llama.cpp's llama_memory_* functions.
-    `batch_rows`: rows that one call of `decode` may have. `prefill_rows`: of a prefill call; Ctrl-C is heard between
-    two, and what is read so far is known. `mixed_rows`: rows of a step up to which prompt chunks share it with other
-    sequences' rows; more are decoded apart. `max_outputs`: rows of a call that may have logits. `trained_tokens`:
-    tokens of the longest sequence that the model was trained for. `ids`: sequence ids 0 .. `ids`-1 may be used.
-    `can_share`: `copy` can give a sequence the beginning of another, which a recurrent state does not keep.
-    `passes_all_cells`: attention passes all cells, other sequences' too, as on a CPU: idle ones cost time there.
+    Positions of an id have no gaps. Ends are exclusive, and -1 as an end or an id means all, as in llama.cpp's
+    llama_memory_* functions.
+
+    `batch_rows`: most rows of a call of `decode`. `prefill_rows`: most rows of a prefill call; Ctrl-C acts between two
+    calls. `mixed_rows`: most rows of a step that prompt chunks share with other sequences. `max_outputs`: most rows of
+    a call with logits. `trained_tokens`: the longest sequence of the model's training. `ids`: ids 0 .. `ids`-1 may be
+    used. `can_share`: `copy` can give an id the beginning of another; a recurrent state cannot. `passes_all_cells`:
+    attention passes the cells of all sequences, as on a CPU, so idle cells cost time.
     """
 
     cells: int
@@ -37,12 +37,12 @@ class Context(Protocol):
     passes_all_cells: bool
 
     def decode(self, batch: Batch) -> bool:
-        """Run one batch; False, with nothing changed, when the cache has no room for it."""
+        """Run one batch; False, with nothing changed, if too few cells are free."""
 
     def greedy(self) -> Ints:
         """The most probable next token of each output row of the last batch, (outputs,) integers.
 
-        Raises NumbersError when the logit of one of them is NaN or infinite: then the model computes nonsense.
+        Raises NumbersError if one of their logits is NaN or infinite: the model computes nonsense then.
         """
 
     def row_logits(self, row: int) -> Floats:
@@ -55,36 +55,36 @@ class Context(Protocol):
         """Let `target` own the cells of `source` at positions start .. end-1."""
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        """Take positions start .. end-1 from a sequence; False, with nothing changed, where the model cannot."""
+        """Take positions start .. end-1 from an id; False, with nothing changed, if the model cannot."""
 
     def clear(self) -> None:
-        """Empty the cache, after a NumbersError of its values too."""
+        """Empty the cache; after a NumbersError, clear its values too."""
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (llama_vocab_is_eog)."""
 
 
 class Distribution(NamedTuple):
-    """What a token is drawn from: (candidates,) token ids and their probabilities, which sum to 1."""
+    """The candidates of a draw: (candidates,) token ids and their probabilities, which sum to 1."""
 
     tokens: Ints
     probabilities: Floats
 
 
 class Sampler(Protocol):
-    """Draws the tokens of one sequence after another; earlier tokens may change what it draws next.
+    """Draws the tokens of one sequence after another; earlier tokens may change the next draw.
 
     It learns of a token once: by `draw` itself, or by `accept` after `distribution`.
     """
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Start anew, with the same random numbers, behind a prompt of these tokens."""
+        """Start anew, with the same random numbers, after a prompt of these tokens."""
 
     def draw(self, logits: Floats) -> int:
         """The next token, from one row of logits, (vocabulary,). Raises SamplingError when none is possible."""
 
     def distribution(self, logits: Floats) -> Distribution:
-        """What the next token would be drawn from. Raises SamplingError when none is possible."""
+        """The distribution of the next draw. Raises SamplingError when no token is possible."""
 
     def accept(self, token: int) -> None:
         """Take in the token that was drawn from `distribution`."""

@@ -35,19 +35,19 @@ Prompt = str | Messages | Sequence[int]
 AnyStream = TypeVar("AnyStream", bound=Request)
 
 SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed"}
-"""Options of an answer that are numbers of SamplingSettings, with its names of them."""
+"""Numeric options of an answer, with their names in SamplingSettings."""
 
 
 class AnswerOptions(TypedDict, total=False):
-    """What may be said of one answer; what is left out, or None, is as `load` was told.
+    """Options of one answer; an option that is missing or None is as in `load`.
 
     `max_tokens`: -1 for no limit but the context's. `stop`: a text that ends the answer, or several. `temperature`,
     `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or a class of pydantic's): as
-    in SamplingSettings; `sampling`: all of them at once; options beside it override its fields. `system`: the system
-    prompt before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the
-    log probability of each token of the answer, and of this number of the most probable ones in its place;
-    `drawn_logprobs`: by the distribution that is drawn from, behind all samplers, instead of the model's.
-    `prompt_logprobs`: with `logprobs`, also of each token of the prompt but the first, by the model's distribution.
+    in SamplingSettings. `sampling`: all of them at once; other options override its fields. `system`: the system prompt
+    before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the log
+    probability of each token, and of this many most probable tokens in its place. `drawn_logprobs`: after all samplers,
+    instead of the model's own. `prompt_logprobs`: with `logprobs`, also of each token of the prompt but the first, by
+    the model's distribution.
     """
 
     max_tokens: int | None
@@ -68,22 +68,21 @@ class AnswerOptions(TypedDict, total=False):
 
 
 class Model(Closing):
-    """A model that answers; use it in `with`, or close it. A closed one raises LacliError.
+    """A model that answers; use it in `with`, or close it. A closed model raises LacliError.
 
-    Safe to use from several threads and tasks: what they ask is decoded together, as many answers at a time as `load`
-    made slots for, and further ones wait in their order. An answer is the same alone and among others, up to rounding.
-    `engine`: the loaded model with its settings and prompts; `engine.notes` has sentences about what was chosen for
-    the user, such as a shorter context.
+    Safe to use from several threads and tasks. Their answers decode together in the slots of `load`, and further ones
+    wait in order. An answer is the same alone and among others, up to rounding. `engine`: the loaded model with its
+    settings and prompts; `engine.notes`: sentences about choices made for the user, such as a shorter context.
     """
 
     def __init__(self, engine: ModelEngine, sampling: SamplingSettings | None = None) -> None:
-        """`sampling`: for answers that say nothing else; by default the engine's."""
+        """`sampling`: for answers without their own; by default the engine's."""
         self.engine = engine
         self._sampling = sampling or engine.sampling
         # llama.cpp's vocabulary is not freed while it is asked.
         self._asking = Lock()
         self.worker = Worker(engine)
-        # The worker's thread keeps all but this object, and lets go of it once it has ended.
+        # The worker's thread keeps all but this object alive until it ends.
         finalize(self, self.worker.stop).atexit = False
 
     @overload
@@ -91,11 +90,11 @@ class Model(Closing):
     @overload
     def generate(self, prompt: Sequence[str], **options: Unpack[AnswerOptions]) -> list[Answer]: ...
     def generate(self, prompt: str | Sequence[str], **options: Unpack[AnswerOptions]) -> Answer | list[Answer]:
-        """Answer a prompt; of several, all answers in the order of the prompts, decoded together.
+        """Answer a prompt, or several prompts together, with the answers in the order of the prompts.
 
-        `options`: max_tokens, temperature, stop, json_schema and the others of `lacli.model.AnswerOptions`.
-        Raises PromptError for an empty prompt or one longer than the context, SamplingError where a grammar or biases
-        leave no token, UsageError for options that cannot be.
+        `options`: max_tokens, temperature, stop, json_schema and others of `lacli.model.AnswerOptions`. Raises
+        PromptError for an empty prompt or a prompt longer than the context, SamplingError if a grammar or biases leave
+        no token, UsageError for impossible options.
         """
         if isinstance(prompt, str):
             return self.stream(prompt, **options).answer()
@@ -109,7 +108,7 @@ class Model(Closing):
                 stream.close()
 
     def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer a conversation. What was decoded of it before, in an earlier turn, is not decoded again."""
+        """Answer a conversation. Turns that were decoded before are not decoded again."""
         return self.stream(checked_messages(messages), **options).answer()
 
     def stream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Stream:
@@ -145,13 +144,13 @@ class Model(Closing):
         return self.engine.limit
 
     def close(self) -> None:
-        """End all answers at their last step, and give the memory back."""
+        """End all answers at their last step, and free the memory."""
         self.worker.close()
         with self._asking, self.worker.reading:
             self.engine.close()
 
     def _each(self, prompts: Sequence[str], options: AnswerOptions) -> list[Stream]:
-        """Ask for an answer to each prompt; an error says which of them it is about."""
+        """Ask for an answer to each prompt; an error names the prompt's number."""
         if not isinstance(prompts, Sequence) or not all(isinstance(each, str) for each in prompts):
             raise UsageError(f"the prompt is {prompts!r:.60}", "give a text or a list of texts; chat takes messages")
         streams: list[Stream] = []
@@ -163,7 +162,7 @@ class Model(Closing):
         return streams
 
     def set_up(self, stream: AnyStream, prompt: Prompt, given: AnswerOptions) -> AnyStream:
-        """Return the stream with the prompt cut into tokens and a sampler made. Raises as `generate` does."""
+        """Return the stream with its tokens, text and sampler. Raises as `generate` does."""
         options = checked_options(given)
         engine, raw = self.engine, options.get("raw", False)
         with self._asking:
@@ -200,7 +199,7 @@ class Model(Closing):
             raise PromptError(f"the prompt is {prompt!r:.60}", "give a text: decode the bytes")
         is_tokens = isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
         if system or (raw and not is_tokens):
-            raise UsageError("raw and system are for a prompt that is a text", "write a system message in front")
+            raise UsageError("raw and system are for a prompt that is a text", "write a system message first")
         if is_tokens:
             return checked_tokens(cast("Sequence[int]", prompt), self.engine.model.vocabulary)
         return prompts.conversation(checked_messages(cast("Messages", prompt)))
@@ -238,18 +237,19 @@ def load(
     template_variables: Mapping[str, object] | None = None,
     prompt_cache: str | Path | None = None,
 ) -> Model:
-    """Load a model: a GGUF file, or a name as `lacli run` takes it; one of the hub is fetched if the cache lacks it.
+    """Load a model: a GGUF file, or a name as for `lacli run`; a model of the hub is fetched if the cache lacks it.
 
     `mode`, `window`, `ngram`, `guesses`, `strict`: how it decodes; W, N or G without a mode means lookahead. `context`:
-    tokens of all texts together; by default each may have as many as `lacli run` gives one, if memory has room.
-    `threads`, `gpu_layers`: 0 threads are one a core, -1 layers are all. They win over the same fields of
-    `decode_settings` and `model_settings`, which have the others. `parallel`: answers decoded at a time; by default
-    four, one with `strict` or devices of other machines. `sampling`: how tokens are drawn if an answer says nothing
-    else.
-    `template`: a bundled chat template's name, a file or a Jinja text; empty: the model's own, or a bundled one if it
-    has none (`engine.notes` says which); None: prompts are continued as they are.
-    `template_variables`: what the template gets beside a conversation, {"enable_thinking": False} for example.
-    `prompt_cache`: a file that keeps what was read; it is written when the model is closed.
+    cells for all sequences together; by default each may have as many as in `lacli run`, if memory allows. `threads`: 0
+    for one a core. `gpu_layers`: -1 for all. These arguments override the fields of `decode_settings` and
+    `model_settings`. `parallel`: answers decoded at a time; by default four, or one with `strict` or devices of other
+    machines. `sampling`: for answers without their own.
+
+    `template`: a bundled chat template's name, a file or a Jinja text. Empty: the model's own, or a bundled one if it
+    has none (`engine.notes` says which). None: prompts are continued as they are. `template_variables`: further
+    variables of the template, {"enable_thinking": False} for example. `prompt_cache`: a file that keeps decoded
+    prompts; it is written when the model is closed.
+
     Raises ModelLoadError if the model does not exist or lacli cannot run its kind, UsageError for bad settings.
     """
     letters = _given(mode=mode, window=window, ngram=ngram, guesses=guesses, strict=strict)
@@ -286,7 +286,7 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
     if unknown := sorted(given.keys() - known):
         hint = did_you_mean(unknown[0], known, ", ".join(known))
         raise UsageError(f"an answer has no option {unknown[0]!r}", hint)
-    # A function that hands its own options on has None for those that it was not given.
+    # A caller that passes its own options on has None for missing ones.
     options = {name: value for name, value in given.items() if value is not None}
     for name in SAMPLED.keys() & options.keys():
         options_of(SamplingSettings)[SAMPLED[name]].check(options[name], name)
@@ -304,7 +304,7 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
 
 
 def checked_messages(messages: Messages) -> Messages:
-    """The messages of a conversation. Raises PromptError for none, and for one without a role or a content."""
+    """The messages of a conversation. Raises PromptError for none, and for a message without a role or a content."""
     form = 'give messages, [{"role": "user", "content": "..."}]'
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise PromptError(f"the conversation is {messages!r:.60}", form)
@@ -319,7 +319,7 @@ def checked_messages(messages: Messages) -> Messages:
 
 
 def checked_tokens(tokens: Sequence[int], vocabulary: int) -> list[int]:
-    """The tokens of a prompt. Raises PromptError for one that does not exist."""
+    """The tokens of a prompt. Raises PromptError for an unknown token."""
     for token in tokens:
         if type(token) is not int or not 0 <= token < vocabulary:
             raise PromptError(f"there is no token {token!r:.20}", f"ids go from 0 to {vocabulary - 1:,}")

@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     """A verified step.
 
     `choices`: the most probable token after each output node. `nodes`: the accepted drafts. `rows`: of the batch.
-    `seconds`: what it took so far.
+    `seconds`: of the step so far.
     """
 
     choices: Mapping[int, int]
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 class Growing(NamedTuple):
-    """A sequence in a step that is about to be made. `room`: rows, 1 or more, that its tree may have."""
+    """A sequence of the next step. `room`: most rows of its tree, at least 1."""
 
     mode: Mode
     tokens: Sequence[int]
@@ -62,14 +62,14 @@ class Mode:
     def grow(self, tokens: Sequence[int], room: int) -> Tree:
         """Grow a tree of at most `room` (1 or more) nodes, of which the first is the sequence's last token.
 
-        Calling it again with less room, when the cache had too little, gives a smaller tree of the same step.
+        A second call with less room, after the cache had too few cells, gives a smaller tree of the same step.
         """
         raise NotImplementedError
 
     def grow_all(self, growing: Sequence[Growing], room: int, beside: int = 0) -> list[Tree]:
-        """Grow the trees of a step, with at most `room` nodes in all; the sequences have modes of this one's kind.
+        """Grow the trees of a step, at most `room` nodes in all, for sequences with modes of this kind.
 
-        `beside`: rows of prompt chunks that the step has too.
+        `beside`: rows of prompt chunks in the same step.
         """
         return [mode.grow(tokens, min(most, room // len(growing))) for mode, tokens, most in growing]
 
@@ -85,7 +85,7 @@ class Plain(Mode):
 
 
 class Lookup(Mode):
-    """Prompt lookup: a chain of what followed the longest match of the sequence's end (Table 3 of the paper, row 2)."""
+    """Prompt lookup: the tokens after the longest match of the sequence's end (Table 3 of the paper, row 2)."""
 
     def __init__(self, settings: DecodeSettings) -> None:
         self._longest, self._draft = settings.lookup_match, settings.linear_draft
@@ -146,7 +146,7 @@ class Lookahead(Mode):
 
     def __init__(self, settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool]) -> None:
         self._settings, self._pool, self._is_end = settings, pool, is_end
-        # Where the next n-gram begins that the pool has not learned.
+        # The index of the first n-gram that the pool has not learned.
         self._unlearned = 0
 
     def begin(self, tokens: Sequence[int]) -> None:

@@ -10,7 +10,7 @@ Continuation = tuple[int, ...]
 
 
 class PoolStatistics(NamedTuple):
-    """What a pool holds, and the part of its lookups that found an n-gram, 0 before the first."""
+    """Sizes of a pool, and the share of its lookups that found an n-gram, 0 before the first."""
 
     keys: int
     ngrams: int
@@ -49,13 +49,13 @@ class NgramPool:
                 del self._by_key[next(iter(self._by_key))]
         self._by_key[key] = bucket
         bucket.pop(continuation, None)
-        # Before it is entered: an interrupt in between may lose an n-gram, but never leaves more than G.
+        # Delete first: an interrupt in between may lose an n-gram, but never leaves more than G.
         if len(bucket) >= self.guesses:
             del bucket[next(iter(bucket))]
         bucket[continuation] = None
 
     def learn(self, tokens: Sequence[int], start: int = 0) -> int:
-        """Insert every n-gram of a sequence from index `start` on; return where the next one will begin."""
+        """Insert every n-gram of a sequence from index `start` on; return the index of the next one."""
         end = max(len(tokens) - self.ngram + 1, start)
         for first in range(start, end):
             self.insert(tokens[first], tuple(tokens[first + 1 : first + self.ngram]))
@@ -80,7 +80,6 @@ class NgramPool:
         return draft
 
     def statistics(self) -> PoolStatistics:
-        """Return sizes and hit rate as they are now."""
         # In one call, during which no other thread changes the pool.
         ngrams = list(map(len, self._by_key.values()))
         return PoolStatistics(len(ngrams), sum(ngrams), self._hits / max(self._lookups, 1))

@@ -1,7 +1,4 @@
-"""What a step was and what a run cost: the records that every consumer of the loop reads.
-
-Plain numbers; nothing here measures or prints.
-"""
+"""Records of steps and runs, for all readers of the loop: plain numbers, nothing measures or prints."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ Finish = Literal["stop", "eog", "length", "interrupt"]
 
 
 class Step(NamedTuple):
-    """One llama_decode call and what it brought.
+    """One llama_decode call and its tokens.
 
-    `tokens`: the accepted tokens in order, at least one. `origins`: where each was drafted; the last is the model's
-    own choice. `rows`: the batch's size. `drafted`: tokens that the step could have accepted. Times in seconds: decode
-    (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all else).
-    `finish`: why this was the last step, or None. `guesses`: where each of the drafted ones came from. `waited_s`:
-    seconds that the text waited for it, while prompts of others were read for example.
+    `tokens`: the accepted tokens in order, at least one. `origins`: their sources; the last token is the model's own
+    choice. `rows`: the batch's size. `drafted`: tokens that the step could have accepted; `guesses`: their sources.
+    Times in seconds: decode (llama_decode), choose (reading the rows' choices), cache (sequence calls), python (all
+    else), waited (before it, for prefills of other sequences for example). `finish`: why this was the last step, or
+    None.
     """
 
     tokens: tuple[int, ...]
@@ -38,14 +35,14 @@ class Step(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All that the step took, without waiting."""
+        """The step's time without its wait."""
         return self.decode_s + self.choose_s + self.cache_s + self.python_s
 
 
 MIN_CORE_SHARE = 0.8
-"""Part of the time in which the threads had a core, from which a machine is calm.
+"""On a calm machine the threads have a core for at least this share of the time.
 
-The 7M model on two cores, with one thread and with two: 0.98 to 1 on a calm machine, 0.25 to 0.70 beside other work.
+The 7M model with one or two threads on two cores: 0.98 to 1 on a calm machine, 0.25 to 0.70 during other work.
 """
 
 
@@ -53,10 +50,10 @@ The 7M model on two cores, with one thread and with two: 0.98 to 1 on a calm mac
 class RunStatistics:
     """Sums over the steps of one generation.
 
-    `lengths`, `batches`: steps by the tokens that they brought, and by rows. `tried`, `accepted_from`: verified and
-    accepted guesses by their origin. `reused_tokens`: those of the prompt that were in the cache. `prompt_s`: the
-    prefill of the others, seconds. `first_token_s`: from the call to the first accepted token, seconds. `waited_s`:
-    between its steps, while prompts of others were read for example. `passed_over`: as the mode counts it.
+    `lengths`, `batches`: steps by accepted tokens, and by rows. `tried`, `accepted_from`: drafted and accepted tokens
+    by origin. `reused_tokens`: prompt tokens from the cache. Times in seconds: `prompt_s`, the prefill of the others;
+    `first_token_s`, from the call to the first accepted token; `waited_s`, between steps, for prefills of other
+    sequences for example. `passed_over`: as the mode counts it.
     """
 
     prompt_tokens: int = 0
@@ -102,12 +99,12 @@ class RunStatistics:
 
     @property
     def origins(self) -> list[Origin]:
-        """Where drafts came from, in a fixed order."""
+        """Sources of the drafts, in a fixed order."""
         return [origin for origin in Origin if self.tried[origin] or self.accepted_from[origin]]
 
     @property
     def predicted_s(self) -> float:
-        """Seconds of the decode phase, the prefill not counted, and what was waited between steps."""
+        """Seconds of the decode phase with its waits, without the prefill."""
         return self.decode_s + self.choose_s + self.cache_s + self.python_s + self.waited_s
 
     @property
@@ -122,5 +119,4 @@ class RunStatistics:
 
     @property
     def rows_mean(self) -> float:
-        """Mean rows of a step."""
         return self.rows / self.steps if self.steps else 0.0

@@ -1,6 +1,6 @@
-"""The drafts of one step as a tree: paths from the input, merged where they begin alike.
+"""The drafts of one step as a tree: paths from the input, merged while they are equal.
 
-Token ids and sequence ids only: `engine/cells.py` and `batch.py` decide where a node lies in the cache and in a batch.
+It has token ids and sequence ids only: `engine/cells.py` and `batch.py` place its nodes in the cache and in a batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ROOT = 0
 
 
 class Origin(Enum):
-    """Where a token was drafted."""
+    """The source of a drafted token."""
 
     MODEL = "model"
     POOL = "pool"
@@ -24,9 +24,9 @@ class Origin(Enum):
 class Tree:
     """A tree of drafts below the input token, which is node 0.
 
-    Each path belongs to one sequence id; 0 is the sequence's own. A node lists the ids of all paths through it, so all
-    of its ids see the same tokens before it, which is what llama.cpp's mask needs. With the paths (1, 2) in
-    sequence 1 and (1, 3) in sequence 2 the tree holds four nodes:
+    Each path has one id; 0 is the sequence's own. A node lists the ids of all paths through it. So all of its ids see
+    the same tokens before it, as llama.cpp's mask needs. With the paths (1, 2) of id 1 and (1, 3) of id 2 the tree
+    has four nodes:
 
         input {0,1,2} ── 1 {1,2} ─┬─ 2 {1}
                                   └─ 3 {2}
@@ -48,9 +48,9 @@ class Tree:
         return len(self.tokens)
 
     def add_path(self, path: Sequence[int], sequence: int, origin: Origin, *, verify: bool = True) -> int:
-        """Merge a path from the input, in a sequence of its own or in 0, and return the node it ends at.
+        """Merge a path from the input under the id `sequence`, and return its last node.
 
-        `verify`: read the model's choice after every node of the path, so that verification may go down it.
+        `verify`: read the model's choice after every node of the path, so that its tokens can be accepted.
         """
         node = ROOT
         children, ids = self._children, self.ids
@@ -68,13 +68,13 @@ class Tree:
         return node
 
     def add_node(self, parent: int, token: int, origin: Origin) -> int:
-        """Append a node without sequences below `parent` and return it."""
+        """Append a node without ids below `parent` and return it."""
         node = self._children[parent][token] = len(self.tokens)
         self._append(parent, token, origin, verify=True)
         return node
 
     def assign_ids(self, first: int) -> None:
-        """Give each leaf, and the nodes above it, a sequence id of its own from `first` on; 0 puts all into 0."""
+        """Give each leaf and the nodes above it an id of its own, from `first` on; 0 gives id 0 to all."""
         for node in range(1, len(self.tokens)):
             if not self._children[node]:
                 if first:
@@ -86,7 +86,7 @@ class Tree:
                 first += 1
 
     def pad(self) -> None:
-        """Append a row below the input that is decoded and read, and that no choice leads to."""
+        """Append a row below the input that is decoded and read but never accepted."""
         self._append(ROOT, self.tokens[ROOT], Origin.MODEL, verify=True)
         self.ids[-1].append(0)
 
@@ -119,7 +119,7 @@ class Tree:
         return [token for token, below in self._children[node].items() if self.verified[below]]
 
     def reachable(self) -> tuple[Origin, ...]:
-        """Origins of the drafted tokens that verification could accept: their own choice and all above are read."""
+        """Origins of the drafted tokens that could be accepted: the choices after them and all above are read."""
         if len(self.tokens) == 1:
             return ()
         found = [ROOT]

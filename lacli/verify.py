@@ -1,8 +1,7 @@
-"""Verification: how much of a tree of drafts the model accepts, greedily or when it samples.
+"""Verification: the part of a tree of drafts that the model accepts, greedily or when it samples.
 
-The one accept function of all modes is `verify_tree`. How a token is chosen is given to it: the largest logit, or one
-of the two verifiers here, which keep the distribution of plain sampling. The samplers themselves are llama.cpp's
-(`llamacpp/sampler.py`).
+All modes accept by `verify_tree`. A function chooses its tokens: by the largest logit, or as one of the two verifiers
+here, which keep the distribution of plain sampling. The samplers themselves are llama.cpp's (`llamacpp/sampler.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ Ends = Callable[[int, int], Finish | None]
 class Path(NamedTuple):
     """The accepted way down a tree.
 
-    `nodes`: the accepted drafts. `tokens`: what the model chose, one more than there are nodes: the last one is the
-    model's own and becomes the next input. `finish`: why nothing comes after it, or None.
+    `nodes`: the accepted drafts. `tokens`: the model's choices, one more than nodes; the last becomes the next input.
+    `finish`: why nothing comes after it, or None.
     """
 
     nodes: list[int]
@@ -41,8 +40,8 @@ class Path(NamedTuple):
 def verify_tree(tree: Tree, choose: Choose, ends: Ends) -> Path:
     """Go down from the input while a child equals the choice (Algorithms 3 and 4 of the paper).
 
-    Raises SamplingError when nothing can follow the input. Where that happens at a later node the path ends before it,
-    and the next step is the one that raises: what was accepted is the same in every mode.
+    Raises SamplingError if nothing can follow the input. At a later node the path ends before the node, and the next
+    step raises: every mode accepts the same tokens.
     """
     nodes: list[int] = []
     tokens = [choose(ROOT)]
@@ -64,14 +63,14 @@ class Verifier(Protocol):
     """Chooses the tokens of a sequence that is sampled."""
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Start anew behind a prompt of these tokens."""
+        """Start anew after a prompt of these tokens."""
 
     def choose(self, logits: Floats, guesses: Sequence[int]) -> int:
-        """The token after an accepted node: from its logits, (vocabulary,), knowing the guesses below it."""
+        """The token after an accepted node, from its logits, (vocabulary,), and the guesses below it."""
 
 
 class SampleAndMatch:
-    """Draws as plain decoding would, whatever was drafted: the same random numbers, so the same text in every mode."""
+    """Draws as plain decoding would, whatever was drafted: equal random numbers give an equal answer in every mode."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -84,10 +83,10 @@ class SampleAndMatch:
 
 
 class Rejection:
-    """Tries the guesses one by one with the probability each has left, and draws from what is left of them all.
+    """Tries each guess with its remaining probability; if all fail, draws from the remaining distribution.
 
-    Algorithm 4 of the paper on the sampler's final distribution. Guesses whose prefix differs from the accepted one
-    are in other branches of the tree, so they have dropped out already.
+    Algorithm 4 of the paper on the sampler's final distribution. Guesses after another prefix than the accepted one are
+    in other branches of the tree, so they are not tried.
     """
 
     def __init__(self, sampler: Sampler, seed: int) -> None:
@@ -108,18 +107,18 @@ class Rejection:
         tokens, left = distribution
         for guess in guesses:
             tried = tokens == guess
-            # Never when equal: a draw of 0 does not accept a guess that has no probability.
+            # Not <=: a draw of 0 must not accept a guess without probability.
             if self._random.random() < left[tried].sum():
                 return guess
             rest = np.where(tried, 0.0, left)
-            # A guess may hold all there is, but for rounding; then what it was drawn from stays.
+            # If a guess holds all the probability, but for rounding, the distribution stays.
             if mass := rest.sum():
                 left = rest / mass
         return int(self._random.choice(tokens, p=left))
 
 
 class TokenLogprob(NamedTuple):
-    """The log probability of a token that was chosen, and the most probable tokens in its place with theirs."""
+    """A chosen token with its log probability, and the most probable tokens in its place with theirs."""
 
     token: int
     logprob: float
@@ -127,21 +126,22 @@ class TokenLogprob(NamedTuple):
 
 
 def most_probable(logits: Floats) -> Distribution:
-    """The distribution of a text whose next token is always the most probable one."""
+    """The distribution of greedy decoding: the most probable token alone."""
     return Distribution(np.array([logits.argmax()]), np.ones(1))
 
 
 class LogprobRecorder:
-    """Chooses as another verifier, or the most probable token, and keeps what the model thought of each choice.
+    """Chooses as another verifier or greedily, and keeps the log probabilities of each choice.
 
-    `found`: one entry a token, by the model's own logits before any sampler, or by the distribution that is drawn from.
-    `of_prompt`: by the model's own logits, one entry for each token of the prompt but the first, if `score` is called.
+    `found`: one entry a token, from the model's logits before any sampler or from the distribution of the draw.
+    `of_prompt`: from the model's own logits, one entry for each token of the prompt but the first, if `score` is
+    called.
     """
 
     def __init__(
         self, verifier: Verifier | None, count: int, drawn_from: Callable[[Floats], Distribution] | None = None
     ) -> None:
-        """`count`: most probable tokens to keep in each place. `drawn_from`: gives the distribution if that counts."""
+        """`count`: most probable tokens to keep in each place. `drawn_from`: gives the distribution, to use that."""
         self._verifier, self._count, self._drawn_from = verifier, count, drawn_from
         self.found: list[TokenLogprob] = []
         self.of_prompt: list[TokenLogprob] = []

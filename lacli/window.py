@@ -9,18 +9,18 @@ from lacli.settings import window_rows
 from lacli.tree import Origin, Tree
 
 WINDOW_SEED = 2402
-"""The window's first guesses come from a generator of their own, so the user's seed never meets them."""
+"""The seed of the window's first guesses, independent of the user's seed."""
 
 
 class Window:
     """Rows of guesses; row r, column c guesses the token at the input's position + r + c.
 
     Row 0, column 0 is the input itself. Oldest row first: the paper's w^(i-N+2) .. w^i (Algorithm 2, section 3.1). In a
-    step's tree the columns are the sequences 1 .. W.
+    step's tree the columns have the ids 1 .. W.
     """
 
     def __init__(self, width: int, ngram: int, tokens: Sequence[int], guesses: Sequence[int] = ()) -> None:
-        """`guesses`: tokens that may follow the input, taken by position; beyond them some of `tokens` are drawn."""
+        """`guesses`: tokens that may follow the input, taken by position; the rest is drawn from `tokens`."""
         self._random, self._tokens = Random(WINDOW_SEED), tokens
         known = [0, *guesses]
         self.rows = [
@@ -52,7 +52,7 @@ class Window:
             yield first[1 : column + 1] + [row[column] for row in later]
 
     def add_to(self, tree: Tree) -> None:
-        """Put the columns into a step; only the choice after each one's end is read."""
+        """Put the columns into a step; only the choice after each column's end is read."""
         self._ends = []
         for column, path in enumerate(self.paths(), start=1):
             end = tree.add_path(path, column, Origin.WINDOW, verify=False)
@@ -60,11 +60,11 @@ class Window:
             self._ends.append(end)
 
     def results(self, choices: Mapping[int, int]) -> list[int]:
-        """The columns' new guesses, of the choices after the nodes of a step."""
+        """The columns' new guesses, from the choices after a step's nodes."""
         return [choices[end] for end in self._ends]
 
     def ngrams(self, token: int, results: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The n-grams of this step: (first token, the N-1 after it), of columns with no guess left behind the first.
+        """The step's n-grams, (first token, the N-1 after it), of columns that hold the model's own choices alone.
 
         `token`: the step's input.
         """
@@ -77,7 +77,7 @@ class Window:
     def slide(self, results: Sequence[int], is_end: Callable[[int], bool]) -> None:
         """Move the rows up by one, with the results as the last row: once a step, whatever was accepted.
 
-        An end token would make all guesses after it guesses about another text, so a drawn token takes its place.
+        A drawn token replaces an end token: all guesses after an end would be about another text.
         """
         ended = [is_end(token) for token in results]
         self.rows = [

@@ -172,7 +172,7 @@ def test_the_picture_of_a_step_is_what_is_built() -> None:
     assert drawn["choice"].rstrip() == line(["=" if wanted else "" for wanted in tree.verified])[1:]
     for sequence in range(8):
         marks = ["*" if sequence in owners else "" for owners in tree.ids]
-        assert drawn[f"sequence {sequence}"].rstrip() == line(marks)[1:]
+        assert drawn[f"id {sequence}"].rstrip() == line(marks)[1:]
 
 
 def test_the_reference_settings_have_the_reference_shape() -> None:

@@ -1,1 +1,1 @@
-"""`lacli bench`: modes beside plain decoding, on prompts of many kinds, with paired statistics."""
+"""`lacli bench`: modes compared with plain decoding, on prompts of many kinds, with paired statistics."""

@@ -1,4 +1,4 @@
-"""What a benchmark compares and asks: a sweep of modes and W, N and G, and prompts of lacli's or of a user's files."""
+"""The points of a benchmark (modes and values of W, N and G), and its prompts, lacli's own or from a file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from lacli.text.format import did_you_mean, size_in_words
 Name = TypeVar("Name", bound=str)
 
 SIZES: Mapping[ModeName, Sequence[str]] = {"lookahead": ("window", "ngram", "guesses"), "jacobi": ("window",)}
-"""The sizes that a mode has, of those that are swept."""
+"""The swept sizes that each mode has."""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """What is compared: modes, and the values of W, N and G if they are swept."""
+    """The modes to compare, and the values of W, N and G to sweep."""
 
     modes: tuple[ModeName, ...] = MODES
     windows: tuple[int, ...] = ()
@@ -51,12 +51,12 @@ class Point:
 
     @property
     def label(self) -> str:
-        """Mode and sizes in words that no other point of the sweep has."""
+        """Mode and sizes, unique within the sweep."""
         return self.name or _label(self.mode, vars(self.settings))
 
 
 def parse_names(text: str, known: Sequence[Name], what: str) -> list[Name]:
-    """The names in `text`, with commas between them, in the order of `known`. Raises UsageError for no known `what`."""
+    """The comma-separated names in `text`, in the order of `known`. Raises UsageError for an unknown `what`."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if name not in known]:
         hint = did_you_mean(unknown[0], known, f"take one of {', '.join(known)}")
@@ -65,7 +65,7 @@ def parse_names(text: str, known: Sequence[Name], what: str) -> list[Name]:
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:
-    """The numbers in `text`, with commas between them, without repetitions. Raises UsageError naming the flag."""
+    """The comma-separated numbers in `text`, without repetitions. Raises UsageError with the flag."""
     items = [item.strip() for item in text.split(",")]
     if wrong := [item for item in items if not re.fullmatch(r"\d{1,9}", item)]:
         raise UsageError(f"{flag} {wrong[0]!r} is no number", f"{flag} 5 or {flag} 1,5,10 for example")
@@ -73,10 +73,10 @@ def parse_numbers(text: str, flag: str) -> list[int]:
 
 
 def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> tuple[list[Point], list[str]]:
-    """Return plain decoding, auto and every combination that a mode can tell apart, and in words what cannot run.
+    """Return the points, plain decoding and auto first, and in words the settings that cannot run.
 
-    An axis without values keeps what `base` has, but for G, which follows W if W has several values.
-    `model_settings`: says how many rows a batch may have.
+    A mode has only its own sizes. An axis without values keeps the value of `base`; G follows W if W has several
+    values. `model_settings` limits the rows of a batch.
     """
     windows, ngrams = axes.windows or (base.window,), axes.ngrams or (base.ngram,)
     sizes: list[dict[str, Any]] = [
@@ -85,7 +85,7 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
         # G = W if W is swept, as the paper's law needs it.
         for guesses in axes.guesses or (window if len(windows) > 1 else base.guesses,)
     ]
-    # Plain decoding rolls nothing back, and being able to would cost it something.
+    # Plain decoding never rolls back, and the ability has a cost.
     found = {Point(replace(base, mode="plain").constrained(max_rollback=-1)): None}
     skipped: dict[str, None] = {}
     for mode, each in product(sorted(axes.modes, key=lambda mode: mode != "auto"), sizes):
@@ -102,15 +102,14 @@ def points(axes: Axes, base: DecodeSettings, model_settings: ModelSettings) -> t
 
 
 def _label(mode: ModeName, sizes: Mapping[str, Any]) -> str:
-    """Return a mode and those of the `sizes` that it has."""
     return " ".join([mode, *(f"{name[0].upper()}={sizes[name]}" for name in SIZES.get(mode, ()))])
 
 
 OWN = "own"
-"""The class of a row that names none."""
+"""The class of a row without one."""
 
 LEAST_PROMPTS, LEAST_TOKENS = 4, 200
-"""What a ratio needs: of one prompt of 16 tokens it says nothing."""
+"""The least for a ratio: one prompt of 16 tokens tells nothing."""
 
 ALL = "all"
 """The class of a result over all classes."""
@@ -122,9 +121,9 @@ EXAMPLE = 'a row is a JSON object, for example {"prompt": "..."}'
 class Task:
     """One conversation to decode, or one text to continue.
 
-    `turns`: the user's messages, at least one; each is asked after the answer to the one before it. `kind`: its class.
-    `raw`: without a chat template. `max_tokens`: of an answer; 0 leaves that to the benchmark. `name`, `reference`: its
-    id in a public data set, and the right answer if the set has one.
+    `turns`: the user's messages, at least one, asked in order. `kind`: its class. `raw`: without a chat template.
+    `max_tokens`: limit of an answer, 0 for the benchmark's default. `name`, `reference`: id in a public data set, and
+    the right answer if the set has one.
     """
 
     turns: tuple[str, ...]
@@ -166,21 +165,17 @@ class Row(WithoutNull):
 
     @property
     def ways(self) -> Sequence[object]:
-        """The fields of which a row has one."""
+        """The alternative fields for the question; a row has exactly one."""
         return self.prompt, self.turns
 
     @property
     def task(self) -> Task:
-        """What the row asks."""
         turns = tuple(self.turns or [self.prompt])
         return Task(turns, self.kind or OWN, system=self.system, raw=self.raw, max_tokens=self.max_tokens)
 
 
 def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
-    """The tasks of the file `prompts`, or those that ship with lacli; of `classes`, with commas between, or of all.
-
-    Raises UsageError for a class that has no task.
-    """
+    """Tasks of a file (None: lacli's own) and of some classes (None: all). Raises UsageError for an unknown class."""
     tasks = read_tasks(prompts or str(files("lacli") / "data" / "bench_prompts.jsonl"))
     known = [*by_class(tasks)]
     names = known if classes is None else parse_names(classes, known, "prompt class")
@@ -188,7 +183,7 @@ def tasks_of(prompts: str | None, classes: str | None) -> list[Task]:
 
 
 def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
-    """The tasks of each class, the classes in the order in which they first appear."""
+    """Tasks by class, in the order of each class's first task."""
     classes: dict[str, list[Task]] = {}
     for task in tasks:
         classes.setdefault(task.kind, []).append(task)
@@ -196,9 +191,9 @@ def by_class(tasks: Sequence[Task]) -> dict[str, list[Task]]:
 
 
 def read_tasks(path: str) -> list[Task]:
-    """The tasks of a file of JSON lines, or of stdin for `-`, in its order; blank lines are skipped.
+    """Tasks of a file of JSON lines, or of stdin for `-`, in its order.
 
-    Raises LacliError with the file and the line for what is no prompt, and for a file that cannot be read.
+    Raises LacliError with the file and line of an invalid row, and for an unreadable file.
     """
     tasks = []
     for place, row in read_lines(path):
@@ -214,10 +209,10 @@ def read_tasks(path: str) -> list[Task]:
 
 
 def read_lines(path: str, say: Callable[[str], object] | None = None) -> Iterator[tuple[str, object]]:
-    """Yield the file and line of each line that is not blank, with its JSON value or the LacliError about it.
+    """Yield the place (file:line) and JSON value, or LacliError, of each line that is not blank.
 
-    `path`: `-` is stdin. `say`: if it is given, lines may be prompts as they are, and it is told so. Raises LacliError
-    for a file that cannot be read and for a line that is too long.
+    `path`: `-` is stdin. `say`: allows plain text, one prompt a line, and is told about it. Raises LacliError for an
+    unreadable file and for a line that is too long.
     """
     try:
         from_stdin = path == STDIN

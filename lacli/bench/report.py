@@ -1,4 +1,4 @@
-"""What is told of a benchmark, in words, in a Markdown table and as rows for programs, and of measured step costs."""
+"""Reports of a benchmark (words, Markdown table, rows for programs) and of measured step costs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LEGEND = (
 )
 
 WHAT_TELLS = (
-    f"It takes {LEAST_PROMPTS} prompts, {LEAST_TOKENS} tokens of each mode and an interval without 1 to tell: "
+    f"A verdict needs {LEAST_PROMPTS} prompts, {LEAST_TOKENS} tokens a mode and an interval that excludes 1: "
     "give more --seconds, more prompts or longer answers (-n)."
 )
 
@@ -44,7 +44,7 @@ CHEAP, DEAR = 1.5, 2.5
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured on and with, as `columns` of rows and in `words`. `comparable`: texts of modes should agree."""
+    """The model, library and hardware, as `columns` and in `words`. `comparable`: answers of modes should agree."""
 
     columns: Mapping[str, Any]
     words: str
@@ -52,7 +52,6 @@ class Machine:
 
 
 def machine_of(engine: ModelEngine) -> Machine:
-    """Return what is measured on and with, as of now."""
     model, settings, found = engine.model, engine.model_settings, devices()
     gpus = [device.description for device in found if device.is_gpu]
     processors = [device.description for device in found if device.name == "CPU"]
@@ -89,7 +88,7 @@ def as_json(found: Sequence[BenchResult], machine: Machine) -> str:
 
 
 def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
-    """Return a result for programs; docs/internals/benchmarks.md explains the names, mostly llama-bench's."""
+    """Return a result for programs. docs/internals/benchmarks.md explains the names; most are llama-bench's."""
     settings, ratio, speeds, sums = result.point.settings, result.speedup, result.speeds, result.sums
     has_ratio = result.is_enough or result.is_plain
     return {
@@ -126,7 +125,7 @@ def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
 
 
 def table(found: Sequence[BenchResult], machine: Machine) -> str:
-    """Return what was measured on, and a row for each class and point, in Markdown."""
+    """Return the machine and a Markdown table with a row for each class and point."""
     rows = [
         {
             "class": row["class"],
@@ -150,9 +149,9 @@ def table(found: Sequence[BenchResult], machine: Machine) -> str:
 
 
 def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence[str] = ()) -> str:
-    """Return what was compared, a verdict on each setting by class, and whether the texts are plain decoding's.
+    """Return a summary in words: verdicts by setting and class, and the number of identical answers.
 
-    `unanswered`: the labels of settings without an answer.
+    `unanswered`: labels of settings without an answer.
     """
     plain, kinds = overall(found)[0], {result.kind for result in found} - {ALL}
     of = f" of {len(kinds)} classes" if len(kinds) > 1 else ""
@@ -163,7 +162,7 @@ def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence
         "",
     ]
     compared = [result for result in found if not result.is_plain]
-    # What can be told comes first, the fastest at its head.
+    # Settings with a verdict come first, the fastest at the top.
     whole = sorted(overall(compared), key=lambda each: -each.speedup.value if each.verdict != "cannot tell" else 0.0)
     for result in whole:
         lines += _setting(result, [each for each in compared if each.number == result.number and each.kind != ALL])
@@ -181,7 +180,7 @@ def summary(found: Sequence[BenchResult], machine: Machine, unanswered: Sequence
 
 
 def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
-    """Return a line on a setting over all classes, and one on those of several classes that can be told."""
+    """Return a line about a setting over all classes, and a line about its classes with a verdict."""
     ratio, verdict = whole.speedup, whole.verdict
     interval = f" ({ratio.low:.2f}x to {ratio.high:.2f}x)" if whole.is_enough else ""
     value = f"{ratio.value:.2f}x, " if verdict != "cannot tell" else ""
@@ -198,7 +197,7 @@ def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
 
 
 def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool) -> dict[str, Any]:
-    """Return what was measured as one object, described in docs/internals/benchmarks.md."""
+    """Return the measurement as one object; docs/internals/benchmarks.md describes it."""
     return {
         "model": str(path),
         "description": cost.description,
@@ -224,9 +223,9 @@ def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool
 
 
 def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *, width: int = 0) -> str:
-    """Return a heading, a table of each context, and what follows in words.
+    """Return a heading, a table for each number of tokens before a step, and the findings.
 
-    `age`: seconds since it was measured, None for just now. `width`: columns of the terminal, 0 without one.
+    `age`: seconds since the measurement, None for just now. `width`: columns of the terminal, 0 without one.
     """
     when = datetime.fromtimestamp(cost.measured_at).strftime("%Y-%m-%d %H:%M")
     heading = [
@@ -244,13 +243,13 @@ def cost_lines(settings: ModelSettings, cost: Cost, age: float | None = None, *,
 
 
 def findings(cost: Cost) -> list[tuple[str, str]]:
-    """Return subjects with what follows from a cost: of rows, of lookahead and of mode auto."""
+    """Return pairs of subject and words: what a cost means for rows, lookahead and mode auto."""
     if not cost.by_context:
         return [("rows", f"Not measured: {cost.chain_only}. Mode auto learns what rows cost from its own steps.")]
     wide = cost.by_context[0]
     if not cost.is_usable:
         most = counted(wide.max_rows, "row")
-        what = f"Timed were steps of at most {most}, and it takes {LEAST_MEASURED} rows to tell"
+        what = f"Steps of at most {most} were timed, and a finding needs {LEAST_MEASURED}"
         return [("rows", f"{what}: give more --rows. Mode auto learns from its own steps.")]
     costs = f"A step of {wide.max_rows} rows costs {_number(wide.relative(wide.max_rows))} plain ones."
     if (free := max(rows for rows in wide.measured if wide.relative(rows) <= 1.1)) > 1:
@@ -262,18 +261,18 @@ def findings(cost: Cost) -> list[tuple[str, str]]:
 
 
 def _on_lookahead(step_cost: StepCost) -> str:
-    """Say how many tokens a step lookahead's default needs."""
+    """Say how many tokens a step lookahead needs with its default sizes."""
     settings = DecodeSettings(mode="lookahead")
     name = f"W={settings.window} N={settings.ngram} G={settings.guesses}"
     # Costs are extrapolated as far as twice the largest measured step.
     if settings.max_rows > 2 * step_cost.max_rows:
         return f"Whether {name} pays is not known: its steps have {settings.max_rows} rows."
     needed = step_cost.relative(settings.max_rows)
-    return f"{name} needs {needed:.1f} tokens a step to break even; it can bring {settings.max_step_tokens} at most."
+    return f"{name} needs {needed:.1f} tokens a step to break even; it can bring at most {settings.max_step_tokens}."
 
 
 def _on_auto(step_cost: StepCost) -> str:
-    """Say what mode auto does with these costs."""
+    """Say when mode auto drafts at these costs."""
     least = [(rows, step_cost.relative(rows)) for rows in (2, 4, 8, 16, 32) if rows <= step_cost.max_rows]
     named = [f"{_number(max(cost, 1.0))} for {rows} rows" for rows, cost in least if cost < rows]
     if not named:
@@ -282,7 +281,7 @@ def _on_auto(step_cost: StepCost) -> str:
 
 
 def _cost_table(step_cost: StepCost) -> str:
-    """Return a line a size: its time, and what its rows beyond those of the line before cost."""
+    """Return a line for each number of rows: its time, and the time of each row added since the line before."""
     points = step_cost.measured.items()
     further = ["", *(f"{(far - near) / (more - few) * 1e3:.3g}" for (few, near), (more, far) in pairwise(points))]
     rows = [
@@ -290,7 +289,7 @@ def _cost_table(step_cost: StepCost) -> str:
         for (size, seconds), row in zip(points, further, strict=True)
     ]
     shown = align_columns(("rows", "ms", "plain steps", "ms a row"), rows, range(4))
-    return "\n".join([f"behind {step_cost.context} tokens", *shown])
+    return "\n".join([f"after {step_cost.context} tokens", *shown])
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What the trials of a benchmark add up to: ratios of pairs with their intervals, by point and class."""
+"""Results of a benchmark by point and class: ratios of paired trials, with intervals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SpeedVerdict = Literal["faster", "slower", "cannot tell"]
 Logs = npt.NDArray[np.float64]
 
 RESAMPLES = 2_000
-"""Bootstrap samples: of a normal distribution the standard error of each end is then 1.5% of the interval's width."""
+"""Bootstrap samples. For a normal distribution each end's standard error is 1.5% of the interval's width."""
 
 NORMAL = 1.959964
 STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
@@ -31,7 +31,7 @@ STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.26
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast, by `prompts` prompts, with its 95% interval; its ends are None below three prompts."""
+    """How many times as fast, from `prompts` prompts. The ends of the 95% interval are None below three prompts."""
 
     value: float
     low: float | None = None
@@ -40,15 +40,14 @@ class Ratio:
 
 
 def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Ratio:
-    """How many times as fast another mode is as plain decoding, from seconds a token by prompt and by repetition.
+    """Return how many times as fast as plain decoding a mode is, from seconds a token by prompt and repetition.
 
-    The n-th repetition of a prompt in one mode is paired with the n-th in the other, which ran beside it, so drift
-    cancels. The value is the geometric mean over prompts of the median over repetitions: exchanging the modes gives
-    the inverse. The interval says where the value of many more prompts of the kind would lie; of two prompts it would
-    be 12.7 standard errors.
+    The n-th repetitions of a prompt run one after the other and are paired, so drift cancels. The value is the
+    geometric mean over prompts of the median over repetitions: exchanging the modes gives the inverse. The interval is
+    for the value of many more prompts of the kind; from two prompts it would be 12.7 standard errors.
     """
     pairs = list(zip(plain, other, strict=True))
-    assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs the one beside it"
+    assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs its pair"
     logs = [np.log(np.divide(*pair)) for pair in pairs]
     value = float(np.mean([np.median(repeated) for repeated in logs]))
     if len(logs) < 3:
@@ -60,8 +59,8 @@ def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[floa
 def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
     """The middle 95% of resampled values, widened for the number of prompts.
 
-    A bootstrap of n prompts is too narrow, by sqrt((n-1)/n) and because the scatter of few prompts is itself
-    uncertain; without the widening 95% intervals from 3 prompts hold the truth in 73 of 100 cases.
+    A bootstrap of n prompts is too narrow by sqrt((n-1)/n), and because the scatter of few prompts is itself uncertain.
+    Without the widening, 95% intervals from 3 prompts hold the truth in 73 of 100 cases.
     """
     low, high = np.quantile(_resampled(logs), (0.025, 0.975))
     prompts = len(logs)
@@ -70,8 +69,8 @@ def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
 
 
 def _resampled(logs: Sequence[Logs]) -> Logs:
-    """The values of RESAMPLES bootstrap samples: prompts, and within each its repetitions, with replacement."""
-    # Any fixed seed: the same measurements give the same interval.
+    """Values of RESAMPLES bootstrap samples: prompts with replacement, and repetitions within each."""
+    # With a fixed seed the same measurements give the same interval.
     random = np.random.default_rng(2402)
     drawn = random.integers(len(logs), size=(RESAMPLES, len(logs)))
     medians = np.empty(drawn.shape)
@@ -94,7 +93,7 @@ def student_point(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Answered:
-    """One exchange's answers by a point and by plain decoding beside it, a trial a repetition."""
+    """One exchange's answers by a point and by plain decoding, one trial a repetition."""
 
     exchange: Exchange
     trials: tuple[Trial, ...]
@@ -102,16 +101,16 @@ class Answered:
 
     @property
     def is_identical(self) -> bool:
-        """Whether all of its answers are plain decoding's, as far as both go: the end of the time may cut one."""
+        """Whether all answers are plain decoding's up to the shorter one; the end of the time may cut one."""
         expected = self.plain[0].ids
         return all(common_prefix(each.ids, expected) == min(len(each.ids), len(expected)) for each in self.trials)
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What one point did in one class. `number`: of the point in the rounds. `answered`: its exchanges.
+    """One point's answers in one class. `number`: the point's index in the rounds.
 
-    Only complete repetitions count as samples; the first one always is.
+    Only complete repetitions count as samples; the first is always complete.
     """
 
     kind: str
@@ -129,7 +128,7 @@ class BenchResult:
 
     @cached_property
     def sums(self) -> RunStatistics:
-        """Of the steps of all trials."""
+        """Statistics over the steps of all trials."""
         found = RunStatistics()
         for trial in self.trials:
             for step in trial.steps:
@@ -138,12 +137,12 @@ class BenchResult:
 
     @cached_property
     def speeds(self) -> list[float]:
-        """Tokens a second of each complete repetition, its prompts taken together."""
+        """Tokens a second of each complete repetition, over all prompts."""
         return [1 / _pace(turn) for turn in zip(*(each.trials for each in self.answered), strict=False)]
 
     @cached_property
     def speedup(self) -> Ratio:
-        """Plain decoding's seconds a token over this point's. A conversation's turns, much alike, are one prompt."""
+        """Plain decoding's seconds a token over this point's. The turns of a conversation are alike: one prompt."""
         tasks = [[*turns] for _, turns in groupby(self.answered, lambda each: id(each.exchange.task))]
         return paired_ratio(
             [[_pace(pair) for pair in zip(*(each.plain for each in turns), strict=False)] for turns in tasks],
@@ -152,13 +151,13 @@ class BenchResult:
 
     @cached_property
     def is_enough(self) -> bool:
-        """Whether there are enough prompts, and tokens of both sides, for a ratio to mean something."""
+        """Whether both sides have enough prompts and tokens for a verdict."""
         tokens = min(self.sums.tokens, sum(len(trial.ids) for each in self.answered for trial in each.plain))
         return self.speedup.prompts >= LEAST_PROMPTS and tokens >= LEAST_TOKENS
 
     @property
     def verdict(self) -> SpeedVerdict:
-        """Whether a setting is faster than plain decoding, if its answers are enough and its interval leaves out 1."""
+        """Faster or slower than plain decoding, if the answers are enough and the interval excludes 1."""
         low, high = self.speedup.low, self.speedup.high
         if not self.is_enough or low is None or high is None or low <= 1 <= high:
             return "cannot tell"
@@ -171,7 +170,7 @@ class BenchResult:
 
 
 def results(rounds: Rounds) -> list[BenchResult]:
-    """Class by class a result for each point that has decoded something there, then the same over all classes."""
+    """Results of the points with answers, class by class, then over all classes."""
     kinds = list(dict.fromkeys(exchange.task.kind for exchange in rounds.exchanges))
     shown = [*kinds, ALL] if len(kinds) > 1 else kinds
     found = [_result(rounds, kind, number) for kind in shown for number in range(len(rounds.points))]
@@ -181,7 +180,7 @@ def results(rounds: Rounds) -> list[BenchResult]:
 def _result(rounds: Rounds, kind: str, point: int) -> BenchResult:
     answered = []
     for number, exchange in enumerate(rounds.exchanges):
-        # The time may have been up between the two.
+        # The time may have ended between the two answers.
         pairs = list(zip(rounds.of(point, number), rounds.of(0, number), strict=False))
         if pairs and kind in (ALL, exchange.task.kind):
             trials, plain = zip(*pairs, strict=True)
@@ -190,10 +189,10 @@ def _result(rounds: Rounds, kind: str, point: int) -> BenchResult:
 
 
 def overall(found: Sequence[BenchResult]) -> list[BenchResult]:
-    """The results over all classes, or those of the only one."""
+    """The results over all classes, or of the only class."""
     return [result for result in found if result.kind == ALL] or list(found)
 
 
 def _pace(trials: Sequence[Trial]) -> float:
-    """Seconds a token of several trials taken together."""
+    """Seconds a token over several trials."""
     return sum(trial.seconds for trial in trials) / sum(len(trial.ids) for trial in trials)

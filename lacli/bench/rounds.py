@@ -1,6 +1,6 @@
-"""The timed answers of a benchmark: every prompt answered by every point of a sweep, until the time is up.
+"""The timed answers of a benchmark: every prompt answered by every point, until the time is up.
 
-Turns are taken answer by answer, so what slows the machine down for a while slows all points alike.
+The points take turns answer by answer, so a slow spell of the machine slows all points alike.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One turn of a task as a model gets it. `prompt`: token ids. `max_tokens`: of the answer."""
+    """One turn of a task, ready for the model. `prompt`: token ids. `max_tokens`: limit of the answer."""
 
     task: Task
     turn: int
@@ -54,7 +54,7 @@ class Exchange:
 
 
 Ask = Callable[[Task, Sequence[str]], Exchange | None]
-"""Makes the turn of a task that follows `answers`; None if its prompt and an answer do not fit into the context."""
+"""Makes a task's next turn after `answers`, or None if it does not fit into the context."""
 
 Answer = Callable[[Point, Exchange, float], Trial]
 """Decodes the answer of a point, up to a time of `perf_counter`."""
@@ -67,7 +67,7 @@ def time_answer(
     text: Callable[[Sequence[int]], str],
     deadline: float = inf,
 ) -> Trial:
-    """Decode one answer to its end, or to the first step after `deadline`. `text` detokenizes, outside of the time."""
+    """Decode one answer to its end, or to the first step after `deadline`. `text` detokenizes, untimed."""
     begin = perf_counter()
     first_token_s = prompt_s = 0.0
     steps: list[Step] = []
@@ -87,12 +87,11 @@ def time_answer(
 
 @dataclass
 class Rounds:
-    """Trials by point and exchange, as far as they have got; iterate it to go on by one trial.
+    """Trials by point and exchange; each iteration adds one trial.
 
-    `points`: the first is plain decoding. `repetitions`: answers to each exchange at most, None for as many as begin
-    before `deadline`, which is a time of `perf_counter`. `left_out`: tasks whose prompts are too long for the context.
-    `prompt_token_s`: seconds that a token of a prompt took the last time; `token_s`: of an answer, by point.
-    `interrupted`: by Ctrl-C.
+    `points`: plain decoding first. `repetitions`: at most so many answers to each exchange, None for all that begin
+    before `deadline`, a time of `perf_counter`. `left_out`: tasks with prompts too long for the context.
+    `prompt_token_s`: the last prefill's seconds a token; `token_s`: an answer's, by point. `interrupted`: by Ctrl-C.
     """
 
     points: list[Point]
@@ -109,13 +108,13 @@ class Rounds:
     interrupted: bool = False
 
     def warm_up(self) -> None:
-        """Let plain decoding take a few uncounted steps on the shortest prompt. Raises LacliError if no prompt fits."""
+        """Take a few uncounted plain steps on the shortest prompt. Raises LacliError if no prompt fits."""
         asked = [self.ask(task, []) for task in self.tasks]
         shortest = min((each for each in asked if each), key=lambda each: len(each.prompt), default=None)
         if shortest is None:
             raise LacliError("no prompt fits into the context", "give it more tokens with -c")
         warm = self.answer(self.points[0], replace(shortest, max_tokens=4), self.deadline)
-        # The first step may load kernels; of three others, one is hardly held up.
+        # The first step may load kernels; the fastest of three others is hardly delayed.
         step_s = min((step.seconds for step in warm.steps[1:]), default=0.0)
         self.token_s = dict.fromkeys(range(len(self.points)), step_s)
 
@@ -138,7 +137,7 @@ class Rounds:
         return any(number == point for number, _ in self.trials)
 
     def _first(self) -> Iterator[None]:
-        """The first repetition, in which plain decoding's answers become the history of the turns that follow."""
+        """The first repetition; plain decoding's answers become the history of later turns."""
         for task in self.tasks:
             answers: list[str] = []
             while len(answers) < len(task.turns):
@@ -153,7 +152,9 @@ class Rounds:
                 answers.append(self.of(0, number)[0].text)
 
     def _fitted(self, exchange: Exchange) -> tuple[Exchange, list[int]]:
-        """Return the exchange with shorter answers, of 16 tokens at least, or fewer points, if the time needs it."""
+        """Return the exchange and its points; if time is short, with a shorter answer (16 tokens or more) or fewer
+        points.
+        """
         able = [*range(len(self.points))]
         prompts = min(LEAST_PROMPTS, sum(len(task.turns) for task in self.tasks)) - len(self.exchanges)
         if prompts < 1:
@@ -168,19 +169,19 @@ class Rounds:
             able.pop()
 
     def _answer(self, number: int, able: Sequence[int], turn: int) -> Iterator[None]:
-        """One exchange answered by `able` points, the first two first; who begins changes, so no place is a favour.
+        """Answer one exchange by the `able` points, the first two first. The order changes with `turn`, to be fair.
 
-        Raises TimeUp after an answer that the deadline has cut, and before one whose prompt would not be read by then.
+        Raises TimeUp after an answer cut by the deadline, and before an answer whose prefill would end too late.
         """
         exchange, way = self.exchanges[number], -1 if turn % 2 else 1
         for at in (*able[:2][::way], *able[2:][::way]):
-            # Plain decoding's first answer is begun whatever the time, so that there is something to show.
+            # Plain decoding's first answer begins at any time: the report needs it.
             if self.trials and perf_counter() + self.prompt_token_s * len(exchange.prompt) > self.deadline:
                 raise TimeUp
             trial = self.answer(self.points[at], exchange, self.deadline)
             self.prompt_token_s = trial.prompt_s / len(exchange.prompt)
             self.token_s[at] = trial.seconds / len(trial.ids)
-            # Half an answer says little beside whole ones.
+            # A cut answer adds little to whole answers.
             if trial.is_whole or not self.has_answered(at):
                 self.trials.setdefault((at, number), []).append(trial)
             yield

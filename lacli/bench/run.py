@@ -30,11 +30,11 @@ from lacli.text.format import counted
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """A model, what it is asked, what is compared, and how it is shown.
+    """A model, its prompts, the settings to compare, and the form of the report.
 
-    `state`: the file of measured step costs. `seconds`: for all of it, from `begin` on, a time of `perf_counter`.
-    `each`: prompts of a class, `repetitions`: answers of each point to a prompt, `max_tokens`: of an answer, None for
-    no further limit. `leave_out`: go on without settings whose steps cost more than they can bring.
+    `state`: the file of measured step costs. `seconds`: for everything, from `begin` on, a time of `perf_counter`. At
+    most `each` prompts of a class, `repetitions` answers of a point to a prompt, `max_tokens` tokens of an answer; None
+    for no further limit. `leave_out`: skip settings whose steps cost more than they can bring.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class BenchRequest:
 
     @property
     def asked(self) -> list[Task]:
-        """The tasks with the limits of their answers, class by class in turns, so that an early end is about all."""
+        """Tasks with the limits of their answers; classes take turns, so an early end leaves none out."""
         turns = zip_longest(*(members[: self.each] for members in by_class(self.tasks).values()))
         tasks = [task for turn in turns for task in turn if task]
         # In an answer shorter than 128 tokens mode auto has little to copy.
@@ -63,7 +63,7 @@ class BenchRequest:
 
 
 def benchmark(request: BenchRequest, screen: Screen) -> None:
-    """Run a benchmark and print it. Raises Interrupted after Ctrl-C, when what was decoded is printed."""
+    """Run a benchmark and print it. After Ctrl-C it prints the finished answers and raises Interrupted."""
     with opened(request, screen) as engine:
         rounds, machine = compared(engine, request, screen)
     finish(rounds, machine, request, screen)
@@ -91,9 +91,9 @@ def opened(request: BenchRequest, screen: Screen) -> Iterator[ModelEngine]:
 def compared(
     engine: ModelEngine, request: BenchRequest, screen: Screen, chosen: Sequence[Point] = ()
 ) -> tuple[Rounds, Machine]:
-    """Let all points answer until the time is up; Ctrl-C keeps what was decoded.
+    """Let all points answer until the time is up; Ctrl-C keeps the finished answers.
 
-    `chosen`: what is compared, plain decoding first; by default the points of the request's axes.
+    `chosen`: the points to compare, plain decoding first; by default from the request's axes.
     """
     tasks, competing = request.asked, [*(chosen or choose_points(engine, request.axes, screen))]
     with ExitStack() as stack:
@@ -118,7 +118,7 @@ def compared(
         try:
             _go_through(rounds, screen)
         except KeyboardInterrupt:
-            screen.note("stopped; what follows is what was finished")
+            screen.note("stopped; the finished answers follow")
             rounds.interrupted = True
         for task in rounds.left_out:
             screen.note(f"left out: {task.kind} prompt of more tokens than the context of {engine.context.cells} holds")
@@ -126,7 +126,7 @@ def compared(
 
 
 def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Screen) -> None:
-    """Print a summary, after a table in Markdown if wanted, or rows for programs. Raises Interrupted after Ctrl-C."""
+    """Print the report in the request's form. Raises Interrupted after Ctrl-C."""
     found = results(rounds)
     if found and request.form == "json":
         screen.line(as_json(found, machine))
@@ -140,7 +140,7 @@ def finish(rounds: Rounds, machine: Machine, request: BenchRequest, screen: Scre
 
 
 def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point]:
-    """The points that `engine` can run, plain decoding first; the screen tells what is left out and why."""
+    """The points that `engine` can run, plain decoding first; the screen names the others and why."""
     modes: Sequence[ModeName] = axes.modes
     base = engine.settings
     if why := engine.model.chain_only:
@@ -158,13 +158,13 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
 
 
 def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> list[Point]:
-    """The points without those of jacobi and lookahead whose steps, half full, cost more than they can bring."""
+    """The points without jacobi and lookahead settings whose half-full steps cost more than they can bring."""
     found = []
     for point in competing:
         times_plain = cost.relative(point.settings.max_rows // 2)
         # Other modes may draft less.
         if point.mode in ("jacobi", "lookahead") and times_plain > point.settings.max_step_tokens:
-            why = f"a step takes {times_plain:.0f} plain ones, more than it can bring tokens"
+            why = f"a step takes {times_plain:.0f} plain steps, more than the tokens it can bring"
             screen.note(f"left out: {point.label}: {why}; --modes measures it")
         else:
             found.append(point)
@@ -172,9 +172,10 @@ def affordable(competing: Sequence[Point], cost: StepCost, screen: Screen) -> li
 
 
 def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStack) -> Answer:
-    """Open a context for each mode, which `stack` closes; plain decoding has that of `engine`, for one sequence.
+    """Return a function that decodes each answer with a new engine, in one context a mode.
 
-    Every answer has a new engine. Raises ModelLoadError when a context does not fit into memory.
+    Plain decoding uses the context of `engine`; `stack` closes the other contexts. Raises ModelLoadError if a context
+    does not fit into memory.
     """
     on_backend = False if engine.sampler else engine.model.chooses
     contexts: dict[ModeName, AnyContext] = {"plain": engine.context}
@@ -193,7 +194,7 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
 
 def make_ask(engine: ModelEngine) -> Ask:
-    """Turns of tasks through the model's chat template, if the engine's context has room for 8 tokens of answer."""
+    """Return a function that makes turns with the chat template, if 8 tokens of answer fit into the context."""
 
     def ask(task: Task, answers: Sequence[str]) -> Exchange | None:
         history = list(zip(task.turns, answers, strict=False))
@@ -205,7 +206,7 @@ def make_ask(engine: ModelEngine) -> Ask:
 
 
 def _go_through(rounds: Rounds, screen: Screen) -> None:
-    """Take trials until they end, with a line that counts the seconds."""
+    """Take all trials, with a line that counts the seconds."""
     begin = perf_counter()
     with screen.progress(max(round(rounds.deadline - begin), 0), "seconds") as advance:
         shown = 0

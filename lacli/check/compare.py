@@ -1,4 +1,4 @@
-"""Runs compared with plain decoding token by token, and the check of a model's modes that is made of them."""
+"""Answers compared with plain decoding token by token, and the check of a model's modes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from lacli.text.format import counted
 from lacli.verify import SampleAndMatch
 
 OpenContext = Callable[[DecodeSettings], AbstractContextManager[Context]]
-"""Opens a context of the model for a mode; its logits can be read."""
+"""Opens a context for a mode; its logits can be read."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One answer of a mode beside plain's.
+    """One answer of a mode, compared with plain decoding's.
 
-    `steps`: up to one that failed. `failure`: why llama.cpp refused a step that plain decoding took: always a bug.
+    `steps`: up to a failed step. `failure`: why llama.cpp refused a step that plain decoding took; always a bug.
     """
 
     steps: tuple[Step, ...]
@@ -65,8 +65,8 @@ class Run:
 class Comparison(Closing):
     """Answers prompts plainly and in other modes; close it before the model, or use it in `with`.
 
-    `max_tokens`: of an answer. `plainly`: how plain decoding is done. `sampler`: what tokens are drawn with, or None if
-    greedy. `repeats`: equal batches give equal bits, as on the CPU. `cost`: what steps are taken to cost.
+    `max_tokens`: limit of an answer. `plainly`: settings of plain decoding. `sampler`: draws the tokens, None for
+    greedy. `repeats`: equal batches give equal bits, as on the CPU. `cost`: assumed step costs.
     """
 
     open_context: OpenContext
@@ -109,7 +109,7 @@ class Comparison(Closing):
         try:
             steps.extend(self.steps(context, settings, prompt))
         except BatchRefused as error:
-            # Up to there it has to be plain's text; a text that parted before may end in its own way.
+            # Only the tokens before the failure have to be plain decoding's.
             failure = error.what
             expected = expected[: sum(len(step.tokens) for step in steps)]
         difference = self.difference(context, prompt, expected, [step.tokens for step in steps])
@@ -118,9 +118,9 @@ class Comparison(Closing):
     def difference(
         self, context: BatchRecorder, prompt: Sequence[int], expected: Sequence[int], steps: Sequence[Sequence[int]]
     ) -> Difference | None:
-        """Compare `steps`, the tokens of each, with the `expected` ones, which are plain's under the same limit.
+        """Return the first difference of the steps' tokens from plain decoding's `expected` tokens, or None.
 
-        `context`: has decoded the steps since its last clear; they are replayed on it. Returns None for equal tokens.
+        `context`: has decoded the steps since its last clear; it replays them.
         """
         tokens = [token for step in steps for token in step]
         at = common_prefix(expected, tokens)
@@ -129,7 +129,7 @@ class Comparison(Closing):
         plain = expected[at] if at < len(expected) else None
         other = tokens[at] if at < len(tokens) else None
         unexplained = Difference(at, plain, other, inf, 0.0, "bug")
-        # An end token counts as a token, so rounding never makes one text a part of the other.
+        # An end token counts as a token, so rounding never makes one answer the beginning of the other.
         if plain is None or other is None:
             return unexplained
         chosen: list[int] = []
@@ -141,7 +141,7 @@ class Comparison(Closing):
                 chosen.append(self.sampler.draw(logits) if self.sampler else int(logits.argmax()))
                 replayed = logits.copy()
         except (Mismatch, LacliError):
-            # What a broken cache has led to may not even be decoded again.
+            # Tokens from a broken cache may not decode again.
             return unexplained
         logits = plain_logits(self.plain_context, prompt, expected[:at], self.plainly)
         margin, rounding = float(logits[plain]) - float(logits[other]), largest_difference(logits, replayed)
@@ -157,7 +157,7 @@ class Comparison(Closing):
 
 
 class Counts(NamedTuple):
-    """How many answers are plain's, part from it by rounding (or unclearly), and are bugs."""
+    """Numbers of answers: all, identical to plain decoding's, different by rounding (or unclear), bugs."""
 
     answers: int
     identical: int
@@ -190,7 +190,7 @@ class ModeResult:
 
 @dataclass
 class CheckResult:
-    """What a check found of `prompts` prompts and answers of at most `predict` tokens. `stopped`: early, by Ctrl-C."""
+    """Results for `prompts` prompts, at most `predict` tokens an answer. `stopped`: early, by Ctrl-C."""
 
     modes: list[ModeResult]
     prompts: int
@@ -203,7 +203,7 @@ class CheckResult:
 
     @property
     def partings(self) -> Iterator[tuple[ModeName, int, Run]]:
-        """The answers that are not plain's, each with its mode and its prompt's number from 1."""
+        """The answers that differ from plain decoding's, with the mode and the prompt's number from 1."""
         for mode in self.modes:
             for number, run in enumerate(mode.runs, start=1):
                 if run.verdict != "identical":
@@ -228,9 +228,9 @@ def check_modes(
 ) -> CheckResult:
     """Answer tokenised prompts plainly and in each of `modes`, at most `max_tokens` tokens each.
 
-    `sampler`: what tokens are drawn with, or None when greedy. `repeats`: equal batches give equal bits. `progress`:
-    gets a sentence when something that takes time begins. Ctrl-C ends it with what was found; raises KeyboardInterrupt
-    before any mode has answered.
+    `sampler`: draws the tokens, None for greedy. `repeats`: equal batches give equal bits. `progress`: gets a sentence
+    before each slow part. Ctrl-C ends the check with its results so far. Before any mode has answered, it raises
+    KeyboardInterrupt.
     """
     result = CheckResult([], len(prompts), max_tokens)
     if not modes:
@@ -244,7 +244,7 @@ def check_modes(
             for settings in modes:
                 progress(f"{settings.mode}: the same prompts")
                 result.modes.append(ModeResult(settings, []))
-                # What was answered before an interrupt stays.
+                # Answers before an interrupt stay.
                 result.modes[-1].runs.extend(comparison.run(settings, prompts))
         except KeyboardInterrupt:
             result.modes = [each for each in result.modes if each.runs]
@@ -255,7 +255,7 @@ def check_modes(
 
 
 def fixed_seed(sampling: SamplingSettings) -> SamplingSettings:
-    """The settings with one seed in place of a random one, so that a check is repeated with the same numbers."""
+    """The settings with a fixed seed instead of a random one, so that a check can be repeated."""
     return replace(sampling, seed=7) if sampling.seed < 0 else sampling
 
 

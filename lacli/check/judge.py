@@ -1,13 +1,13 @@
-"""Judges where a text parts from plain's, rounding or a bug, by decoding it again in the batches of the mode's run.
+"""Judges a difference from plain decoding, rounding or a bug, by a replay in the batches of the mode's run.
 
-One row and many rows take different kernels, and a tree leaves holes among the cells, so sums run in another order
-and a near tie may fall the other way. The replay decodes the prompt and plain's own tokens in sequence 0, each in the
-row and cell where the mode had it; the other rows of the mode's batches go into a sequence that shares no cell with
-it. It uses neither the mode's masks nor its cache calls, so a bug in those cannot pass for rounding: on the CPU the
-logits of a mode without a bug are those of its replay, to the last bit.
+One row and many rows take different kernels, and a tree leaves holes among the cells. So sums run in another order, and
+a near tie may fall the other way. The replay decodes the prompt and plain decoding's tokens with id 0, each in the row
+and cell of the mode's run. The other rows of the mode's batches have another id and share no cells with id 0. The
+replay uses neither the mode's masks nor its cache calls, so a bug in them cannot pass for rounding. On the CPU a mode
+without a bug has the logits of its replay, to the last bit.
 
-If the model chooses the mode's token in the replay too, the shapes of the batches alone have led to it: rounding,
-however small or large the margin. If it does not, the mode had other logits than its batches give: a bug.
+If the model chooses the mode's token in the replay too, the shapes of the batches explain it: rounding, at any margin.
+Otherwise the mode had other logits than its batches give: a bug.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Verdict = Literal["rounding", "unclear", "bug"]
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a text first parts from plain's.
+    """The first difference of an answer from plain decoding's.
 
-    `at`: index among the generated tokens. `plain`, `other`: the two tokens, None if a text has ended. `margin`:
-    plain's logit of its own token less that of the other one. `rounding`: the largest difference between plain's logits
-    there and those of the replay. `verdict`: unclear if a replay may have other bits than the run, on a GPU.
+    `at`: index among the generated tokens. `plain`, `other`: the two tokens, None after an end. `margin`: plain's logit
+    of its own token less its logit of the other. `rounding`: the largest difference between plain's and the replay's
+    logits there. `verdict`: unclear if the replay's bits may differ from the run's, as on a GPU.
     """
 
     at: int
@@ -52,7 +52,7 @@ def within(margin: float, rounding: float) -> bool:
 
 
 def largest_difference(logits: Floats, others: Floats) -> float:
-    """How far two arrays of logits are apart; equal infinities are equal."""
+    """The largest difference of two arrays of logits; equal infinities are equal."""
     with np.errstate(invalid="ignore"):
         return float(np.where(logits == others, 0, np.abs(logits - others)).max())
 
@@ -60,7 +60,7 @@ def largest_difference(logits: Floats, others: Floats) -> float:
 def plain_logits(
     context: Context, prompt: Sequence[int], tokens: Sequence[int], settings: DecodeSettings = PLAIN
 ) -> Floats:
-    """Plain's logits, (vocabulary,), after the prompt and tokens that it has generated before; clears the context."""
+    """Plain decoding's logits, (vocabulary,), after the prompt and its own `tokens`; clears the context."""
     given = _Given(tokens)
     for _ in Engine(context, settings).steps(prompt, SequenceOptions(len(tokens) + 1, given)):
         pass
@@ -68,7 +68,7 @@ def plain_logits(
 
 
 class _Given:
-    """A verifier that chooses the tokens it was given, and keeps the logits behind them."""
+    """A verifier that chooses the given tokens and keeps the logits after them."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = iter(tokens)
@@ -120,9 +120,8 @@ def replay(
 ) -> Iterator[Floats]:
     """Decode a prompt and `text` in the shapes of the context's recorded batches; clears the context.
 
-    Yields the logits, (vocabulary,), behind the prompt and behind each token of `text`; read them before the next.
-    `steps`: the tokens that each recorded step brought; `text` is a part of them from the first on. Raises Mismatch
-    if they cannot have come from those batches.
+    Yields the logits, (vocabulary,), after the prompt and each token of `text`; read them before the next. `steps`: the
+    tokens of each recorded step, which begin with `text`. Raises Mismatch if the batches cannot have given the tokens.
     """
     recorded, tokens, taken = context.decoded, [*prompt, *text], iter(steps)
     scratch = 1 if context.ids > 1 else 0
@@ -150,11 +149,11 @@ def replay(
                 return
             begin = end
         context.remove(scratch, 0 if scratch else length, -1)
-    raise Mismatch("the text is longer than what the recorded steps brought")
+    raise Mismatch("the text is longer than the recorded steps")
 
 
 def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) -> list[int]:
-    """The rows of a step's input, row `root`, and of the accepted tokens below it. Raises Mismatch if one has none."""
+    """The rows of a step's input, row `root`, and of the accepted tokens below. Raises Mismatch for a missing row."""
     found = [root]
     for depth, token in enumerate(tokens, start=1):
         place, above = (token, rows[root].position + depth), set(rows[found[-1]].ids)
@@ -167,9 +166,9 @@ def accepted_rows(rows: Sequence[BatchRow], root: int, tokens: Sequence[int]) ->
 
 
 def _lay_out(rows: Sequence[BatchRow], kept: Sequence[int], tokens: Sequence[int], scratch: int) -> Batch:
-    """The same rows: the kept ones are a chain of `tokens` in sequence 0, all others are in sequence `scratch`.
+    """Return the same rows: the kept rows are a chain of `tokens` with id 0, all others have id `scratch`.
 
-    If the context has sequence 0 alone, the others come after the chain.
+    If the context has id 0 alone, the others come after the chain.
     """
     past = rows[0].position
     if past + len(kept) > len(tokens):

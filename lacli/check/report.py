@@ -1,4 +1,4 @@
-"""What `lacli check` found, as lines and as JSON."""
+"""The report of `lacli check`, as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lacli.text.format import align_columns, counted
 
 
 def as_lines(engine: ModelEngine, result: CheckResult, width: int = 0) -> str:
-    """The verdict and what follows, what was checked, and a table a question; `width`: of the terminal, or 0."""
+    """The verdict with advice, the setup, and a table a question; `width`: of the terminal, or 0."""
     settings = engine.model_settings
     strict = " --strict" if engine.settings.strict else ""
     heading = (
@@ -36,21 +36,21 @@ def as_lines(engine: ModelEngine, result: CheckResult, width: int = 0) -> str:
             rows.append([mode.settings.mode, *row])
         asked = f"{counted(result.prompts, 'prompt')}, at most {counted(result.predict, 'token')} each"
         header = ["mode", "identical", "rounding", "BUG", "tokens a step"]
-        parts.append(_table(f"Modes beside plain decoding: {asked}", header, rows, range(1, 5), width))
+        parts.append(_table(f"Modes compared with plain decoding: {asked}", header, rows, range(1, 5), width))
     if partings := list(result.partings):
         parts.append(_difference_table(engine, partings, width))
     return "\n\n".join(parts)
 
 
 def conclusion(engine: ModelEngine, result: CheckResult) -> list[str]:
-    """The verdict, and what would make this setup exact, in plain words, a paragraph each."""
+    """The verdict and advice for an exact setup, a paragraph each."""
     verdict = _verdict(result)
     if result.stopped:
-        verdict = f"Stopped early, so this is about what was finished. {verdict}"
+        verdict = f"Stopped early: this is about the finished answers. {verdict}"
     if result.verdict != "rounding":
         return [verdict]
-    why = "llama.cpp rounds a batch of many rows in another way than one row, and if two tokens are nearly as likely"
-    advice = f"{why} the text can part."
+    why = "llama.cpp rounds a batch of many rows in another way than one row. If two tokens are almost equally likely,"
+    advice = f"{why} the answer can differ."
     if not (engine.model.offloaded or engine.settings.strict):
         advice += " With --strict every mode gives the same text on the CPU: lacli check --strict tries it here."
     return [verdict, advice]
@@ -83,7 +83,7 @@ def _difference_table(engine: ModelEngine, partings: Sequence[tuple[ModeName, in
         numbers = f"margin {parting.margin:.3g}, logits move {parting.rounding:.3g}"
         rows.append([mode, str(number), str(parting.at), *tokens, f"{verdict}: {numbers}"])
     title = (
-        "Where texts part: how much higher the logit of plain's token is (margin), and how far the mode's batches move "
+        "First differences: how much higher the logit of plain's token is (margin), how far the mode's batches move "
         "logits. Rounding: with plain's tokens in the same batches the model gives the mode's token too"
     )
     return _table(title, ["mode", "prompt", "token", "plain's", "the mode's", "verdict"], rows, (1, 2), width)
@@ -101,12 +101,12 @@ def _shown(engine: ModelEngine, token: int | None) -> str:
 
 
 def token_text(engine: ModelEngine, token: int | None) -> str | None:
-    """A token as text, as far as it is text."""
+    """The text of a token; broken bytes are replaced."""
     return None if token is None else engine.model.piece(token, special=True).decode("utf-8", "replace")
 
 
 def as_json(engine: ModelEngine, result: CheckResult) -> dict[str, Any]:
-    """One object; docs/internals/exactness.md says what it holds. null: there is no such number."""
+    """One object, described in docs/internals/exactness.md; null for a number that does not exist."""
     decode_settings, sampling = engine.settings, engine.sampling
     return {
         "model": str(engine.model.path),

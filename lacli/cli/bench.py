@@ -13,10 +13,10 @@ from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import MODES, DecodeSettings, decode_settings
 
 DEFAULT_MODES = "lookup,lookahead,auto"
-"""Jacobi decoding takes several times as long as plain on a CPU for 1.05 tokens a step, so it is asked for by name."""
+"""Without jacobi: on a CPU it takes several times as long as plain decoding, for 1.05 tokens a step."""
 
 COMPARED = ("mode", "window", "ngram", "guesses")
-"""Parameters that say what is compared."""
+"""Parameters of the comparison."""
 
 Modes = Annotated[str, typer.Option("--modes", "--mode", help="Modes to compare. Plain always runs.")]
 Window = Annotated[str, setting("-W", "--window", show_default="15", help="Columns of the window: 5 or 1,5,15.")]

@@ -51,7 +51,7 @@ def chat(
     saved = SavedChat()
     settings = ChatSettings(question.max_tokens, question.stops, loading.decode_settings, loading.sampling)
     if load is not None:
-        # What was saved holds where the command line does not say otherwise.
+        # Saved settings hold unless the command line changes them.
         saved = read_chat(load)
         fields = {name.removesuffix(IN_FILE) for name in given}
         if "preset" in given:

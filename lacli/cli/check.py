@@ -1,4 +1,4 @@
-"""`lacli check`: a model is opened and checked, and what was found is shown."""
+"""`lacli check`: open a model, check it and show the result."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check(
             screen.note(f"sampling with seed {engine.sampling.seed}")
         try:
             asked = [engine.prompts.question(task.turns[0], task.system, raw=task.raw) for task in tasks]
-            # Each mode has a context of its own, and there may be no memory for one more.
+            # Each mode opens its own context, and memory may not hold one more.
             engine.context.close()
             result = compare.check_modes(
                 lambda mode: open_context(opened, model_settings, ContextSize.of(mode), backend_greedy=False),

@@ -1,4 +1,4 @@
-"""`lacli doctor`: what this installation can use, what is wrong with it, and the command that builds a better one."""
+"""`lacli doctor`: the devices and faults of this installation, and the command for a better build."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lacli.text.format import counted, size_in_words
 
 
 class Finding(NamedTuple):
-    """What a check found, and in `todo` what to do. better: it works, and could be better. broken: lacli cannot run."""
+    """The result of a check; `todo`: what to do. better: it works and could be better. broken: lacli cannot run."""
 
     state: Literal["fine", "better", "broken"]
     words: str
@@ -71,7 +71,7 @@ def check_library() -> Finding:
 
 
 def check_ik() -> Finding:
-    """Look for the second engine, which is faster on processors."""
+    """Look for ik_llama.cpp, which is faster on processors."""
     from lacli.engine.libraries import machine_hindrance
     from lacli.ik.context import version
 
@@ -86,7 +86,7 @@ def check_devices() -> Finding:
     found = devices()
     if not gpu_kind() or any(device.is_gpu for device in found):
         return Finding("fine", "; ".join(device.words for device in found))
-    words = "a GPU is here, and this llama.cpp does not use it: its driver is old, or it was built without"
+    words = "this llama.cpp does not use the GPU here: its driver is old, or the build lacks GPU support"
     return Finding("better", words, rebuild_command())
 
 
@@ -101,6 +101,6 @@ def check_answers() -> Finding:
         with open_engine(path, settings, DecodeSettings(mode="lookahead")) as engine:
             for _ in engine.generate(engine.prompts.question("Name three colors."), 16).pieces:
                 pass
-    except Exception as error:  # whatever keeps it from answering, lacli does not work
+    except Exception as error:  # lacli does not work, for any error
         return Finding("broken", f"{SMOLLM2} does not answer: {error}", f"lacli run -v {SMOLLM2} Hi shows more")
     return Finding("fine", f"{SMOLLM2} answers in mode lookahead; lacli check {SMOLLM2} compares the modes")

@@ -1,4 +1,4 @@
-"""The `lacli` program: its commands, and the one place where errors become a line and an exit code."""
+"""The `lacli` program: its commands, and its errors as one line with an exit code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lacli.cli.options import DEBUG, EPILOG, given_name
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
-"""The base of Typer's complaints has no public name in every version."""
+"""The base class of Typer's errors, without a public name in some versions."""
 
 MODELS = {"list": "list_models", "pull": "pull", "show": "show", "rm": "remove", "cost": "cost"}
-"""The functions of models.py; another command's function and module are called as it is."""
+"""Functions of models.py by command; any other command has a module and a function of its name."""
 
 COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "mask", "rpc-server")
 """The commands in the order of the help."""
@@ -37,10 +37,10 @@ FOREIGN = {
     "--lora": (ANSWERING, "merge the adapter into the model's file with llama-export-lora"),
     "--mmproj": (ANSWERING, "a prompt is a text here"),
 }
-"""The commonest flags of llama.cpp's programs that lacli lacks: the commands that have an alternative, and the hint."""
+"""Common flags of llama.cpp that lacli lacks: the commands with an alternative, and the hint."""
 
 NO_READER = 141
-"""Exit code if standard output's reader has gone away, without a word: 128 and SIGPIPE, as a shell has it of git."""
+"""Exit code, without a message, after the reader of standard output has ended: 128 + SIGPIPE."""
 
 
 PROMPT = (*signature(options.asked).parameters, "file", "no_stdin", "raw", "prompts", "prompt_cache", "prompt_cache_ro")
@@ -67,7 +67,7 @@ COMMON = (
 
 
 class Command(TyperCommand):
-    """Prints options under headings, the most used ones or with --help-all every one; takes --stats without a value."""
+    """Prints the most used options under headings, or all with --help-all; takes --stats without a value."""
 
     shows_all = False
 
@@ -100,7 +100,7 @@ class Command(TyperCommand):
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Make the program with the commands of these names; leaving out the modules of others saves 20 ms."""
+    """Make the program with the named commands; to skip the modules of others saves 20 ms."""
     made = typer.Typer(
         name="lacli",
         # Rich's panels cut long flags off in a terminal of 80 columns.
@@ -132,24 +132,24 @@ def lacli(
 
 
 def main() -> None:
-    """Run the program; what a user can mend ends it with one line on stderr (a traceback under LACLI_DEBUG=1)."""
+    """Run the program. A user's error ends it with one line on stderr (LACLI_DEBUG=1: a traceback)."""
     try:
         arguments = typed = sys.argv[1:] or ["--help"]
         if "_LACLI_COMPLETE" in os.environ:
-            # Where Typer finds the line that a shell completes.
+            # Typer completes the line in these variables.
             typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
         first = typed[:1]
         asked = first if first and first[0] in COMMANDS else () if first in (["--version"], ["-V"]) else COMMANDS
         try:
             sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
         finally:
-            # Python itself would do it too late for an exit code and a line about a full disk.
+            # Python's own flush is too late for an exit code and a message about a full disk.
             if sys.stdout:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     except SystemExit as end:
-        # Typer makes 1 of it.
+        # Typer turns a broken pipe into code 1.
         sys.exit(NO_READER if isinstance(end.__context__, BrokenPipeError) else end.code)
     except (LacliError, TYPER_USAGE_ERROR, OSError) as error:
         if os.environ.get(DEBUG) == "1":
@@ -167,7 +167,7 @@ def main() -> None:
 
 
 def _in_one_line(error: Any) -> LacliError:
-    """Return what to say about an error: ours, Typer's or the system's."""
+    """Return an error of lacli, Typer or the system as one line."""
     if isinstance(error, LacliError):
         return error
     if isinstance(error, OSError):
@@ -183,4 +183,4 @@ def _in_one_line(error: Any) -> LacliError:
         error.param_hint = f"'{given_name(error.ctx, option)}'"
     what = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     command = error.ctx.command_path if error.ctx else "lacli"
-    return UsageError(what[:1].lower() + what[1:], f"{command} -h lists what there is")
+    return UsageError(what[:1].lower() + what[1:], f"{command} -h shows the usage")

@@ -1,4 +1,4 @@
-"""`lacli mask`: the batch of one full lookahead step, drawn: what each row is and which rows it sees."""
+"""`lacli mask`: a drawing of one full lookahead step, with the part of each row and the rows it sees."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lacli.text.format import align_columns, counted
 from lacli.tree import Tree
 
 MAX_ROWS = 200
-"""Rows that are drawn at most, each with as many columns."""
+"""At most this many rows are drawn, each with as many columns."""
 
 INPUT = 2**30
-"""The input token. The window's tokens are drawn from those below it, and the candidates' are above it."""
+"""The input token. The window's tokens are below it, the candidates' tokens above."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the batch: I, V or L. `position`: relative to the input's. `logits`: whether its choice is read."""
+    """One row of the batch: I, V or L. `position`: relative to the input. `logits`: whether its choice is read."""
 
     kind: str
     part: str
@@ -28,7 +28,7 @@ class Row:
     ids: tuple[int, ...]
 
     def sees(self, other: Row) -> bool:
-        """Whether it sees a row, as llama.cpp's mask over a unified cache has it."""
+        """Whether it sees another row, by llama.cpp's mask for a unified cache."""
         return other.position <= self.position and not set(self.ids).isdisjoint(other.ids)
 
 
@@ -41,7 +41,7 @@ def mask(*, settings: DecodeSettings) -> None:
     from lacli.terminal.screen import Screen
 
     if settings.max_rows > MAX_ROWS:
-        what = f"the step has {settings.max_rows} rows, and {MAX_ROWS} are drawn at most"
+        what = f"the step has {settings.max_rows} rows, and at most {MAX_ROWS} are drawn"
         raise UsageError(what, "try a smaller -W, -N or -G")
     Screen().line("\n".join(drawn(rows_of(settings), settings)))
 
@@ -49,7 +49,7 @@ def mask(*, settings: DecodeSettings) -> None:
 def rows_of(settings: DecodeSettings) -> list[Row]:
     """Return the rows of a step with a full window and G candidates.
 
-    Sequence 0 is the sequence's own, 1 .. W are the columns', those behind the candidates'.
+    Id 0 is the sequence's own, ids 1 to W are the columns', and the candidates' ids follow.
     """
     tree, rows = full_step(settings), list[Row]()
     for position, logits, ids in zip(tree.depths, tree.verified, tree.ids, strict=True):

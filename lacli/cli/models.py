@@ -1,4 +1,4 @@
-"""`lacli list`, `pull`, `show`, `rm` and `cost`: the models on this disk and on the hub, and what their steps cost."""
+"""`lacli list`, `pull`, `show`, `rm` and `cost`: the models on this disk and on the hub, and their step costs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def remove(models: Models, yes: Yes = False, quiet: options.Quiet = False) -> No
 
 
 def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
-    """Return the model of the cache that MODEL means. Raises LacliError for none, several, or a file elsewhere."""
+    """Return the cached model that MODEL names. Raises LacliError for none, several, or a file elsewhere."""
     from lacli.hub.cache import cached_models, matching
 
     wanted = read_name(name, aliases)
@@ -113,7 +113,7 @@ def find_to_remove(name: str, aliases: Mapping[str, Alias]) -> LocalModel:
         raise UsageError(f"{wanted} is a file outside the hub's cache", "remove it yourself")
     found = matching(cached_models(wanted.repository, headers=False), wanted)
     if not found:
-        raise ModelLoadError(f"not on this disk: {wanted}", "lacli list shows what there is")
+        raise ModelLoadError(f"not on this disk: {wanted}", "lacli list shows the models")
     if found[1:]:
         choices = ", ".join(model.name for model in found)
         raise ModelLoadError(f"{len(found)} models on this disk are {wanted}", f"name one of {choices}")

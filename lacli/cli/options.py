@@ -1,4 +1,4 @@
-"""Typer's options made of the registry's, in groups, and those that commands share: model, decoding, prompt, output."""
+"""Typer options made from the registry, in groups, and the options that commands share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 DEBUG = "LACLI_DEBUG"
-"""Shows tracebacks; `main.py` reads it, and it belongs to no option."""
+"""A variable without an option: `main.py` shows tracebacks if it is 1."""
 
 OTHERS = {
     "--api-key": "LLAMA_API_KEY",
@@ -39,13 +39,13 @@ OTHERS = {
     "--slots": "LLAMA_ARG_ENDPOINT_SLOTS",
     "--temp": "LLAMA_ARG_TEMPERATURE",
 }
-"""llama.cpp's variables that are not called like their option (common/arg.cpp)."""
+"""llama.cpp's variables with names unlike their option's (common/arg.cpp)."""
 
 EPILOG = "LACLI_ and a flag's long name set a default, as LACLI_WINDOW=10 does."
 """The end of a command's help."""
 
 IN_FILE = "_in_file"
-"""The end of the name of an option whose value is the text of a file, behind the name of what it sets."""
+"""Suffix of an option that reads a setting from a file."""
 
 
 def setting(*names: str, **more: Any) -> Any:
@@ -64,9 +64,9 @@ def variables(*names: str) -> list[str]:
 def parameters_of(
     settings: type[Any], *, only: Collection[str] = (), without: Collection[str] = (), **shown: str
 ) -> list[Parameter]:
-    """Return a Typer option for each field of a settings class that has a flag; its value is None if it is not given.
+    """Return a Typer option for each field with a flag; its value is None if it is not given.
 
-    `only`: fields, () for all. `without`: fields that are left out. `shown`: other defaults for the help, by field.
+    `only`: fields, () for all. `without`: fields to leave out. `shown`: other defaults for the help, by field.
     """
     return [
         parameter(replace(each, shown=shown.get(each.name, each.shown)))
@@ -96,7 +96,6 @@ def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, v
 
 
 def parameter(each: Option) -> Parameter:
-    """Return the Typer option of one setting."""
     flags, shown = each.flags, each.shown
     kind = list[str] if each.repeated else str if each.read else each.kind
     if each.default is True:
@@ -113,11 +112,11 @@ def parameter(each: Option) -> Parameter:
 
 
 def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]:
-    """Return a function that makes settings of those of its options that are given, lists as tuples.
+    """Return a function that makes settings from its given options, with lists as tuples.
 
-    It raises UsageError for a text that is given twice, typed and in a file.
+    It raises UsageError for a text given twice, typed and in a file.
     """
-    # In an annotation Typer has the first flag where its default would be.
+    # In an annotation Typer keeps the first flag as its default.
     flags = {each.name: each.annotation.__metadata__[0].default for each in options}
 
     def made(**values: Any) -> Made:
@@ -139,9 +138,9 @@ def group(make: Callable[..., Made], *options: Parameter) -> Callable[..., Made]
 
 
 def with_groups(**groups: Callable[..., Any]) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
-    """Replace a command's parameters of these names by their groups' options, in their place.
+    """Replace a command's parameters of these names by their groups' options.
 
-    A group is a function whose parameters are Typer options. The command is called with what the groups return.
+    A group is a function whose parameters are Typer options. The command gets the groups' results.
     """
 
     def decorate(command: Callable[..., Made]) -> Callable[..., Made]:
@@ -166,19 +165,19 @@ def with_groups(**groups: Callable[..., Any]) -> Callable[[Callable[..., Made]],
 
 
 def typed(context: typer.Context) -> frozenset[str]:
-    """Return the parameters whose options stand on the command line."""
+    """Return the parameters given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
 def model_names() -> Iterator[str]:
-    """What a shell completes MODEL with: aliases, models in the hub's cache and GGUF files in this folder."""
+    """Completions of MODEL: aliases, models in the hub's cache and GGUF files in this folder."""
     from lacli.hub.cache import cached_names
     from lacli.hub.names import models, own_aliases, read_aliases
 
     with suppress(LacliError, OSError):
         yield from (alias.name for alias in read_aliases(own_aliases()).values())
-    # As huggingface_hub finds its cache; to import it takes too long here.
+    # huggingface_hub's rule; its import takes too long here.
     home = os.environ.get("HF_HOME") or os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/huggingface"
     cache = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
     with suppress(OSError):
@@ -210,7 +209,7 @@ Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; 
 def model_of(
     argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None, draft: DraftModel = None
 ) -> str | None:
-    """Return the model that the command line names, or else the environment. Raises UsageError if two ways name one."""
+    """Return the model named on the command line or in the environment. Raises UsageError for two on the line."""
     from lacli.hub.names import PREFIX
 
     if draft is not None:
@@ -219,7 +218,7 @@ def model_of(
     hub = hf_repo and PREFIX + hf_repo.removeprefix(PREFIX)
     named = [name for name in (argument, model_file, hub) if name is not None]
     if len(named) > 1:
-        raise UsageError(f"two models are named: {' and '.join(named)}", "name one; a prompt goes behind -p")
+        raise UsageError(f"two models are named: {' and '.join(named)}", "name one; a prompt goes after -p")
     return named[0] if named else os.environ.get("LACLI_MODEL") or os.environ.get("LLAMA_ARG_MODEL") or None
 
 
@@ -236,12 +235,12 @@ def asked(
     if only is not None and (only.split()[1:] or model_of(None, model_file, hf_repo, draft)) and not names_model(only):
         argument, words = None, only
     if words is not None and prompt is not None:
-        raise UsageError("the prompt is given twice, behind MODEL and with -p", "drop one of them")
+        raise UsageError("the prompt is given twice, after MODEL and with -p", "drop one of them")
     return model_of(argument, model_file, hf_repo, draft), prompt if words is None else words
 
 
 def names_model(text: str) -> bool:
-    """Whether an only argument is MODEL: a file, or one word that can mean a model."""
+    """Whether the only argument is MODEL: a file, or one word that can mean a model."""
     from lacli.hub.names import own_aliases, read_aliases, read_name
 
     with suppress(LacliError):
@@ -251,7 +250,7 @@ def names_model(text: str) -> bool:
 
 
 def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path:
-    """Return the file of MODEL, fetched if it is a name and not here; without MODEL, the installed one."""
+    """Return the file of MODEL, fetched if it is missing here; without MODEL, the installed model's."""
     from lacli.hub.download import find_model
     from lacli.hub.names import SMOLLM2, own_aliases, smollm2_file
 
@@ -265,10 +264,10 @@ def model_path(model: str | None, screen: Screen, offline: bool = False) -> Path
 
 
 engine_group = group(ModelSettings, *parameters_of(ModelSettings))
-"""The flags of commands that decode with all devices that are asked for."""
+"""Flags of commands that decode on all requested devices."""
 
 model_group = group(ModelSettings, *parameters_of(ModelSettings, without=("replicas", "rpc")))
-"""The flags of commands that decode on one device, or measure one."""
+"""Flags of commands that decode on one device, or measure one."""
 
 preset = parameter(
     Option(
@@ -287,7 +286,7 @@ sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *sizes)
 
 
 def in_file(flags: tuple[str, ...], help: str, text: str) -> Parameter:
-    """Return an option whose value is the text of a file, for the setting `text`."""
+    """Return an option that reads the setting `text` from a file."""
     return parameter(Option(flags, help, text + IN_FILE, kind=str, metavar="FILE", read=read_text, variable=False))
 
 
@@ -341,7 +340,7 @@ ColorWhen = Annotated[Switch, setting("--color", help="Use colours. auto: on a t
 
 @dataclass(frozen=True)
 class Loading:
-    """What an engine is made of. `verbose`: print llama.cpp's log."""
+    """Settings of an engine. `verbose`: print llama.cpp's log."""
 
     decode_settings: DecodeSettings
     sampling: SamplingSettings
@@ -362,10 +361,9 @@ class Loading:
         often_alone: bool = False,
         measure: bool = False,
     ) -> Iterator[ModelEngine]:
-        """Load MODEL for a question, or for several of its kind, `slots` at a time.
+        """Load MODEL for questions like this one, `slots` at a time.
 
-        `often_alone`: fewer than `slots` are expected most of the time. `measure`: measure what steps of a new model
-        cost here.
+        `often_alone`: fewer than `slots` are expected most of the time. `measure`: measure a new model's step costs.
         """
         from lacli.auto.model_cost import SERVING
         from lacli.engine.load import open_engine
@@ -402,12 +400,12 @@ class Loading:
 loading_group = with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)(
     Loading
 )
-"""What the commands that answer load."""
+"""Engine options of the commands that answer."""
 
 
 @wraps(loading_group)
 def serving_group(**given: Any) -> Loading:
-    """Return what `lacli serve` loads, which keeps slots in files instead of a prompt's cache."""
+    """Engine options of `lacli serve`, which saves slots instead of a prompt cache."""
     return loading_group(**given)
 
 

@@ -1,4 +1,4 @@
-"""`lacli run --prompts`: the prompts of a file through one model, several at a time, and a line for each answer."""
+"""`lacli run --prompts`: answers the prompts of a file, several at a time, with a line for each."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from lacli.cli.options import Loading, PromptOptions
 
 ASKED = ("id", "custom_id", "prompt", "messages", "system")
-"""What an answer's line repeats of its row."""
+"""Fields of a row that its answer's line repeats."""
 
 BEGINNING = b'{"index": '
 """The beginning of an answer's line."""
 
 Line = Mapping[str, Any]
-"""What became of a row."""
+"""The answer to a row, or its error."""
 
 
 @dataclass
 class Answers:
     """Writes answers as JSON lines.
 
-    `answered`: the indices of rows with an answer, by the later of two lines. `models`: of the answers.
+    `answered`: indices of rows whose last line is an answer. `models`: the models that answered.
     """
 
     write: Callable[[str], object]
@@ -78,10 +78,9 @@ def write_line(file: FileIO, name: str, line: str) -> None:
 
 @contextmanager
 def answers_in(name: str | None, rows: Sequence[PromptRow], screen: Screen) -> Iterator[Answers]:
-    """Open the file of answers, None for standard output; a last line that an earlier run broke off in is cut off.
+    """Open the file of answers (None: standard output), less the broken last line of an earlier run.
 
-    `rows`: what is asked now. Raises LacliError for a file of answers to others or of anything else, which stays as it
-    is.
+    `rows`: the current questions. Raises LacliError for a file with other contents, which stay.
     """
     if name is None:
         yield Answers(screen.line)
@@ -126,10 +125,10 @@ class AskedRow(Sampled, Row):
 
 @dataclass(frozen=True)
 class PromptRow:
-    """What a row asks, and how; `error`: why it cannot be asked.
+    """The question of a row; `error`: why it cannot be asked.
 
-    `repeated`: what the line of its answer begins with. `messages`: up to the first answer; `turns`: questions after
-    it. `options`: of each answer; `raw` is None where the template decides.
+    `repeated`: the beginning of its answer's line. `messages`: up to the first answer; `turns`: later questions.
+    `options`: of each answer; if `raw` is None the template decides.
     """
 
     repeated: Line
@@ -140,10 +139,9 @@ class PromptRow:
 
 
 def read_rows(path: str, question: PromptOptions, sampling: SamplingSettings, screen: Screen) -> list[PromptRow]:
-    """Read the rows of a file of JSON lines or of one prompt a line, or of stdin for `-`.
+    """Read the rows of a file of JSON lines or of plain prompts, or of stdin for `-`.
 
-    A bad row has an error, which the screen shows. `question`, `sampling`: for what a row leaves out. Raises LacliError
-    for a file without rows.
+    The screen shows the errors of bad rows. `question`, `sampling`: a row's defaults. Raises LacliError without rows.
     """
     rows = [_row(found, place, question, sampling) for place, found in read_lines(path, screen.note)]
     if not rows:
@@ -192,10 +190,10 @@ def answer_file(
     loading: Loading,
     screen: Screen,
 ) -> None:
-    """Answer the prompts of a file, with a line for each in the file `answers`, or on standard output for None.
+    """Answer the prompts of a file, with a line for each in the file `answers` (None: standard output).
 
-    `parallel`: answers at a time, None for what suits. `name`: MODEL. Raises Interrupted after Ctrl-C, and LacliError
-    behind the last answer if a prompt has none.
+    `parallel`: answers at a time, None for the default. `name`: MODEL. Raises Interrupted after Ctrl-C, and LacliError
+    at the end if a prompt has no answer.
     """
     rows = read_rows(prompts, question, loading.sampling, screen)
     with answers_in(answers, rows, screen) as lines:
@@ -221,7 +219,7 @@ def answer_file(
 async def _answer_all(
     model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, advance: Callable[[], None]
 ) -> str:
-    """Answer the rows at the indices `left`; return what the answers were, and how fast."""
+    """Answer the rows at the indices `left`; return their number and speed in words."""
     begin, tokens, indices, engine = perf_counter(), 0, iter(left), model.engine
 
     async def answer_next() -> None:
@@ -232,7 +230,7 @@ async def _answer_all(
             tokens += row.get("predicted_n", 0)
             advance()
 
-    # One more than there are slots: its prompt is cut into tokens before a slot is free.
+    # One more than slots: its prompt is tokenized before a slot is free.
     await asyncio.gather(*(answer_next() for _ in range(engine.slots + 1)))
     seconds = perf_counter() - begin
     slots = f"{engine.slots} at a time in {engine.context.cells:,} tokens"
@@ -241,7 +239,7 @@ async def _answer_all(
 
 
 async def _answered(model: Model, row: PromptRow) -> Line:
-    """Return the answers to a row, and an error beside those before it."""
+    """Return the answers to a row, with an error if a turn failed."""
     if row.error:
         return {"error": row.error}
     line: dict[str, Any] = {"model": model.engine.model.path.name}

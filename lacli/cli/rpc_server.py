@@ -56,7 +56,7 @@ def rpc_server(
         os.dup2(2, 1)
     else:
         abandon_stdout()
-    end_at_abort(screen, "a client may have asked for more memory than there is: start it again")
+    end_at_abort(screen, "a client may have asked for too much memory: start it again")
     server = rpc.start_server(address, port, wanted, physical_cores(), folder)
     if server.is_alive():
         reached = socket.gethostname() if address == rpc.EVERYWHERE else address

@@ -1,4 +1,4 @@
-"""`lacli run`: one question, one answer streamed to the screen, and what it cost if asked; or a file of prompts."""
+"""`lacli run`: one answer streamed to the screen, with statistics if asked; or a file of prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_TOKENS = 16
 """Tokens at the end of a prompt, enough to hold a mark that begins reasoning there."""
 
 BLOCK = re.compile(r"^( *)(`{3,}|~{3,})[^\n`]*\n(.*?)^ *\2[`~]* *$", re.DOTALL | re.MULTILINE)
-"""A fenced block of Markdown: its indent, its fence and what stands in it."""
+"""A fenced block of Markdown: its indent, fence and content."""
 
 PromptFiles = Annotated[
     list[str] | None,
@@ -95,7 +95,7 @@ def run(
 
 
 def first_block(text: str) -> str:
-    """Return what stands in the first fenced block, less its indent. Raises LacliError if there is no whole one."""
+    """Return the content of the first fenced block, less its indent. Raises LacliError if no block is whole."""
     if not (found := BLOCK.search(text)):
         raise LacliError("the answer has no whole fenced block", "without -x it is printed as it is")
     return re.sub(rf"^ {{0,{len(found[1])}}}", "", found[3].removesuffix("\n"), flags=re.MULTILINE)
@@ -104,7 +104,7 @@ def first_block(text: str) -> str:
 def answer(
     model: str | None, text: str, asked: PromptOptions, loading: Loading, screen: Screen, *, form: str, stats: Detail
 ) -> None:
-    """Answer `text`; `form`: text, json or block. Raises Interrupted after Ctrl-C, when what came is out."""
+    """Answer `text`; `form`: text, json or block. After Ctrl-C it prints the answer so far and raises Interrupted."""
     from lacli.interrupts import second_ctrl_c_ends, without_ctrl_c
     from lacli.report import as_json, as_lines, context_full
     from lacli.text.format import counted
@@ -117,7 +117,7 @@ def answer(
         reasons = begun_reasoning(engine.text(prompt[-LAST_TOKENS:], special=True))
         stopped, told = False, ""
         try:
-            # Left open, an error's traceback would keep it, and with it a decoder, longer than the model.
+            # If it stays open, an error's traceback keeps its decoder longer than the model.
             with second_ctrl_c_ends(), closing(pieces):
                 marked = mark_reasoning(pieces, reasons)
                 screen.write(marked if form == "text" else ())

@@ -1,4 +1,4 @@
-"""`lacli serve`: a model behind OpenAI's protocol, for programs that speak it."""
+"""`lacli serve`: a model for programs that speak OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ServerOptions:
 
     @property
     def keys(self) -> list[str]:
-        """All API keys; a line of a file that begins with # is none.
+        """All API keys; a line of a file that begins with # is a comment.
 
-        Raises UsageError for an empty one: a variable that is not set, and LacliError for a file without a key.
+        Raises UsageError for an empty key (an unset variable), and LacliError for a file without a key.
         """
         keys, path = [key.strip() for text in self.api_key for key in text.split(",")], self.api_key_file
         if not all(keys):
@@ -121,5 +121,5 @@ def serve(
 
 
 def _names(text: str) -> list[str]:
-    """Return the names of a list with commas between them, each once."""
+    """Return the names of a comma-separated list, each once."""
     return [*dict.fromkeys(each.strip() for each in text.split(",") if each.strip())]

@@ -1,8 +1,8 @@
-"""Which sequence gets which slot and cells: reuse, sharing a common beginning, and who gives way where cells run out.
+"""Admission of sequences to slots and cells: reuse, shared beginnings, and who gives way when cells run out.
 
-A new prompt takes the idle slot of which at least half is its beginning. The slot of an ended sequence keeps its cells
-until they are needed. When cells run out idle slots are emptied, oldest first; then the newest sequence is cleared, and
-is prefilled again from its tokens when there is room.
+A new prompt takes an idle slot if at least half of the slot is the prompt's beginning. The slot of an ended sequence
+keeps its cells until they are needed. When cells run out, idle slots are emptied, oldest first. Then the newest
+sequence is cleared, and prefilled again from its tokens when enough cells are free.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from lacli.errors import UsageError
 from lacli.modes import common_prefix
 
 HEADROOM = 16
-"""Cells that a sequence needs beyond its tokens to be given cells: fewer would soon be taken from it again."""
+"""A sequence gets cells only with this many beyond its tokens: fewer would soon be taken from it again."""
 
 MIN_SHARED = 64
-"""Tokens of a common beginning from which a sequence shares a running one's cells, or waits until that has read them.
+"""A sequence shares at least this many tokens of a running one's cells, or waits until they are decoded.
 
 As rows they cost several plain steps (benchmarks/step_costs.jsonl); waiting costs one or two.
 """
 
 MOST_IDLE, IDLE_SHARE = 4, 1 / 4
-"""Idle slots that keep their cells, and the part of the context that these may have where attention passes all cells.
+"""Most idle slots that keep cells, and their share of the context if attention passes all cells.
 
-The one that was used last keeps its cells in any case: a chat that is longer goes on there.
+The slot used last always keeps its cells: a longer chat goes on there.
 """
 
 
@@ -47,16 +47,18 @@ class Admission:
 
     @property
     def idle(self) -> list[Cells]:
-        """The slots without a sequence, the one that was used longest ago first."""
+        """Slots without a sequence, the longest unused first."""
         taken = [each.cells for each in self.sequences]
         return sorted((slot for slot in self._slots if slot not in taken), key=lambda slot: slot.last_use)
 
     def slot(self, number: int | None = None) -> Cells:
-        """Return a slot by its number, by default the one that was used last."""
+        """Return a slot by its number, by default the slot used last."""
         return max(self._slots, key=lambda slot: slot.last_use) if number is None else self._slots[number]
 
     def refill(self, slot: Cells, tokens: Sequence[int], fill: Callable[[int], bool] = lambda first: True) -> None:
-        """Empty an idle slot, and let `fill` bring the cells of `tokens` to its first id. Raises UsageError if not."""
+        """Empty an idle slot, and let `fill` bring the cells of `tokens` to its first id. Raises UsageError if it
+        cannot.
+        """
         if slot not in self.idle:
             raise UsageError("the slot has a sequence", "try again at its end")
         self._cut(slot, 0)
@@ -67,9 +69,10 @@ class Admission:
         slot.tokens, slot.past = [*tokens], len(tokens)
 
     def take_slot(self, prompt: Sequence[int], *, reuses: bool) -> Cells:
-        """Take the idle slot of which at least half is the beginning of a prompt, and cut it back to that.
+        """Take an idle slot for a prompt, cut back to the common beginning.
 
-        Else, or if nothing is to be reused, an empty one, else the one that was used longest ago.
+        It is a slot of which at least half is the prompt's beginning, if it `reuses` cells, else an empty slot, else
+        the longest unused.
         """
         common = {slot: slot.common(prompt[:-1]) if reuses else 0 for slot in self.idle}
         alike = [slot for slot in common if slot.past and 2 * common[slot] >= slot.past]
@@ -90,7 +93,7 @@ class Admission:
             self._cut(filled.pop(0), 0)
 
     def give_cells(self) -> None:
-        """Give cells to the sequences that wait, in the order of their arrival, as far as there are enough."""
+        """Give cells to the waiting sequences, in the order of their arrival, as long as enough are free."""
         # A suspect must not spoil another sequence again.
         one_by_one = any(each.is_suspect for each in self.sequences)
         for sequence in self.sequences:
@@ -113,14 +116,14 @@ class Admission:
                 sequence.reused = slot.past
 
     def find_cells(self, cells: int, kept: Cells | None = None) -> bool:
-        """Empty slots as `empty_oldest` does until `cells` are free; False if there are too few all the same."""
+        """Empty slots by `empty_oldest` until `cells` are free; False if they stay too few."""
         while self._used_cells() + cells > self._context.cells:
             if not self.empty_oldest(kept):
                 return False
         return True
 
     def empty_oldest(self, kept: Cells | None = None) -> bool:
-        """Empty the idle slot used longest ago, or one whose sequence waits, but not `kept`; False without one."""
+        """Empty the longest unused idle slot, else a waiting sequence's slot, but not `kept`; False without one."""
         waiting = (each.cells for each in self.sequences if not each.has_cells)
         slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
         if slot:
@@ -128,12 +131,12 @@ class Admission:
         return slot is not None
 
     def clear(self, sequence: TokenSequence) -> None:
-        """Take the cells of a sequence, which goes on once there are enough again."""
+        """Take the cells of a sequence; it goes on once enough are free."""
         self._cut(sequence.cells, 0)
         sequence.has_cells, sequence.prefill = False, len(sequence.tokens) - 1
 
     def start_over(self) -> list[TokenSequence]:
-        """Empty the cache after a step without numbers; return the sequences that shared it, which are suspects now."""
+        """Empty the cache after a step without numbers; return its sequences, which are suspects now."""
         # Without flash attention llama.cpp's masks let NaN through: one sequence's cells spoil all others.
         suspects = [each for each in self.sequences if each.has_cells]
         for slot in self._slots:
@@ -152,16 +155,16 @@ class Admission:
             slot.cut(max(len(slot.tokens) - 1, 0))
 
     def _used_cells(self) -> int:
-        """Cells that idle slots have, and that sequences with cells have or are about to have."""
+        """Cells of idle slots, and cells that sequences have or are about to have."""
         idle = sum(slot.own_cells for slot in self.idle)
         return idle + sum(
             (len(each.tokens) if each.has_cells else each.cells.past) - each.cells.borrowed for each in self.sequences
         )
 
     def _longest_beginning(self, sequence: TokenSequence) -> tuple[Cells | None, int, int]:
-        """The running slot with most of the beginning of a sequence, and the number of those tokens.
+        """The running slot that shares most with a sequence's beginning, and the number of shared tokens.
 
-        Last the number of them that any running slot will have once its prompt is decoded.
+        The last number is the most that any running slot will share once its prompt is decoded.
         """
         source, shared, coming = None, 0, 0
         for other in self.sequences if self._shares and not sequence.score else ():
@@ -174,7 +177,7 @@ class Admission:
         return source, shared, coming
 
     def _cut(self, slot: Cells, length: int) -> None:
-        """Cut a slot back to its first `length` tokens; cells that others share stay with them."""
+        """Cut a slot back to its first `length` tokens; shared cells stay with the other slots."""
         slot.cut(length)
         for each in self._slots:
             if each is slot or each.source is slot:

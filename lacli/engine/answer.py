@@ -1,4 +1,4 @@
-"""One answer on its way: the engine's steps as text, and what they cost."""
+"""An answer in progress: the engine's steps as text, with statistics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from lacli.verify import TokenLogprob
 class Answer:
     """One finished generation.
 
-    `tokens`: the generated ids that the text was made of, with an end token but without those of a stop string, which
-    count as predicted all the same. `finish_reason`: stop (the stop string `stop`), eog (an end token), length
-    (`max_tokens`, or a full context) or interrupt (it was left early). `logprobs`: one for each of `tokens` where they
-    were asked for; `prompt_logprobs`: one for each token of the prompt but the first. `seed`: what its tokens were
-    drawn with, None where the most probable ones were taken. `warnings`: sentences on what it does not keep to of a
-    JSON schema that was its own, and not its engine's.
+    `tokens`: the generated ids of the text, with an end token but without a stop string's tokens, which count as
+    predicted too. `finish_reason`: stop (the stop string `stop`), eog (an end token), length (`max_tokens`, or a full
+    context) or interrupt (it was left early). `logprobs`: one for each of `tokens` if requested; `prompt_logprobs`: one
+    for each token of the prompt but the first. `seed`: of the draws, None for greedy decoding. `warnings`: sentences on
+    parts of the answer's own JSON schema that it ignores.
     """
 
     text: str
@@ -52,12 +51,12 @@ class Answer:
 
 
 def as_stops(stops: str | Sequence[str]) -> tuple[str, ...]:
-    """The stop strings of an argument that may be a single one."""
+    """The stop strings of an argument, one or several."""
     return (stops,) if isinstance(stops, str) else tuple(stops)
 
 
 class AnswerText:
-    """Makes an answer of the progress of a sequence. `stopped`: True once a stop string has come."""
+    """Makes an answer from the progress of a sequence. `stopped`: True once a stop string has come."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class AnswerText:
         self._begin = perf_counter()
 
     def take(self, progress: Progress) -> list[Piece]:
-        """Count a step, and give the text that it makes certain."""
+        """Count a step, and return the text that is certain now."""
         sequence, step, _ = progress
         if step is None:
             return []
@@ -116,14 +115,14 @@ class AnswerText:
         return self._note(pieces)
 
     def end(self) -> list[Piece]:
-        """Give the rest of the text: no step comes any more."""
+        """Return the rest of the text after the last step."""
         if self._finish == "interrupt":
             # No step said why: the limit is 0, or not one more row finds a cell.
             self._finish = "length"
         return self._note(self._stream.finish())
 
     def answer(self) -> Answer:
-        """The text and tokens so far, and what they cost."""
+        """The answer so far."""
         return Answer(
             text="".join(self._text),
             tokens=tuple(self._tokens),
@@ -138,9 +137,9 @@ class AnswerText:
         )
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """Return the log probabilities of the tokens from index `first` on whose text has come, at least in part.
+        """Return log probabilities of the tokens from index `first` on with text, at least in part.
 
-        Of an answer that has ended by itself or by its limit, those of all further tokens.
+        An answer that has ended by itself or by its limit has them for all further tokens.
         """
         has_all = self._finish in ("eog", "length")
         return self._logprobs[first : len(self._tokens) if has_all else self._stream.begun]
@@ -151,7 +150,7 @@ class AnswerText:
 
 
 class Generation(NamedTuple):
-    """An answer on its way in the caller's thread: iterate `pieces`, once, and read `text.answer()` at any time."""
+    """An answer in the caller's thread: iterate `pieces`, once, and read `text.answer()` at any time."""
 
     text: AnswerText
     pieces: Generator[Piece]

@@ -1,7 +1,7 @@
-"""A slot's cells: which tokens of its sequence the cache has, and how far its other ids and other slots share them.
+"""A slot's cells: its sequence's tokens in the cache, shared with its other ids and with other slots.
 
-All sequence calls of a decode go through `Cells`, each limited to the positions it is about: an unlimited one walks
-the cache's per-sequence bookkeeping and costs milliseconds at a few thousand tokens.
+All sequence calls of a decode go through `Cells`, each limited to its positions. An unlimited call walks the cache's
+per-sequence bookkeeping, and costs milliseconds at a few thousand tokens.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ALL = -1
 
 
 class Cells:
-    """A slot: the tokens 0 .. past-1 of one sequence at a time in its first id, and how far its other ids share them.
+    """A slot: tokens 0 .. past-1 of one sequence at a time with its first id; its other ids share a part.
 
-    `past`: tokens in the cache; the next input goes to this position. `tokens`: of the sequence that has the slot or
-    had it last. `source`: the slot with which it shares the cells of its first `borrowed` tokens. `last_use`: grows
-    with every use. `part`: the rows that were laid out last. `seconds`: time spent in sequence calls. `whole`: a cut
-    keeps as many tokens, or none. After the prefill a tree brings its ids up to date: idle ones cost nothing.
+    `past`: tokens in the cache, and the position of the next input. `tokens`: of the slot's sequence, or of its last
+    one. `source`: the slot that shares the cells of the first `borrowed` tokens. `last_use`: grows with every use.
+    `part`: the rows that were laid out last. `seconds`: time in sequence calls. `whole`: a cut keeps this many tokens,
+    or none. After the prefill a tree brings its ids up to date: idle ids cost nothing.
     """
 
     def __init__(self, context: Context, ids: range, limit: int) -> None:
@@ -49,12 +49,12 @@ class Cells:
         return common if common >= self.whole else 0
 
     def room(self, tokens: Sequence[int]) -> int:
-        """Rows that the next step's tree may have, beside the tokens before its input that the cache lacks."""
+        """Most rows of the next step's tree, not counting missing tokens before its input."""
         missing = len(tokens) - 1 - self.past
         return min(self.limit - (len(tokens) - 1), self._context.batch_rows - missing)
 
     def lay_out_step(self, tokens: Sequence[int], tree: Tree) -> BatchPart:
-        """Make rows of what the cache lacks of a sequence and of its step's tree, which its ids share from now on."""
+        """Make rows of a sequence's missing tokens and of its step's tree; its ids share the cells from now on."""
         others = tree.ids[ROOT][1:]
         if others:
             begin = perf_counter()
@@ -72,13 +72,13 @@ class Cells:
         return self.part
 
     def commit_prompt(self) -> None:
-        """Take the decoded tokens of a prompt into account."""
+        """Count the decoded tokens of a prompt."""
         self.past += len(self.part.uncached)
 
     def commit(self, nodes: Sequence[int], *, ordered: bool) -> None:
         """Keep the input and the accepted `nodes` of the decoded step, and nothing else of its tree.
 
-        `ordered`: keep only cells in the order of the sequence, which those behind rejected drafts are not.
+        `ordered`: keep only cells in the order of the sequence; cells after rejected drafts are not.
         """
         if ordered:
             nodes = [row for place, row in enumerate(nodes, start=1) if row == place]
@@ -96,7 +96,7 @@ class Cells:
             for each in others:
                 self._context.remove(self.first_id + each, start, ALL)
         else:
-            # The path is a chain in the first id, or there is none: what follows it goes.
+            # The path is a chain with the first id, or empty: everything after it goes.
             gone = self._remove_from(end, [0, *others])
             assert gone, "a step has no more drafted tokens than the model can take back"
         for each in others:
@@ -105,7 +105,7 @@ class Cells:
 
     def cut(self, length: int) -> None:
         """Cut all ids back to the first `length` tokens; a model that cannot take back a part loses all."""
-        # First what is believed, then the cells: an interrupt in between is mended by cutting again.
+        # First the numbers, then the cells: after an interrupt in between, another cut mends them.
         self.past = min(length, self.past) if length >= self.whole else 0
         self.whole = min(self.whole, self.past)
         self._synced = [min(synced, self.past) for synced in self._synced]
@@ -121,15 +121,15 @@ class Cells:
         self.source, self.whole = other, other.whole
 
     def unshare(self) -> None:
-        """Take everything from all ids but the first; each gets it again when a tree next uses it."""
+        """Take all cells from all ids but the first; each id gets them again when a tree next uses it."""
         self._synced = [0] * len(self._ids)
         for each in self._ids[1:]:
             self._context.remove(each, 0, ALL)
 
     def _remove_from(self, position: int, used: Iterable[int] | None = None) -> bool:
-        """Take the positions from `position` on from all ids; False where the model cannot.
+        """Take the positions from `position` on from all ids; False if the model cannot.
 
-        `used`: the ids that may have any, all by default. Among other sequences each one costs a walk over all cells.
+        `used`: the ids that may have any, all by default. Among other sequences each id costs a walk over all cells.
         """
         # A recurrent model has one id a slot and does not know -1.
         if self._owns_all and len(self._ids) > 1:

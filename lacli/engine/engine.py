@@ -1,7 +1,6 @@
 """The engine: prompts in, one batch a step, accepted tokens out, for as many sequences as it has slots.
 
-Every step serves all sequences that have cells: the input and the drafts of each, and chunks of unread prompts, or one
-and the other in turns.
+Every step serves all sequences with cells: inputs with drafts and chunks of unread prompts, together or in turns.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from lacli.stats import Finish, Step
 from lacli.verify import Verifier
 
 DECODED_PER_READ_S = 1 / 3
-"""Seconds in which sequences decode for each second in which a prompt is read, if both take turns."""
+"""Seconds of decoding for each second of reading prompts, if both take turns."""
 
 OLDEST_PART = 4
-"""One of this many rows that a step reads is the oldest prompt's, the others go to the shortest prompts first.
+"""One of this many prompt rows of a step is the oldest prompt's, the others go to the shortest prompts first.
 
-Otherwise it is never read while shorter ones keep coming. Chosen: a server has four slots by default.
+Otherwise the oldest is never read while shorter prompts keep coming. Chosen: a server has four slots by default.
 """
 
 
@@ -57,9 +56,9 @@ GREEDY = SequenceOptions()
 
 
 class Progress(NamedTuple):
-    """What a step brought to a sequence. `step`: None if it ended without one. `error`: what ended it, or None.
+    """A sequence's progress. `step`: None for an end without a step. `error`: what ended it, or None.
 
-    `sequence`: None for one that never got a slot.
+    `sequence`: None if it never got a slot.
     """
 
     sequence: TokenSequence | None
@@ -68,7 +67,7 @@ class Progress(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a step decodes: the sequences that are `ready` for drafts, and the chunks of prompts of others.
+    """A step's work: the sequences that are `ready` for drafts, and prompt chunks of others.
 
     `makes_wait`: it only reads prompts, while other sequences could decode.
     """
@@ -81,8 +80,8 @@ class Plan(NamedTuple):
 class Engine:
     """Decodes up to `slots` sequences together; owns the cells of its context.
 
-    `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences. `cost`: what steps cost here, None if it
-    was not measured. `cache`: the file of --prompt-cache, or None.
+    `limit`: tokens that a sequence may have. `pool`: n-grams of all sequences. `cost`: measured step costs, or None.
+    `cache`: the file of --prompt-cache, or None.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Engine:
         longest: int = 0,
         cost: Cost | None = None,
     ) -> None:
-        """`longest`: tokens of a sequence among several at most, 0 for as many as the model was trained with."""
+        """`longest`: limit of each of several sequences, 0 for the trained tokens."""
         self.slots, self.cost, self._longest = slots, cost, longest
         # Seconds that sequences may decode before the next step that only reads.
         self._owed_s = 0.0
@@ -103,14 +102,14 @@ class Engine:
         self.switch_context(context, settings)
 
     def switch_context(self, context: Context, settings: DecodeSettings) -> None:
-        """Decode in another context, with nothing in it, while no sequence runs."""
+        """Decode in another, empty context, while no sequence runs."""
         self.context = context
-        # Alone a sequence may go on behind what the model was trained for, if -c says so; otherwise -c is for all.
+        # With -c, a single sequence may exceed the trained tokens; several sequences share -c.
         longest = self._longest or context.trained_tokens
         self.limit = context.cells if self.slots == 1 else min(context.cells, longest)
         context.clear()
         ids = context.ids if self.slots == 1 else settings.ids
-        # Cells of one sequence between those of another are not in the order of a sequence.
+        # Cells between another sequence's cells are not in the order of a sequence.
         self._admission = Admission(context, self.slots, ids, self.limit, shares=not settings.constraints.ordered)
         self._set(settings)
 
@@ -175,17 +174,14 @@ class Engine:
             raise PromptError(what, f"{self.context_hint(len(prompt))}; a shorter prompt fits")
 
     def context_hint(self, tokens: int) -> str:
-        """What -c there is for `tokens` and an answer of 512, as far as the model was trained for both."""
+        """A hint with a -c for `tokens` and an answer of 512, up to the trained tokens."""
         longest = self.context.trained_tokens
         if tokens >= longest:
             return f"the model was trained for {longest:,} at most"
         return f"a larger context has room, -c {min(tokens + 512, longest)} or more"
 
     def end(self, sequence: TokenSequence, finish: Finish = "interrupt") -> None:
-        """End a sequence, whose slot is free for another at once; nothing happens to one that has ended.
-
-        The cache has its accepted tokens only.
-        """
+        """End a sequence and free its slot, unless it has ended; the cache keeps its accepted tokens only."""
         if sequence in self.sequences:
             self._begin_change()
             self._end(sequence, finish)
@@ -203,7 +199,7 @@ class Engine:
             self.end(sequence)
 
     def step(self) -> list[Progress]:
-        """Take one step of all sequences that have cells; return what it brought, in the order of their arrival."""
+        """Take one step of all sequences with cells; return their progress, in the order of their arrival."""
         self._begin_change()
         progress = self._step()
         self._is_torn = False
@@ -212,13 +208,13 @@ class Engine:
     def decode(
         self, prompt: Sequence[int], options: SequenceOptions = GREEDY, on_prompt: OnPrompt = lambda done, total: None
     ) -> Generator[Progress]:
-        """Decode one sequence alone, in the caller's thread: yield each of its steps, and its end if that has none.
+        """Decode one sequence alone, in the caller's thread: yield each step, or an end without a step.
 
-        Leaving the iteration early leaves exactly the accepted tokens in the cache.
-        Raises PromptError as `check_prompt`, SamplingError when a sampler has nothing left to choose from.
+        Leaving the iteration early leaves exactly the accepted tokens in the cache. Raises PromptError as
+        `check_prompt`, SamplingError if a sampler has nothing left to choose from.
         """
         assert self.slots == 1, "several sequences are stepped together"
-        # Ctrl-C may have come in the way of its end.
+        # Ctrl-C may have kept the last sequence from its end.
         self.end_all()
         try:
             sequence = self.add(prompt, options)
@@ -241,7 +237,7 @@ class Engine:
         progress = [Progress(each) for each in [*self.sequences] if not self._goes_on(each)]
         if self.slots > 1:
             self._admission.give_cells()
-            # Drafts are worth more than what may be asked again.
+            # Drafts are worth more than the cells of idle slots.
             self._admission.find_cells(min(len(self.sequences) * self.settings.max_rows, self.context.batch_rows))
         while True:
             plan = self._plan()
@@ -263,7 +259,7 @@ class Engine:
                 continue
             *others, newest = (each for each in self.sequences if each.has_cells)
             if not others:
-                # Alone it has every cell there is.
+                # Alone it has all cells.
                 self._end(newest, "length")
                 return [*progress, Progress(newest)]
             self._admission.clear(newest)
@@ -274,7 +270,7 @@ class Engine:
     def _book(
         self, sequence: TokenSequence, was_prefilled: bool, found: Step | SamplingError, begin: float
     ) -> Progress:
-        """Return what a sequence's step was, and end the sequence if it ended. `begin`: when the step began."""
+        """Return a sequence's progress, and end the sequence if the step ended it. `begin`: when the step began."""
         reads = not was_prefilled
         if isinstance(found, SamplingError):
             self._end(sequence)
@@ -311,7 +307,7 @@ class Engine:
         """
         able = [each for each in self.sequences if each.has_cells]
         if len(able) == 1 and able[0].is_prefilled:
-            # Plain decoding of one sequence hides nothing of what Python costs.
+            # In plain decoding of one sequence, Python's time counts.
             return Plan(able, [])
         ready, chunks = [each for each in able if each.is_prefilled], list[Chunk]()
         left = min(self._chunk_rows(bool(ready)), self.context.batch_rows - len(ready))
@@ -342,7 +338,7 @@ class Engine:
         return Plan(ready, chunks, makes_wait)
 
     def _chunk_rows(self, others_wait: bool) -> int:
-        """Rows of a prompt that a step reads. `others_wait`: whether sequences could decode meanwhile."""
+        """Prompt rows that a step decodes. `others_wait`: whether sequences could decode meanwhile."""
         whole, apart = self.context.prefill_rows, self.context.mixed_rows + 1
         # A sequence that arrives waits for the whole step. Half of a prefill's rows are as fast; a mixture's
         # experts would have an eighth of theirs, too few if nothing waits yet.
@@ -356,7 +352,7 @@ class Engine:
         self._experience = Experience(settings, self.cost) if settings.mode == "auto" else None
 
     def _begin_change(self) -> None:
-        """Mend what an interrupt or an error has left half done, as this change is until `_is_torn` is False again."""
+        """Mend a change that an interrupt or error left half done; this one is half done until `_is_torn` is False."""
         if self._is_torn:
             self._admission.mend()
         self._is_torn = True
@@ -365,7 +361,7 @@ class Engine:
 def make_mode(
     settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool], experience: Experience | None
 ) -> Mode:
-    """Make the mode of a new sequence. `experience`: what earlier ones learned, for mode auto."""
+    """Make the mode of a new sequence. `experience`: of earlier sequences, for mode auto."""
     match settings.mode:
         case "plain":
             return Plain()

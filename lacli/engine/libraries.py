@@ -1,4 +1,4 @@
-"""Which library decodes with a model, llama.cpp or ik_llama.cpp, and how each opens models and contexts."""
+"""The choice of a library, llama.cpp or ik_llama.cpp, and its models and contexts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NEEDED = {"avx2", "fma", "f16c"}
 """Instruction sets of the wheels of ik-llama-cpp-python 0.1.5, without which they end the process."""
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Architectures that compute here what they do with llama.cpp, but for rounding (tests/ik)."""
+"""Architectures that compute the same as with llama.cpp, but for rounding (tests/ik)."""
 
 TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
-"""Types of weights whose batches of 2 to 63 rows move logits by at most 0.4 (docs/internals/measured.md); Q4_1: 24."""
+"""Weight types whose batches of 2 to 63 rows move logits by at most 0.4 (docs/internals/measured.md); Q4_1: by 24."""
 
 
 def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:
-    """Return the settings with the engine decided: ik_llama.cpp's where it is installed and can do what is asked.
+    """Return the settings with the library decided: ik_llama.cpp if it is installed and supports the settings.
 
-    `strict`: one row and many must have the same bits. Raises UsageError if `ik` was asked for and cannot be.
+    `strict`: one row and many must have the same bits. Raises UsageError if `ik` is required but impossible.
     """
     if settings.engine == "llama":
         return settings
@@ -48,7 +48,6 @@ def machine_hindrance() -> tuple[str, str] | None:
 
 
 def _hindrance(path: Path, settings: ModelSettings, *, strict: bool) -> tuple[str, str] | None:
-    """Return why ik_llama.cpp cannot be used, and what to do; None if it can."""
     if hindrance := machine_hindrance():
         return hindrance
     if strict:
@@ -74,7 +73,7 @@ def open_model(
     verbose: bool = False,
     loading: Callable[[float], None] | None = None,
 ) -> LlamaModel:
-    """Load a model with the engine of `settings`, which `choose_library` has decided. Raises ModelLoadError."""
+    """Load a model with the library of `settings`, as `choose_library` decided. Raises ModelLoadError."""
     kind = IkModel if settings.engine == "ik" else LlamaModel
     return kind(path, settings, verbose=verbose, loading=loading)
 
@@ -86,7 +85,7 @@ def open_context(
     *,
     backend_greedy: bool | None = None,
 ) -> LlamaContext | IkContext:
-    """Open a context with the engine that has loaded the model; `backend_greedy` is as LlamaContext takes it."""
+    """Open a context of the library that loaded the model; `backend_greedy`: as in LlamaContext."""
     if isinstance(model, IkModel):
         return IkContext(model, settings, size)
     return LlamaContext(model, settings, size, backend_greedy=backend_greedy)

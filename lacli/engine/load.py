@@ -57,11 +57,10 @@ def open_engine(
 ) -> ModelEngine:
     """Load a model and open its context.
 
-    `slots`: sequences that a worker decodes together, each with sampling of its own; None for one at a time in the
-    caller's thread. `often_alone`: mostly one of them runs. `template`: as `choose_template` takes it.
-    `loading`: as LlamaModel takes it. `on_prompt`: is told how far a prompt is read.
-    Mode auto begins with the step costs that `lacli cost` has saved.
-    Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
+    `slots`: sequences that a worker decodes together, each with its own sampling; None for one at a time in the
+    caller's thread. `often_alone`: mostly one of them runs. `template`: as in `choose_template`. `loading`: as in
+    LlamaModel. `on_prompt`: gets the progress of a prefill. Mode auto begins with the step costs that `lacli cost` has
+    saved. Raises ModelLoadError for a model that cannot be loaded, UsageError for settings that contradict each other.
     """
     if slots is not None and model_settings.replicas > 1:
         raise UsageError("several replicas decode one answer, and here answers share steps", "leave --replicas out")
@@ -97,11 +96,11 @@ def open_engine(
 
 
 class ModelEngine(Engine, Closing):
-    """An engine over a loaded model; use it in `with`, or close it. A closed one raises LacliError.
+    """An engine over a loaded model; use it in `with`, or close it. A closed engine raises LacliError.
 
     `notes`: sentences about choices made for the user (a shorter context, a mode that the model cannot run).
-    `warnings`: those of them that say what an answer does not keep to. `prompts`: writes prompts as the chat template
-    does. `sampling`, `verifier`, `sampler`: how tokens are drawn if a sequence says nothing else.
+    `warnings`: notes about parts of a schema that an answer ignores. `prompts`: writes prompts in the chat template.
+    `sampling`, `verifier`, `sampler`: for sequences without their own.
     """
 
     context: AnyContext
@@ -144,7 +143,7 @@ class ModelEngine(Engine, Closing):
         return max_rollback(self.model, self.model_settings)
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """What tokens say; end tokens and other control tokens only with `special`."""
+        """The text of tokens; control tokens, such as end tokens, have text only with `special`."""
         return self.prompts.text(tokens, special=special)
 
     def generate(self, prompt: Sequence[int], max_tokens: int = -1, stops: str | Sequence[str] = ()) -> Generation:
@@ -157,14 +156,11 @@ class ModelEngine(Engine, Closing):
         return Generation(text, generate_pieces(self, text, prompt, options, self._on_prompt))
 
     def engine_in(self, context: Context, settings: DecodeSettings) -> Engine:
-        """An engine for one sequence that drafts as this one does, in another context of the same model."""
+        """An engine for one sequence with the same step costs, in another context of the same model."""
         return Engine(context, settings, cost=self.cost)
 
     def times_plain(self, run: RunStatistics) -> float | None:
-        """How many times as fast as plain decoding an answer was, by the measured costs of its steps.
-
-        None where these were not measured.
-        """
+        """How many times as fast as plain decoding an answer was, by measured step costs; None without them."""
         if not (self.cost and run.steps):
             return None
         at, least = self.cost.at(run.prompt_tokens + run.tokens), self.settings.constraints.min_outputs
@@ -174,26 +170,26 @@ class ModelEngine(Engine, Closing):
         )
 
     def use_cost(self, cost: Cost) -> None:
-        """Decode from now on with step costs, if enough was measured; other machines and several replicas differ."""
+        """Use step costs from now on if enough was measured, but not with other machines or several replicas."""
         if len(self.weights.plans) == 1 and not self.model_settings.rpc and cost.is_usable:
             self.reconfigure(self.settings, cost)
 
     def use_known(self, state: Path) -> None:
-        """Let mode auto begin with the step costs that the file `state` has."""
+        """Use the step costs that the file `state` has, if any."""
         if cost := saved_cost(state, self.model.path, self.model_settings):
             self.use_cost(cost)
 
     def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
-        """Tell mode auto what steps cost here, as the file `state` has it or measured now; see `measure_cost`."""
+        """Use the step costs that the file `state` has, or else measure them by `measure_cost`."""
         measured = partial(measure_cost, self.model, self.model_settings, plan, open_context, progress)
         cost, _ = cost_of(self.model.path, self.model_settings, plan, state, measured, progress=progress)
         self.use_cost(cost)
 
     def adapt(self, decode_settings: DecodeSettings, sampling: SamplingSettings) -> bool:
-        """Decode and sample otherwise from now on; True when that took a new context, where nothing is decoded yet.
+        """Decode and sample with other settings from now on; True if this took a new, empty context.
 
-        What --strict has decided about the model stays. Raises UsageError for settings that cannot be, ModelLoadError
-        when the context does not fit into memory; then all is as before, but nothing is decoded.
+        The choices of --strict for the model stay. Raises UsageError for impossible settings, and ModelLoadError if the
+        context does not fit into memory. Then the old settings hold, with nothing decoded.
         """
         now = self.settings
         chosen = replace(decode_settings, strict=now.strict, constraints=now.constraints)
@@ -211,7 +207,7 @@ class ModelEngine(Engine, Closing):
                 self._change_context(chosen)
         except LacliError:
             self.sampling, self.verifier, self.sampler = before
-            # If even what was does not fit any more, every answer says so until a context can be made.
+            # If the previous context no longer fits either, every answer fails until a context can be made.
             with suppress(LacliError):
                 self._change_context(now)
             raise
@@ -224,9 +220,9 @@ class ModelEngine(Engine, Closing):
                 self.cache.save(self)
 
     def complete_sampling(self, sampling: SamplingSettings) -> tuple[SamplingSettings, list[str]]:
-        """The settings with a random seed chosen, and a JSON schema turned into its grammar.
+        """The settings with a random seed and a schema's grammar, and sentences on parts that the grammar ignores.
 
-        Beside them sentences on what the grammar does not keep to. Raises UsageError for a schema that cannot be.
+        Raises UsageError for an impossible schema.
         """
         if sampling.seed < 0:
             sampling = replace(sampling, seed=new_seed())
@@ -236,9 +232,9 @@ class ModelEngine(Engine, Closing):
         return replace(sampling, grammar=grammar, json_schema=""), warnings
 
     def make_verifier(self, sampling: SamplingSettings) -> tuple[Verifier | None, LlamaSampler | None]:
-        """What draws a sequence's tokens as `sampling`, completed, says, and its sampler, to be closed.
+        """The verifier and sampler of completed `sampling`, None for greedy decoding; the caller closes the sampler.
 
-        None takes the most probable ones. Raises UsageError for a grammar that cannot be.
+        Raises UsageError for an impossible grammar.
         """
         if sampling.greedy and not self.model.suppressed:
             return None, None
@@ -247,7 +243,7 @@ class ModelEngine(Engine, Closing):
         return Rejection(sampler, sampling.seed) if rejects else SampleAndMatch(sampler), sampler
 
     def _restricted(self, settings: DecodeSettings) -> DecodeSettings:
-        """The settings with what this model and -b leave possible. Raises UsageError for steps larger than -b."""
+        """The settings as this model and -b allow them. Raises UsageError for steps larger than -b."""
         if self.model.chain_only and (others := self.weights.plans[1:]):
             self.notes.append(f"replica {self.weights.names[0]} decodes alone: {self.model.chain_only}")
             del self.weights.plans[-len(others) :]
@@ -269,13 +265,13 @@ class ModelEngine(Engine, Closing):
         return sampling
 
     def _open_context(self, settings: DecodeSettings) -> AnyContext:
-        # A sampler reads raw logits, which are not there where the backend chooses; any sequence may have one.
+        # A sampler reads raw logits, which a choosing backend does not copy; any sequence may have a sampler.
         raw = self.sampler is not None or self._has_worker
         shared = ContextSize.for_slots(settings, self.slots, self.model_settings.batch)
         size = shared if self._has_worker else ContextSize.of(settings)
         return self.weights.open(size, backend_greedy=False if raw else None)
 
     def _change_context(self, settings: DecodeSettings) -> None:
-        """Close the context before another is made: both may not fit into memory."""
+        """Open another context after closing this one: both may not fit into memory."""
         self.context.close()
         self.switch_context(self._open_context(settings), settings)

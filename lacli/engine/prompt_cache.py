@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from lacli.engine.step import TokenSequence
 
 BEGINNING = b'{"format": "lacli prompt cache", '
-"""Of a file's first line, JSON with the key and the tokens. The state comes next, then four bytes of CRC-32."""
+"""The start of a file's first line, JSON with the key and the tokens. The state and four bytes of CRC-32 follow."""
 
 
 def key_of(engine: ModelEngine) -> dict[str, str]:
-    """Return what a state depends on: the model's file, the library, its devices and its settings."""
+    """Return the key of a state: the model's file, the library, its devices and its settings."""
     model = engine.model
     if len(engine.weights.plans) > 1:
         raise UsageError("a prompt cache keeps the state of one copy of a model", "leave --replicas out")
@@ -79,7 +79,7 @@ def save_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, st
 
 
 class PromptCache:
-    """The file of --prompt-cache, with the tokens of the slot that was used last. `path`: its resolved name."""
+    """The file of --prompt-cache, with the tokens of the slot used last. `path`: its resolved name."""
 
     def __init__(self, name: str | Path, engine: ModelEngine, say: Say, *, read_only: bool = False) -> None:
         """Fill a slot of `engine` from the file, if it is there; `say` tells the user. Raises LacliError."""

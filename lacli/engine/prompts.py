@@ -1,4 +1,4 @@
-"""A model's prompts: conversations written as its chat template does and cut into tokens, and tokens read as text."""
+"""A model's prompts: conversations as its chat template's text and as tokens, and the text of tokens."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class PromptWriter:
     def question(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()
     ) -> list[int]:
-        """The tokens of a question behind earlier ones with their answers; `raw` or without a template, as it stands.
+        """The tokens of a question after earlier ones with their answers; with `raw` or no template, as it stands.
 
-        Raises PromptError when the question is empty or the template fails.
+        Raises PromptError if the question is empty or the template fails.
         """
         if not question.strip():
             raise PromptError("the prompt is empty", "give some text")
@@ -38,7 +38,7 @@ class PromptWriter:
         return self.conversation(as_messages(question, system, history))
 
     def conversation(self, messages: Messages) -> list[int]:
-        """The tokens of a conversation up to where its next answer begins."""
+        """The tokens of a conversation up to its next answer."""
         return self.tokenize(self.render(messages))
 
     def render(
@@ -47,10 +47,10 @@ class PromptWriter:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, object] | None = None,
     ) -> str:
-        """A conversation as the template writes it, for `tokenize`.
+        """A conversation as text of the template, for `tokenize`.
 
-        `tools`: the functions that the model may call. `variables`: win over the template's. Names of control
-        tokens in messages and `tools` are marked. Raises PromptError when the template fails.
+        `tools`: the functions that the model may call. `variables`: override the template's. Names of control tokens in
+        messages and `tools` are marked. Raises PromptError if the template fails.
         """
         marked = [
             {
@@ -66,7 +66,7 @@ class PromptWriter:
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:
-        """A message with marks in all names of control tokens but those around an answer's reasoning."""
+        """A message with marks in all names of control tokens, except the names around an answer's reasoning."""
         if role != "assistant" or not self._reasoning_names:
             return self._control_names.marked(content)
         pieces = mark_reasoning([Piece(content)])
@@ -119,12 +119,12 @@ class PromptWriter:
         return others[max(len(others) + len(hole) - room, 0) :] + hole
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """What tokens say; end tokens and other control tokens only with `special`."""
+        """The text of tokens; control tokens, such as end tokens, have text only with `special`."""
         pieces = (self._model.piece(token, special=True) if special else self.piece(token) for token in tokens)
         return b"".join(pieces).decode("utf-8", "replace")
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token's text, which tokens that mark reasoning and calls have too."""
+        """Return the bytes of a token's text; tokens that mark reasoning and calls have text too."""
         return self._model.piece(token, special=token in self._markers)
 
     def control_tokens(self, texts: Sequence[str]) -> dict[int, str]:
@@ -143,7 +143,7 @@ class PromptWriter:
         tokens = self._model.tokenize(span.replace(MARK, ""), add_special=False, special=False)
         if all(map(self._model.piece, tokens)):
             return tokens
-        # The tokenizer may join the pieces of a name to its control token all the same: they are read apart.
+        # The tokenizer may still join a name's pieces to its control token: they are read apart.
         parts = (self._model.tokenize(part, add_special=False, special=False) for part in span.split(MARK))
         return [token for part in parts for token in part]
 

@@ -1,8 +1,8 @@
 """Lookahead parallelism: replicas of a model on several devices, and their contexts as one.
 
-A branch is a sequence id: a window column or a candidate. Each step's branches are deal_rows evenly among the replicas.
-What branches share (the input, row 0 of the window, the beginning of candidates) goes to every replica with one of
-them, as in Figure 3 of the paper. Accepted tokens that a replica lacks are decoded in front of its next rows.
+A branch is a sequence id: a window column or a candidate. Each step's branches are dealt evenly among the replicas. The
+input, row 0 of the window and the common beginning of candidates go to every replica with one of their branches (Figure
+3 of the paper). Accepted tokens that a replica lacks are decoded before its next rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Replica:
         self._batch = Batch(context.batch_rows)
 
     def decode(self, rows: Sequence[Row]) -> bool:
-        """Decode `rows` behind the missing ones; False, with nothing changed, if there are no cells."""
+        """Decode `rows` after the missing ones; False, with nothing changed, if too few cells are free."""
         if len(self.missing) + len(rows) > self.context.batch_rows:
             if not self._decode(self.missing):
                 return False
@@ -64,13 +64,13 @@ class Replica:
 
 
 class ReplicaContext(Closing):
-    """Decodes one sequence on several contexts; the first in the caller's thread, each other one in its own."""
+    """Decodes one sequence on several contexts, the first in the caller's thread, each other in its own thread."""
 
     def __init__(self, contexts: Sequence[Any]) -> None:
         """`contexts`: of one model, each a `Context` that can be closed and asked what it `suits`."""
         first = contexts[0]
         self._replicas = [Replica(context) for context in contexts]
-        # llama.cpp's own threads belong to the one that calls it, so each replica keeps to one.
+        # llama.cpp's threads belong to the calling thread, so each replica keeps one.
         self._threads = [ThreadPoolExecutor(1) for _ in contexts[1:]]
         # The replica of each output row of the last batch, and its output row there.
         self._outputs: list[tuple[Replica, int]] = []
@@ -84,7 +84,7 @@ class ReplicaContext(Closing):
         self.is_end = first.is_end
 
     def decode(self, batch: Batch) -> bool:
-        """Decode the rows where their branches are deal_rows to; those without branches on all replicas."""
+        """Decode each row on the replicas of its branches, and rows without branches on all."""
         rows = [Row(*row) for row in batch.read()]
         parts = deal_rows(rows, len(self._replicas)) if batch.wanted else [rows for _ in self._replicas]
         first, *others = self._replicas
@@ -98,10 +98,10 @@ class ReplicaContext(Closing):
         except BaseException:
             self._settle()
             for replica in self._replicas:
-                # What an interrupted call may have left.
+                # An interrupted call may have left rows.
                 replica.context.remove(-1, min(each.position for each in [*replica.missing, *rows]), -1)
             raise
-        # What other replicas have decoded of a step without cells is taken back; they keep what they had missed.
+        # The rows of a step without cells are taken back; replicas keep rows that they had missed.
         for replica, done in zip(self._replicas, decoded, strict=True):
             if done:
                 replica.missing = []
@@ -109,13 +109,13 @@ class ReplicaContext(Closing):
         return False
 
     def _note(self, rows: Sequence[Row], parts: Sequence[Sequence[Row]]) -> None:
-        """Note where each output row was decoded, and which rows each replica lacks."""
+        """Note the replica of each output row, and the rows that each replica lacks."""
         places: dict[Row, tuple[Replica, int]] = {}
         for replica, part in zip(self._replicas, parts, strict=True):
             for place, row in enumerate(row for row in part if row.output):
                 places.setdefault(row, (replica, place))
             inside = {*part}
-            # Rows of its own: each replica's sequence calls are about what it lacks.
+            # New rows: each replica's sequence calls change its own missing rows.
             replica.missing = [Row(row.token, row.position, row.ids, output=False) for row in rows if row not in inside]
         self._outputs = [places[row] for row in rows if row.output]
 
@@ -160,11 +160,11 @@ class ReplicaContext(Closing):
     def interrupt(self) -> None:
         """End the calls of all replicas that can be left in the middle."""
         for replica in self._replicas:
-            # Not every context can leave the call that another thread has made of it.
+            # Some contexts cannot be interrupted by another thread.
             getattr(replica.context, "interrupt", bool)()
 
     def _settle(self) -> None:
-        """Interrupt all replicas until none decodes, whatever is pressed: no cache may change while one does."""
+        """Interrupt all replicas until none decodes, whatever is pressed: no cache may change during a decode."""
         left = {thread.submit(bool) for thread in self._threads}
         while left:
             with suppress(KeyboardInterrupt):
@@ -173,9 +173,9 @@ class ReplicaContext(Closing):
 
 
 def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
-    """Deal a step's rows into `count` parts with as many branches each; neighbours, which share most rows, together.
+    """Deal a step's rows into `count` parts with as many branches each; neighbours share most rows and stay together.
 
-    The input, which is the first row whose choice is read, and the rows before it belong to every part.
+    The input (the first row whose choice is read) and the rows before it belong to every part.
     """
     root = next(place for place, row in enumerate(rows) if row.output)
     # A step with the sequence's own id and one branch's cannot be divided.
@@ -206,7 +206,7 @@ def plan_replicas(model_settings: ModelSettings) -> list[ModelSettings]:
     if model_settings.rpc:
         from lacli.llamacpp.rpc import check_servers, register
 
-        # A child process asks first: in this one ggml aborts where a server is absent or of another version.
+        # A child process asks first: here ggml would abort if a server is absent or of another version.
         check_servers(model_settings.rpc)
         for server in model_settings.rpc:
             register(server)
@@ -228,7 +228,7 @@ AnyContext = DecodingContext | ReplicaContext
 class Weights(Closing):
     """The weights of a model's replicas, one by default, and the contexts that are opened with them.
 
-    `plans`: settings of the replicas. `model`: the first one's weights and vocabulary.
+    `plans`: settings of the replicas. `model`: the first replica's weights and vocabulary.
     """
 
     def __init__(
@@ -247,11 +247,11 @@ class Weights(Closing):
 
     @property
     def names(self) -> list[str]:
-        """The devices of each replica; none where there is one."""
+        """The devices of each replica; empty for a single one."""
         return ["+".join(plan.devices) for plan in self.plans] if len(self.plans) > 1 else []
 
     def open(self, size: ContextSize, *, backend_greedy: bool | None) -> AnyContext:
-        """Open a context: one of each replica together, or only the first one's if there are no branches to share."""
+        """Open a context over all replicas, or over the first alone if there are no branches to share."""
         plans = self.plans if size.ids > 1 else self.plans[:1]
         with ExitStack() as stack:
             opened = []
@@ -268,7 +268,7 @@ class Weights(Closing):
             model.close()
 
     def _model(self, model_settings: ModelSettings) -> LlamaModel:
-        """The weights on a replica's devices, shared by all replicas on the same ones."""
+        """The weights on a replica's devices, shared by all replicas on the same devices."""
         if model_settings.devices not in self._models:
             self._models[model_settings.devices] = self._open_model(model_settings)
         return self._models[model_settings.devices]

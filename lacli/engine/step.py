@@ -26,15 +26,14 @@ Score = Callable[[int, int, Floats], None]
 
 @dataclass(eq=False)
 class TokenSequence:
-    """One sequence on its way: its tokens, and what drafts, chooses and stores them.
+    """A sequence in progress: its tokens, and the objects that draft, choose and store them.
 
-    `tokens`: the prompt's and the accepted ones; a cache has all of them but the last, which is the next step's input,
-    and but those before it that have to be decoded again. `prefill`: tokens that the cache needs before the first step.
-    `verifier`: draws tokens, None takes the most probable ones. `remaining`: tokens it may still get, None for no
-    limit. `has_cells`: False while it waits for them. `reused`: tokens of its prompt that were in the cache when it
-    first got cells, None before. `prompt_s`: seconds from `added`, a time of `perf_counter`, to its first step.
-    `finish`: why it has ended, None while it goes on. `is_suspect`: it shared the cache when a step had no numbers.
-    `score`: of a prompt that is being scored; None for others.
+    `tokens`: the prompt's and the accepted ones. The last is the next step's input; the cache has the others, except
+    tokens that have to be decoded again. `prefill`: tokens that the cache needs before the first step. `verifier`:
+    draws tokens, None for greedy decoding. `remaining`: tokens it may still get, None for no limit. `has_cells`: False
+    while it waits for them. `reused`: prompt tokens in the cache when it first got cells, None before. `prompt_s`:
+    seconds from `added`, a time of `perf_counter`, to its first step. `finish`: why it has ended, None while it goes
+    on. `is_suspect`: it shared the cache in a step without numbers. `score`: of a prompt to be scored, None for others.
     """
 
     tokens: list[int]
@@ -58,7 +57,7 @@ class TokenSequence:
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether the cache has all that the next step needs."""
+        """Whether the cache has enough tokens for the next step."""
         return self.cells.past >= self.prefill
 
 
@@ -72,8 +71,8 @@ class Chunk(NamedTuple):
 class Stepper:
     """Takes the steps of a context's sequences.
 
-    `ordered`, `min_outputs` of the settings are those of --strict: cells in the order of the sequence, and rows of
-    logits that a step has at least.
+    Settings of --strict: `ordered`, for cells in the order of the sequence, and `min_outputs`, the least rows of logits
+    of a step.
     """
 
     def __init__(self, context: Context, settings: DecodeSettings) -> None:
@@ -81,20 +80,20 @@ class Stepper:
         self._context = context
         self._batch = Batch(context.batch_rows)
         self._decode_s = self._choose_s = 0.0
-        # When a step began, seconds of sequence calls before it, and those that no step like it takes again.
+        # When a step began, seconds of sequence calls before it, and seconds that no later step takes.
         self._begin = self._cache_before = self._shared_s = 0.0
         # The most probable token after each output row of the last batch.
         self._choices: list[int] = []
 
     def room(self, sequence: TokenSequence) -> int:
-        """Rows that the next step's tree may have, without the rows that pad it to `min_outputs`."""
+        """Most rows of the next step's tree, without the rows that pad it to `min_outputs`."""
         return sequence.cells.room(sequence.tokens) - (self.settings.constraints.min_outputs - 1)
 
     def take(self, ready: Sequence[TokenSequence], chunks: Sequence[Chunk] = ()) -> list[Step | SamplingError] | None:
         """Take one step of all `ready` sequences, with prompt chunks of others, in one batch.
 
         Returns None if not even one row of each finds a cell. If a sampler has nothing left to choose from, its
-        sequence gets the error, and keeps what it had before the step.
+        sequence gets the error and keeps its earlier tokens.
         """
         parts = [each.cells.lay_out_prompt(each.tokens, rows, scored=bool(each.score)) for each, rows in chunks]
         self._begin, self._cache_before = perf_counter(), sum([each.cells.seconds for each in ready])
@@ -116,7 +115,7 @@ class Stepper:
         return taken
 
     def _decode(self, ready: Sequence[TokenSequence], chunks: Sequence[BatchPart]) -> list[Tree] | None:
-        """Grow and decode a tree of each sequence, half as large each time the cache has no cells for them."""
+        """Grow and decode a tree of each sequence, half as large each time too few cells are free."""
         least, is_alone = self.settings.constraints.min_outputs, len(ready) == 1 and not chunks
         rooms, left, other_rows = [self.room(each) for each in ready], 0, 0
         if not is_alone:
@@ -132,7 +131,7 @@ class Stepper:
                 growing = [Growing(each.mode, each.tokens, room) for each, room in zip(ready, rooms, strict=True)]
                 trees = first.mode.grow_all(growing, left, other_rows)
             if len(trees) < least and sum(map(len, trees)) < least:
-                # A second row where a step would have one, and single rows have a kernel of their own.
+                # A second row, since single rows have a kernel of their own.
                 trees[0].pad()
             parts = [*chunks]
             for sequence, tree in zip(ready, trees, strict=True):
@@ -147,7 +146,7 @@ class Stepper:
         return None
 
     def _run(self, parts: Sequence[BatchPart]) -> bool:
-        """Decode a batch and read its choices; False, with nothing changed, if it finds no cells."""
+        """Decode a batch and read its choices; False, with nothing changed, if too few cells are free."""
         begin = perf_counter()
         if not self._context.decode(self._batch.set_parts(parts)):
             return False
@@ -159,10 +158,10 @@ class Stepper:
     def _accept(
         self, sequence: TokenSequence, tree: Tree, first: int, ready: Sequence[TokenSequence]
     ) -> Step | SamplingError:
-        """Verify a decoded tree, commit what is accepted, and say what the step was.
+        """Verify a decoded tree, commit the accepted tokens, and return the step.
 
-        `first`: the batch's output row of the tree's input. With several sequences each one's time is that of the whole
-        step up to its own end.
+        `first`: the batch's output row of the tree's input. With several sequences, each one's time is the whole step's
+        up to its own end.
         """
         begin, cells = perf_counter(), sequence.cells
         outputs = [node for node, wanted in enumerate(tree.verified) if wanted]
@@ -179,7 +178,7 @@ class Stepper:
         sequence.tokens += path.tokens
         if sequence.remaining is not None:
             sequence.remaining -= len(path.tokens)
-        # What another step like this one takes too.
+        # Without the seconds that no later step takes.
         step_s = perf_counter() - self._begin - self._shared_s
         sequence.mode.observe(tree, Outcome(choices, path.nodes, rows, step_s))
         finish = path.finish

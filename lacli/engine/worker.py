@@ -27,10 +27,10 @@ from lacli.text.stream import Piece
 
 
 class Request(Closing):
-    """An answer asked of a worker from any thread.
+    """An answer requested of a worker from any thread.
 
-    `text`: the answer as far as it was read. `sequence`: what the engine decodes, None until there is a slot.
-    `in_worker`: True from its beginning until the worker has ended it.
+    `text`: the answer as far as it was read. `sequence`: the engine's, None before it gets a slot. `in_worker`: True
+    from its beginning until the worker has ended it.
     """
 
     new_queue: Callable[[], Any] = SimpleQueue
@@ -43,7 +43,7 @@ class Request(Closing):
         # When it began, when its last step ended, and the seconds until its first step ended; 0 before.
         self._begun = self._stepped = self._first_s = 0.0
         self._arrived = self.new_queue()
-        # What was read of the prompt, once that is known.
+        # Statistics of the prompt, once known.
         self._read: RunStatistics | None = None
 
     def set_up(
@@ -53,7 +53,7 @@ class Request(Closing):
         options: SequenceOptions = GREEDY,
         sampler: LlamaSampler | None = None,
     ) -> None:
-        """Say what is asked, before it begins. `sampler`: closed at the sequence's end. Raises PromptError."""
+        """Set the question, before the answer begins. `sampler`: closed at the sequence's end. Raises PromptError."""
         self._worker.engine.check_prompt(prompt)
         self.text, self.prompt, self.options, self.sampler = text, prompt, options, sampler
 
@@ -63,23 +63,23 @@ class Request(Closing):
 
     @property
     def statistics(self) -> RunStatistics:
-        """What the answer has cost by now; before its first step, what was read of the prompt."""
+        """Statistics so far; before the first step, of the prompt."""
         return self.text.statistics if self.text.statistics.steps else self._read or RunStatistics()
 
     def begin(self) -> None:
-        """Have it decoded from now on; otherwise that begins with the first piece that is asked for."""
+        """Begin to decode it now instead of at the first read."""
         if not (self._begun or self._ended):
             self._begun = perf_counter()
             self.text.begin()
             self._worker.add(self)
 
     def close(self) -> None:
-        """End it at the last step that was read; another thread or task that iterates it comes to its end."""
+        """End it at the last read step; an iteration in another thread or task ends too."""
         self._ended = True
         self._worker.remove(self)
 
     def note_prompt(self) -> None:
-        """Note in the worker's thread how much of the prompt is read, and deliver it, first what is reused."""
+        """Deliver in the worker's thread how much of the prompt is read, first the reused tokens."""
         sequence, total = self.sequence, len(self.prompt)
         known = self._read.prompt_tokens if self._read else -1
         if sequence is None or sequence.reused is None or known == total:
@@ -92,7 +92,7 @@ class Request(Closing):
                 self._put(self._read)
 
     def deliver(self, progress: Progress) -> None:
-        """Deliver progress in the worker's thread; a step gets the time that its sequence has waited for it."""
+        """Deliver progress in the worker's thread; a step gets its sequence's wait."""
         if step := progress.step:
             now, before = perf_counter(), self._stepped
             self._stepped = now
@@ -108,7 +108,7 @@ class Request(Closing):
         self._iterated = True
 
     def _take(self, progress: Progress | RunStatistics) -> list[Piece]:
-        """The text that progress makes certain. Raises what ended the answer."""
+        """The text that is certain now. Raises the error that ended the answer."""
         if self._ended or isinstance(progress, RunStatistics):
             return []
         if progress.error is not None:
@@ -132,9 +132,9 @@ class Request(Closing):
 
 
 class Stream(Request):
-    """An answer on its way: iterate it, once, for its text as it is accepted; then, or at any time, read `answer()`.
+    """An answer in progress: iterate it, once, for its text as it is accepted; read `answer()` at any time.
 
-    A loop that is left ends the answer; so do `close` and the end of a `with` block.
+    Leaving the loop ends the answer; so do `close` and the end of a `with` block.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -148,7 +148,7 @@ class Stream(Request):
             self.close()
 
     def answer(self) -> Answer:
-        """The whole answer; where its iteration was left early, what there is of it."""
+        """The answer, or the part so far if its iteration was left early."""
         if not self._iterated:
             for _ in self:
                 pass
@@ -156,7 +156,7 @@ class Stream(Request):
 
 
 class AsyncStream(Request):
-    """The same for `async for` and `async with`; other tasks go on in the meantime."""
+    """A Stream for `async for` and `async with`; other tasks go on in the meantime."""
 
     new_queue = asyncio.Queue
 
@@ -210,7 +210,7 @@ class AsyncStream(Request):
             self.close()
 
     async def answer(self) -> Answer:
-        """The whole answer; where its iteration was left early, what there is of it."""
+        """The answer, or the part so far if its iteration was left early."""
         await self._is_set_up()
         if not self._iterated:
             async for _ in self.steps():
@@ -219,11 +219,11 @@ class AsyncStream(Request):
 
 
 class Worker(Closing):
-    """Decodes sequences together in a thread of its own; requests come from any thread, and begin in their order.
+    """Decodes sequences together in its own thread; requests come from any thread, and begin in their order.
 
-    An error of a step ends all sequences and the worker; each reader is told. `reading`: held while text is made of a
-    step, for which the model must not be closed. `running`, `waiting`: the requests in a slot, and for one. `failure`:
-    what has ended the worker for good, or None.
+    An error of a step ends all sequences and the worker; each reader is told. `reading`: held while a step becomes
+    text, so that the model stays open. `running`, `waiting`: the requests with a slot, and without. `failure`: the
+    error that ended the worker, or None.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -241,11 +241,11 @@ class Worker(Closing):
         self._process = getpid()
         self._thread = Thread(target=self._run, name="lacli worker", daemon=True)
         self._thread.start()
-        # At a program's end the system would take the memory from under its step.
+        # At a program's end the system would free the memory during a step.
         atexit.register(self._close_at_exit)
 
     def add(self, request: Request) -> None:
-        """Take in a request. Raises LacliError where none is taken, as in a closed worker or a forked process."""
+        """Take in a request. Raises LacliError in a closed worker or a forked process."""
         if getpid() != self._process:
             raise LacliError("the model was loaded before this process was forked", "load it here")
         with self._changed:
@@ -258,7 +258,7 @@ class Worker(Closing):
         raise self._reason
 
     def call(self, work: Callable[[], Any]) -> Future[Any]:
-        """Have `work` done in the worker's thread, between two steps. Raises what `add` raises."""
+        """Do `work` in the worker's thread, between two steps. Raises as `add`."""
         future = Future[Any]()
         with self._changed:
             if self._closed:
@@ -268,7 +268,7 @@ class Worker(Closing):
         return future
 
     def remove(self, request: Request) -> None:
-        """End a request before the next step; nothing happens to one that has ended."""
+        """End a request before the next step, unless it has ended."""
         with self._changed:
             if request.in_worker:
                 self._gone.append(request)
@@ -290,7 +290,7 @@ class Worker(Closing):
         self._closed = True
 
     def rest_at_exit(self) -> None:
-        """Wait for ever in a thread that the end of the program does not wait for: it would print an error."""
+        """Wait for ever in a daemon thread while the program ends: the thread would print an error."""
         if self._at_exit and current_thread().daemon:
             Event().wait()
 
@@ -369,7 +369,7 @@ class Worker(Closing):
             except Exception as error:
                 future.set_exception(error)
         while self.waiting and not self.engine.is_full:
-            # It waits until it is taken in: an error on the way there ends all that wait.
+            # It waits until the engine has taken it: an error on the way ends all waiting requests.
             request = self.waiting[0]
             request.sequence = self.engine.add(request.prompt, request.options)
             self.running.append(self.waiting.popleft())

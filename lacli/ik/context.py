@@ -30,7 +30,7 @@ LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_vo
 
 
 class CellView(ctypes.Structure):
-    """llama_kv_cache_view: `positions` of the cells, and as many sequence ids of each as it was made for."""
+    """llama_kv_cache_view: positions of the cells, and a fixed number of sequence ids of each."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("n_cells", "n_seq_max", "token_count", "used_cells")),
@@ -107,9 +107,9 @@ def load_library() -> Library:
 
 
 class IkModel(LlamaModel):
-    """The weights of one GGUF file in ik_llama.cpp, repacked as they are loaded; its vocabulary is llama.cpp's.
+    """The weights of one GGUF file in ik_llama.cpp, repacked at loading; its vocabulary is llama.cpp's.
 
-    Raises ModelLoadError for a file that one of the two cannot read.
+    Raises ModelLoadError for a file that one of the two libraries cannot read.
     """
 
     def __init__(
@@ -150,14 +150,14 @@ class IkModel(LlamaModel):
 class IkContext(DecodingContext):
     """One context of ik_llama.cpp as a Context; close it before its model, or use it in `with`.
 
-    Its cache is one for all sequences. Raises ModelLoadError when the context does not fit into memory.
+    All sequences share its cache. Raises ModelLoadError if the context does not fit into memory.
     """
 
     def __init__(self, model: IkModel, settings: ModelSettings, size: ContextSize) -> None:
         ik = load_library()
         super().__init__(ik, ik.log, model, settings, size)
         parameters = self._parameters(settings, size)
-        # All rows of a batch at once: of several parts the first ones would stay where a later one finds no cells.
+        # All rows of a batch at once: if a later part found no cells, the earlier parts would stay.
         parameters.n_ubatch = min(parameters.n_batch, PREFILL_ROWS)
         # With several sequences the wheel's kernel of flash attention may end the process ("GGML_ASSERT(S > 0)").
         parameters.flash_attn = False
@@ -174,7 +174,7 @@ class IkContext(DecodingContext):
     def decode(self, batch: Batch) -> bool:
         if not super().decode(batch):
             self._update_view()
-            # Free cells that do not lie in a row are not found.
+            # The library finds adjacent free cells only.
             if self._view.used_cells + batch.rows > self.cells:
                 return False
             self._move_together()
@@ -202,7 +202,7 @@ class IkContext(DecodingContext):
         self._api.llama_kv_cache_view_update(self._handle, self._view)
 
     def _move_together(self) -> None:
-        """Move the cells to the beginning of the cache, where their attention reads them without a pin."""
+        """Move the cells to the beginning of the cache; attention reads them there without a pin."""
         super().remove(self._pin.id, -1, -1)
         self._pin.forget()
         while True:

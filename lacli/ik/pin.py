@@ -1,10 +1,10 @@
-"""The pin: one cell that is kept occupied, so that ik_llama.cpp's attention reaches all cells of several sequences.
+"""The pin: one occupied cell, so that ik_llama.cpp's attention reaches all cells of several sequences.
 
-Attention reads cells up to a bound that `llama_kv_cache_cell_max` finds: it looks at the last cell of each block of 32,
-from the end of the cache down, and at one block after the first occupied one. So every cell is read if the highest
-occupied end of a block lies at most one block below the highest cell. New rows come right after the highest cell, or
-below it, so no batch jumps over the end of a block; but sequences that end or take drafts back may free such a cell.
-The pin is an id of its own that owns this cell too. Measured with 4 sequences: docs/internals/measured.md.
+Attention reads cells up to a bound from `llama_kv_cache_cell_max`. It looks at the last cell of each block of 32, from
+the end of the cache down, and at one block after the first occupied one. So every cell is read if the highest occupied
+end of a block lies at most one block below the highest cell. New rows come right after the highest cell or below it, so
+no batch jumps over the end of a block. But sequences that end or take drafts back may free such a cell. The pin is an
+id of its own that owns this cell too. Measured with 4 sequences: docs/internals/measured.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ REQUIREMENT = "llama-cpp-python>=0.3.36,<0.4"
 """The versions of pyproject.toml."""
 
 PYTHON = sys.executable or "python3"
-"""This Python; empty in sys where a program embeds it."""
+"""This Python; `sys.executable` is empty if a program embeds it."""
 
 CMAKE = {
     "cuda": "-DGGML_CUDA=on",
@@ -30,7 +30,7 @@ CMAKE = {
 
 
 def gpu_kind() -> str:
-    """Return the kind of build for the GPU of this machine, whether the installed one uses it or not; "" without."""
+    """Return the kind of build for this machine's GPU, even if the installed build ignores it; "" without a GPU."""
     if platform.system() == "Darwin":
         return "metal" if platform.machine() == "arm64" else ""
     if Path("/dev/nvidia0").exists():
@@ -47,7 +47,7 @@ def sound_kind() -> str:
 
 
 def rebuild_command(kind: str = "") -> str:
-    """Return the shell's command that builds llama.cpp again for this Python and GPU, of a further `kind`."""
+    """Return the shell command that builds llama.cpp again for this Python and GPU, with a further `kind`."""
     arguments = " ".join(CMAKE[each] for each in dict.fromkeys((gpu_kind(), kind)) if each)
     pip = f"{shlex.quote(PYTHON)} -m pip install --force-reinstall --no-cache-dir '{REQUIREMENT}'"
     return f'CMAKE_ARGS="{arguments}" {pip}' if arguments else pip
@@ -57,7 +57,7 @@ def build_files() -> list[tuple[str, int, int]]:
     """Identify this build: each library's name, its bytes and the time of its last change in nanoseconds."""
     spec, found = find_spec("llama_cpp"), []
     package = Path(spec.origin).parent if spec and spec.origin else Path()
-    # llama_cpp reads this variable too, and the build described must be the one that it loads.
+    # llama_cpp reads this variable too, so the described build is the loaded one.
     for path in sorted(Path(os.environ.get("LLAMA_CPP_LIB_PATH") or package / "lib").glob("*")):
         if re.search(r"\.(so|dylib|dll)\b", path.name) and path.exists():
             found.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))

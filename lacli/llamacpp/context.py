@@ -31,29 +31,29 @@ PREFILL_ROWS = 512
 """Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch)."""
 
 PREFILL_ROWS_ON_CPU = 128
-"""Rows of a prefill call where a CPU computes with all weights: as fast as 512 (0.5B, 3B), and Ctrl-C is heard soon."""
+"""Rows of a prefill call on a CPU, for models without experts: as fast as 512, and Ctrl-C acts sooner."""
 
 CHUNK_ROWS = 64
-"""Rows without logits from which a step that has others too can be interrupted: they are a prompt chunk."""
+"""A step with this many rows without logits is a prompt chunk, which can be interrupted."""
 
 BF16 = 30
 """ggml's GGML_TYPE_BF16, which llama_cpp lacks."""
 
 MAX_ROLLBACK = 8
-"""Drafted tokens by which a recurrent state can be rolled back, at most: each costs a copy of that state."""
+"""A recurrent state is rolled back by at most this many tokens: each costs a copy of the state."""
 
 WARM_UP_S = 1.0
-"""Seconds of warm-up at most: on an H100 the first step of three rows took tens of milliseconds, a plain one 2."""
+"""At most this many seconds of warm-up: an H100's first step of three rows took tens of ms, a plain one 2."""
 
 MIXED_ROWS_ON_CPU = 63
-"""Rows of a step in which a CPU takes those of prompt chunks and of other sequences together without loss.
+"""On a CPU, prompt chunks share steps of up to this many rows with other sequences without loss.
 
-From 64 rows on llama.cpp's attention takes 64 at once, and all of them read each cell that one of them needs.
+From 64 rows on, llama.cpp's attention takes 64 rows at once, and each reads the cells of all.
 """
 
 
 class DecodingContext(Closing):
-    """Decodes batches in one llama_context of a library; a subclass makes its parameters, and `_open` makes it.
+    """Decodes batches in one llama_context; a subclass makes its parameters, and `_open` the context.
 
     `max_rollback`: drafted tokens that can be rolled back after a step, -1 for any number and trees.
     """
@@ -62,7 +62,7 @@ class DecodingContext(Closing):
     can_share = True
 
     def __init__(self, api: Any, log: Log, model: LlamaModel, settings: ModelSettings, size: ContextSize) -> None:
-        """`api`: the library's functions and structures by their names in C. `log`: what the library says."""
+        """`api`: the library's functions and structures by their names in C. `log`: the library's log."""
         self._api, self._log, self._model = api, log, model
         self._handle: Any = None
         self._memory: Any = None
@@ -77,9 +77,9 @@ class DecodingContext(Closing):
         self._views: dict[int, npt.NDArray[np.float32]] = {}
 
     def _parameters(self, settings: ModelSettings, size: ContextSize) -> Any:
-        """Return the llama_context_params that are the same in both libraries."""
+        """Return the llama_context_params that both libraries share."""
         parameters = self._api.llama_context_default_params()
-        # -b is cut to the context as it is asked for, so ask for what llama.cpp would round it up to.
+        # llama.cpp cuts -b to the requested cells, so request the rounded-up number.
         parameters.n_ctx = padded(settings.context or size.slots * self._model.default_limit)
         self._fewest_cells = parameters.n_ctx if settings.context else padded(self._model.default_limit)
         parameters.n_batch = min(settings.batch, parameters.n_ctx)
@@ -92,10 +92,10 @@ class DecodingContext(Closing):
         return parameters
 
     def _open(self, weights: Any, parameters: Any, samplers: Sequence[Any] = ()) -> None:
-        """Make the context of `weights`, with the `samplers` that it owns. Raises ModelLoadError if it cannot be."""
+        """Make the context of `weights`, which owns the `samplers`. Raises ModelLoadError if the library cannot."""
         while True:
             self._log.forget()
-            # A GPU's driver reserves addresses beyond the memory. The log is told to a callback, which loses Ctrl-C.
+            # A GPU's driver reserves addresses beyond the memory. The log's callback would lose Ctrl-C.
             with late_ctrl_c() as is_stopped, nullcontext() if self._model.offloaded else bounded_by_free_memory():
                 self._handle = self._api.llama_init_from_model(weights, parameters)
                 if is_stopped():
@@ -117,7 +117,7 @@ class DecodingContext(Closing):
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Return whether settings fit into this context. `raw_logits`: all logits of a row are asked for."""
+        """Return whether settings fit into this context. `raw_logits`: all logits of a row are needed."""
         return bool(self._handle) and decode.ids <= self.ids and decode.max_outputs <= self.max_outputs
 
     def decode(self, batch: Batch) -> bool:
@@ -133,14 +133,14 @@ class DecodingContext(Closing):
         self.calls += 1
         status = self._decoded(prefills=not batch.wanted or rows - batch.wanted >= CHUNK_ROWS)
         if status == 0:
-            # llama.cpp has a state after each row, none from before the first one, and each for one rollback.
+            # llama.cpp keeps a state after each row but none before the first, each for one rollback.
             self._snapshots = min(self.max_rollback, rows - 1)
             return True
         if status == 1:
             self._log.forget()
             return False
         self._snapshots = 0
-        # -1 is a batch that it does not begin.
+        # -1: the batch was not begun.
         kind = BatchRefused if status == -1 else LacliError
         raise kind(f"llama_decode failed ({status}): {self._log.last_error()}", "see more with -v")
 
@@ -173,7 +173,7 @@ class DecodingContext(Closing):
         return state
 
     def set_state(self, sequence: int, state: Any) -> bool:
-        """Fill the cells of an empty sequence; False, with something left perhaps, if the library refuses."""
+        """Fill the cells of an empty sequence. False if the library refuses; some cells may be filled then."""
         self._snapshots = 0
         return bool(self._api.llama_state_seq_set_data_ext(self._handle, state, len(state), sequence, 0))
 
@@ -201,7 +201,7 @@ class DecodingContext(Closing):
         return best, map(logits.item, range(len(best)), best.tolist())
 
     def _rows_at(self, pointer: Any) -> npt.NDArray[np.float32]:
-        """Return the output rows at `pointer`, (outputs, vocabulary); making a view costs as much as reading a row."""
+        """Return the output rows at `pointer`, (outputs, vocabulary). Views are kept: each costs as much as a row."""
         assert self._batch is not None, "nothing is decoded yet"
         address = ctypes.addressof(pointer.contents)
         if address not in self._views:
@@ -240,9 +240,9 @@ class DecodingContext(Closing):
 class LlamaContext(DecodingContext):
     """One llama_context as a Context; close it before its model, or use it in `with`.
 
-    `backend_greedy`: choose greedy tokens where the logits are; None: only on a GPU, where it saves the
-    logits' way to the host, while on the CPU one vectorised argmax is faster (docs/internals/measured.md). Raises
-    ModelLoadError when the context does not fit into memory or its options contradict each other.
+    `backend_greedy`: choose greedy tokens on the backend. None: only on a GPU, to save the transfer of logits; on the
+    CPU one vectorised argmax is faster (docs/internals/measured.md). Raises ModelLoadError if the context does not fit
+    into memory or its options contradict each other.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class LlamaContext(DecodingContext):
         attention = names[settings.attention(on_gpu=self._model.offloaded)]
         parameters.flash_attn_type = getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{attention}")
         if size.ordered:
-            # Also with no layer on a GPU one would compute large batches, in its own way.
+            # Even without a layer, a GPU would compute large batches in its own way.
             parameters.op_offload = parameters.offload_kqv = False
         return parameters
 
@@ -383,7 +383,7 @@ def _free_context(api: Any, handle: Any, samplers: Sequence[Any], _: LlamaModel)
 
 
 def _struct_over(api: Any, batch: Batch) -> Any:
-    """Return a llama_batch over the arrays of `batch`, valid while that lives."""
+    """Return a llama_batch over the arrays of `batch`, valid as long as they are."""
     pointer = ctypes.POINTER
     return api.llama_batch(
         token=batch.tokens.ctypes.data_as(pointer(api.llama_token)),

@@ -1,4 +1,4 @@
-"""The devices of this build on this machine: which there are, which compute, and how replicas share them."""
+"""The devices of this build on this machine: a list, llama.cpp's choice, and the shares of replicas."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lacli.llamacpp.settings import CPU, RPC, ModelSettings
 GIB = 2**30
 
 GPU, INTEGRATED = 1, 2
-"""ggml_backend_dev_type of a GPU, and of one that shares the processor's memory."""
+"""ggml_backend_dev_type of a GPU, and of a GPU that shares the processor's memory."""
 
 
 class Device(NamedTuple):
-    """A device of llama.cpp's: ggml's name ("CPU", "CUDA0"), its make, and its kind.
+    """A device of llama.cpp: ggml's name ("CPU", "CUDA0"), its make, and its kind.
 
-    `free`, `total`: bytes of its memory; 0 where ggml does not say. `is_integrated`: it shares the processor's memory.
+    `free`, `total`: bytes of its memory, 0 if unknown. `is_integrated`: it shares the processor's memory.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Device(NamedTuple):
 
 
 def deal_devices(settings: ModelSettings, found: Sequence[Device]) -> list[tuple[str, ...]]:
-    """Return the devices of each replica: those of `settings`, or all GPUs, dealt out evenly in their order.
+    """Return the devices of each replica, dealt out evenly and in order: the devices of `settings`, or all GPUs.
 
     Raises UsageError for unknown names, and for a number of devices that cannot be dealt out.
     """
     if settings.replicas == 1:
-        # The servers' devices are llama.cpp's own choice too, but it does not say which they are.
+        # llama.cpp chooses the servers' devices too, but does not name them.
         return [named(settings.devices or (chosen(found) if settings.rpc else ()), found)]
     names = [named((name,), found)[0] for name in settings.devices] or list(chosen(found)) or [CPU]
     if names == [CPU]:
@@ -70,7 +70,7 @@ def named(names: Sequence[str], found: Sequence[Device]) -> tuple[str, ...]:
 
 
 def chosen(found: Sequence[Device]) -> tuple[str, ...]:
-    """Return llama.cpp's choice without --device: RPC's devices, then GPUs, or an integrated one without any.
+    """Return llama.cpp's choice without --device: RPC's devices, then GPUs, or else one integrated GPU.
 
     Source: `llama_prepare_model_devices` of llama.cpp 0.3.36.
     """
@@ -103,7 +103,7 @@ def offloads(settings: ModelSettings) -> bool:
 
 
 def apply_placement(parameters: Any, settings: ModelSettings) -> list[object]:
-    """Write the layers and devices of settings into llama_model_params; return what these point to.
+    """Write the layers and devices of settings into llama_model_params; return the arrays that it points to.
 
     llama.cpp's list of devices never names the processor, which takes all other layers. For the processor alone the
     list is empty: a GPU would still compute large batches.
@@ -128,7 +128,7 @@ def apply_placement(parameters: Any, settings: ModelSettings) -> list[object]:
 
 
 def version_lines() -> list[str]:
-    """Return a line for the library, one for what it was built with, and one for each device."""
+    """Return lines about the library, its build and each device."""
     start()
     features = lib.llama_print_system_info().decode("utf-8", "replace").strip()
     return [f"llama-cpp-python {version()}", features, *(f"device {device.words}" for device in devices())]

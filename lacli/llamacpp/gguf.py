@@ -18,7 +18,7 @@ TEXT, ARRAY, NUMBERS = 8, 9, {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6:
 """gguf.h's gguf_type: string, array, and the formats of numbers."""
 
 BROKEN = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, MemoryError)
-"""What reading a damaged header can raise."""
+"""Exceptions from damaged headers."""
 
 SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 """The name of one part of a split model, as llama.cpp's gguf-split writes it."""
@@ -48,7 +48,7 @@ class GgufFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """A model's facts from all parts of its file; 0, "" or () where the file does not say.
+    """A model's facts from all parts of its file; 0, "" or () for missing facts.
 
     `parameters`: elements of all tensors. `file_type`: Q4_K_M for example; without one, the type of most parameters.
     `weights`: bytes after the headers. `size`: bytes of the files. `trained_tokens`: of a sequence. `heads`,
@@ -153,7 +153,7 @@ def _read_file(path: Path) -> GgufFile:
 
 
 def _parsed(data: mmap) -> GgufFile:
-    """Read a file's header. Raises one of BROKEN where it makes no sense."""
+    """Read a file's header. Raises one of BROKEN if it makes no sense."""
     from lacli.llamacpp.library import ggml, lib
 
     at, keys = 0, dict[str, Any]()

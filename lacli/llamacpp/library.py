@@ -27,10 +27,10 @@ CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
 
 
 class Log:
-    """Receives llama.cpp's log; `verbose` passes it on to stderr, without what it logs for each step (its level debug).
+    """Receives llama.cpp's log; `verbose` passes it on to stderr, without the debug lines of each step.
 
-    `callbacks`: the library has only their addresses, so that the functions must live here. `buffers`: MiB made since
-    the last `forget`, by kind; those of graphs by device.
+    `callbacks`: kept alive here, for the library has only their addresses. `buffers`: MiB made since the last `forget`,
+    by kind, for graphs by device.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Log:
             sys.stderr.write(printable(line, lines=True))
 
     def forget(self) -> None:
-        """Drop what was collected, before a call whose errors or buffers are wanted."""
+        """Drop all errors and buffers, before a call whose own are wanted."""
         self._errors.clear()
         self.buffers.clear()
 
@@ -108,14 +108,14 @@ TILED_SWITCH = "GGML_CPU_TILED_MM"
 
 
 def on_abort(report: Callable[[str], None]) -> None:
-    """Call `report` with ggml's last words when one of its assertions fails; when it returns, the process aborts."""
+    """Call `report` with ggml's last words if one of its assertions fails; then the process aborts."""
     callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: report(message.decode("utf-8", "replace")))
     start().callbacks.append(callback)
     ggml.ggml_set_abort_callback(callback)
 
 
 def abort_error(message: str, hint: str) -> LacliError:
-    """Return the error that ggml's last words mean. `hint`: what to do if they are not about an RPC server."""
+    """Return ggml's last words as an error. `hint`: for words that are not about an RPC server."""
     if "Remote RPC server crashed" in message:
         return LacliError("an RPC server went away", "start it again there, and then this")
     return LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint)

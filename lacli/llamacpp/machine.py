@@ -30,7 +30,7 @@ class Processor(NamedTuple):
 
 @cache
 def processor() -> Processor:
-    """Describe the processor, from /proc/cpuinfo where there is one."""
+    """Describe the processor, on Linux from /proc/cpuinfo."""
     try:
         first = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0]
     except OSError:
@@ -59,7 +59,7 @@ def mac_cores() -> int:
 
 
 def cgroup_cores() -> float:
-    """Return the cores that Linux's cpu.max allows the cgroup of this process and those above it; inf without one."""
+    """Return the cores that Linux's cpu.max allows this process's cgroup and its parents; inf without a limit."""
     cores = inf
     with suppress(OSError):
         own = CGROUP / Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
@@ -87,7 +87,7 @@ def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSett
 
 
 OBSERVED_S = 0.25
-"""Seconds of decoding over which the threads' share of the cores is taken: a few steps of the 0.5B that wait."""
+"""Seconds of decoding that show the threads' share of the cores: a few waiting steps of the 0.5B."""
 
 RETRY_S = 10.0
 """Seconds until all threads are tried again: a try that fails lasts OBSERVED_S or two."""
@@ -96,7 +96,7 @@ RETRY_S = 10.0
 class ThreadsInUse:
     """The threads of the next decode: as many as had a core while all of them decoded, until all are tried again.
 
-    A step is slow where it takes longer than its threads' processor seconds say. `count`: of the next decode.
+    A step is slow if it takes longer than its threads' processor seconds. `count`: threads of the next decode.
     """
 
     def __init__(self, threads: int) -> None:
@@ -125,7 +125,7 @@ ONE_LIMIT = Lock()
 
 @contextmanager
 def bounded_by_free_memory() -> Iterator[None]:
-    """Refuse allocations beyond the free memory in this block, on Linux, which would kill the process later."""
+    """On Linux, refuse allocations beyond the free memory in this block; it would kill the process later."""
     try:
         import resource
 
@@ -135,7 +135,7 @@ def bounded_by_free_memory() -> Iterator[None]:
         return
     kib = {line.split()[0]: int(line.split()[1]) for line in meminfo.splitlines()}
     free = (kib["MemAvailable:"] + kib["SwapFree:"]) * 1024
-    with suppress(OSError, ValueError):  # a container's own limit, where there is one
+    with suppress(OSError, ValueError):  # a container's own limit, if any
         limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         free = min(free, limit - used)
     most = int(statm.split()[0]) * resource.getpagesize() + free

@@ -107,7 +107,7 @@ class LlamaModel(Closing):
 
     @property
     def description(self) -> str:
-        """Architecture, size and type, the size from the file: llama.cpp tells it from the number of layers."""
+        """Architecture, size and type. The file tells the size; llama.cpp would guess it from the layers."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
         architecture, _, kind = buffer.value.decode("utf-8", "replace").split(" ", 2)
@@ -117,7 +117,7 @@ class LlamaModel(Closing):
 
     @property
     def devices(self) -> str:
-        """The device that computes, or the devices that were named."""
+        """The computing device, or the named devices."""
         if not self.offloaded:
             return CPU
         names = self.settings.devices
@@ -127,7 +127,7 @@ class LlamaModel(Closing):
 
     @property
     def chooses(self) -> bool:
-        """Whether tokens can be chosen where the logits are, on a GPU; -sm tensor has parts of them on each."""
+        """Whether a GPU can choose tokens itself; with -sm tensor the logits are spread over several GPUs."""
         return self.offloaded and self.settings.split_mode != "tensor"
 
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
@@ -155,9 +155,9 @@ class LlamaModel(Closing):
 
     @cached_property
     def schema_tokenizer(self) -> Any:
-        """llguidance's copy of the vocabulary, made when a schema first needs it: 150,000 tokens take a second.
+        """llguidance's copy of the vocabulary, made for the first schema: 150,000 tokens take a second.
 
-        In its tokens a first byte of 255 marks those that no text is made of.
+        A first byte of 255 marks tokens that are never text.
         """
         from llguidance import LLTokenizer
 
@@ -171,9 +171,9 @@ class LlamaModel(Closing):
         return make.from_llamacpp(tokens=tokens, vocab_ptr=handle, tokenize_fptr=tokenize, eos_token=self.ends)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of one token, possibly a part of a character; those of special tokens only with `special`.
+        """Return the bytes of one token, possibly a part of a character; special tokens have some only with `special`.
 
-        Raises PromptError for one that does not exist, at which llama.cpp would end the process.
+        Raises PromptError for an unknown token: llama.cpp would end the process.
         """
         if not 0 <= token < self.vocabulary:
             raise PromptError(f"there is no token {token}", f"ids go from 0 to {self.vocabulary - 1:,}")

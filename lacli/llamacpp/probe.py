@@ -1,7 +1,7 @@
 """Try this build of llama.cpp on this processor in a child process, which may crash.
 
-Some builds end by a signal at their first batch of two rows (ggml's AMX kernels as GCC 12.2 compiles them), or as soon
-as they are loaded (a library made for another processor). Each build is tried before its first use on a processor, and
+Some builds end by a signal at their first batch of two rows: ggml's AMX kernels, compiled by GCC 12.2. Others end as
+soon as they are loaded: libraries for another processor. Each build is tried before its first use on a processor, and
 the records keep the outcome.
 """
 
@@ -27,10 +27,10 @@ COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.trial")
 """Command of a trial; the folder for its files and `repack` or `plain` follow."""
 
 IN_TRIAL = "_LACLI_TRIAL"
-"""Set in the environment of a process that must use the build untried, to the fault that is known, "" in a trial."""
+"""The variable of a process that must use the build untried: its known fault, "" in a trial."""
 
 TRIAL_S = 60.0
-"""Seconds for a trial: a hundred times what it takes on two cores."""
+"""Seconds for a trial: a hundred times its time on two cores."""
 
 CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals of failed computing; others come from a user, a supervisor or a system short of memory."""
@@ -59,7 +59,7 @@ def working_settings(settings: ModelSettings) -> tuple[ModelSettings, str]:
 
 @cache
 def fault_of(*, repack: bool) -> str:
-    """Return the fault of this build here in a few words, "" without one or where no child could tell.
+    """Return this build's fault here in a few words, "" for none or if no child could tell.
 
     `repack`: with the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
     """
@@ -83,7 +83,7 @@ def forget() -> None:
 
 
 def trial(*, repack: bool) -> str | None:
-    """Try this build now and return its fault, "" for none; None where the end says nothing about the build."""
+    """Try this build now and return its fault, "" for none; None if the child's end does not tell."""
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as folder:
         try:
             child = run_python([*COMMAND, folder, "repack" if repack else "plain"], TRIAL_S, {IN_TRIAL: ""})
@@ -104,9 +104,9 @@ def crash_of(code: int) -> str:
 def run_python(
     command: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a Python that finds the modules that this one finds; its own process group keeps a terminal's Ctrl-C away.
+    """Run Python with this one's modules, in a process group that a terminal's Ctrl-C does not reach.
 
-    It is started with -P: without, it would look first into the user's folder, where a json.py may lie.
+    `command` has -P: otherwise a json.py in the user's folder would come first.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
     # Windows: CREATE_NEW_PROCESS_GROUP, which the module has only there.

@@ -1,7 +1,7 @@
 """llama.cpp's RPC: the devices of servers, and serving this machine's.
 
-ggml's client aborts the process when a server is absent or goes away, so `check_servers` asks from a child process:
-this file as a program prints each address among its arguments whose server it could add.
+ggml's client aborts the process if a server is absent or ends, so `check_servers` asks from a child process. This file
+as a program prints each of its arguments, an address, after it has added the server.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check_servers(endpoints: Sequence[str]) -> None:
     except subprocess.TimeoutExpired as late:
         out, said = late.stdout or b"", "no answer; it serves one client at a time, and another may be using it"
     if (good := len(out.splitlines())) < len(endpoints):
-        # The version is named in a line before the last; in front stand the file and line of ggml's code.
+        # A line before the last names the version; each begins with a file and line of ggml's code.
         lines = [re.sub(r"^\S+: ", "", line) for line in said.strip().splitlines()]
         reason = next((line for line in lines if "mismatch" in line), lines[-1] if lines else "no reason given")
         what = f"--rpc: the RPC server at {endpoints[good]} cannot be used: {reason}"

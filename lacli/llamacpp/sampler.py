@@ -1,4 +1,4 @@
-"""llama.cpp's sampler chain as a sampler of the loop, with a grammar of llama.cpp's or of llguidance's."""
+"""llama.cpp's sampler chain as a sampler of the loop, with a grammar of llama.cpp or llguidance."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 """A llama_token_data."""
 
 DEEPEST, MOST_RULES = 1000, 5000
-"""llama.cpp's parser calls itself for each parenthesis and for each rule that begins with a rule: more end the process.
-"""
+"""llama.cpp's parser recurses for each parenthesis and each leading rule: more would end the process."""
 
 ONE_CAPTURE = Lock()
 """Held while stderr is another file: of two captures that overlap the second would put back the first one's file."""
 
 
 class SchemaGrammar:
-    """A grammar of llguidance: says which tokens may come next, given those that were accepted."""
+    """A grammar of llguidance: tells which tokens may follow the accepted ones."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary
@@ -50,7 +49,7 @@ class SchemaGrammar:
     def allowed(self, tokens: Sequence[int] | Ints) -> Bools:
         if self._mask is None:
             bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-            # After an error the bits allow an end, and it stays an error until the matcher is another one.
+            # After an error the bits allow an end; the error stays until the matcher is replaced.
             if self._matcher.is_error():
                 reason = self._matcher.get_error().split("\n")[0].replace("NoExtensionBias", "no text may come next")
                 raise SamplingError(f"the JSON schema cannot be followed: {reason}", "give a simpler one")
@@ -67,7 +66,7 @@ class SchemaGrammar:
 
 
 class GbnfGrammar:
-    """The same with a llama_sampler of a GBNF grammar."""
+    """A GBNF grammar as a llama_sampler."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -87,7 +86,7 @@ class GbnfGrammar:
 
 
 class LateGrammar:
-    """A grammar that begins after a marker, before which the answer does not end and beyond which no token reaches."""
+    """A grammar that begins after a marker. No answer ends before the marker, and no token extends past it."""
 
     def __init__(self, grammar: Grammar, model: LlamaModel, marker: str) -> None:
         self._grammar, self._ends, self._marker, self._seen = grammar, model.ends, marker, ""
@@ -138,7 +137,7 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 @contextmanager
 def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
-    """Collect what C code writes to stderr from `begin` to `end`, for after the block; write on all else then."""
+    """Collect C code's stderr from `begin` to `end` for after the block; all else is written then."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)
@@ -159,9 +158,9 @@ def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
 class LlamaSampler(Closing):
     """llama.cpp's samplers for one model and one setting, in its default order; close it before its model.
 
-    A grammar checks the drawn token; if it refuses that, it masks the whole vocabulary and another token is drawn
-    (common_sampler_init and common_sampler_sample of llama.cpp). Raises UsageError when the grammar cannot be parsed
-    or a biased token does not exist.
+    A grammar checks the drawn token. If it refuses, it masks the whole vocabulary for another draw (common_sampler_init
+    and common_sampler_sample of llama.cpp). Raises UsageError for a broken grammar and for a biased token that does not
+    exist.
     """
 
     def __init__(self, model: LlamaModel, settings: SamplingSettings) -> None:

@@ -18,7 +18,7 @@ MOST_SEED = 2**32 - 2
 """llama.cpp's seeds have 32 bits, and the largest one (LLAMA_DEFAULT_SEED) means a random seed."""
 
 LONGEST_MEMORY = 2**20
-"""Tokens that a penalty may look back, at most: llama.cpp allocates all of them at once."""
+"""A penalty looks back at most this many tokens: llama.cpp allocates all of them at once."""
 
 TINY, HUGE = 1e-6, 1e6
 """The smallest and the largest useful number: llama.cpp's 32-bit floats stay finite within them."""
@@ -107,7 +107,7 @@ class SamplingSettings:
 
     @property
     def draws_otherwise(self) -> bool:
-        """Whether a drafting mode draws other random numbers than plain decoding, and so another text."""
+        """Whether a drafting mode draws other random numbers than plain decoding, and so gives another answer."""
         return self.verify == "rejection" and not self.greedy
 
 
@@ -121,4 +121,4 @@ ALTERS_GREEDY = (
     *("typical", "xtc_probability", "repeat_penalty", "presence_penalty", "frequency_penalty", "dry_multiplier"),
     *("logit_bias", "ignore_eos", "grammar", "json_schema"),
 )
-"""Settings that can choose another token than the most probable one also at temperature 0."""
+"""Settings that can change the chosen token even at temperature 0."""

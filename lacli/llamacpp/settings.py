@@ -1,4 +1,4 @@
-"""Settings of llama.cpp: how a model is loaded, where it computes, and its context; --strict."""
+"""Settings of llama.cpp: how a model is loaded, its devices and its context; --strict."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ THREADS: dict[str, Any] = {"metavar": "N", "least": -1, "most": 512}
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """How a model is loaded, where it computes, and its context; names follow llama.cpp's flags.
+    """How a model is loaded, its devices and its context; names follow llama.cpp's flags.
 
     `gpu_layers`: -1 for all. `devices`: ggml's names ("CUDA0", "CPU", "RPC0"), () for llama.cpp's choice.
-    `tensor_split`: () for a split by free memory. `engine`: `choose_library` decides `auto`. `tiled`: of
-    llama.cpp's faster CPU kernels for several rows, can be switched off before a process's first decode only.
-    `gives_way`: fewer threads decode after steps that other programs have made slow; machine.py decides it.
+    `tensor_split`: () for a split by free memory. `engine`: `choose_library` decides `auto`. `tiled`: use llama.cpp's
+    faster CPU kernels for several rows; a process can switch them off only before its first decode. `gives_way`: fewer
+    threads decode after steps that other programs slowed down; machine.py decides it.
     """
 
     context: int = option(0, "KV cache in tokens. 0: at most 8192.", "-c", "--ctx-size", least=0, most=MOST_CELLS)
@@ -123,7 +123,7 @@ class ModelSettings:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 
     def attention(self, *, on_gpu: bool) -> Switch:
-        """Resolve -fa auto: off on the CPU, 1.4 to 3 times slower at 3,100 tokens with it (docs/internals/measured.md).
+        """Resolve -fa auto: off on the CPU, 1.4 to 3 times slower with it at 3,100 tokens (docs/internals/measured.md).
 
         Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
         """
@@ -158,7 +158,7 @@ def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings)
         return decode_settings
     most = model_settings.batch
     if decode_settings.constraints.ordered:
-        # The accepted part is decoded again in front of the next step.
+        # The accepted part is decoded again with the next step.
         most = min((most + 1) // 2, most + 1 - decode_settings.constraints.min_outputs)
     return replace(decode_settings, auto_rows=max(min(decode_settings.auto_rows, most), 1))
 
@@ -173,7 +173,7 @@ def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -
 class ContextSize:
     """The size of a context in which several settings decode in turn, or `slots` sequences at a time.
 
-    `ids`: sequence ids. `max_outputs`: rows of a step whose logits are computed, at most.
+    `ids`: sequence ids. `max_outputs`: most rows of a step with computed logits.
     """
 
     ids: int
@@ -184,7 +184,7 @@ class ContextSize:
 
     @classmethod
     def of(cls, *settings: DecodeSettings) -> ContextSize:
-        """Return enough for each of `settings`; they agree on `ordered`, which the model decides."""
+        """Return a size for each of `settings`; they agree on `ordered`, which the model decides."""
         return cls(
             ids=max(each.ids for each in settings),
             max_outputs=max(each.max_outputs for each in settings),
@@ -194,7 +194,7 @@ class ContextSize:
 
     @classmethod
     def for_slots(cls, settings: DecodeSettings, slots: int, batch: int) -> ContextSize:
-        """Return enough for `slots` sequences that decode in common steps of at most `batch` rows."""
+        """Return a size for `slots` sequences that decode in common steps of at most `batch` rows."""
         # A step of mode auto has a row of each sequence and shares the others.
         outputs = max(settings.max_outputs, slots) if settings.mode == "auto" else slots * settings.max_outputs
         ids = min(slots * settings.ids, MAX_SEQUENCES)
@@ -211,7 +211,7 @@ q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide
 def strict_settings(
     model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
 ) -> tuple[ModelSettings, DecodeSettings]:
-    """Make settings strict for weights of these `types` (ggml's names). Raises UsageError where they contradict it."""
+    """Make settings strict for weights of these `types` (ggml's names). Raises UsageError if they contradict it."""
     if on_gpu:
         raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
     if model_settings.flash_attention == "off":
@@ -233,9 +233,9 @@ def strict_settings(
 
 
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
-    """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU.
+    """Return the settings for `texts` sequences at a time: on the CPU, from four on, -fa auto means on.
 
-    From there on attention that skips the cells of others makes up for its own cost (docs/internals/measured.md).
+    Attention that skips the cells of other sequences then makes up for its cost (docs/internals/measured.md).
     """
     if texts < 4 or on_gpu or settings.flash_attention != "auto":
         return settings
@@ -249,7 +249,7 @@ def check_draws(sampling: SamplingSettings) -> None:
 
 
 def _exact(cells: str) -> str:
-    """Return `cells` if they are exact, and exact ones in the place of the default. Raises UsageError for others."""
+    """Return `cells` if they are exact, and exact cells instead of the default. Raises UsageError for others."""
     if cells == ModelSettings().cache_type_k:
         return EXACT_CELLS[0]
     if cells not in EXACT_CELLS:

@@ -37,7 +37,7 @@ def of_rows(*times: float) -> Cost:
         (cost(GPU), "Steps of up to 64 rows cost hardly more than one of a single row."),
         (of_rows(*range(1, 9)), "Whether W=15 N=5 G=15 pays is not known: its steps have 120 rows"),
         (of_rows(*range(1, 9)), "Mode auto, the default, decodes plainly here"),
-        (of_rows(1, 0.4), "Timed were steps of at most 2 rows, and it takes 8 rows to tell"),
+        (of_rows(1, 0.4), "Steps of at most 2 rows were timed, and a finding needs 8"),
         (cost(chain_only="it keeps one state"), "Not measured: it keeps one state."),
     ],
 )

@@ -25,7 +25,7 @@ def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
     assert done.code == 0, done.err
     rows = json.loads(done.out)
     assert [row["mode"] for row in rows] == MODES
-    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "internals" / "benchmarks.md").read_text()
     for row in rows:
         assert row["tokens"] == row["n_gen"] <= 24 and row["class"] == "edit"
         assert not {name for name in row if f"`{name}`" not in page}
@@ -44,7 +44,7 @@ def test_where_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(mon
 
 def test_settings_whose_steps_are_too_dear_are_left_out_where_nothing_was_named() -> None:
     asked = ("bench", "--classes", "edit", "--each", "1", "-r", "1", "-n", "8", "-o", "json")
-    name, why = "lookahead W=15 N=5 G=15", "a step takes 41 plain ones, more than it can bring tokens"
+    name, why = "lookahead W=15 N=5 G=15", "a step takes 41 plain steps, more than the tokens it can bring"
     for flags, modes in (((), ["plain", "auto", "lookup"]), (("--modes", "lookahead"), ["plain", "lookahead"])):
         done = call(*asked, *flags)
         assert [row["mode"] for row in json.loads(done.out)] == modes

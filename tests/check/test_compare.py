@@ -1,4 +1,4 @@
-"""Modes beside plain decoding on fake engines: planted mistakes are called bugs, and rounding is not."""
+"""Modes compared with plain decoding on fake engines: planted mistakes are called bugs, and rounding is not."""
 
 from __future__ import annotations
 

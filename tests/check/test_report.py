@@ -68,7 +68,7 @@ def test_the_verdict_comes_first_and_the_table_gives_each_parting_its_numbers(
     text = as_lines(engine, found)
     assert " ".join(text.split()).startswith(said(engine, found))
     assert said(engine, found).startswith("BUG: ") == bool(found.counts.bugs)
-    (table,) = (part for part in text.split("\n\n") if part.startswith("Where texts part"))
+    (table,) = (part for part in text.split("\n\n") if part.startswith("First differences"))
     verdicts = [line.rpartition("  ")[2] for line in table.splitlines() if "'<" in line]
     assert sum(verdict.startswith("BUG: ") for verdict in verdicts) == found.counts.bugs
     assert sum(verdict.startswith("rounding: ") for verdict in verdicts) == found.counts.rounding

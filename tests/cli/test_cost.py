@@ -57,7 +57,7 @@ def test_what_was_measured_is_shown_and_shown_again_until_it_is_measured_afresh(
     shown = done(cache, *FEW)
     library = f"llama.cpp {version()}"
     assert shown.out.startswith(f"model     llama 7.3M Q8_0\nlibrary   {library}\nmachine   ")
-    assert "behind 16 tokens" in shown.out
+    assert "after 16 tokens" in shown.out
     assert [line.split()[1] for line in shown.err.splitlines()[:2]] == ["timing", "timing"]
     first = measured(cache, *FEW)
     assert first["cached"] is True and len(kept(cache)) == 1
@@ -74,7 +74,7 @@ def test_what_was_measured_is_shown_and_shown_again_until_it_is_measured_afresh(
 def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
-    assert "cannot save it in" in finished.err and "behind 64 tokens" in finished.out
+    assert "cannot save it in" in finished.err and "after 64 tokens" in finished.out
 
 
 def test_of_a_hybrid_model_nothing_is_measured_and_why_is_said(cache: dict[str, str], tmp_path: Path) -> None:

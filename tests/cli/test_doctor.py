@@ -41,7 +41,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     [
         ({}, "fine", "CPU: A processor, 16.0 GiB"),
         ({"devices": [CARD, PROCESSOR]}, "fine", "CUDA0: A card, 20.0 of 24.0 GiB free"),
-        ({"gpu_kind": "cuda"}, "better", "this llama.cpp does not use it"),
+        ({"gpu_kind": "cuda"}, "better", "does not use the GPU here"),
     ],
 )
 def test_the_devices_are_those_that_llama_cpp_uses(changes: dict[str, Any], state: str, words: str, play: Play) -> None:
