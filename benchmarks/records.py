@@ -173,7 +173,7 @@ class RecordedContext:
 
     cells = 1 << 16
     batch_rows = 2048
-    prefill_rows = mixed_rows = 512
+    prefill_rows = mixed_rows = max_outputs = 512
     trained_tokens = cells
     ids = 256
     vocabulary = 151_936

@@ -103,9 +103,10 @@ class Stepper:
             return None
         first, taken = 0, list[Step | SamplingError]()
         for each, rows in chunks:
-            for index in range(each.cells.past + 1, each.cells.past + 1 + rows) if each.score else ():
-                each.score(index, each.tokens[index], self._context.row_logits(first))
-                first += 1
+            if score := each.score:
+                for index in range(each.cells.past + 1, each.cells.past + 1 + rows):
+                    score(index, each.tokens[index], self._context.row_logits(first))
+                    first += 1
             each.cells.commit_prompt()
         # Ids that catch up with a long sequence do so once: no step costs that again.
         self._shared_s = sum([each.cells.seconds for each in ready]) - self._cache_before

@@ -189,8 +189,9 @@ class Reply:
         answers = []
         for choice, parts in deltas.items():
             text, reasoning, *lists = zip(*parts, strict=True)
-            joined = [[*chain(*each)] for each in lists[:4]]
-            answers.append((choice, Delta("".join(text), "".join(reasoning), *joined, ended=True)))
+            tokens, logprobs, calls, echoed = ([*chain(*each)] for each in lists[:4])
+            all_of_it = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, echoed, ended=True)
+            answers.append((choice, all_of_it))
         return self._body(answers)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:

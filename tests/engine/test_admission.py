@@ -103,7 +103,7 @@ def attend(schedule: Engine, coming: list[Visit]) -> None:
         for visit in [each for each in coming if each.arrives <= now]:
             if schedule.is_full:
                 break
-            options = SequenceOptions(visit.limit, visit.recorder, visit.recorder and visit.recorder.score)
+            options = SequenceOptions(visit.limit, visit.recorder, visit.recorder.score if visit.recorder else None)
             visit.sequence = schedule.add(visit.prompt, options)
             coming.remove(visit)
             staying.append(visit)
@@ -142,7 +142,7 @@ def test_every_sequence_gets_what_it_gets_alone(
         for place, found in enumerate(scored, start=1):
             logits = engine.logits_after([*enumerate(visit.prompt[:place])])
             scores = logits - np.log(np.exp(logits).sum())
-            assert (found.token, found.logprob) == (visit.prompt[place], approx(scores[visit.prompt[place]]))
+            assert found.token == visit.prompt[place] and found.logprob == approx(scores[found.token])
             assert [score for _, score in found.best] == approx(np.sort(scores)[:-3:-1])
     assert len(engine._cells) <= schedule._admission._used_cells(), "all other cells are free again"
     assert sum(bool(slot.past) for slot in schedule._admission.idle) <= MOST_IDLE
