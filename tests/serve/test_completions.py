@@ -51,7 +51,9 @@ def test_multiple_choice_is_answered_as_by_the_models_own_logits(engine: Any, mo
         client = TestClient(Server(model, ServeSettings(("demo",), SamplingSettings())).app())
         for number in range(20):
             question = random.integers(1, model.engine.model.vocabulary, 5 + 10 * (number % 9)).tolist()
-            prompts = [question + random.integers(1, model.engine.model.vocabulary, 3).tolist() for _ in range(4)]
+            prompts: list[list[int]] = [
+                question + random.integers(1, model.engine.model.vocabulary, 3).tolist() for _ in range(4)
+            ]
             asked = {"prompt": prompts, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
             choices = client.post("/v1/completions", json=asked).json()["choices"]
             found: list[dict[str, list[Any]]] = [each["logprobs"] for each in choices]
@@ -67,7 +69,13 @@ def test_multiple_choice_is_answered_as_by_the_models_own_logits(engine: Any, mo
 
 @pytest.mark.parametrize("most", [0, 4])
 def test_an_echoed_prompt_comes_first_with_its_tokens(address: str, most: int) -> None:
-    asked = {"prompt": "def näme(a): # €\n", "max_tokens": most, "logprobs": 2, "echo": True, "stop": "zz"}
+    asked: dict[str, Any] = {
+        "prompt": "def näme(a): # €\n",
+        "max_tokens": most,
+        "logprobs": 2,
+        "echo": True,
+        "stop": "zz",
+    }
     whole = post(f"{address}/v1/completions", asked)["choices"][0]
     lists = whole["logprobs"]
     assert whole["text"].startswith(asked["prompt"]) and (len(whole["text"]) > len(asked["prompt"])) == bool(most)
