@@ -3,8 +3,8 @@
     python -m benchmarks.exactness --model FILE --questions spec_bench_question.jsonl
     python -m benchmarks.exactness --model FILE ... --modes auto lookup --answers 8
 
-Prints a row of the tables of docs/exactness.md for each model. The questions are Spec-Bench's (JSON lines with
-`category` and `turns`): first turns of at most 300 tokens, spread over the categories. Decoding with and without
+Prints a row of the tables of docs/internals/exactness.md for each model. The questions are Spec-Bench's (JSON lines
+with `category` and `turns`): first turns of at most 300 tokens, spread over the categories. Decoding with and without
 --strict are processes of their own, because ggml chooses its kernels once a process, and take turns question by
 question. In the manner of the paper's Appendix E. No test lives here.
 """

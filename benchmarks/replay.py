@@ -1,6 +1,6 @@
 """Real answers on the machines of `step_costs.jsonl`: how fast each mode would be there, by class of prompts.
 
-    python -m benchmarks.replay --model FILE --spec-bench FILE            what is recorded, on five machines
+    python -m benchmarks.replay --model FILE --spec-bench FILE            what is recorded, on some machines
     python -m benchmarks.replay --model FILE --spec-bench FILE --record   decode first what is not recorded yet
 
 First each prompt is answered once by plain decoding, and one of each class by lookahead 15/5/15. Then modes answer

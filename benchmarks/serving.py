@@ -6,8 +6,8 @@ Servers with as many slots as clients (`-np`) are asked by OpenAI's client, in t
 when its answer has ended. `in this process` is lacli's Model without HTTP, with a thread for each client. Questions are
 the first turns of a file like Spec-Bench's, and each comes once to a contender. Answers are greedy. `--spread 0.6`
 gives them 0.4 to 1.6 times `--limit` tokens, the same for each contender: what people ask does not end together. One
-thread decodes, the clients have the other cores. llama-server has to be on PATH (docs/benchmarks.md). Rows are added
-to the file `--json`, and tables are of all its rows. No test lives here.
+thread decodes, the clients have the other cores. llama-server has to be on PATH (docs/internals/benchmarks.md). Rows
+are added to the file `--json`, and tables are of all its rows. No test lives here.
 """
 
 from __future__ import annotations
@@ -193,7 +193,9 @@ def rounds_of(arguments: argparse.Namespace) -> Iterator[Round]:
                 count = clients * arguments.each
                 texts = asked[lap * count : (lap + 1) * count]
                 draw = Random(lap)
-                limits = [round(arguments.limit * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
+                # The first lap warms up with a quarter of the tokens.
+                most = arguments.limit if lap else arguments.limit / 4
+                limits = [round(most * (1 + arguments.spread * draw.uniform(-1, 1))) for _ in texts]
                 for name in [*ask][lap % len(ask) :] + [*ask][: lap % len(ask)]:
                     pid, answered = ask[name]
                     before = cpu_s(pid)

@@ -4,7 +4,8 @@
     python -m benchmarks.soak --parallel 4           the same with four answers at a time, without --strict
 
 Before anything else each question is asked once, alone. Under --strict every later answer has to be the same text.
-Answers that share steps may part from it by rounding (docs/exactness.md): without --strict those that do are counted.
+Answers that share steps may differ from it by rounding (docs/internals/exactness.md). Without --strict these answers
+are counted.
 
 Kinds of requests: whole answers, streams, clients that go away before or in an answer, slow readers, sockets that are
 closed in one direction or in the middle of a body, broken JSON, and bodies of 1 MB, some with a prompt beyond the

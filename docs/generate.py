@@ -7,12 +7,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lacli.chat.commands import help_text as chat_help
-from lacli.cli import options
 from lacli.cli.main import COMMANDS
 from lacli.cli.options import EPILOG
 from lacli.text.format import listed
@@ -20,75 +18,55 @@ from lacli.text.format import listed
 WIDTH = "100"
 
 
+SHARED = ("Answer", "Prompt", "Sampling", "Drafting", "Machine")
+"""Headings whose options several commands have."""
+
+
 class Help(NamedTuple):
-    """What a command prints: lines before its options, each option with its lines, and lines after them."""
+    """What a command prints: lines before its options, the options by their headings, and lines after them."""
 
     before: str
-    options: list[str]
+    options: dict[str, list[str]]
     after: str
 
 
-class Group(NamedTuple):
-    """Options that several commands have, as `lacli run` prints them."""
-
-    title: str
-    options: list[str]
-
-
 def help_text(*command: str) -> str:
-    """What `lacli COMMAND --help` prints on a terminal of 100 columns without colours."""
+    """What `lacli COMMAND --help-all` prints on a terminal of 100 columns without colours."""
     environment = {**os.environ, "COLUMNS": WIDTH, "NO_COLOR": "1", "TERM": "dumb"}
-    program = [sys.executable, "-m", "lacli", *command, "--help"]
+    program = [sys.executable, "-m", "lacli", *command, "--help-all" if command else "--help"]
     printed = subprocess.run(program, capture_output=True, text=True, check=True, env=environment).stdout
     return "\n".join(line.rstrip() for line in printed.strip().splitlines())
 
 
 def split_help(text: str) -> Help:
     """The parts of a help text. The sentence on variables is left out: every command ends with it."""
-    before, _, rest = text.partition("Options:\n")
-    block, _, after = rest.partition("\n\n")
-    return Help(before, re.split(r"\n(?=  -)", block), "" if " ".join(after.split()) == EPILOG else after)
+    before, options, after = list[str](), dict[str, list[str]](), list[str]()
+    for block in text.split("\n\n"):
+        heading, _, lines = block.partition(":\n  -")
+        if lines:
+            options[heading] = re.split(r"\n(?=  -)", f"  -{lines}")
+        elif " ".join(block.split()) != EPILOG:
+            (after if options else before).append(block)
+    return Help("\n\n".join(before), options, "\n\n".join(after))
 
 
-def flags_of(make: Callable[..., Any]) -> set[str]:
-    """The first flag of each option of a group of lacli/cli/options.py."""
-    declared = (each.annotation.__metadata__[0].default for each in signature(make).parameters.values())
-    return {flags.split("/")[0] for flags in declared}
-
-
-def groups_of(run: Help) -> list[Group]:
-    """The groups of options that several commands have, as the help of `lacli run` prints them."""
-    sizes = flags_of(options.sizes_group)
-    flags = {
-        "Answers": flags_of(options.prompt_group),
-        "Modes": flags_of(options.lookahead_group) - sizes,
-        "Lookahead": sizes,
-        "Sampling": flags_of(options.sampling_group),
-        "Context and devices": flags_of(options.engine_group),
-    }
-    return [Group(title, [each for each in run.options if own & spellings(each)]) for title, own in flags.items()]
-
-
-def spellings(option: str) -> set[str]:
-    """The flags of an option in a help text."""
-    return set(re.findall(r"--?[\w-]+", re.split("  |\n", option.strip())[0]))
-
-
-def section(name: str, found: Help, groups: list[Group]) -> str:
+def section(name: str, found: Help, run: Help) -> str:
     """A command's part of the page: its help, with the names of groups instead of their options.
 
     If a command has less than half of a group, they stay in its help.
     """
-    own, named = found.options, list[str]()
-    for title, shared in groups:
-        there = [each for each in shared if each in own]
-        if 2 * len(there) >= len(shared):
-            own = [each for each in own if each not in there]
+    own, named = dict(found.options), list[str]()
+    for title in SHARED:
+        shared, there = run.options[title], own.get(title, [])
+        common = [each for each in there if each in shared]
+        if 2 * len(common) >= len(shared):
+            own[title] = [each for each in there if each not in common]
             missing = [f"`{each.split()[0].rstrip(',')}`" for each in shared if each not in there]
-            link = f"[{title}](#{title.lower().replace(' ', '-')})"
+            link = f"[{title}](#{title.lower()})"
             named.append(f"{link} (without {listed(missing)})" if missing else link)
-    text = "\n\n".join(filter(None, [found.before + "\n".join(["Options:", *own]), found.after]))
+    blocks = ["\n".join([f"{heading}:", *lines]) for heading, lines in own.items() if lines]
     more = f"\nMore options: {listed(named)}.\n" if named else ""
+    text = "\n\n".join(filter(None, [found.before, *blocks, found.after]))
     return f"## {name}\n\n{as_text(text)}{more}"
 
 
@@ -99,9 +77,9 @@ def as_text(text: str) -> str:
 def cli_page() -> str:
     """docs/cli.md."""
     helps = {name: split_help(help_text(*([name] if name else []))) for name in ("", *COMMANDS)}
-    groups = groups_of(helps["run"])
-    parts = [section(f"lacli {name}".strip(), found, groups) for name, found in helps.items()]
-    parts += [f"## {title}\n\n{as_text(chr(10).join(shared))}" for title, shared in groups]
+    run = helps["run"]
+    parts = [section(f"lacli {name}".strip(), found, run) for name, found in helps.items()]
+    parts += [f"## {title}\n\n{as_text(chr(10).join(run.options[title]))}" for title in SHARED]
     parts.append(f"## In a chat\n\n{as_text(chat_help())}")
     intro = f"Generated by `python docs/generate.py`. Options that several commands have come after them.\n\n{EPILOG}\n"
     return "\n".join(["# The command line\n", intro, *parts])

@@ -1,4 +1,4 @@
-"""What owns memory of a library, threads or files is closed when its `with` block is left."""
+"""Owners of a library's memory, threads or files, which are closed at the end of a `with` block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Closing:
-    """Closed when its `with` block is left; `close` may be called again."""
+    """Closed at the end of its `with` block; `close` may be called more than once."""
 
     def close(self) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The errors a user can cause, each with what happened, what to do about it and an exit code.
+"""Errors that a user can cause: what happened, what to do about it, and an exit code.
 
 Programming errors are not here: they stay `assert` and a traceback.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class LacliError(Exception):
-    """Something the user can mend; `hint` says how, in one line."""
+    """An error that the user can fix; `hint` says how, in one line."""
 
     exit_code = 1
 
@@ -21,12 +21,12 @@ class LacliError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """What the system says went wrong, in its own words."""
+    """The system's own words for an error."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def in_one_line(error: Exception) -> str:
-    """An error's message without line breaks; the name of its type if the message is empty."""
+    """An error's message without line breaks, or the name of its type if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -35,7 +35,7 @@ class ModelLoadError(LacliError):
 
 
 class BatchRefused(LacliError):
-    """llama.cpp says that a batch is invalid, which no user can cause."""
+    """llama.cpp calls a batch invalid, which no user can cause."""
 
 
 class PromptError(LacliError):
@@ -47,20 +47,20 @@ class OutputError(LacliError):
 
 
 class NumbersError(LacliError):
-    """The model has computed NaN or infinite logits."""
+    """The model computed NaN or infinite logits."""
 
 
 class SamplingError(LacliError):
-    """The sampler has no token left to choose from."""
+    """The sampler has no token left to choose."""
 
 
 class UsageError(LacliError):
-    """Options that contradict each other or leave their range."""
+    """Options contradict each other or are out of range."""
 
     exit_code = 2
 
 
 class Interrupted(LacliError):
-    """The user pressed Ctrl-C; what was printed stays."""
+    """The user pressed Ctrl-C; the text printed so far stays."""
 
     exit_code = 130

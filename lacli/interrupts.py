@@ -1,4 +1,4 @@
-"""Ctrl-C: sections that ignore it, hear it or end by it at once, also during a call of llama.cpp."""
+"""Ctrl-C: sections that ignore it, note it or end the process at once, even during a call of llama.cpp."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _undoing: list[Callable[[], None]] = []
 
 
 def without_ctrl_c() -> AbstractContextManager[None]:
-    """Ignore Ctrl-C inside: the work is short and must not be interrupted, or handles Ctrl-C itself."""
-    # A handler of ours is not inherited by programs, as ignoring would be.
+    """Ignore Ctrl-C in the block: its work is short and must finish, or it handles Ctrl-C itself."""
+    # Child processes would inherit SIG_IGN; they do not inherit a handler.
     return ctrl_c_calls(lambda: None)
 
 
 @contextmanager
 def ctrl_c_calls(heard: Callable[[], None]) -> Iterator[None]:
-    """Call `heard` at Ctrl-C inside, instead of a KeyboardInterrupt, which callbacks of C code would lose.
+    """Call `heard` for each Ctrl-C in the block. A KeyboardInterrupt would be lost in callbacks of C code.
 
-    An ignored Ctrl-C, a program's own handler and the threads that hear no signals stay as they are.
+    Does nothing if Ctrl-C is ignored, if the program has its own handler, and outside of the main thread.
     """
     if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -39,7 +39,7 @@ def ctrl_c_calls(heard: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def late_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Raise KeyboardInterrupt for a Ctrl-C at the end of the block; yield whether there was one so far."""
+    """Delay KeyboardInterrupt to the end of the block. Yields a function: was Ctrl-C pressed so far?"""
     pressed: list[bool] = []
     with ctrl_c_calls(lambda: pressed.append(True)):
         yield lambda: bool(pressed)
@@ -49,15 +49,15 @@ def late_ctrl_c() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def ctrl_c_ends_at_once() -> Iterator[None]:
-    """End the process at Ctrl-C inside: while a model loads, an exception in llama.cpp's callbacks would be lost."""
+    """End the process at Ctrl-C in the block: an exception in llama.cpp's callbacks would be lost."""
     with ctrl_c_calls(_end), _listening(endured=0):
         yield
 
 
 def second_ctrl_c_ends(nervous_s: float = 0.0) -> AbstractContextManager[None]:
-    """End the process at the second Ctrl-C inside: the first one may wait for a call of llama.cpp.
+    """End the process at the second Ctrl-C in the block. The first one waits for the current call of llama.cpp.
 
-    `nervous_s`: ignore a repeated SIGINT within this many seconds; `timeout` sends two.
+    `nervous_s`: after a counted SIGINT, ignore others for so many seconds; `timeout` sends two.
     """
     return _listening(endured=1, nervous_s=nervous_s)
 
@@ -70,7 +70,7 @@ def put_terminal_back() -> None:
 
 @contextmanager
 def undone(undo: Callable[[], None]) -> Iterator[None]:
-    """Let `put_terminal_back` call `undo` inside."""
+    """Let `put_terminal_back` call `undo` during the block."""
     _undoing.append(undo)
     try:
         yield
@@ -80,9 +80,9 @@ def undone(undo: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _listening(endured: int, nervous_s: float = 0.0) -> Iterator[None]:
-    """Let a thread receive signals too, since Python runs no handler during a call of llama.cpp.
+    """Let a thread receive signals too: Python runs no handler during a call of llama.cpp.
 
-    `endured`: presses of Ctrl-C that do not end the process. `nervous_s`: as `second_ctrl_c_ends` takes it.
+    `endured`: presses of Ctrl-C that do not end the process. `nervous_s`: see `second_ctrl_c_ends`.
     """
     if sys.platform == "win32":
         yield
@@ -112,10 +112,10 @@ def _listen(heard: int, endured: int, nervous_s: float) -> None:
 
 
 def _end() -> None:
-    """Put the terminal back and end the process as Ctrl-C does; the thread and the handler may both call it."""
+    """Restore the terminal and end the process by SIGINT; the thread and the handler may both call this."""
     put_terminal_back()
     if sys.platform != "win32":
-        # As in __main__.py, but signal.signal is for the main thread alone.
+        # As in __main__.py, but signal.signal works in the main thread only.
         ctypes.pythonapi.PyOS_setsig(signal.SIGINT, None)
         signal.raise_signal(signal.SIGINT)
     os._exit(128 + signal.SIGINT)

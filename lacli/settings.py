@@ -112,7 +112,7 @@ class AnswerSettings:
 
     max_tokens: int = option(
         -1,
-        "Tokens of the answer at most. -1: until the answer or the context ends.",
+        "Limit the answer to N tokens.",
         *("-n", "--predict", "--n-predict", "--max-tokens"),
         least=-1,
         shown="no limit",
@@ -154,26 +154,21 @@ class DecodeSettings:
 
     mode: ModeName = option(
         "auto",
-        "How tokens are drafted. plain: not at all; lookup: from earlier text; jacobi, lookahead: as in the paper; "
-        "auto: from earlier text, as many as pay here. -W, -N, -G or --preset alone mean lookahead, whose many rows "
-        "a step are slower than plain decoding on most machines.",
+        "How to draft: " + ", ".join(MODES) + ".",
         metavar="MODE",
     )
-    window: int = option(
-        15, "Columns of the lookahead window. In mode jacobi: drafted tokens of a block.", "-W", "--window", least=0
-    )
+    window: int = option(15, "Columns of the lookahead window.", "-W", "--window", least=0)
     ngram: int = option(5, "Tokens of an n-gram.", "-N", "--ngram", least=2)
-    guesses: int = option(15, "N-grams verified in a step at most.", "-G", "--guesses", least=0)
+    guesses: int = option(15, "Limit a step to this many n-grams.", "-G", "--guesses", least=0)
     pool_prompt: bool = True
-    jacobi_iterations: int = option(16, "Steps after which mode jacobi begins a new block.", least=1)
-    lookup_match: int = option(2, "Tokens that mode lookup matches at most.", least=1)
+    jacobi_iterations: int = option(16, "Limit a block of mode jacobi to this many steps.", least=1)
+    lookup_match: int = option(2, "Limit the match of mode lookup to this many tokens.", least=1)
     lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)
-    auto_rows: int = option(64, "Rows of a step of mode auto at most.", least=1, most=MAX_SEQUENCES)
+    auto_rows: int = option(64, "Limit a step of mode auto to this many rows.", least=1, most=MAX_SEQUENCES)
     leaves: int = option(48, "", least=1)  # each takes an id, and llama.cpp's buffers grow with ids
     strict: bool = option(
         False,
-        "Give exactly the same text in every mode. Slower, and on the CPU only; 'lacli check --strict' shows whether "
-        "it holds for a model.",
+        "Give exactly the same text in every mode: slower, CPU only.",
     )
     constraints: Constraints = Constraints()
 

@@ -59,3 +59,26 @@ def test_the_python_of_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pyt
         if page != "README.md" or "lacli" in block:
             exec(compile(block, page, "exec"), names)
     assert "lacli" in names
+
+
+PAGES_AND_LINKS = [
+    (page.relative_to(ROOT), link)
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())
+]
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_of_the_docs_leads_to_a_file_and_a_heading() -> None:
+    wrong = []
+    for page, link in PAGES_AND_LINKS:
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(f"{page}: {link}")
+    assert wrong == []

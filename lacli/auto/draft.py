@@ -13,7 +13,7 @@ MIN_PROBABILITY = 0.004
 
 DECAY, EXPECTED_TRIES, MAX_RATE = 0.98, 6.0, 0.999
 """Weight of a draft when the next one of its kind comes; drafts that an expected rate counts as at first; the largest
-rate, since two drafts for one place cannot both be certain. Source: docs/auto.md."""
+rate, since two drafts for one place cannot both be certain. Source: docs/internals/auto.md."""
 
 MAX_OVERDRAFT = 8.0
 """Plain steps beyond the budget that a step may cost at most, if it promises twice as many tokens beyond it.

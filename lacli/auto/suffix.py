@@ -18,7 +18,7 @@ KIND_OF_LENGTH = (0, 0, 1, 2, 3, 4, 4, 5, 5, *[6] * 4, *[7] * 4, *[8] * 8, *[9] 
 EXPECTED = (0.3, 0.55, 0.72, 0.76, 0.83, 0.85, 0.89, 0.9, 0.94, 0.965, 0.985, 0.26)
 """Rate of the token after a match, by kind; the last kind: an older occurrence, where that one was wrong.
 
-Beginning with what answers of Qwen2.5-Coder have (benchmarks.hit_rates, docs/auto.md) gained nothing on any law.
+The rates of Qwen2.5-Coder's answers (docs/internals/auto.md) gained nothing on any law.
 """
 
 OTHER = len(EXPECTED) - 1
@@ -33,14 +33,14 @@ EXPECTED_BEHIND_CHANGE = (0.19, 0.46, 0.86, 0.87, 0.98, 0.99)
 """Rate of each of these kinds. Source: answers of Qwen2.5-Coder 0.5B and 1.5B (python -m benchmarks.hit_rates)."""
 
 MIN_COPY = 8
-"""Tokens of a match from which it is taken for a copy that may go on behind a change. Source: docs/auto.md."""
+"""Tokens of a match that counts as a copy, which may go on after a change. Source: docs/internals/auto.md."""
 
 NEAR, MAX_CHANGE = 6, 8
 """Tokens behind the place where a copy was left among which it is looked for again, and tokens of the sequence in which
 it has to be found."""
 
 PROBES, MAX_OTHERS = 8, 2
-"""Earlier occurrences compared when a match breaks, and those that are drafted as branches. Source: docs/auto.md."""
+"""Earlier occurrences that are compared when a match breaks, and branches. Source: docs/internals/auto.md."""
 
 MIN_MATCH, MAX_COMPARED = 2, 32
 """Tokens of a match at least, and tokens compared at most; a match that is followed may grow longer."""

@@ -86,7 +86,7 @@ def as_json(found: Sequence[BenchResult], machine: Machine) -> str:
 
 
 def _row(result: BenchResult, machine: Machine) -> dict[str, Any]:
-    """Return a result for programs; docs/benchmarks.md explains the names, which are llama-bench's if it has one."""
+    """Return a result for programs; docs/internals/benchmarks.md explains the names, mostly llama-bench's."""
     settings, ratio, speeds, sums = result.point.settings, result.speedup, result.speeds, result.sums
     has_ratio = result.is_enough or result.is_plain
     return {
@@ -195,7 +195,7 @@ def _setting(whole: BenchResult, by_class: Sequence[BenchResult]) -> list[str]:
 
 
 def cost_json(path: Path, settings: ModelSettings, cost: Cost, *, is_saved: bool) -> dict[str, Any]:
-    """Return what was measured as one object, described in docs/benchmarks.md."""
+    """Return what was measured as one object, described in docs/internals/benchmarks.md."""
     return {
         "model": str(path),
         "description": cost.description,

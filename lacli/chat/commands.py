@@ -1,4 +1,4 @@
-"""What is typed in a chat: messages of one or several lines, and slash commands with what they do."""
+"""Input of a chat: messages of one or several lines, and the slash commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUOTES = '"""'
 
 @dataclass(frozen=True)
 class Entry:
-    """One command. `names`: its own first; `usage`: what follows the name, "" for nothing."""
+    """A command. `names`: its main name, then others. `usage`: its argument, "" for none."""
 
     names: tuple[str, ...]
     help: str
@@ -27,7 +27,6 @@ class Entry:
 
     @property
     def shown(self) -> str:
-        """The names and the usage, as help shows them."""
         return f"{', '.join(self.names)} {self.usage}".rstrip()
 
 
@@ -45,24 +44,22 @@ COMMANDS = (
     Entry(("/save",), "write the chat to a file, or once more to the last one", "[FILE]"),
     Entry(("/load",), "go on with a chat from a file", "FILE"),
 )
-"""In the order in which help shows them."""
 
 BY_NAME = {name: entry for entry in COMMANDS for name in entry.names}
 
 PLAIN_WORDS = {**dict.fromkeys(("exit", "quit", "bye"), "/exit"), "help": "/help"}
-"""Lines that other programs take for commands, and the command of each."""
+"""Lines without a slash that mean a command, because other programs use them so."""
 
 
 def help_text() -> str:
-    """The commands, a line each."""
     last = f"Several lines: {QUOTES} before and after. A space before a command makes it text."
     return "\n".join([*(f"{each.shown:24}{each.help}" for each in COMMANDS), last])
 
 
 def parse(line: str) -> tuple[Entry, str] | None:
-    """The command of a line and its argument, or None where it is a message (`message_of` gives its text).
+    """A line's command and its argument, or None for a message (`message_of` gives its text).
 
-    Raises UsageError for an unknown command and for an argument that it does not take.
+    Raises UsageError for an unknown command, and for an argument too many or missing.
     """
     if not line.startswith("/") or line.startswith("//"):
         return None
@@ -80,14 +77,14 @@ def parse(line: str) -> tuple[Entry, str] | None:
 
 
 def message_of(line: str) -> str:
-    """A message's text: a space that only kept a slash from being a command is none of it."""
+    """A message's text, without the space that keeps a leading slash from meaning a command."""
     return line.lstrip() if line.lstrip().startswith("/") else line
 
 
 def is_open(text: str) -> bool:
-    """True if triple quotes at the text's beginning still wait for those that close them.
+    """Whether triple quotes at the text's beginning are still open.
 
-    Those close the first line, or end a later one; docstrings inside go in pairs.
+    Quotes at the end of the first or a later line close them. Docstrings inside come in pairs.
     """
     if not text.startswith(QUOTES) or text.split("\n")[0].count(QUOTES) % 2 == 0:
         return False
@@ -95,12 +92,12 @@ def is_open(text: str) -> bool:
 
 
 def without_quotes(text: str) -> str:
-    """The message that was typed: the text between triple quotes, or the text itself.
+    """The message typed: the text between triple quotes, or the whole text.
 
-    A quoted message that begins with a slash keeps a line break before it, so that it is not taken for a command.
+    A quoted message that begins with a slash gets a line break before it, so that it does not mean a command.
     """
     ended = text.rstrip()
-    # Quotes that close on the first of several lines belong to what was pasted: a file that begins with a docstring.
+    # Quotes that close on the first of several lines belong to a pasted file that begins with a docstring.
     pasted = "\n" in ended and ended.split("\n")[0].count(QUOTES) % 2 == 0
     if not text.startswith(QUOTES) or pasted or not ended.endswith(QUOTES) or is_open(text):
         return text.strip("\n")
@@ -110,9 +107,9 @@ def without_quotes(text: str) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a command has to say, and what is left to do for the loop.
+    """A command's words for the user, and the work it leaves to the loop.
 
-    `again`: answer the last question anew; `edit`: offer this text as the next line; `end`: leave.
+    `again`: answer the last question anew. `edit`: offer this text as the next line. `end`: end the chat.
     """
 
     text: str = ""
@@ -123,11 +120,10 @@ class Reply:
 
 @dataclass
 class Commands:
-    """What the commands do to one chat.
+    """The commands of one chat.
 
-    `model`, `template`: as a `SavedChat` has them. `report`: what the last answer cost, as it was then. `files`: texts
-    that /read has put before the next message. `file`: the one that the chat was saved to or loaded from last, which
-    /save may replace.
+    `model`, `template`: as in `SavedChat`. `report`: statistics of the last answer. `files`: texts that /read has put
+    before the next message. `file`: the file that the chat was last saved to or loaded from; /save may replace it.
     """
 
     chat: Chat
@@ -139,17 +135,16 @@ class Commands:
     file: str = ""
 
     def run(self, entry: Entry, argument: str) -> Reply:
-        """Carry out a command. Raises LacliError, in one line, if it cannot be; then nothing has changed."""
+        """Run a command. If it raises LacliError, nothing has changed."""
         reply: Reply = getattr(self, f"_{entry.names[0][1:]}")(argument)
         return reply
 
     def message(self, typed: str) -> str:
-        """The message to send for what was typed: the files of /read come before it."""
+        """The message to send: the files of /read, then the typed text."""
         return "\n\n".join([*(text.strip("\n") for text in self.files), typed])
 
     @property
     def as_saved(self) -> SavedChat:
-        """The chat as a file has it."""
         chat, engine = self.chat, self.chat.engine
         cache, context = str(engine.cache.path) if engine.cache else "", engine.model_settings.context
         return SavedChat(self.model, self.template, chat.conversation, chat.settings, context, cache)
@@ -175,13 +170,13 @@ class Commands:
     def _undo(self, argument: str) -> Reply:
         if self.files:
             self.files.clear()
-            return Reply("took back what /read had put before the next message")
+            return Reply("dropped the files of /read")
         conversation = self.chat.conversation
         question = conversation.undo()
         if question is None:
             return Reply("there is nothing to take back")
         self.chat.resume(conversation)
-        return Reply("took the last question back, to change it", edit=question)
+        return Reply("took back the last question: edit it", edit=question)
 
     def _system(self, argument: str) -> Reply:
         conversation = self.chat.conversation
@@ -189,7 +184,7 @@ class Commands:
             return Reply(conversation.system or "there is no system prompt; /system TEXT sets one")
         conversation.system = check_text(unquoted(argument), "the system prompt")
         self.chat.resume(conversation)
-        words = "it holds from the next answer on" if conversation.system else "there is none from the next answer on"
+        words = "it applies from the next answer on" if conversation.system else "there is none from the next answer on"
         return Reply(f"system prompt changed: {words}")
 
     def _set(self, argument: str) -> Reply:
@@ -242,10 +237,10 @@ class Commands:
         return Reply(f"saved {counted(len(saved.conversation.messages), 'message')} to {name}")
 
     def _load(self, argument: str) -> Reply:
-        """Settings first, for a context may refuse them."""
+        """Changes the settings first, because a context may refuse them."""
         name = file_name(argument)
         saved, now = read_chat(name), self.chat.settings
-        # Only reading may be stopped: half of a chat would be another one.
+        # Ctrl-C may stop only the reading: half of a chat would be a different chat.
         with without_ctrl_c():
             news = self.chat.change(saved.settings)
             self.log.begin()
@@ -262,6 +257,6 @@ def _lines(*parts: str) -> str:
 
 
 def file_name(argument: str) -> str:
-    """A name without quotes around it and backslashes before its spaces."""
+    """A file's name without surrounding quotes and without backslashes before spaces."""
     inner = unquoted(argument)
     return inner if inner != argument else argument.replace("\\ ", " ")

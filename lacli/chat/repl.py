@@ -1,4 +1,4 @@
-"""`lacli chat`: read a line from a terminal or a pipe, obey it or answer it, and go on whatever goes wrong."""
+"""The loop of `lacli chat`: read a line from a terminal or a pipe, run or answer it, and survive errors."""
 
 from __future__ import annotations
 
@@ -26,46 +26,43 @@ from lacli.text.stream import Piece
 
 
 class Lines(Protocol):
-    """What the chat reads from."""
-
     def read(self) -> str:
         """One whole message or command, never blank.
 
-        One that was quoted never begins with a slash: it is no command. Raises EOFError at the end, KeyboardInterrupt
-        after Ctrl-C, and LacliError for a line that cannot be read; the next call goes on after it.
+        A quoted message never begins with a slash, so it does not mean a command. Raises EOFError at the end,
+        KeyboardInterrupt after Ctrl-C, and LacliError for an unreadable line; the next call continues after that line.
         """
         ...
 
     def edit(self, text: str) -> None:
-        """Offer this text as the beginning of the next line, if lines are edited."""
+        """Offer `text` as the beginning of the next line, if lines are edited."""
         ...
 
 
 def open_lines(status: Callable[[int], str], history: Path | None, color: Switch) -> Lines:
-    """The reader that fits the process's streams: edited lines on a good terminal, else lines as they come.
+    """The reader for the process's streams: edited lines on a terminal that supports it, else plain lines.
 
-    `status`: the line below the prompt for a width in columns. `history`: the file of earlier lines, None for none.
-    Raises LacliError when standard input is closed.
+    `status`: gives the status line for a width in columns. `history`: the file of earlier lines, None for none.
+    Raises LacliError if standard input is closed.
     """
     if sys.stdin is None:
         raise LacliError("standard input is closed", "start the chat on a terminal, or give it lines through a pipe")
     if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or console(sys.stdout, color).is_dumb_terminal:
         return PipedLines(sys.stdin.buffer, asks=is_terminal(sys.stdin))
-    # It takes 0.2 s, which a pipe need not wait for.
+    # This import takes 0.2 s, which a pipe need not spend.
     from lacli.chat.terminal import TerminalLines
 
     return TerminalLines(status, history, color)
 
 
 class PipedLines:
-    """Lines as they come, from a pipe or a terminal that cannot be drawn on; `asks`: with a sign before each."""
+    """Plain lines of a pipe or a simple terminal. `asks`: print a prompt sign before each."""
 
     def __init__(self, stream: BinaryIO, *, asks: bool = False) -> None:
         self._stream, self._asks = stream, asks
         self._number = 0
 
     def read(self) -> str:
-        """The next message or command; see `Lines`."""
         while not (message := without_quotes(self._message())).strip():
             pass
         return message
@@ -74,14 +71,14 @@ class PipedLines:
         """Do nothing: lines that come ready cannot be edited."""
 
     def _message(self) -> str:
-        """Lines up to the one that ends a message; one that is not UTF-8 takes its whole message with it."""
+        """The lines of one message. A line that is not UTF-8 makes the whole message an error."""
         lines, first = [self._line()], self._number
         while is_open(b"\n".join(lines).decode(errors="replace")):
             try:
                 lines.append(self._line(". "))
             except EOFError:
                 what = f"line {first} opens a message that never ends"
-                raise LacliError(what, f"end it with {QUOTES}; those inside go in pairs") from None
+                raise LacliError(what, f"end it with {QUOTES}; quotes inside come in pairs") from None
         return decode(b"\n".join(lines), f"the message in line {first} of standard input")
 
     def _line(self, sign: str = "> ") -> bytes:
@@ -110,10 +107,10 @@ def chat(
     stats: Detail,
     commands: bool,
 ) -> int:
-    """Go on with a chat until the user ends it; the exit code. Raises Interrupted for Ctrl-C at the prompt.
+    """Run a chat until the user ends it; returns the exit code. Raises Interrupted after Ctrl-C at the prompt.
 
-    `first`: a message to begin with. `history`: the file of typed lines, None for none. `stats`: how much is said of
-    each answer. `commands`: lines of a pipe may be commands.
+    `first`: the first message. `history`: the file of typed lines, None for none. `stats`: how much to report of each
+    answer. `commands`: lines of a pipe may be commands.
     """
     talk, interactive = Chat(engine, start.settings, start.conversation), is_terminal(sys.stdin)
     own = Commands(talk, log, start.model, start.template, file=start.path)
@@ -127,7 +124,7 @@ def chat(
     elif not (commands or first):
         screen.note("each line of the pipe is a message, one that begins with / too unless --commands is given")
     repl.run(lines, first)
-    # A user who types has seen what went wrong; a script has not.
+    # A user at a terminal has seen the errors; a script needs the exit code.
     return LacliError.exit_code if repl.failed and not interactive else 0
 
 
@@ -135,8 +132,8 @@ def chat(
 class Repl:
     """One chat on one screen.
 
-    `stats`: how much is said of each answer. `obeys`: lines that begin with a slash are commands. `interactive`: a user
-    types, so that Ctrl-C stops an answer and not the program. `failed`: something went wrong. `leaving`: Ctrl-C was
+    `stats`: how much to report of each answer. `obeys`: lines that begin with a slash are commands. `interactive`: a
+    user types, so Ctrl-C stops an answer and not the program. `failed`: an error occurred. `leaving`: Ctrl-C was
     pressed at the last prompt.
     """
 
@@ -149,13 +146,13 @@ class Repl:
     leaving: bool = False
 
     def run(self, lines: Lines, first: str = "") -> None:
-        """Go on until the lines end or a command ends the chat. `first`: a message to begin with.
+        """Read and answer lines until they or a command end the chat. `first`: the first message.
 
-        Raises Interrupted for Ctrl-C while a line is read, and OutputError if no user sees the sentence about it.
+        Raises Interrupted after Ctrl-C while a line is read, and OutputError if no user is there to see it.
         """
         while True:
             try:
-                # Ctrl-C is raised where a loop begins again, so that has to be in here.
+                # Ctrl-C is raised as a loop starts its next round, so both loops are inside `try`.
                 if first:
                     message, first = first, ""
                     if self.interactive:
@@ -170,7 +167,7 @@ class Repl:
                 if self.leaving or not self.interactive:
                     raise Interrupted("") from None
                 self.leaving = True
-                self.screen.say("Ctrl-C again leaves, and so does Ctrl-D")
+                self.screen.say("press Ctrl-C again or Ctrl-D to leave")
             except LacliError as error:
                 if isinstance(error, OutputError) and not self.interactive:
                     raise
@@ -179,7 +176,7 @@ class Repl:
                 self.screen.error(error)
 
     def status(self, width: int) -> str:
-        """The line of numbers for a terminal of `width` columns."""
+        """The status line, for a terminal of `width` columns."""
         chat = self.commands.chat
         used, cells = chat.used, chat.cells
         parts = [f"context {used:,} of {cells:,} ({100 * used // cells}%)", chat.settings.decode_settings.mode]
@@ -189,7 +186,7 @@ class Repl:
         return " · ".join(parts)[:width]
 
     def show_last(self) -> None:
-        """Show at most 300 characters of the last question, and of its answer."""
+        """Show at most 300 characters each of the last question and its answer."""
         conversation = self.commands.chat.conversation
         for message in conversation.messages[-1 if conversation.is_open else -2 :]:
             whole = f"> {message.content}" if message.role == "user" else answer_of(message.content).strip()
@@ -197,7 +194,7 @@ class Repl:
             self.screen.say(shown if shown == whole else f"{shown} ...", "dim")
 
     def _next(self, lines: Lines) -> bool:
-        """Read a line and do what it says; True if the chat ends with it."""
+        """Read a line and run or answer it. Returns True if the chat ends."""
         line = lines.read()
         self.leaving = False
         try:
@@ -230,7 +227,8 @@ class Repl:
         return reply.end
 
     def _ask(self, typed: str, lines: Lines) -> None:
-        """Answer a message behind the files of /read; one without an answer is offered again, and its files stay."""
+        """Answer a message, with the files of /read before it. If no answer comes, offer it again and keep the
+        files."""
         chat = self.commands.chat
         asked = len(chat.turns)
         try:
@@ -242,11 +240,11 @@ class Repl:
                 self.commands.files.clear()
 
     def _answer(self, pieces: Generator[Piece]) -> None:
-        """Show an answer as it comes; Ctrl-C stops it, and what came is kept."""
+        """Show an answer as it comes. Ctrl-C stops it and keeps the text so far."""
         chat, stopped = self.commands.chat, False
         before = len(chat.turns)
         try:
-            # For one second more presses stop the answer as the first one: a slow step may be under way.
+            # A slow step may delay the stop: for one second, more presses of Ctrl-C count as the first one.
             with second_ctrl_c_ends(1.0), closing(pieces):
                 self.screen.write(pieces)
         except KeyboardInterrupt:
@@ -264,7 +262,7 @@ class Repl:
                 raise KeyboardInterrupt
             self.screen.note("stopped" if last else "stopped before the answer began")
         for note in chat.notes:
-            # They are about the answer, and so said also if notes are not wanted.
+            # Notes about an answer are shown even if other notes are off.
             self.screen.warn(note)
         if last:
             if self.interactive and last.finish_reason == "length" and last.statistics.tokens == limit:

@@ -1,4 +1,4 @@
-"""/set: the settings of a chat by the names of their options, as text and as JSON."""
+"""/set: a chat's settings by the names of their options, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -24,49 +24,49 @@ IN_FILES: dict[str, Option] = {
     for name, each in options_of(of).items()
     if each.help
 }
-"""The settings that a saved chat has."""
+"""The settings that a saved chat contains."""
 
 SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
-"""Those that /set changes, in the order in which they are shown."""
+"""The settings that /set changes, in the order shown."""
 
 SHOWN_CHARACTERS = 40
 
 
 def unquoted(text: str) -> str:
-    """Return a whole text without the quotes around it."""
+    """A text without quotes around all of it."""
     is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     return text[1:-1] if is_quoted else text
 
 
 def shortened(text: str) -> str:
-    """Return a text in one line of at most SHOWN_CHARACTERS."""
+    """A text as one line of at most SHOWN_CHARACTERS."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 3]}..."
 
 
 def key_of(setting: Option) -> str:
-    """Return the key of a setting that is shown."""
+    """The name of a setting that is shown and typed."""
     return setting.flags[0].lstrip("-")
 
 
 def choices_of(setting: Option) -> tuple[str, ...]:
-    """Return the values that a setting can have, if they are few."""
+    """A setting's values, or () if any number or text will do."""
     return ("on", "off") if setting.kind is bool else setting.words
 
 
 def usage_of(setting: Option) -> str:
-    """Say what can be typed as the value of a setting."""
+    """Words for what a user may type as a setting's value."""
     if choices := choices_of(setting):
         return " or ".join(choices)
     if setting.name == "logit_bias":
-        return "15043+1 or 15043-inf, several with spaces between, or none"
+        return "15043+1 or 15043-inf, several separated by spaces, or none"
     if isinstance(setting.default, tuple):
-        return "one or more texts, quoted where they hold spaces, or none to clear them"
+        return "one or more texts, quoted if they contain spaces, or none to clear them"
     return KINDS[setting.kind][0] + (", or none" if setting.kind is str else "")
 
 
 def read(setting: Option, text: str) -> Value:
-    """Return the value that a user typed. Raises UsageError for another type."""
+    """The value that a user typed. Raises UsageError if it has the wrong type."""
     text = check_text(text.strip(), key_of(setting))
     several = isinstance(setting.default, tuple)
     if text.lower() in NOTHING and (several or setting.kind is str):
@@ -87,7 +87,7 @@ def read(setting: Option, text: str) -> Value:
 
 
 def _unescaped(word: str) -> str:
-    """Return a text of a list, quoted or not, with JSON's escapes such as \\n; as it stands without any."""
+    """A word of a list, quoted or not, with JSON's escapes such as \\n decoded if they are valid."""
     try:
         return str(json.loads(word if word.startswith('"') else f'"{word}"', strict=False))
     except ValueError:
@@ -95,7 +95,7 @@ def _unescaped(word: str) -> str:
 
 
 def show(setting: Option, value: Value) -> str:
-    """Return a value in one short line, as it can be typed again; a long text is cut."""
+    """A value as one short line that can be typed again; a long text is cut."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, str):
@@ -113,28 +113,28 @@ BY_KEY = {
 }
 BY_KEY["n"] = SETTINGS["max_tokens"]  # the paper's N is a capital
 BY_KEY["N"] = SETTINGS["ngram"]
-"""Settings by all names that /set takes, in lower case."""
+"""Settings by all names that /set accepts, in lower case."""
 
 KEYS: Mapping[str, str] = {
     key_of(each): f"{usage_of(each)}; {show(each, each.default)} is the default" for each in SETTINGS.values()
 }
-"""What /set takes, one name for each, and what it sets, for completion."""
+"""One name of each setting and its possible values, for completion."""
 
 
 @dataclass(frozen=True)
 class ChatSettings(AnswerSettings):
-    """All that /set can change."""
+    """All settings that /set can change."""
 
     decode_settings: DecodeSettings = DecodeSettings()
     sampling: SamplingSettings = SamplingSettings()
 
     @property
     def values(self) -> dict[str, Any]:
-        """Every setting by its field's name."""
+        """Every setting by field name."""
         return {**vars(self), **vars(self.decode_settings), **vars(self.sampling)}
 
     def with_values(self, changes: Mapping[str, Value]) -> ChatSettings:
-        """Change these fields, all at once. Raises UsageError if they leave their ranges."""
+        """The settings with some fields changed together. Raises UsageError for values out of range."""
 
         def own(part: object) -> dict[str, Any]:
             return {field: value for field, value in changes.items() if field in vars(part)}
@@ -145,15 +145,15 @@ class ChatSettings(AnswerSettings):
 
     @property
     def json(self) -> dict[str, Any]:
-        """Every setting as JSON has it; a bias is written as on the command line, for JSON has no -inf."""
+        """Every setting as JSON. Biases are written as on the command line, since JSON has no -inf."""
         own = {field: self.values[field] for field in IN_FILES}
         return own | {"logit_bias": [bias_words(*bias) for bias in self.sampling.logit_bias]}
 
 
 def settings_from_json(found: object) -> ChatSettings:
-    """The settings that `ChatSettings.json` wrote; those that are left out have their defaults.
+    """The settings that `ChatSettings.json` wrote; missing ones have their defaults, unknown ones are ignored.
 
-    Names that this version does not know are ignored. Raises UsageError for what is no settings.
+    Raises UsageError for other JSON.
     """
     if not isinstance(found, dict):
         raise UsageError('"settings" is not an object')
@@ -173,19 +173,16 @@ def _read_json(setting: Option, found: object) -> Value:
 
 
 def find_setting(typed: str) -> Option:
-    """The setting of a name, as flags and fields are called. Raises UsageError for one that cannot be changed."""
+    """The setting with a flag's or field's name. Raises UsageError for a name that /set does not accept."""
     name = typed.strip().lstrip("-").replace("_", "-")
     if found := BY_KEY.get(name) or BY_KEY.get(name.lower()):
         return found
-    otherwise = "/set lists them; flags of the model, such as -c, are for another start with --load FILE"
+    otherwise = "/set lists them; to change flags of the model, such as -c, start again with --load FILE"
     raise UsageError(f"there is no setting {typed!r}", did_you_mean(name, BY_KEY, otherwise))
 
 
 def adjust(now: ChatSettings, key: str, value: str) -> ChatSettings:
-    """The settings with another value of one key.
-
-    `value`: as a user writes it; `default` resets the key. Raises LacliError in one line.
-    """
+    """The settings with one key changed. `value`: as typed; `default` resets the key. Raises LacliError."""
     setting = find_setting(key)
     found = setting.default if value.strip().lower() == "default" else read(setting, value)
     setting.check(found, key.strip())
@@ -193,7 +190,7 @@ def adjust(now: ChatSettings, key: str, value: str) -> ChatSettings:
 
 
 def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
-    """The settings that become others, each with both values; "" for none."""
+    """The settings that differ, each with both values; "" for none."""
     return ", ".join(
         f"{key_of(each)}: {show(each, now.values[each.name])} -> {show(each, new.values[each.name])}"
         for each in SETTINGS.values()
@@ -202,7 +199,7 @@ def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
 
 
 def all_settings(now: ChatSettings) -> str:
-    """Every setting, with a star at those that are changed."""
+    """Every setting; a star marks values that are not the default."""
     shown = [
         f"{key_of(each)} {show(each, now.values[each.name])}{'' if now.values[each.name] == each.default else ' *'}"
         for each in SETTINGS.values()
@@ -211,6 +208,6 @@ def all_settings(now: ChatSettings) -> str:
 
 
 def one_setting(now: ChatSettings, setting: Option) -> str:
-    """A setting's value, its default and what it may be."""
+    """A setting's value, its default and its possible values."""
     value, default = show(setting, now.values[setting.name]), show(setting, setting.default)
     return f"{key_of(setting)} is {value} ({default} is the default); write {usage_of(setting)}"

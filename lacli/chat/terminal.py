@@ -1,6 +1,6 @@
-"""Lines edited on a terminal: history, several lines, completion, an editor, and a status line below.
+"""Line editing on a terminal: history, several lines, completion, an editor, and a status line.
 
-The only file that imports prompt_toolkit; it is imported once a chat has a terminal.
+The only file that imports prompt_toolkit. It is imported when a chat has a terminal.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from lacli.text.files import check_text
 
 
 class TerminalLines:
-    """Lines edited on the process's own terminal: both stdin and stdout are one that can be drawn on."""
+    """Line editing on the process's own terminal, which both stdin and stdout must be."""
 
     def __init__(self, status: Callable[[int], str], history: Path | None, color: Switch) -> None:
-        """As `open_lines` takes them."""
         self._status_line = status
         self._offered = ""
         colored = console(sys.stdout, color).color_system is not None
@@ -51,7 +50,7 @@ class TerminalLines:
             # Without colours a suggestion looks like typed text.
             auto_suggest=AutoSuggestFromHistory() if colored else None,
             completer=Completions(),
-            # While this is true prompt_toolkit keeps rows free for the menu, which pushes the status line down.
+            # While this is true, prompt_toolkit reserves rows for the menu, which moves the status line down.
             complete_while_typing=Condition(lambda: self._session.default_buffer.text.startswith("/")),
             key_bindings=_keys(),
             bottom_toolbar=self._status,
@@ -61,7 +60,6 @@ class TerminalLines:
         )
 
     def read(self) -> str:
-        """The next message or command; see `Lines`."""
         while True:
             default, self._offered = self._offered, ""
             message = without_quotes(self._prompt(default))
@@ -69,17 +67,16 @@ class TerminalLines:
                 return check_text(message, "the line")
 
     def edit(self, text: str) -> None:
-        """Offer this text as the beginning of the next line."""
         self._offered = text
 
     def _prompt(self, default: str) -> str:
         try:
-            # To the running prompt Ctrl-C is a key; raised while it is set up, it would leave that half done.
+            # The running prompt handles Ctrl-C as a key. Raised during its setup, it would leave the setup half done.
             with without_ctrl_c():
                 return self._session.prompt(default=default)
         except (EOFError, OSError) as error:
             if not sys.stdout.isatty():
-                # The terminal is gone, and what it has not shown yet has nowhere to go.
+                # The terminal is closed, so the text still buffered has nowhere to go.
                 abandon_stdout()
             raise EOFError from error
 
@@ -91,7 +88,7 @@ class TerminalLines:
 
 
 def _keys() -> KeyBindings:
-    """What differs from prompt_toolkit's keys, which are emacs's."""
+    """The keys that differ from prompt_toolkit's emacs keys."""
     keys = KeyBindings()
     typing = has_focus(DEFAULT_BUFFER)
 
@@ -113,14 +110,14 @@ def _keys() -> KeyBindings:
         if event.current_buffer.text:
             event.current_buffer.reset()
         elif event.app.future and not event.app.is_done:
-            # Pressed just behind Enter it has no prompt to leave.
+            # Right after Enter there is no prompt left to leave.
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
     return keys
 
 
 class Completions(Completer):
-    """Completes slash commands, their settings and files; ordinary text is left alone."""
+    """Completes slash commands, their settings and files, but not messages."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         name, space, argument = document.text_before_cursor.partition(" ")
@@ -144,7 +141,7 @@ class Completions(Completer):
 
 
 class KeptHistory(FileHistory):
-    """A history whose file may come to its disk's end."""
+    """A history that ignores a full disk."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -152,7 +149,7 @@ class KeptHistory(FileHistory):
 
 
 def kept_history(path: Path | None) -> History:
-    """The lines of a file that only its owner reads; lines of this process alone if it cannot be used."""
+    """The lines of a file that only its owner can read; in memory only if the file cannot be used."""
     if path:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,9 +159,9 @@ def kept_history(path: Path | None) -> History:
 
 
 def _output() -> Output:
-    """stdout, as prompt_toolkit writes to it; the status line stands below the typed line.
+    """stdout for prompt_toolkit, with the status line right below the typed line.
 
-    A terminal is never asked for its cursor's place: not all of them answer, and a late answer would be read as typed
+    The terminal is never asked for its cursor position: some do not answer, and a late answer would count as typed
     text.
     """
     output = create_output(sys.stdout)

@@ -1,6 +1,7 @@
-"""A chat in a file, as JSON Lines: the one format that /save and --log write and that /load and --load read.
+"""A chat in a file of JSON Lines, the format of /save, /load, --log and --load.
 
-A chat is a line about it (model, template, system prompt, settings) and a line a message. A log may have several.
+A chat is one line about it (model, template, system prompt, settings), then a line for each message. A log may hold
+several chats.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from lacli.text.checked import checked
 from lacli.text.files import for_owner, lock, read_raw, replace_file
 
 FORMAT, VERSION, SAVED = "lacli chat", 2, "saved"
-"""What a chat's first line says: its format and the event."""
+"""The format, version and event in a chat's first line."""
 
 MESSAGE = TypeAdapter(Message)
-"""Reads any other line."""
+"""Reads all other lines."""
 
 
 class Head(BaseModel):
-    """A line that begins a chat."""
+    """The first line of a chat."""
 
     model_config = ConfigDict(strict=True, protected_namespaces=())
 
@@ -47,11 +48,11 @@ class Head(BaseModel):
 
 @dataclass
 class SavedChat:
-    """A conversation with what it takes to go on.
+    """A conversation with everything needed to continue it.
 
-    `model`, `template`: an absolute path, or a name as the user typed it; an empty `template` is the model's own.
-    `context`: cells as -c gave them, 0 for the default. `prompt_cache`: a file that is there, or "". `damaged`: the
-    numbers of lines that were left out. `path`: the file that it was read from, as `absolute` gives it.
+    `model`, `template`: an absolute path, or a name as typed; "" as template is the model's own. `context`: cells as
+    given to -c, 0 for the default. `prompt_cache`: an existing file, or "". `damaged`: numbers of the lines left out.
+    `path`: the absolute path of the file it was read from.
     """
 
     model: str = ""
@@ -65,37 +66,35 @@ class SavedChat:
 
     @property
     def damage(self) -> str:
-        """A sentence about the lines that were left out, empty for none."""
+        """A sentence about the damaged lines, or ""."""
         lines = ", ".join(map(str, self.damaged))
         return f"damaged lines of {self.path} are left out: {lines}" if lines else ""
 
     @property
     def lines(self) -> bytes:
-        """The chat in a file's lines."""
         own = {name: getattr(self, name) for name in ("model", "template", "context", "prompt_cache")}
         head = {"event": SAVED, "format": FORMAT, "version": VERSION, **own}
         head |= {"system": self.conversation.system, "settings": self.settings.json}
         messages = ({"event": "message", **vars(message)} for message in self.conversation.messages)
         lines = (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in (head, *messages))
-        # Of all texts only a model's path may hold bytes that are not UTF-8.
+        # Only a model's path can contain bytes that are not UTF-8.
         return "".join(lines).encode(errors="replace")
 
 
 def absolute(path: str | Path) -> str:
-    """The absolute path that a file's name stands for."""
     return os.path.abspath(os.path.expanduser(path))
 
 
 def movable(name: str) -> str:
-    """The name of a model or a template for a chat that may go on in another folder: a file's is absolute."""
+    """The name of a model or template for use from any folder: a file's name becomes absolute."""
     return absolute(name) if os.path.isfile(os.path.expanduser(name)) else name
 
 
 def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> None:
-    """Write a chat in one go: a file of that name is whole before and after.
+    """Write a chat in one go, so that readers see the old or the new file whole. A new file is readable by its owner
+    only.
 
-    Raises LacliError for a file that is no saved chat, and for one that is unless it `replaces` it. A new file is for
-    its owner alone.
+    Raises LacliError if the file is not a saved chat, or is one and `replaces` is False.
     """
     if _read_target(path) and not replaces:
         raise LacliError(f"{path} holds another chat", "give another name")
@@ -106,10 +105,10 @@ def write_chat(path: str | Path, chat: SavedChat, *, replaces: bool = True) -> N
 
 
 class Log(Closing):
-    """--log: a file that has the chat after each turn, behind what it had; without a path nothing is written."""
+    """--log: a file that gets the chat after each turn, after its earlier content. Without a path, writes nothing."""
 
     def __init__(self, path: str | None) -> None:
-        """Raises LacliError for a file that cannot be written, that holds something else or that a chat writes."""
+        """Raises LacliError if the file cannot be written, holds something else or is another chat's log."""
         self._path = path
         self._file: IO[bytes] | None = None
         self._start, self._last = 0, b""
@@ -128,7 +127,7 @@ class Log(Closing):
             raise LacliError(f"cannot write the log {path}: {reason_of(error)}", "give another file") from error
 
     def update(self, chat: SavedChat) -> None:
-        """Write the chat as it is now in the place of what it was. Raises LacliError, once, if that is impossible."""
+        """Write the chat as it is now over its earlier state. Raises LacliError, once, if that fails."""
         lines = chat.lines if chat.conversation.messages else b""
         same = len(os.path.commonprefix([self._last, lines]))
         self._last = lines
@@ -144,7 +143,7 @@ class Log(Closing):
                 raise LacliError(what, "/save writes the chat to another file") from error
 
     def begin(self) -> None:
-        """Keep the chat so far: the next one is another."""
+        """Keep the chat so far and start another after it."""
         self._start, self._last = self._start + len(self._last), b""
 
     def close(self) -> None:
@@ -155,8 +154,7 @@ class Log(Closing):
 def read_chat(path: str | Path) -> SavedChat:
     """Read the last chat of a file that has messages. Damaged lines are left out.
 
-    Nothing is said of the last line, in which a log may have broken off. Raises LacliError, in one line, for a file
-    that holds no chat.
+    A damaged last line is not reported: a log may end in the middle of it. Raises LacliError if the file holds no chat.
     """
     raw = read_raw(str(path)).removeprefix(codecs.BOM_UTF8)
     chats, damaged = list[SavedChat](), []
@@ -180,7 +178,7 @@ def read_chat(path: str | Path) -> SavedChat:
 
 
 def _begin_chat(found: object, where: str) -> SavedChat:
-    """The chat that a first line begins. Raises LacliError if it is damaged: what follows would be another's."""
+    """The chat that a first line begins. Raises LacliError if the line is damaged: its messages have no other chat."""
     try:
         head = checked(Head, found)
         if head.version > VERSION:
@@ -193,7 +191,7 @@ def _begin_chat(found: object, where: str) -> SavedChat:
 
 
 def _read_target(path: str | Path) -> bytes:
-    """The bytes of a file that may be written: of chats, or none. Raises LacliError for a file of anything else."""
+    """The bytes of a file to write: saved chats or nothing. Raises LacliError if it holds anything else."""
     target = Path(os.path.expanduser(path))
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise LacliError(f"{path} is no ordinary file", "give the name of a file, or a new name")

@@ -106,7 +106,7 @@ def token_text(engine: ModelEngine, token: int | None) -> str | None:
 
 
 def as_json(engine: ModelEngine, result: CheckResult) -> dict[str, Any]:
-    """One object; docs/exactness.md says what it holds. null: there is no such number."""
+    """One object; docs/internals/exactness.md says what it holds. null: there is no such number."""
     decode_settings, sampling = engine.settings, engine.sampling
     return {
         "model": str(engine.model.path),

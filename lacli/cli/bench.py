@@ -21,22 +21,20 @@ COMPARED = ("mode", "window", "ngram", "guesses")
 Modes = Annotated[str, typer.Option("--modes", "--mode", help="Modes to compare. Plain always runs.")]
 Window = Annotated[str, setting("-W", "--window", show_default="15", help="Columns of the window: 5 or 1,5,15.")]
 Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram: 5 or 3,5.")]
-Guesses = Annotated[
-    str, setting("-G", "--guesses", help="N-grams verified in a step; as many as -W if that alone has several values.")
-]
+Guesses = Annotated[str, setting("-G", "--guesses", help="N-grams a step, one number or several.")]
 Classes = Annotated[
     str | None,
-    typer.Option(help="Some of code, edit, chat, summary, extract, translate, maths, story, docs, forms."),
+    typer.Option(help="Classes of prompts, such as code,edit,chat."),
 ]
-Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Answers to a prompt at most.")]
+Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Limit each prompt to N answers.")]
 Predict = Annotated[
     int | None,
-    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most: 128."),
+    typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Limit each answer to N tokens (128)."),
 ]
-Seconds = Annotated[float, typer.Option("--seconds", min=6, help="How long all of it takes, loading included.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=6, help="Seconds for everything, loading included.")]
 OutputFormat = Annotated[
     Literal["text", "md", "json"],
-    typer.Option("-o", "--output", help="A summary for people, a table before it in Markdown, or rows for programs."),
+    typer.Option("-o", "--output", help="Summary for people, Markdown table, or rows."),
 ]
 
 

@@ -13,14 +13,11 @@ from lacli.settings import PRESETS
 
 Load = Annotated[
     str | None,
-    typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote: its messages, settings "
-                 "and, without MODEL, its model."),
+    typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote."),
 ]  # fmt: skip
-LogFile = Annotated[str | None, setting("--log", metavar="FILE", help="Save the chat after each turn, as /save does.")]
+LogFile = Annotated[str | None, setting("--log", metavar="FILE", help="Save the chat to a file after each turn.")]
 History = Annotated[bool, setting("--history/--no-history", help="Keep typed lines for the next chat.")]
-Commands = Annotated[
-    bool, setting("--commands/--no-commands", help="Obey lines of a pipe that begin with /, as on a terminal.")
-]
+Commands = Annotated[bool, setting("--commands/--no-commands", help="Obey commands (/...) in piped lines.")]
 
 
 @with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group)
@@ -39,10 +36,7 @@ def chat(
     color: options.ColorWhen = "auto",
     called: typer.Context,
 ) -> None:
-    """Talk with a model; PROMPT is the first message. /help lists the commands of a chat.
-
-    A pipe brings a message a line. What was said stays decoded, so every turn costs only what is new.
-    """
+    """Talk with a model; PROMPT is the first message. /help lists its commands."""
     from platformdirs import user_state_path
 
     from lacli.chat.conversation import Conversation

@@ -15,7 +15,7 @@ from lacli.llamacpp.settings import ContextSize, check_rows, fit_to_batch
 from lacli.settings import DecodeSettings, decode_settings
 
 Predict = Annotated[
-    int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Tokens of an answer at most.")
+    int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Limit each answer to N tokens.")
 ]
 
 loading_group = with_groups(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib import import_module
+from inspect import signature
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from lacli import __version__
+from lacli.cli import options
 from lacli.cli.options import DEBUG, EPILOG, given_name
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
 
@@ -31,7 +33,7 @@ FOREIGN = {
     **dict.fromkeys(("-e", "--escape"), (ANSWERING, "texts are taken as they stand; $'a\\nb' has a newline in bash")),
     **dict.fromkeys(("-r", "--reverse-prompt"), (ANSWERING, "--stop TEXT ends an answer before a text")),
     **dict.fromkeys(("-f", "--file"), (("chat",), "lacli run has it, and /read FILE in a chat")),
-    "--prompt-cache": (ANSWERING, "lacli chat and lacli serve keep what is decoded"),
+    "--prompt-cache": (("serve",), "--slot-save-path keeps slots in files"),
     "--lora": (ANSWERING, "merge the adapter into the model's file with llama-export-lora"),
     "--mmproj": (ANSWERING, "a prompt is a text here"),
 }
@@ -41,10 +43,56 @@ NO_READER = 141
 """Exit code if standard output's reader has gone away, without a word: 128 and SIGPIPE, as a shell has it of git."""
 
 
+PROMPT = (*signature(options.asked).parameters, "file", "no_stdin", "raw", "prompts", "prompt_cache", "prompt_cache_ro")
+ANSWER = ("max_tokens", "stops", "grammar", "grammar_in_file", "json_schema", "json_schema_in_file", "ignore_eos")
+
+HEADINGS: dict[str, Collection[str]] = {
+    "Answer": (*ANSWER, "extract"),
+    "Prompt": (*PROMPT, *signature(options.prompt_group).parameters),
+    "Sampling": signature(options.sampling_group).parameters,
+    "Drafting": signature(options.lookahead_group).parameters,
+    "Machine": (*signature(options.engine_group).parameters, "offline"),
+    "Output": ("answers", "at_a_time", "stats", "show_accepted", "json", "quiet", "verbose", "color", "output"),
+}
+"""The parameters of options by their heading in the help. An option has the first heading that names it."""
+
+ORDER = ("Arguments", "Options", "Prompt", *HEADINGS)
+
+COMMON = (
+    *("prompt", "file", "system", "prompt_cache", "max_tokens", "stops", "json_schema", "temp", "seed", "mode"),
+    *("window", "ngram", "guesses", "context", "gpu_layers", "threads", "engine", "stats", "json", "load", "log"),
+    *("host", "port", "parallel", "api_key", "seconds", "modes", "classes", "contexts", "rows", "fresh"),
+)
+"""The parameters of the most used options. The help of a command with more than 20 options shows these alone."""
+
+
 class Command(TyperCommand):
-    """Takes --stats without a value."""
+    """Prints options under headings, the most used ones or with --help-all every one; takes --stats without a value."""
+
+    shows_all = False
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        shown = [(each, found) for each in self.get_params(ctx) if (found := each.get_help_record(ctx))]
+        is_short = len(shown) > 20 and not self.shows_all
+        records: dict[str, list[tuple[str, str]]] = {name: [] for name in ORDER}
+        for each, (flags, told) in shown:
+            named = (name for name, parameters in HEADINGS.items() if each.name in parameters)
+            heading = "Arguments" if each.param_type_name == "argument" else next(named, "Options")
+            if is_short and each.opts[2:]:
+                # The whole list has the other spellings.
+                flags = f"{', '.join(flags.split(', ')[:2])} {flags.rpartition(' ')[2]}"
+            if not is_short or heading == "Arguments" or each.name in COMMON:
+                records[heading].append((flags, told))
+        if is_short:
+            records["Output"].append(("--help-all", f"List all {len(shown)} options."))
+        for heading, entries in records.items():
+            if entries:
+                with formatter.section(heading):
+                    formatter.write_dl(entries)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--help-all" in args:
+            self.shows_all, args = True, ["--help"]
         for place in reversed(range(len(args))):
             if args[place] == "--stats" and args[place + 1 : place + 2] not in (["short"], ["full"]):
                 args = [*args[: place + 1], "short", *args[place + 1 :]]
@@ -90,7 +138,8 @@ def main() -> None:
         if "_LACLI_COMPLETE" in os.environ:
             # Where Typer finds the line that a shell completes.
             typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
-        asked = [name for name in typed[:1] if name in COMMANDS] or COMMANDS
+        first = typed[:1]
+        asked = first if first and first[0] in COMMANDS else () if first in (["--version"], ["-V"]) else COMMANDS
         try:
             sys.exit(program(asked)(arguments, prog_name="lacli", standalone_mode=False))
         finally:

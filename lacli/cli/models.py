@@ -28,10 +28,10 @@ Models = Annotated[
     typer.Argument(metavar="MODEL", autocompletion=model_names, help="owner/repo[:quant], or a name of 'lacli list'."),
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
-Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Tokens before the steps.")]
-Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Sizes of the steps: 1,4,16,64.")]
-Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="About how long to measure.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")]
+Contexts = Annotated[str, typer.Option("--contexts", metavar="TOKENS,..", help="Numbers of tokens before a step.")]
+Rows = Annotated[str, typer.Option("--rows", metavar="ROWS,..", help="Rows of the steps: 1,4,16,64.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Seconds to measure.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Measure again.")]
 
 
 def list_models(json: options.Json = False) -> None:

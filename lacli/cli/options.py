@@ -41,9 +41,7 @@ OTHERS = {
 }
 """llama.cpp's variables that are not called like their option (common/arg.cpp)."""
 
-EPILOG = (
-    "LACLI_ and a flag's long name set a default, such as LACLI_WINDOW=10; llama.cpp's LLAMA_ARG_ variables do too."
-)
+EPILOG = "LACLI_ and a flag's long name set a default, as LACLI_WINDOW=10 does."
 """The end of a command's help."""
 
 IN_FILE = "_in_file"
@@ -193,19 +191,18 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         autocompletion=model_names,
-        help="A GGUF file, a name of 'lacli list', or on Hugging Face owner/repo[:quant] or hf:owner/repo/file.gguf.",
+        help="A GGUF file, a name of 'lacli list', or OWNER/REPO[:QUANT].",
     ),
 ]
 ModelFile = Annotated[
     str | None,
-    typer.Option("-m", "--model", autocompletion=model_names, help="The same as MODEL, or as LACLI_MODEL."),
+    typer.Option("-m", "--model", autocompletion=model_names, help="MODEL as an option."),
 ]
-HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="A model on Hugging Face for MODEL.")]
+HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="MODEL of Hugging Face.")]
 DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]  # Otherwise it is `-m d`.
 Words = Annotated[
     str | None,
-    typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input. Without MODEL it needs a space; with "
-                   "-m or LACLI_MODEL one word is enough."),
+    typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input."),
 ]  # fmt: skip
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
@@ -276,7 +273,7 @@ model_group = group(ModelSettings, *parameters_of(ModelSettings, without=("repli
 preset = parameter(
     Option(
         ("--preset",),
-        "-W, -N and -G of mode lookahead for a kind of text or a size of model. Mode auto is mostly faster.",
+        "Lookahead sizes for a kind of text or a model size.",
         "preset",
         kind=Literal["code", "text", "creative", "7b", "13b", "34b"],
     )
@@ -310,8 +307,8 @@ class PromptOptions(AnswerSettings):
     """
 
     system: str = option("", "The system prompt.", "-sys", "--system-prompt")
-    chat_template: str = option("", "Chat template: a name (chatml, llama3, ...) or a Jinja file.")
-    chat_template_kwargs: str = option("", "Variables for it, such as '{\"enable_thinking\": false}'.")
+    chat_template: str = option("", "Chat template: a name (chatml, ...) or a Jinja file.")
+    chat_template_kwargs: str = option("", "Variables of the template: '{\"enable_thinking\": false}'.")
     raw: bool = False
 
 
@@ -323,17 +320,18 @@ prompt_group = group(
 
 Tasks = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", help='Prompts of your own. JSON lines: {"prompt": ..., "class": ...} or '
-                 '{"turns": [...]}, as MT-bench and Spec-Bench have them.'),
+    typer.Option("--prompts", metavar="FILE", help="Use your own prompts, from JSON lines."),
 ]  # fmt: skip
-Each = Annotated[int | None, typer.Option("--each", min=1, help="Prompts of a class at most.")]
-CacheFile = Annotated[str | None, setting("--prompt-cache", metavar="FILE", help="Keep a prompt's state between runs.")]
-CacheReadOnly = Annotated[bool, setting("--prompt-cache-ro", help="Do not write the file of --prompt-cache.")]
-Offline = Annotated[bool, setting("--offline", help="Use models on this disk, without the network.")]
-ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted tokens by the source of their draft.")]
+Each = Annotated[int | None, typer.Option("--each", min=1, help="Limit each class to N prompts.")]
+CacheFile = Annotated[
+    str | None, setting("--prompt-cache", metavar="FILE", help="Keep what was read for the next run.")
+]
+CacheReadOnly = Annotated[bool, setting("--prompt-cache-ro", help="Only read the file of --prompt-cache.")]
+Offline = Annotated[bool, setting("--offline", help="Use only models on this disk.")]
+ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted drafted tokens.")]
 Stats = Annotated[
     Detail,
-    setting("--stats", metavar="[short|full]", show_default=False, help="Print what the answer cost, on stderr."),
+    setting("--stats", metavar="[short|full]", show_default=False, help="Print speed and drafts to stderr."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]
@@ -405,3 +403,13 @@ loading_group = with_groups(decode_settings=lookahead_group, sampling=sampling_g
     Loading
 )
 """What the commands that answer load."""
+
+
+@wraps(loading_group)
+def serving_group(**given: Any) -> Loading:
+    """Return what `lacli serve` loads, which keeps slots in files instead of a prompt's cache."""
+    return loading_group(**given)
+
+
+_serving = [each for each in signature(loading_group).parameters.values() if "prompt_cache" not in each.name]
+serving_group.__signature__ = Signature(_serving)  # type: ignore[attr-defined]

@@ -13,10 +13,10 @@ from lacli.cli import options
 from lacli.errors import LacliError
 from lacli.llamacpp.settings import CPU, device_names
 
-Host = Annotated[str, typer.Option("-H", "--host", help="IPv4 address to listen at. 0.0.0.0: all of this machine.")]
-Port = Annotated[int, typer.Option("-p", "--port", min=0, max=65535, help="Port to listen at. 0: a free one.")]
-Devices = Annotated[str, typer.Option("-d", "-dev", "--device", help="Devices to serve, all GPUs or else the CPU.")]
-Cache = Annotated[bool, typer.Option("-c", "--cache", help="Keep large weights that clients send on this disk.")]
+Host = Annotated[str, typer.Option("-H", "--host", help="IPv4 address to listen on. 0.0.0.0: all.")]
+Port = Annotated[int, typer.Option("-p", "--port", min=0, max=65535, help="Port. 0: a free one.")]
+Devices = Annotated[str, typer.Option("-d", "-dev", "--device", help="Devices to serve. Default: GPUs, or the CPU.")]
+Cache = Annotated[bool, typer.Option("-c", "--cache", help="Keep large weights of clients on this disk.")]
 
 
 def rpc_server(

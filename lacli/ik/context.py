@@ -128,6 +128,10 @@ class IkModel(LlamaModel):
         parameters = ik.llama_model_default_params()
         parameters.n_gpu_layers, parameters.fit = 0, False
         parameters.repack_tensors = settings.repack
+        # It reads no vocabulary, which took 0.2 s of the 1.5B's start. llama.h: tag 3 is a text, an empty key the end.
+        kind, size, _ = parameters.kv_overrides = (ik.llama_model_kv_override * 3)()
+        kind.tag, kind.key, kind.value.val_str = 3, b"tokenizer.ggml.model", b"no_vocab"
+        size.key, size.value.val_i64 = f"{self.architecture}.vocab_size".encode(), self.vocabulary
         with late_ctrl_c() as is_stopped:
             parameters.progress_callback = progress_callback(ik, loading, is_stopped)
             self.weights = ik.llama_model_load_from_file(os.fsencode(path), parameters)

@@ -4,7 +4,7 @@ Attention reads cells up to a bound that `llama_kv_cache_cell_max` finds: it loo
 from the end of the cache down, and at one block after the first occupied one. So every cell is read if the highest
 occupied end of a block lies at most one block below the highest cell. New rows come right after the highest cell, or
 below it, so no batch jumps over the end of a block; but sequences that end or take drafts back may free such a cell.
-The pin is an id of its own that owns this cell too. Measured with 4 sequences: docs/measured.md.
+The pin is an id of its own that owns this cell too. Measured with 4 sequences: docs/internals/measured.md.
 """
 
 from __future__ import annotations

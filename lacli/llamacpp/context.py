@@ -241,8 +241,8 @@ class LlamaContext(DecodingContext):
     """One llama_context as a Context; close it before its model, or use it in `with`.
 
     `backend_greedy`: choose greedy tokens where the logits are; None: only on a GPU, where it saves the
-    logits' way to the host, while on the CPU one vectorised argmax is faster (docs/measured.md). Raises ModelLoadError
-    when the context does not fit into memory or its options contradict each other.
+    logits' way to the host, while on the CPU one vectorised argmax is faster (docs/internals/measured.md). Raises
+    ModelLoadError when the context does not fit into memory or its options contradict each other.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ class LlamaModel(Closing):
         self.default_limit = min(self.trained_tokens, LARGEST_DEFAULT_LIMIT)
         self.vocabulary = int(lib.llama_vocab_n_tokens(self._vocabulary_handle))
         self.adds_bos = bool(lib.llama_vocab_get_add_bos(self._vocabulary_handle))
-        architecture = self._metadata("general.architecture")
+        self.architecture = architecture = self._metadata("general.architecture")
         self.has_experts = self._metadata(f"{architecture}.expert_count") not in ("", "0")
         self.scaled_from = int(self._metadata(f"{architecture}.rope.scaling.original_context_length") or 0)
         self.window = int(lib.llama_model_n_swa(handle))
@@ -148,9 +149,9 @@ class LlamaModel(Closing):
     @cached_property
     def control_tokens(self) -> frozenset[str]:
         """Names of tokens that stay text with `special` False."""
-        control, vocabulary = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN, self.vocabulary_handle
-        tokens = (token for token in range(self.vocabulary) if lib.llama_vocab_get_attr(vocabulary, token) & control)
-        return frozenset(map(self._special, tokens))
+        control, tokens = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN, range(self.vocabulary)
+        attributes = map(lib.llama_vocab_get_attr, repeat(self.vocabulary_handle), tokens)
+        return frozenset(self._special(token) for token, has in zip(tokens, attributes, strict=True) if has & control)
 
     @cached_property
     def schema_tokenizer(self) -> Any:

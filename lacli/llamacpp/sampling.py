@@ -48,25 +48,23 @@ class SamplingSettings:
     `verify`: match (draw as plain decoding does and compare with the draft) or rejection (Algorithm 4 of the paper).
     """
 
-    seed: int = option(-1, "Seed. -1: another one each time.", "--seed", "-s", least=-1, most=MOST_SEED)
-    temp: float = option(
-        0.0, "Temperature. 0: the most probable token.", *TEMPERATURE, least=0, most=HUGE, request="temperature"
-    )
-    top_k: int = option(40, "Keep this many of the most probable tokens. 0: all.", least=-1, most=2**31 - 1)
-    top_p: float = option(0.95, "Keep the most probable tokens that make up this probability. 1: all.", least=0, most=1)
-    min_p: float = option(0.05, "Keep tokens with this share of the top one's probability. 0: all.", least=0, most=1)
+    seed: int = option(-1, "Seed. -1: a new one each time.", "--seed", "-s", least=-1, most=MOST_SEED)
+    temp: float = option(0.0, "Temperature. 0: greedy.", *TEMPERATURE, least=0, most=HUGE, request="temperature")
+    top_k: int = option(40, "Draw from this many tokens. 0: all.", least=-1, most=2**31 - 1)
+    top_p: float = option(0.95, "Draw from the top tokens of this probability. 1: all.", least=0, most=1)
+    min_p: float = option(0.05, "Least probability, as a share of the top token's. 0: off.", least=0, most=1)
     typical: float = option(
-        1.0, "Probability to keep of typical tokens. 1: off.", *TYPICAL, least=0, most=1, request="typical_p"
+        1.0, "Probability of the typical tokens to keep. 1: off.", *TYPICAL, least=0, most=1, request="typical_p"
     )
-    xtc_probability: float = option(0.0, "How probably XTC leaves out the top tokens. 0: off.", least=0, most=1)
-    xtc_threshold: float = option(0.1, "Least probability of XTC's top tokens. Above 0.5: off.", least=0, most=1)
+    xtc_probability: float = option(0.0, "XTC: chance to leave out the top tokens. 0: off.", least=0, most=1)
+    xtc_threshold: float = option(0.1, "XTC: least probability of a top token. >0.5: off.", least=0, most=1)
     repeat_penalty: float = option(1.0, "Penalty of repeated tokens. 1: off.", least=TINY, most=HUGE)
     repeat_last_n: int = option(64, "Tokens that penalties look back at. -1: all.", least=-1, most=LONGEST_MEMORY)
-    presence_penalty: float = option(0.0, "Penalty of tokens that occurred, once. 0: off.", least=-HUGE, most=HUGE)
-    frequency_penalty: float = option(0.0, "The same, each time they occurred. 0: off.", least=-HUGE, most=HUGE)
+    presence_penalty: float = option(0.0, "Penalty of a token that occurred. 0: off.", least=-HUGE, most=HUGE)
+    frequency_penalty: float = option(0.0, "Penalty for each time a token occurred. 0: off.", least=-HUGE, most=HUGE)
     dry_multiplier: float = option(0.0, "DRY: penalty of repeated passages. 0: off.", least=0, most=HUGE)
-    dry_base: float = option(1.75, "DRY: growth of the penalty with a passage's length.", least=1, most=HUGE)
-    dry_allowed_length: int = option(2, "DRY: tokens of a passage that may repeat.", least=0, most=LONGEST_MEMORY)
+    dry_base: float = option(1.75, "DRY: growth of the penalty a token.", least=1, most=HUGE)
+    dry_allowed_length: int = option(2, "DRY: tokens that may repeat.", least=0, most=LONGEST_MEMORY)
     dry_penalty_last_n: int = option(64, "DRY: tokens to look back at. -1: all.", least=-1, most=LONGEST_MEMORY)
     logit_bias: tuple[tuple[int, float], ...] = option(
         (),
@@ -77,15 +75,13 @@ class SamplingSettings:
         repeated=True,
         variable=False,
     )
-    ignore_eos: bool = option(False, "Go on past the model's end token. Only -n or the context ends the answer.")
+    ignore_eos: bool = option(False, "Go on past the model's end token.")
     grammar: str = option("", "GBNF grammar that the answer must follow.", variable=False)
     grammar_after: str = option("", "")
     json_schema: str = option(
         "", "JSON schema of the answer. '{}': any object.", "--json-schema", "-j", metavar="JSON", variable=False
     )
-    verify: Verify = option(
-        "match", "How guesses are verified when sampling. match: plain decoding's text; rejection: its distribution."
-    )
+    verify: Verify = option("match", "Verify drafts by plain decoding's text or distribution.")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -81,39 +81,35 @@ class ModelSettings:
     `gives_way`: fewer threads decode after steps that other programs have made slow; machine.py decides it.
     """
 
-    context: int = option(
-        0, "Tokens of the context. 0: the model's own, at most 8192.", "-c", "--ctx-size", least=0, most=MOST_CELLS
-    )
-    batch: int = option(2048, "Rows of one llama_decode call at most.", "-b", "--batch-size", least=1)
-    gpu_layers: int = option(-1, "Layers on the GPU: a number, auto or all.", *NGL, metavar="N", read=layers)
-    threads: int = option(0, "Threads to compute with. 0: one a core.", "-t", "--threads", **THREADS)
+    context: int = option(0, "KV cache in tokens. 0: at most 8192.", "-c", "--ctx-size", least=0, most=MOST_CELLS)
+    batch: int = option(2048, "Limit a llama_decode call to this many rows.", "-b", "--batch-size", least=1)
+    gpu_layers: int = option(-1, "Layers on the GPU, or all.", *NGL, metavar="N", read=layers, shown="auto")
+    threads: int = option(0, "Threads. 0: one a core.", "-t", "--threads", **THREADS)
     threads_batch: int = option(0, "Threads for steps of several rows. 0: as -t.", "-tb", "--threads-batch", **THREADS)
     flash_attention: Switch = option(
         "auto",
-        "Flash attention; auto on a CPU: off, but for -np 4 or more.",
+        "Flash attention. auto on a CPU: only from -np 4.",
         *("-fa", "--flash-attn"),
         metavar="on|off|auto",
     )
     cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
     cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
-    engine: Literal["auto", "llama", "ik"] = option(
-        "auto", "llama.cpp, or ik_llama.cpp for CPUs. auto: ik_llama.cpp if it is installed and can."
-    )
+    engine: Literal["auto", "llama", "ik"] = option("auto", "Library. auto: the faster one.")
     devices: tuple[str, ...] = option(
-        (), "Devices that share the model (see doctor). none: the CPU.", *DEV, metavar="NAME,..", read=device_names
+        (), "Devices of the model (see doctor). none: the CPU.", *DEV, metavar="NAME,..", read=device_names
     )
     split_mode: Literal["none", "layer", "row", "tensor"] = option(
-        "layer", "How several devices share the model. none: one has all of it.", "-sm", "--split-mode"
+        "layer", "How several devices share the model.", "-sm", "--split-mode"
     )
     tensor_split: tuple[float, ...] = option(
-        (), "Each device's share of the model: 3,1.", "-ts", "--tensor-split", metavar="N,N,..", read=proportions
+        (), "Share of each device: 3,1.", "-ts", "--tensor-split", metavar="N,N,..", read=proportions
     )
-    main_gpu: int = option(0, "The device that has all of it with -sm none.", "-mg", "--main-gpu", metavar="N", least=0)
-    replicas: int = option(1, "Copies of the model for one answer; the devices are dealt out evenly.", least=1, most=64)
+    main_gpu: int = option(0, "Device of the whole model with -sm none.", "-mg", "--main-gpu", metavar="N", least=0)
+    replicas: int = option(1, "Copies of the model that decode one answer.", least=1, most=64)
     rpc: tuple[str, ...] = option(
-        (), "Servers (lacli rpc-server) whose devices are used as RPC0, RPC1.", metavar="HOST:PORT,..", read=endpoints
+        (), "Servers (lacli rpc-server) with further devices.", metavar="HOST:PORT,..", read=endpoints
     )
-    repack: bool = option(True, "Use the CPU's faster kernels for repacked weights and AMX.")
+    repack: bool = option(True, "Use the CPU's kernels for repacked weights.")
     tiled: bool = True
     gives_way: bool = False
 
@@ -127,7 +123,7 @@ class ModelSettings:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
 
     def attention(self, *, on_gpu: bool) -> Switch:
-        """Resolve -fa auto: off on the CPU, where it was 1.4 to 3 times slower at 3,100 tokens (docs/measured.md).
+        """Resolve -fa auto: off on the CPU, 1.4 to 3 times slower at 3,100 tokens with it (docs/internals/measured.md).
 
         Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
         """
@@ -208,7 +204,7 @@ class ContextSize:
 EXACT_CELLS = ("q8_0", "bf16")
 """Cells for which flash attention adds up one row and many in the same order, with any number of threads.
 
-q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/exactness.md.
+q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/internals/exactness.md.
 """
 
 
@@ -239,7 +235,7 @@ def strict_settings(
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
     """Return the settings for `texts` sequences at a time: from four on, -fa auto is on on the CPU.
 
-    From there on attention that skips the cells of others makes up for its own cost (docs/measured.md).
+    From there on attention that skips the cells of others makes up for its own cost (docs/internals/measured.md).
     """
     if texts < 4 or on_gpu or settings.flash_attention != "auto":
         return settings

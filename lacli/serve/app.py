@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from lacli.errors import LacliError, PromptError, SamplingError, UsageError, in_
 from lacli.ik.context import decoding_library
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
+from lacli.serve.messages import MessagesReply, MessagesRequest
 from lacli.serve.protocol import (
     AnswerRequest,
     ChatRequest,
@@ -38,7 +40,8 @@ from lacli.serve.protocol import (
     error_body,
 )
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
-from lacli.serve.tools import CallRules, format_of
+from lacli.serve.responses import ResponsesReply, ResponsesRequest
+from lacli.serve.tools import CallRules, UnreadableError, format_of
 from lacli.stats import RunStatistics
 from lacli.text.checked import checked
 from lacli.text.reasoning import begun_closer
@@ -59,6 +62,9 @@ COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
 }
 """What is counted at the end of an answer, by llama.cpp's names, with its help."""
 
+ABSENT = r"/v1/(embeddings|images|audio|moderations|files|uploads|batches|fine_tuning|vector_stores|conversations)\b"
+"""Paths of OpenAI's that are not here."""
+
 PAGE = Path(__file__).with_name("page")
 
 POLICY = {
@@ -74,6 +80,7 @@ class ServeSettings:
 
     `names`, `tags`: names of the model, first the one in replies, and words beside them. `slot_save_path`: folder of
     saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
+    `pause_s`: after so many seconds without an event a stream says that it lives.
     """
 
     names: tuple[str, ...]
@@ -85,6 +92,7 @@ class ServeSettings:
     slot_save_path: str = ""
     off: Collection[str] = ()
     verbose: bool = False
+    pause_s: float = 10
 
 
 class TooLong(PromptError):
@@ -104,18 +112,29 @@ class Server:
         self._started = str(int(time()))
         self._key = key_of(model.engine) if settings.slot_save_path else {}
         self._sums, self._longest = dict.fromkeys(COUNTERS, 0.0), 0
+        try:
+            format_of(model.engine.prompts.template)
+        except UnreadableError as error:
+            logging.getLogger(__name__).warning("%s: requests with tools are refused", error)
+        except UsageError:
+            pass
 
     def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
         """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
         chat = partial(self._answer, ChatRequest, self._chat)
         complete = partial(self._answer, CompletionRequest, partial(self._complete, TextReply))
         plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
+        respond = partial(self._answer, ResponsesRequest, partial(self._chat, shape=ResponsesReply))
+        message = partial(self._answer, MessagesRequest, partial(self._chat, shape=MessagesReply))
         infill = partial(self._answer, InfillRequest, partial(self._complete, PlainReply))
         change_slot = self.change_slot if self._settings.slot_save_path else not_offered
         posts: dict[str, Callable[[Request], Any]]
         posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
+        posts |= {"/v1/responses": respond, "/responses": respond, "/v1/messages": message}
+        posts["/v1/responses/input_tokens"] = partial(self._count_tokens, ResponsesRequest)
+        posts["/v1/messages/count_tokens"] = partial(self._count_tokens, MessagesRequest)
         posts |= {"/completion": plain, "/completions": plain, "/infill": infill}
-        posts |= {"/apply-template": self.apply_template}
+        posts["/apply-template"] = self.apply_template
         posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize, "/slots/{id:int}": change_slot}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
         gets |= {"/v1/models/{name:path}": self.models, "/slots": self.slots, "/metrics": self.metrics}
@@ -241,6 +260,12 @@ class Server:
         asked = checked(ChatRequest, await body_of(request))
         return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
 
+    async def _count_tokens(self, kind: type[ChatRequest], request: Request) -> Response:
+        """Count the tokens of a request's prompt, as OpenAI and Anthropic name it."""
+        asked, tokenize = checked(kind, await body_of(request)), self._model.engine.prompts.tokenize
+        tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
+        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
     async def _answer(self, kind: type[Asked], begin: Callable[[Asked], Reply], request: Request) -> Response:
         """Answer a request: whole, or event by event."""
         asked = checked(kind, await body_of(request))
@@ -320,7 +345,7 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules, stops))
-        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit)
+        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit, self._settings.pause_s)
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
@@ -373,7 +398,7 @@ async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
     events = reply.events()
     try:
         async for event in events:
-            yield reply.frame(event)
+            yield reply.frame(event) if event else reply.keep_alive
         yield reply.end
     except Exception as error:
         yield reply.frame(reply.failure(_failure(error)[1]))
@@ -420,6 +445,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
     if isinstance(error, HTTPException):
         said = f"{request.method} {request.url.path}: {error.detail.lower()}"
+        if error.status_code == 404 and (absent := re.match(ABSENT, request.url.path)):
+            said = f"{request.method} {request.url.path}: this server has no {absent[1]}"
         return JSONResponse(error_body(error.status_code, said), error.status_code, error.headers)
     status, body = _failure(error)
     return JSONResponse(body, status)

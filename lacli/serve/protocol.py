@@ -52,8 +52,9 @@ note_unknown = lru_cache(256)(partial(logging.getLogger(__name__).warning, "a fi
 
 
 def error_body(status: int, message: str, kind: str = "", **more: Any) -> dict[str, Any]:
-    kind = kind or ("invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"code": status, "message": message, "type": kind, **more}}
+    """The body of an error in OpenAI's shape, which is Anthropic's too by its type."""
+    kind = kind or ("not_found_error" if status == 404 else "invalid_request_error" if status < 500 else "server_error")
+    return {"type": "error", "error": {"code": status, "message": message, "type": kind, **more}}
 
 
 async def body_of(request: Request) -> dict[str, Any]:

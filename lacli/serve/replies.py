@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -14,6 +13,8 @@ from math import exp, isnan, nan
 from time import time
 from typing import Any, ClassVar, NamedTuple
 from uuid import uuid4
+
+from pydantic_core import to_json
 
 from lacli import __version__
 from lacli.engine.worker import AsyncStream
@@ -37,8 +38,9 @@ def timings(run: RunStatistics) -> dict[str, Any]:
     read = run.prompt_tokens - run.reused_tokens
     # llama.cpp counts the first token as the prompt's; a rate over the others here is rather too low.
     later = max(run.tokens - 1, 0)
-    prompt_ms, predicted_ms = 1e3 * run.prompt_s, 1e3 * run.predicted_s
-    return counts(run) | {
+    found = counts(run)
+    prompt_ms, predicted_ms = found["prompt_ms"], found["predicted_ms"]
+    return found | {
         "prompt_n": read,
         "prompt_per_token_ms": prompt_ms / max(read, 1),
         "prompt_per_second": 1e3 * rate(read, prompt_ms),
@@ -50,9 +52,9 @@ def timings(run: RunStatistics) -> dict[str, Any]:
 class Delta(NamedTuple):
     """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
 
-    `logprobs`: of tokens of whose text a part has come. `calls`: with their numbers. `echoed`: of the prompt's tokens,
-    NaN for the first. `pieces`: of text and reasoning in their order, before calls are taken out. `ended`: the last
-    one, which adds nothing.
+    `logprobs`: of tokens of whose text a part has come. `calls`: what is new of calls, with their numbers: first the
+    name and the id, then parts of the arguments. `echoed`: log probabilities of the prompt's tokens, NaN for the first.
+    `pieces`: of text and reasoning in their order, before calls are taken out. `ended`: the last one, without a part.
     """
 
     text: str = ""
@@ -108,6 +110,11 @@ class Choice:
             return "length"
         return "tool_calls" if self.calls else "stop"
 
+    @property
+    def stop(self) -> str | None:
+        """The stop text that has ended it, if one has."""
+        return self._splitter.stop if self._splitter else self.stream.text.answer().stop
+
     async def read(self, tell: Callable[[Delta], None]) -> None:
         """Decode the answer, and tell of each step."""
         splitter, seen = self._reasoning, 0
@@ -134,14 +141,24 @@ class Choice:
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
         text, reasoning = ("".join(each.text for each in pieces if each.reasoning is kind) for kind in (False, True))
-        before, self.thought = len(self.calls), self.thought + sum(each.reasoning for each in pieces)
+        before, self.thought = [*self.calls], self.thought + sum(each.reasoning for each in pieces)
         if self._splitter:
             text = self._splitter.feed(text, final=final)
-        return Delta(text, reasoning, calls=[*enumerate(self.calls)][before:], pieces=pieces)
+        calls = []
+        for number, call in enumerate(self.calls[max(len(before) - 1, 0) :], max(len(before) - 1, 0)):
+            if number == len(before):
+                before.append(call._replace(arguments=""))
+                calls.append((number, before[-1]))
+            if added := call.arguments[len(before[number].arguments) :]:
+                calls.append((number, Call("", added, "")))
+        return Delta(text, reasoning, calls=calls, pieces=pieces)
 
 
-async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of answers as they come. Ends all answers if it is left early."""
+async def merged(choices: Sequence[Choice], pause_s: float | None = None) -> AsyncGenerator[tuple[Choice, Delta]]:
+    """Yield the deltas of answers as they come, and an empty one after `pause_s` without any.
+
+    Ends all answers if it is left early.
+    """
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
@@ -154,7 +171,11 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
     try:
         left = len(choices)
         while left:
-            choice, found = await news.get()
+            try:
+                async with asyncio.timeout(pause_s):
+                    choice, found = await news.get()
+            except TimeoutError:
+                choice, found = choices[0], Delta()
             if isinstance(found, Exception):
                 raise found
             left -= found.ended
@@ -169,7 +190,8 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
 class Reply:
     """What answers a request, whatever protocol writes it; each protocol is a subclass. `name`: the model's.
 
-    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame that says nothing.
+    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame that says nothing, which a
+    stream sends after `pause_s` seconds without an event.
     """
 
     keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
@@ -180,6 +202,7 @@ class Reply:
     name: str
     sampling: SamplingSettings
     limit: int
+    pause_s: float
 
     async def whole(self) -> Any:
         """Decode the answers and return the body."""
@@ -189,17 +212,22 @@ class Reply:
         answers = []
         for choice, parts in deltas.items():
             text, reasoning, *lists = zip(*parts, strict=True)
-            tokens, logprobs, calls, echoed = ([*chain(*each)] for each in lists[:4])
-            all_of_it = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, echoed, ended=True)
-            answers.append((choice, all_of_it))
+            tokens, logprobs, _, echoed = ([*chain(*each)] for each in lists[:4])
+            calls = [*enumerate(choice.calls)]
+            whole = Delta("".join(text), "".join(reasoning), tokens, logprobs, calls, echoed, ended=True)
+            answers.append((choice, whole))
         return self._body(answers)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the events as the answers come."""
-        asked = self.asked
+        """Yield the events as the answers come; an empty one says that the stream lives."""
+        asked, clock = self.asked, asyncio.get_running_loop().time
         for event in self._first():
             yield event
-        async for choice, delta in merged(self.choices):
+        told = clock()
+        async for choice, delta in merged(self.choices, self.pause_s):
+            if clock() - told >= self.pause_s:
+                told = clock()
+                yield {}
             run = delta.progress or choice.stream.text.statistics
             more: dict[str, Any] = {"timings": timings(run)} if asked.timings_per_token or delta.ended else {}
             if delta.ended:
@@ -216,12 +244,13 @@ class Reply:
                 continue
             for event in self._events(choice, delta, more):
                 yield event
+            told = clock()
         for event in self._last():
             yield event
 
     def frame(self, event: Mapping[str, Any]) -> bytes:
         """An event as the stream carries it."""
-        return b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
+        return b"data: " + to_json(event) + b"\n\n"
 
     def failure(self, error: dict[str, Any]) -> dict[str, Any]:
         """The last event of a stream that breaks off. `error`: the body that `error_body` gives."""
@@ -333,11 +362,17 @@ class ChatReply(OpenAIReply):
             told = {"role": "assistant", "content": None}
             yield self._event({"index": choice.index, "delta": told, "finish_reason": None})
 
+    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        yield from super()._events(choice, delta._replace(calls=delta.calls[:1]), more)
+        for part in delta.calls[1:]:
+            yield from super()._events(choice, Delta(calls=[part]), {})
+
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        calls = []
+        calls: list[dict[str, Any]] = []
         for number, call in delta.calls:
-            function = {"name": call.name, "arguments": call.arguments}
-            calls.append({"index": number, "id": call.id, "type": "function", "function": function})
+            named = {"id": call.id, "type": "function"} if call.name else {}
+            function = {"name": call.name} if call.name else {}
+            calls.append({"index": number, **named, "function": {**function, "arguments": call.arguments}})
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         return {**self._head_of(choice, delta), "delta": {name: part for name, part in parts.items() if part}}
 

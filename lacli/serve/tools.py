@@ -4,45 +4,81 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import product
 from secrets import token_hex
 from typing import Any, NamedTuple
 
 from lacli.errors import UsageError
-from lacli.text.json_schema import HEAD, checked, json_value
+from lacli.text.json_schema import HEAD, checked, json_value, types_in
 from lacli.text.stream import until_stop
 from lacli.text.template import ChatTemplate
 
 FENCE = "```"
 
-MARKS = ("<tool_call>", "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
+PYTHON = "<|tool_call_start|>"
+
+MARKS = ("<tool_call>", "<seed:tool_call>", "<|tool_call>", PYTHON, "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
 """Tags in front of calls. Models also write another family's tag, several, a fence around or inside of one, or none."""
+
+ENDS = ("</tool_call>", "</seed:tool_call>", "<tool_call|>", "<|tool_call_end|>", "</tools>", "</function>")
 
 OPENED = re.compile(rf"(?:(?:{'|'.join(map(re.escape, MARKS))}|```\w*|\{{|\[(?!T))\s*){{0,6}}")
 """Tags, fences and brackets in front of a call's name; Qwen2.5-Coder's template shows two brackets."""
 
-STARTS = re.compile(r"<|`+|\[(?=T|\Z)|(?<=\n)[{\[,]")
+STARTS = re.compile(r"<|`+|\[(?=T|\Z)|(?<=\n)(?:[{\[,]|to=)")
 """Where a call may start: at a tag or a fence anywhere, at a bracket only at the beginning of a line."""
 
-CLOSED = re.compile(r'(?:\s+|[;}\]]|,\s*"id"\s*:\s*"\w*"|,(?!\s*(?:"|\Z))|</tool_call>|</tools>|```(?=\W))*')
+CLOSED = re.compile(
+    rf'(?:\s+|[;}}\]]|,\s*"id"\s*:\s*"\w*"|,(?!\s*(?:["\w]|\Z))|{"|".join(map(re.escape, ENDS))}|```(?=\W))*'
+)
 """What ends a call behind its arguments, and what stands between it and another one."""
 
-CallFormat = tuple[str, str]
-"""How a model writes a call: what stands before its arguments, with %s for its name, and after them."""
+TYPES: dict[str, Any] = {"string": str, "integer": int, "number": int | float, "boolean": bool, "null": type(None)}
+TYPES |= {"object": dict, "array": list}
+"""The types of JSON schemas in Python."""
+
+
+class CallFormat(NamedTuple):
+    """How a model writes a call: what stands before its arguments, with %s for its name, and after them.
+
+    The arguments are one JSON object unless there is a `parameter`: the text before a parameter's value, with %s for
+    the parameter's name. A free text stands between `quote` and `text_end`; without `text_end` it is JSON, as all other
+    values are, with `value_end` after each. `between`: what separates parameters.
+    """
+
+    before: str
+    after: str
+    parameter: str = ""
+    quote: str = ""
+    text_end: str = ""
+    value_end: str = ""
+    between: str = ""
+
 
 OBJECT = '{"name": "%s", "arguments": '
-HERMES: CallFormat = (f"<tool_call>\n{OBJECT}", "}\n</tool_call>")
-LLAMA3: CallFormat = (OBJECT.replace("arguments", "parameters"), "}")
-MISTRAL: CallFormat = (f"[TOOL_CALLS][{OBJECT}", "}]")
-MISTRAL_ARGS: CallFormat = ("[TOOL_CALLS]%s[ARGS]", "")
+HERMES = CallFormat(f"<tool_call>\n{OBJECT}", "}\n</tool_call>")
+LLAMA3 = CallFormat(OBJECT.replace("arguments", "parameters"), "}")
+MISTRAL = CallFormat(f"[TOOL_CALLS][{OBJECT}", "}]")
+MISTRAL_ARGS = CallFormat("[TOOL_CALLS]%s[ARGS]", "")
+HARMONY = CallFormat("<|channel|>commentary to=functions.%s <|constrain|>json<|message|>", "")
+ENDED = "\n</parameter>\n"
+QWEN3 = CallFormat(
+    "<tool_call>\n<function=%s>\n", "</function>\n</tool_call>", "<parameter=%s>\n", "", ENDED, value_end=ENDED
+)
+GEMMA4 = CallFormat("<|tool_call>call:%s{", "}<tool_call|>", "%s:", '<|"|>', '<|"|>', between=",")
+LFM2 = CallFormat(f"{PYTHON}[%s(", ")]<|tool_call_end|>", "%s=", between=", ")
 
 SIGNS = {
     r"\[TOOL_CALLS\][\s\S]*\[ARGS\]": MISTRAL_ARGS,
     r"\[TOOL_CALLS\]": MISTRAL,
     r"<tool_call>[^<]{0,20}(?<!\{)\{\\?[\"']": HERMES,
     r'\{"name": function name, "parameters"': LLAMA3,
+    r"<function=[\s\S]*<parameter=": QWEN3,
+    r"<\|tool_call>call:": GEMMA4,
+    r"<\|channel\|>commentary": HARMONY,
+    r"List of tools: (<\|tool_list_start\|>)?\[": LFM2,
 }
 """Patterns in a template's source that tell the format of its model's calls.
 
@@ -58,14 +94,21 @@ class Call(NamedTuple):
     id: str
 
 
+class UnreadableError(UsageError):
+    """The calls that a template asks for have a form of its own."""
+
+
 def format_of(template: ChatTemplate) -> CallFormat:
-    """How a model with this template writes calls. Raises UsageError if it knows none, or has a format of its own."""
+    """How a model with this template writes calls.
+
+    Raises UsageError if it knows no tools, UnreadableError if its form is an unknown one.
+    """
     if not re.search(r"\btools\b", template.source):
         raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
     for sign, form in SIGNS.items():
         if re.search(sign, template.source):
             return form
-    raise UsageError("the calls of tools that the model's chat template describes are in a form that lacli cannot read")
+    raise UnreadableError("lacli cannot read the form in which the model's chat template asks for calls of tools")
 
 
 @dataclass(frozen=True)
@@ -85,33 +128,68 @@ class CallRules:
 
     def grammar(self) -> str:
         """Return the grammar of an answer: one call, or the schema. Raises UsageError for a wrong one."""
-        before, after = self.format
         answers, rules = [], []
         for index, (name, schema) in enumerate(self.functions.items()):
             if schema.get("type", "object") != "object":
                 raise UsageError(f"the parameters of {name} are no object", 'give {"type": "object", ...}')
-            rules.append(f"arguments_{index}: {json_value({**schema, 'type': 'object'})}")
-            answers.append(f"{json.dumps(before % name)} arguments_{index} {json.dumps(after)}")
+            rules.append(f"arguments_{index}: {self._arguments(schema)}")
+            answers.append(f"{_literal(self.format.before % name)} arguments_{index} {_literal(self.format.after)}")
         if self.schema:
             rules.append(f"answer: {json_value(json.loads(self.schema))}")
             answers.append("answer")
         start = f"start: {' | '.join(answers)}"
+        if self.format.text_end:
+            rules.append(f"text[suffix={_literal(self.format.text_end)}]: /(?s:.*)/")
         grammar, self.warnings[:] = checked("\n".join([HEAD + start, *rules]), "a schema in tools or response_format")
         return grammar
+
+    def _arguments(self, schema: Mapping[str, Any]) -> str:
+        """Return the part of the grammar that is a call's arguments; parameters that are required come first."""
+        form, properties = self.format, schema.get("properties", {})
+        if not form.parameter:
+            return json_value({**schema, "type": "object"})
+        shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+        required = [name for name in properties if name in schema.get("required", ())]
+        parts = []
+        for name in [*required, *(name for name in properties if name not in required)]:
+            value = f"{json_value({**shared, **properties[name]})} {_literal(form.value_end)}"
+            if form.text_end and is_free_text(properties[name]):
+                value = f"{_literal(form.quote)} text"
+            parts.append(f"{_literal(form.parameter % name)} {value}")
+        between, firsts = _literal(form.between), range(1 if required else len(parts))
+        lists = []
+        for first in firsts:
+            others = (f"{between} {each}" for each in parts[first + 1 : len(required)])
+            optional = (f"({between} {each})?" for each in parts[max(first + 1, len(required)) :])
+            lists.append(" ".join([parts[first], *others, *optional]))
+        return " | ".join(lists if required else [*lists, '""'])
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def is_free_text(schema: object) -> bool:
+    """Whether a schema takes every text and nothing else."""
+    notes = {"type", "title", "description", "default", "examples"}
+    return isinstance(schema, Mapping) and schema.get("type") == "string" and schema.keys() <= notes
 
 
 class CallSplitter:
     """Takes the calls out of a stream of text, wherever it is cut; text that may begin a call is held back.
 
     One reader for the calls of all formats, because models mix them. A call needs the name of a known function and an
-    object as arguments, which are given as they are; anything else stays text, without space around calls. `calls`:
-    those found so far. `stop`: which of the `stops` has ended the content, "" for none; nothing after it is read.
+    object as arguments; anything else stays text, without space around calls. `calls`: those found so far, the last one
+    with as much of its arguments as has come. `stop`: which of the `stops` has ended the content, "" for none; nothing
+    after it is read.
     """
 
     def __init__(self, rules: CallRules, stops: Sequence[str] = ()) -> None:
         self._rules, self._stops = rules, stops
         self.calls: list[Call] = []
         self._held = self._waiting = self.stop = ""
+        self._arguments: ArgumentReader | None = None
+        self._is_kept = True
         # True at the beginning of the answer, at a call and right behind it.
         self._fresh = True
         # Fences in the text so far: an odd number of them begins code.
@@ -119,12 +197,15 @@ class CallSplitter:
         typed, keys = '"type":"function",', ("arguments", "parameters")
         names = "|".join(map(re.escape, rules.functions))
         self._head = re.compile(
-            rf'{OPENED.pattern}(?:(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"({names})"\s*,\s*'
-            rf'"(?:{"|".join(keys)})"\s*:|({names})(?:\[CALL_ID\]\w+)?\[ARGS\])\s*\{{'
+            rf"(?:{re.escape(PYTHON)}\s*\[|,)\s*({names})\(|"
+            rf"(?:<\|(?:start|channel)\|>\w*\s*)*to=functions\.({names})(?![\w.-])[^{{]*?<\|message\|>|"
+            rf'{OPENED.pattern}(?:<function=({names})>|call:({names})\s*\{{|(?:(?:"type"\s*:\s*"function"\s*,\s*)?'
+            rf'"name"\s*:\s*"({names})"\s*,\s*"(?:{"|".join(keys)})"\s*:|({names})(?:\[CALL_ID\]\w+)?\[ARGS\])\s*\{{)'
         )
         heads = [f'{kind}"name":"{name}","{key}":{{' for kind, name, key in product(("", typed), rules.functions, keys)]
-        heads += [f"{name}{mark}[ARGS]{{" for name, mark in product(rules.functions, ("", "[CALL_ID]"))]
-        self._beginnings = [*MARKS, FENCE, "</tool_call>", "</tools>", ',"id":"', *heads]
+        ways = ("%s[ARGS]{", "%s[CALL_ID][ARGS]{", "<function=%s>", "call:%s{", "%s(", ",%s(")
+        heads += [way % name for name, way in product(rules.functions, ways)]
+        self._beginnings = [*MARKS, FENCE, *ENDS, ',"id":"', *heads]
 
     def feed(self, text: str, *, final: bool = False) -> str:
         """Read on; return the text that belongs to no call.
@@ -133,7 +214,7 @@ class CallSplitter:
         """
         self._held += text
         content = ""
-        while not self.stop:
+        while not self.stop and self._read_arguments():
             length, head = self._next(final)
             text = self._held[:length] if final and not head else self._held[:length].rstrip()
             self._held = self._held[length if head else len(text) :]
@@ -145,8 +226,9 @@ class CallSplitter:
             if (head or final) and not self.stop:
                 length = len(self._waiting)
             content, self._waiting = content + self._waiting[:length], self._waiting[length:]
-            if self.stop or not head or not self._take(head[1] or head[2], head.string[head.end() :], final):
+            if self.stop or not head:
                 break
+            self._begin(head[head.lastindex or 0], head)
         return content
 
     def _next(self, final: bool) -> tuple[int, re.Match[str] | None]:
@@ -179,26 +261,128 @@ class CallSplitter:
         rest = re.sub(r"\s+|(?<=\[CALL_ID\])\w+", "", self._held[opened.end() :][:400])
         return rest.startswith(',"id":"') or any(beginning.startswith(rest) for beginning in self._beginnings)
 
-    def _take(self, name: str, rest: str, final: bool) -> bool:
-        """Take a call out whose arguments are `rest` behind their bracket; False if they do not end there."""
-        rest = "{" + rest.lstrip("{")
-        end = _end_of_object(rest)
-        if end is None and not final:
-            return False
-        arguments = rest[:end]
-        self._held = rest[len(arguments) :]
-        if self._rules.several or not self.calls:
+    def _begin(self, name: str, head: re.Match[str]) -> None:
+        """Begin the call whose head has been read."""
+        opener = {"(": "(", ">": "<" if head[0].endswith(f"={name}>") else "{"}.get(head[0][-1], "{")
+        self._arguments = ArgumentReader(opener, self._rules.functions[name])
+        self._held = head.string[head.end() :]
+        self._is_kept = self._rules.several or not self.calls
+        if self._is_kept:
             # Mistral's templates refuse other ids than of nine letters.
-            self.calls.append(Call(name, arguments, token_hex(5)[:9]))
+            self.calls.append(Call(name, "", token_hex(5)[:9]))
+
+    def _read_arguments(self) -> bool:
+        """Read on in a call's arguments; False if they go on."""
+        if not self._arguments:
+            return True
+        found = self._arguments.feed(self._held)
+        if self._is_kept:
+            last = self.calls[-1]
+            self.calls[-1] = last._replace(arguments=last.arguments + found)
+        if self._arguments.rest is None:
+            self._held = ""
+            return False
+        self._held, self._arguments = self._arguments.rest, None
         return True
 
 
-def _end_of_object(text: str) -> int | None:
-    """Return the length of the JSON object in front of a text, which may have escapes that JSON has not."""
-    depth = 0
-    # Texts of JSON, the last one as far as it goes, and the brackets of its objects.
-    for mark in re.finditer(r'"(?:\\.|[^"\\])*"?|[{}]', text, re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(mark[0], 0)
-        if not depth:
-            return mark.end()
-    return None
+TEXTS = re.compile(r"""[^"'\\]+|["']|\\(?:u[0-9a-fA-F]{4}|u(?=[0-9a-fA-F]{0,3}[^0-9a-fA-F])|[^u])""", re.DOTALL)
+"""A part of a text in quotes."""
+
+VALUES = re.compile(
+    r"""(?P<open>[{\[(])|(?P<close>[}\])]|</function>)|(?P<quote>["']|<\|"\|>)|(?P<space>\s+)"""
+    r"""|<parameter=(?P<tag>[^>\n]+)>(?:(?P<line>\n(?=[^<]|<[^/]))|\n(?=</)|(?=[^\n]))"""
+    r"""|(?P<key>[\w$.-]+)\s*[:=]|(?P<word>[\w$.+-]+)(?=\s*[^\w$.+:=\s-])|(?P<other>[^\w$.+<\s-]|<(?!\Z|/(?:f|\Z)|\|(?:"|\Z)|p))"""
+)
+"""A part of arguments outside of texts."""
+
+WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+class ArgumentReader:
+    """Reads a call's arguments from behind their opening bracket on, and gives them as a JSON object as they come.
+
+    JSON stays as it is. The others are Gemma's, Python's and Qwen3-Coder's tags; all may be cut anywhere. `rest`: the
+    text after the arguments, None until they end.
+    """
+
+    def __init__(self, opener: str, schema: Mapping[str, Any]) -> None:
+        """`opener`: the bracket, or "<" for tags. `schema`: of the arguments; it tells which of the tags are texts."""
+        self._stack, self._schema, self._begun = opener, schema, "{"
+        self._held = self._closer = ""
+        self._value: Any = None  # the schema of a value in tags that may be no text
+        self._is_empty = True
+        self.rest: str | None = None
+
+    def feed(self, text: str) -> str:
+        """Read on; return the JSON that is known."""
+        self._held += text
+        found, self._begun = self._begun, ""
+        while self.rest is None and (part := self._in_text() if self._closer else self._outside()) is not None:
+            found += part
+        return found
+
+    def _in_text(self) -> str | None:
+        if self._closer in ('"', "'"):
+            if not (part := TEXTS.match(self._held)):
+                return None
+            self._held = self._held[part.end() :]
+            if part[0] == self._closer:
+                self._closer = ""
+                return '"'
+            is_json = re.fullmatch(r"""\\(?:["\\/bfnrt]|u.{4})""", part[0])
+            return part[0] if is_json else "'" if part[0] == r"\'" else _literal(part[0])[1:-1]
+        length, stop = until_stop(self._held, [self._closer])
+        if not stop and (self._value is not None or not length):
+            return None
+        text, self._held = self._held[:length], self._held[length + len(stop) :]
+        if stop:
+            self._closer = ""
+        if self._value is None:
+            return _literal(text)[1:] if stop else _literal(text)[1:-1]
+        types, self._value = types_in(self._value, self._schema), None
+        return _as_value(text, types)
+
+    def _outside(self) -> str | None:
+        if not (part := VALUES.match(self._held)):
+            return None
+        kind, said, before = part.lastgroup, part[0], self._held
+        self._held = before[part.end() :]
+        if kind == "space":
+            return "" if self._stack == "<" else said
+        if said == "{" and self._is_empty:
+            # Models double the first bracket, or write JSON between tags.
+            self._stack = "{"
+            return ""
+        comma, self._is_empty = "" if self._is_empty else ", ", False
+        if kind == "open":
+            self._stack += said
+            return said.replace("(", "[")
+        if kind == "close" or (self._stack == "<" and kind not in ("tag", "line")):
+            opener = {"}": "{", "]": "[", ")": "("}.get(said, "")
+            if opener not in self._stack:
+                return ""
+            self._stack = self._stack[: self._stack.rfind(opener)] if opener else ""
+            if not self._stack:
+                self.rest = self._held if kind == "close" else before
+            return said.replace(")", "]") if self._stack else "}"
+        if kind in ("tag", "line"):
+            self._closer = "\n</parameter>" if kind == "line" else "</parameter>"
+            value = self._schema.get("properties", {}).get(part["tag"], {})
+            self._value = None if is_free_text(value) else value
+            return f"{comma}{_literal(part['tag'])}: " + ('"' if self._value is None else "")
+        if kind == "quote":
+            self._closer = said
+            return '"'
+        return f"{_literal(part['key'])}: " if kind == "key" else WORDS.get(said, said)
+
+
+def _as_value(text: str, types: Set[str]) -> str:
+    """Return the JSON of a value in tags: the text itself if it is JSON of one of the types, else as a text."""
+    word = WORDS.get(text.strip(), text.strip())
+    try:
+        value = json.loads(word)
+    except (ValueError, RecursionError):
+        return _literal(text)
+    fits = not types or any(isinstance(value, TYPES.get(each, ())) for each in types)
+    return word if fits else _literal(text)

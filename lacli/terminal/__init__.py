@@ -1,1 +1,1 @@
-"""The screen, and what an interrupt does."""
+"""The screen, and a user's input."""

@@ -1,4 +1,4 @@
-"""What a user gives: the prompt from files, a pipe and an option; whether that is a terminal, and how wide it is."""
+"""A user's input: the prompt from files, a pipe and an option; whether a terminal is there and its width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lacli.errors import LacliError, UsageError, reason_of
 from lacli.text.files import check_text, decode, read_text, read_to_end
 
 PAGE = 80
-"""Columns of sentences if no terminal says how many it has."""
+"""Columns of sentences if there is no terminal."""
 
 STDIN = "-"
 
@@ -25,7 +25,7 @@ def is_terminal(stream: TextIO | None) -> TypeGuard[TextIO]:
 
 
 def terminal_columns() -> int:
-    """Return the columns of stdout's terminal; 0 if stdout is not one."""
+    """Columns of stdout's terminal; 0 if stdout is not a terminal."""
     return get_terminal_size().columns if is_terminal(sys.stdout) else 0
 
 
@@ -39,9 +39,9 @@ def read_question(
 ) -> str:
     """The prompt: files, piped input and -p in this order, separated by blank lines.
 
-    `-` reads from a terminal too. `model`: what was taken for its name. `stdin`: False leaves piped input alone. `say`:
-    takes a sentence while input is waited for, and one if it adds to the other parts unasked. Raises UsageError when
-    nothing was given and LacliError when a part cannot be read, or is blank beside others.
+    `-` reads from a terminal too. `model`: the word taken for the model's name. `stdin`: False ignores piped input.
+    `say`: gets a sentence while input is awaited, and one if piped input is added unasked. Raises UsageError if nothing
+    was given. Raises LacliError if a part cannot be read, or is blank while others are not.
     """
     wants_stdin, alone = STDIN in (prompt, *files), prompt is None and not files
     parts = [_with_text(read_text(file), file, file, "leave -f out") for file in files if file != STDIN]
@@ -62,14 +62,14 @@ def read_question(
 
 
 def _say_waiting(say: Callable[[str], None]) -> None:
-    """Say how a terminal's input ends, or that piped input is waited for if none comes."""
+    """Say how to end input on a terminal, or that piped input is awaited if none comes."""
     if is_terminal(sys.stdin):
         ends = "Ctrl-Z and Enter end it" if sys.platform == "win32" else "Ctrl-D on a line of its own ends it"
         say(f"type the prompt; {ends}")
         return
-    # Windows can ask sockets only, and a closed stream cannot be asked.
+    # On Windows only sockets can be asked; a closed stream cannot be asked at all.
     with suppress(OSError, ValueError, TypeError):
-        # Half a second is long enough for `echo`, and short for a person.
+        # Half a second is enough for `echo` and short for a person.
         if not select([sys.stdin], [], [], 0.5)[0]:
             say("waiting for standard input; </dev/null or --no-stdin skip it")
 

@@ -1,4 +1,4 @@
-"""The screen: an answer on stdout, everything else on stderr, colours by origin; loading a model before it."""
+"""The screen: the answer on stdout with colours by origin, all else on stderr; the line while a model loads."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ ORIGIN_COLORS: dict[Origin, str] = {
     Origin.WINDOW: "yellow",
     Origin.CHAIN: "bright_blue",
 }
-"""rich's names for the colours of drafted tokens; the model's own have none.
+"""rich's names for the colours of drafted tokens; the model's own tokens have none.
 
-Terminals choose the first six to be read on their own background, but blue is too dark on a black one.
+Terminals choose the first six colours to be readable on their background, but blue is too dark on black.
 """
 
 
 class Screen:
-    """stdout for the answer and stderr for messages about it.
+    """stdout for the answer and stderr for messages about it. Reasoning is always dim.
 
     `color`: auto means on a terminal that supports it. `quiet`: print no notes. `show_accepted`: colour drafted text by
-    its origin, or bracket it on a terminal without colours; it may change between answers. Reasoning is always dim.
+    its origin, or bracket it on a terminal without colours; it may change between answers.
     """
 
     def __init__(self, *, color: Switch = "auto", quiet: bool = False, show_accepted: bool = False) -> None:
@@ -54,7 +54,7 @@ class Screen:
         self.show_accepted = show_accepted
         self._out: TextIO | None = sys.stdout
         if isinstance(sys.stdout, TextIOWrapper):
-            # A terminal that knows no emoji must not end the answer.
+            # A terminal that cannot encode an emoji must not end the answer.
             sys.stdout.reconfigure(errors="replace")
         self._errors = console(sys.stderr, color)
         self._on_terminal = is_terminal(sys.stdout)
@@ -63,16 +63,16 @@ class Screen:
         self._last = "\n"
 
     def write(self, pieces: Iterable[Piece]) -> None:
-        """Print answer text at once. Raises OutputError if stdout cannot take it, BrokenPipeError without a reader."""
+        """Print answer text at once. Raises OutputError if stdout fails, BrokenPipeError if nobody reads it."""
         shown = map(self._shown, pieces) if self._on_terminal else pieces
         for parts in whole_words(shown) if self._moves_words else ([piece] for piece in shown):
-            # In one write: whatever ends the program between two tokens, no colour stays on.
+            # One write for all: if the program ends between two tokens, no colour stays on.
             if text := "".join(map(self._styled, parts)):
                 self._put(text)
                 self._last = parts[-1].text[-1]
 
     def end_line(self) -> None:
-        """Print a line break unless the answer has ended with one."""
+        """Print a line break unless the answer ended with one."""
         if self._last != "\n":
             self._last = "\n"
             self._put("\n")
@@ -86,22 +86,20 @@ class Screen:
         self.line(found)
 
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
-        """Print sentences on stderr; if quiet only the `warnings`: the answer is not what was asked for."""
+        """Print sentences on stderr; if quiet, only the `warnings`, which say that the answer is not as requested."""
         for sentence in sentences:
             (self.warn if sentence in warnings else self.note)(sentence)
 
     def warn(self, sentence: str) -> None:
-        """Print a sentence on stderr, quiet or not."""
         self.say(f"lacli: {sentence}")
 
     def note(self, sentence: str) -> None:
-        """Print a sentence on stderr, unless quiet."""
         if not self.quiet:
             self.say(f"lacli: {sentence}", "dim")
 
     @contextmanager
     def progress(self, total: int, words: str) -> Iterator[Callable[[], None]]:
-        """Show as `waiting` does how much is done; call what it yields after each of `total` parts."""
+        """Show progress on the line of `waiting`. Yields a function to call after each of `total` parts."""
         done = count(1)
         with self.waiting() as say:
             say(f"{words}: 0/{total:,}")
@@ -109,16 +107,16 @@ class Screen:
 
     @contextmanager
     def waiting(self, *, shown: bool = True) -> Iterator[Callable[[str], None]]:
-        """Show a line on stderr about what is done inside, if it is a terminal, unless quiet.
+        """Show a status line on a terminal's stderr during the block, unless quiet.
 
-        Yields the function that sets its words, which does nothing afterwards.
+        Yields the function that sets its words; it does nothing after the block.
         """
         file, over = sys.stderr, not (shown and self._errors.is_interactive and is_terminal(sys.stderr))
 
         def say(words: str) -> None:
             if not (over or self.quiet):
-                with suppress(OSError, ValueError):  # the terminal is gone, or the stream is closed
-                    # In the last column some terminals begin a new line.
+                with suppress(OSError, ValueError):  # the terminal or the stream is closed
+                    # Some terminals begin a new line when the last column is used.
                     file.write(f"\r\x1b[K{words[: self._errors.width - 1]}")
                     file.flush()
 
@@ -130,9 +128,11 @@ class Screen:
                 over = True
 
     def prefill_line(self, *, shown: bool = True) -> Callable[[int, int], None]:
-        """Return what shows, on a line, how many tokens of a prompt are read: takes this number and their total.
+        """A function that shows the progress of prefill, called with the tokens done and their total.
 
-        The line of a long prompt appears with 0 tokens, and goes with all.
+        It shows both, tokens a second and the time left.
+
+        The line appears at 0 tokens if the prompt has at least 128, and goes when all are done.
         """
         line, begin = ExitStack(), 0.0
         say: Callable[[str], None] = print
@@ -147,13 +147,14 @@ class Screen:
                 # The line of a shorter prompt would only flash.
                 say = line.enter_context(self.waiting(shown=shown and total >= 128))
             seconds = perf_counter() - begin
-            speed = f", {done / seconds:,.0f} tokens/s" if done and seconds else ""
-            say(f"reading the prompt: {done:,}/{total:,} tokens{speed}")
+            left = seconds * (total - done) / max(done, 1)
+            speed = f", {done / seconds:,.0f} tokens/s, {left:,.0f} s left" if done and seconds else ""
+            say(f"reading the prompt: {done:,} of {total:,} tokens{speed}")
 
         return show
 
     def legend(self, accepted: Mapping[Origin, int]) -> None:
-        """Print the sources of a marked answer in their colours, with the tokens of each; nothing if quiet."""
+        """Print the origins of accepted tokens in their colours, with the count of each; nothing if quiet."""
         if self.quiet or not ((self._colored or self._on_terminal) and self.show_accepted and accepted):
             return
         text = Text("lacli: accepted in parallel: ", style="dim")
@@ -163,22 +164,22 @@ class Screen:
         self._errors.print(text, soft_wrap=True)
 
     def say(self, text: str, style: str | None = None) -> None:
-        """Print lines on stderr, quiet or not; on a terminal they are wrapped between words."""
+        """Print lines on stderr, quiet or not; a terminal gets them wrapped between words."""
         text = printable(text, lines=True).expandtabs()
         text = wrapped(text, self._errors.width) if self._errors.is_terminal else text
         self._errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def gap(self) -> None:
-        """Print an empty line on a terminal, between an answer and what comes next."""
+        """Print an empty line after an answer, on a terminal only."""
         if self._errors.is_terminal:
             self._errors.print()
 
     def error(self, error: LacliError) -> None:
-        """Print one line: what happened and what to do; its names and reasons may come from a damaged file."""
+        """Print an error in one line. It may quote a damaged file, so control characters become signs."""
         self.say(f"lacli: {printable(str(error))}", "red")
 
     def _shown(self, piece: Piece) -> Piece:
-        """Return a piece as a terminal shows it: without control characters, in brackets instead of a colour."""
+        """A piece as a terminal shows it: no control characters, brackets if there are no colours."""
         text = printable(piece.text, lines=True)
         marks = self.show_accepted and not self._colored and piece.origin in ORIGIN_COLORS
         return replace(piece, text=f"[{text}]" if marks and text else text)
@@ -204,9 +205,9 @@ class Screen:
 
 @contextmanager
 def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable[[float], None]]:
-    """Let Ctrl-C end the process while a model loads; from then on a failed assertion of llama.cpp is one line.
+    """Let Ctrl-C end the process while a model loads. Afterwards too, a failed assertion of llama.cpp becomes one line.
 
-    Yields a function that shows which share of the weights is loaded. `verbose`: llama.cpp's log is shown instead.
+    Yields a function that shows the loaded share of the weights. `verbose`: llama.cpp's log is shown instead.
     """
     with ctrl_c_ends_at_once(), screen.waiting(shown=not verbose) as say:
         say("loading the model")
@@ -215,7 +216,7 @@ def loading_model(screen: Screen, *, verbose: bool = False) -> Iterator[Callable
 
 
 def end_at_abort(screen: Screen, hint: str) -> None:
-    """End the process with one line and a hint, not a core dump, when an assertion of llama.cpp fails from here on."""
+    """From now on, end the process with one line and `hint` if an assertion of llama.cpp fails."""
     # Commands that load no model need not wait for llama.cpp's library.
     from lacli.llamacpp.library import abort_error, on_abort
 
@@ -228,7 +229,7 @@ def end_at_abort(screen: Screen, hint: str) -> None:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Wrap `text` between words; the second column of a line such as "/help   commands" stays a column."""
+    """Wrap `text` between words. The second column of a line such as "/help   commands" stays a column."""
     lines = []
     for line in text.split("\n"):
         columns = re.match(r" *\S.*? {2,}(?=\S)", line)
@@ -239,9 +240,9 @@ def wrapped(text: str, width: int) -> str:
 
 
 def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield each piece in parts that move a word to the next row where the terminal's edge would break it.
+    """Yield each piece in parts. A word that would cross the terminal's edge moves to the next row.
 
-    Fenced code is left to the terminal, whose rows are copied as one line.
+    Fenced code stays as it is: the terminal breaks its lines, and they can be copied whole.
     """
     column, fenced, line, word = 0, False, "", list[Piece]()
     for piece in pieces:
@@ -262,9 +263,9 @@ def whole_words(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def console(file: TextIO | None, color: Switch) -> Console:
-    """A rich console on a stream (None: a closed one); auto heeds NO_COLOR, FORCE_COLOR and TERM=dumb.
+    """A rich console on a stream (None: a closed one). auto follows NO_COLOR, FORCE_COLOR and TERM=dumb.
 
-    Without colours it writes no other escape codes either, where rich would still write bold and dim.
+    Without colours it writes no other escape codes either; rich alone would still write bold and dim.
     """
     file = StringIO() if file is None else file
     if color == "on":
@@ -274,5 +275,5 @@ def console(file: TextIO | None, color: Switch) -> Console:
 
 
 def abandon_stdout() -> None:
-    """Discard what stdout still buffers, so that the interpreter's last flush does not fail again."""
+    """Discard the text that stdout still buffers, so that the interpreter's last flush does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

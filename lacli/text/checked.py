@@ -1,4 +1,4 @@
-"""JSON that other programs write, checked by pydantic: what is wrong is one sentence."""
+"""JSON from other programs, checked by pydantic. An error is one sentence."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import BaseModel, ValidationError, model_validator
 from lacli.errors import UsageError
 
 TYPES = ("str", "int", "float", "bool", "Tool", "AllowedTools", "PromptObject")
-"""pydantic's names of the types that a field with several of them may have."""
+"""pydantic's names of types: it puts them into the place of an error if a field may have several."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class WithoutNull(BaseModel):
-    """An object in which null stands for a field that is left out."""
+    """An object whose null fields count as left out."""
 
     @model_validator(mode="before")
     @classmethod
@@ -25,12 +25,11 @@ class WithoutNull(BaseModel):
 
 
 def checked(kind: type[Model], found: Any) -> Model:
-    """Make a model of a JSON value. Raises UsageError that names the deepest field that is wrong."""
+    """Make a `kind` of a JSON value. Raises UsageError naming the deepest wrong field."""
     try:
         return kind.model_validate(found)
     except ValidationError as error:
         first = max(error.errors(), key=lambda each: len(each["loc"]))
-        # The place of a field that may have several types names them too.
         place = ".".join(str(each) for each in first["loc"] if each not in TYPES and "[" not in str(each))
         words = first["msg"].removeprefix("Value error, ").split(" after validation")[0]
         if first["type"] in ("dict_type", "model_type"):

@@ -1,4 +1,4 @@
-"""The user's files: bounded reads, text that is UTF-8, private files, whole writes, and the disk's free bytes."""
+"""The user's files: bounded reads, UTF-8 text, private files, atomic writes, locks, and free disk space."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if sys.platform != "win32":
     from fcntl import LOCK_EX, LOCK_NB, flock
 
 MAX_TEXT = 1 << 26
-"""Bytes of a prompt, a chat or another text for a model: 10 million tokens are about 40 MB."""
+"""Most bytes of a prompt, a chat or another text for a model. 10 million tokens are about 40 MB."""
 
 
 def check_text(text: str, name: str) -> str:
-    """Return an argument unchanged. Raises LacliError if it was not UTF-8, which Python passes as lone surrogates."""
+    """An argument unchanged. Raises LacliError if it is not UTF-8, which Python passes as lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -32,7 +32,7 @@ def check_text(text: str, name: str) -> str:
 
 
 def read_text(name: str) -> str:
-    """A file's text without BOM and last newline. Raises LacliError as `read_raw` does, and for bytes not in UTF-8."""
+    """A file's text without BOM and last newline. Raises LacliError if it cannot be read, is too large or not UTF-8."""
     return decode(read_raw(name), name).removeprefix("\ufeff").removesuffix("\n")
 
 
@@ -41,13 +41,13 @@ def read_raw(name: str) -> bytes:
     try:
         with open(os.path.expanduser(name), "rb") as file:
             return read_to_end(file)
-    except (OSError, ValueError) as error:  # a name cannot have a zero in it
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         hint = "check the file's name" if isinstance(error, FileNotFoundError) else "give another file, or a part of it"
         raise LacliError(f"cannot read {name}: {reason_of(error)}", hint) from error
 
 
 def decode(raw: bytes, name: str) -> str:
-    """Bytes as text. Raises LacliError, naming their source, if they are not UTF-8."""
+    """Bytes as text. Raises LacliError naming their source if they are not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -56,7 +56,7 @@ def decode(raw: bytes, name: str) -> str:
 
 
 def read_to_end(file: IO[bytes]) -> bytes:
-    """Return what is left of a file. Raises OSError if it is more than MAX_TEXT."""
+    """The rest of a file. Raises OSError if it is more than MAX_TEXT."""
     found = file.read(MAX_TEXT + 1)
     if len(found) > MAX_TEXT:
         raise OSError(errno.EFBIG, f"it is larger than {size_in_words(MAX_TEXT)}")
@@ -64,12 +64,12 @@ def read_to_end(file: IO[bytes]) -> bytes:
 
 
 def for_owner(name: str, flags: int) -> int:
-    """Open a private file, as an `opener` for `open`: a new one is readable by its owner only."""
+    """An `opener` for `open` that lets only the owner read a new file."""
     return os.open(name, flags, 0o600)
 
 
 def lock(file: IO[bytes], *, wait: bool = False) -> None:
-    """Lock a file until it is closed. Raises BlockingIOError, or waits, if another process holds it.
+    """Lock a file until it is closed. If another process holds it, `wait` or raise BlockingIOError.
 
     Does nothing on Windows, for devices, and on file systems without locks.
     """
@@ -84,7 +84,7 @@ def lock(file: IO[bytes], *, wait: bool = False) -> None:
 
 
 def replace_file(path: Path, *parts: Any) -> None:
-    """Write a file in one go: one of that name is whole before and after, and keeps its mode. Raises OSError."""
+    """Write a file in one go, so that readers see the old or the new file whole; keeps its mode. Raises OSError."""
     written = path.parent / f".lacli-{token_hex(8)}"
     try:
         with open(written, "xb", opener=for_owner) as file:
@@ -100,6 +100,6 @@ def replace_file(path: Path, *parts: Any) -> None:
 
 
 def free_disk(path: Path) -> int:
-    """Free bytes on the disk of a folder that need not exist yet."""
+    """Free bytes on the disk of a folder, which need not exist yet."""
     there = next((folder for folder in (path, *path.parents) if os.path.exists(folder)), Path("/"))
     return shutil.disk_usage(there).free

@@ -13,17 +13,16 @@ SIGNS = {
     **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
     **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
 }
-"""Replacements for characters that would control a terminal, by code point.
+"""Replacements, by code point, for characters that would control a terminal.
 
-C0 and DEL become Unicode's control pictures; C1, characters that change the direction of text, and halves of surrogate
-pairs become the replacement character.
+C0 and DEL become Unicode's control pictures. C1, text direction marks and lone surrogates become U+FFFD.
 """
 
 SIGNS_IN_LINES: dict[int, int | None] = {**SIGNS, **{ord(kept): ord(kept) for kept in "\n\t"}, ord("\r"): None}
 
 
 def suggest(name: str, known: Iterable[str]) -> list[str]:
-    """At most three of the `known` names that resemble `name`, the most similar first, or begin with it."""
+    """At most three `known` names that resemble `name`, the most similar first, or begin with it."""
     by_folded, folded = {each.casefold(): each for each in known}, name.casefold()
     close = get_close_matches(folded, by_folded, cutoff=0.65)
     begun = [each for each in by_folded if len(folded) > 2 and each.startswith(folded)]
@@ -31,7 +30,7 @@ def suggest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint that suggests similar names; `otherwise` if there are none."""
+    """A hint that suggests similar names, or `otherwise` if there are none."""
     names = suggest(name, known)
     return f"did you mean {' or '.join(names)}?" if names else otherwise
 
@@ -66,14 +65,14 @@ def counted(count: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The names with commas between them, and `and` before the last."""
+    """The names joined by commas, with `and` before the last."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return `text` of a model, a file or a hub with a sign for each character that would control a terminal.
+    """`text` with a visible sign for each character that would control a terminal.
 
-    `lines`: keep line breaks and tabs, and drop carriage returns; without it the text becomes one line.
+    `lines`: keep line breaks and tabs, and drop carriage returns. Otherwise the text becomes one line.
     """
     return text.translate(SIGNS_IN_LINES if lines else SIGNS)
 
@@ -86,12 +85,12 @@ def align_columns(
     *,
     folds: bool = False,
 ) -> list[str]:
-    """The lines of a table whose columns line up; names from files come out printable.
+    """The lines of a table with aligned, printable columns.
 
-    `right`: the columns that are aligned to the right. `width`: columns of the terminal, which the last column is
-    wrapped to fit; 0: one line a row. `folds`: wrap all columns.
+    `right`: columns to align to the right. `width`: wrap the last column to fit a terminal of this width; 0: no
+    wrapping. `folds`: wrap all columns.
     """
-    # They take 30 ms, which commands without a table need not wait for.
+    # These imports take 30 ms, which commands without a table need not spend.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -104,13 +103,12 @@ def align_columns(
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     shown = StringIO()
-    # Without a width nothing is wrapped.
     Console(file=shown, width=width or 10_000, color_system=None, legacy_windows=False).print(table)
     return [line.rstrip() for line in shown.getvalue().split("\n") if line.strip()]
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table in Markdown; its first `left` columns are aligned to the left, the others to the right."""
+    """A table in Markdown: the first `left` columns are aligned to the left, the others to the right."""
     first, *others = [[printable(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(first, *others, strict=True)]
     rule = [f"{'-' * (width + 1)}{'-' if place < left else ':'}" for place, width in enumerate(widths)]

@@ -1,4 +1,4 @@
-"""JSON schemas as grammars of llguidance, which says what of a schema it does not enforce."""
+"""JSON schemas as llguidance grammars, with warnings about the keywords that it does not enforce."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from lacli.text.format import printable
 Schema = dict[str, Any]
 
 HEAD = "%llguidance {}\n"
-"""The first line of llguidance's grammars; a grammar without it is GBNF."""
+"""The first line of a llguidance grammar; a grammar without it is GBNF."""
 
 INDENT, DEEPEST = 4, 8
-"""Spaces that begin a line for each level of objects and arrays, and the most levels that are counted."""
+"""Spaces of indent for each level of objects and arrays, and the most levels counted."""
 
 NAMED = {"properties", "patternProperties", "additionalProperties"}
 HELD = {*NAMED, "items", "prefixItems", "additionalItems"}
-"""Keywords for what an object holds, and what an array holds too."""
+"""Keywords whose values are schemas: of an object's properties; of properties and array items."""
 
 SAME = {"allOf", "anyOf", "oneOf", "$ref"}
-"""Keywords for more about the same value."""
+"""Keywords that say more about the same value."""
 
 
 def grammar_of(text: str) -> tuple[str, list[str]]:
-    """Return the grammar for a JSON schema, and a sentence for each kind of keyword that it does not enforce.
+    """A JSON schema's grammar, and a sentence for each keyword that the grammar does not enforce.
 
-    Raises UsageError, in one line, for a schema that cannot be followed.
+    Raises UsageError for a schema that cannot be followed.
     """
     try:
         schema = json.loads(text)
@@ -46,10 +46,10 @@ def grammar_of(text: str) -> tuple[str, list[str]]:
 
 
 def json_value(schema: Mapping[str, Any]) -> str:
-    """Return the part of a grammar that is a value of a schema.
+    """The part of a grammar that stands for a schema's value.
 
-    An object has no other properties than its schema names, as in llama.cpp: small models would add some for ever.
-    Between tokens is at most one space, or a line break and an indent: small models would repeat them too.
+    As in llama.cpp, an object has only the properties that its schema names: small models would add properties for
+    ever. Between tokens comes at most one space, or a line break and an indent: small models would repeat them too.
     """
     root = json.loads(json.dumps(schema))
     schemas = _reached([root], HELD | SAME, root)
@@ -59,13 +59,13 @@ def json_value(schema: Mapping[str, Any]) -> str:
         is_alone = part.keys() & {*NAMED, *SAME} == {"properties"} and id(part) not in joined
         if is_alone and isinstance(names, dict) and required <= names.keys():
             part["additionalProperties"] = False
-    # lenient: llguidance names unknown keywords instead of refusing them.
+    # lenient: llguidance reports unknown keywords instead of refusing the schema.
     options = {"lenient": True, "whitespace_pattern": rf" |\n {{0,{INDENT * _depth(root)}}}"}
     return f"%json {json.dumps({**root, 'x-guidance': options})}"
 
 
 def _joined(schema: Schema, root: Schema) -> list[Any]:
-    """Return the parts of a schema whose objects have properties that other parts of it name."""
+    """The parts of a schema that share an object's properties with other parts: the object must stay open."""
     others = schema.keys() & {*NAMED, *SAME, "required"}
     found = _parts(schema, {"allOf", "$ref"}, root)
     if len(others - {"required"}) > 1:
@@ -74,7 +74,7 @@ def _joined(schema: Schema, root: Schema) -> list[Any]:
 
 
 def _depth(root: Schema) -> int:
-    """Return how many objects and arrays of a schema's value are in one another, at most DEEPEST."""
+    """How deep objects and arrays are nested in a schema's value, at most DEEPEST."""
     level: list[Any] = [root]
     for depth in range(DEEPEST):
         alike = _reached(level, SAME, root)
@@ -93,7 +93,7 @@ def _is_free(schema: Schema) -> bool:
 
 
 def _reached(schemas: Iterable[Any], keywords: Set[str], root: Schema) -> list[Schema]:
-    """Return schemas, and all others that keywords lead to."""
+    """The `schemas` and all others that `keywords` lead to."""
     found: dict[int, Schema] = {}
     left = [*schemas]
     while left:
@@ -103,8 +103,14 @@ def _reached(schemas: Iterable[Any], keywords: Set[str], root: Schema) -> list[S
     return [*found.values()]
 
 
+def types_in(schema: Any, root: Any) -> set[str]:
+    """Return the types that a schema inside of `root` names for its value; none if it takes all."""
+    named = (part.get("type", ()) for part in _reached([schema], SAME, root))
+    return {each for types in named for each in ([types] if isinstance(types, str) else types)}
+
+
 def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
-    """Return what keywords of a schema hold, one by one, and the target of its reference."""
+    """The values under `keywords` of a schema, one by one, with the target of a reference."""
     found: list[Any] = []
     for keyword in schema.keys() & keywords:
         value = schema[keyword]
@@ -121,12 +127,13 @@ def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
 
 
 def checked(grammar: str, what: str) -> tuple[str, list[str]]:
-    """Return a grammar with llguidance's warnings about it. Raises UsageError, which names it as `what`."""
+    """A grammar with llguidance's warnings about it. `what`: its name in messages. Raises UsageError if it is
+    invalid."""
     from llguidance import LLMatcher
 
     failed, said = LLMatcher.validate_grammar_with_warnings(grammar)
     if failed:
-        # Behind the reason stands the whole grammar, from its first line's number on.
+        # llguidance's message ends with the whole grammar, numbered by line.
         reason = said[0].rpartition("failed to compile JSON schema: ")[2].split("\n   1 | ")[0]
         raise UsageError(f"{what} cannot be followed: {' '.join(printable(reason).split())[:200]}", "change it there")
     return grammar, [f"{what}: {printable(each.replace('Unimplemented keys', 'not followed'))}" for each in said]

@@ -1,4 +1,4 @@
-"""Reasoning blocks: where the reasoning before an answer begins and ends in a text, and how a history carries it."""
+"""Reasoning blocks: their borders in a text, and how a conversation's history carries them."""
 
 from __future__ import annotations
 
@@ -21,31 +21,34 @@ PAIRS = {
 """Opening and closing markers of a reasoning block: most models', Cohere's, Mistral's, Seed-OSS's and Gemma 4's."""
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
-"""GPT-OSS's format: a header of role and channel, then the message; the channel `final` is the answer."""
+"""GPT-OSS's format: a header of role and channel, then the message. The channel `final` is the answer."""
 
-OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE}
+CALLED = "to=functions."
+"""In a header of GPT-OSS's: the message is the arguments of a call."""
+
+OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE, CALLED: MESSAGE}
 
 FRAME = re.compile(r"((<\|start\|>[^<]*)?<\|channel\|>.*?<\|message\|>|<\|end\|>|<\|start\|>)+", re.DOTALL)
 """The markers and headers around GPT-OSS's reasoning."""
 
 
 class ReasoningSplitter:
-    """Marks the reasoning in a stream of pieces, wherever the pieces are cut; its markers belong to it.
+    """Marks the reasoning in a stream of pieces, however the text is cut; the markers count as reasoning.
 
-    A block begins only behind space and other blocks: a model that writes about <think> in its answer does not reason.
-    Text that may be the beginning of a marker is held back. `begun`: the beginning of a block that ends the prompt.
-    `bare`: markers have no text. `closer`: the marker that closes the block at the text's end, "" if none is open.
+    A block begins only at the start or after other blocks: a model that writes about <think> in its answer does not
+    reason. A possible beginning of a marker is held back. `begun`: the opened block at the prompt's end. `bare`: drop
+    the markers' text. `closer`: the marker that would close the open block, "" if none is open.
     """
 
     def __init__(self, begun: str = "", *, bare: bool = False) -> None:
         self._bare = bare
-        self.closer = self._header = ""
+        self.closer = ""
         self._may_begin = True
         self._held = HeldPieces()
         self.feed([Piece(begun)] if begun else [])
 
     def feed(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """Return the text whose part is known, cut at the borders of reasoning."""
+        """The text that is certain to be reasoning or answer, cut at the borders."""
         self._held.pieces += pieces
         known: list[Piece] = []
         while part := self._advance(self._held.text):
@@ -53,11 +56,12 @@ class ReasoningSplitter:
         return known
 
     def finish(self) -> list[Piece]:
-        """Return the text held back, once nothing more comes."""
-        return self._take(len(self._held.text), bool(self.closer))
+        """The text held back, after the last piece."""
+        length = len(self._held.text)
+        return self._take_marker(length) if self.closer == MESSAGE else self._take(length, bool(self.closer))
 
     def _advance(self, held: str) -> list[Piece]:
-        """The next part of the held text that is known, or nothing."""
+        """The next certain part of the held text, or nothing."""
         if self.closer:
             return self._inside(held)
         if self._may_begin:
@@ -65,8 +69,8 @@ class ReasoningSplitter:
                 return self._take(blank, False)
             for opener, closer in OPENERS.items():
                 if held.startswith(opener):
-                    self.closer, self._header = closer, opener
-                    return self._take_marker(len(opener))
+                    self.closer = closer
+                    return self._inside(held) if closer == MESSAGE else self._take_marker(len(opener))
             if any(opener.startswith(held) for opener in OPENERS):
                 return []
             self._may_begin = False
@@ -74,20 +78,24 @@ class ReasoningSplitter:
 
     def _inside(self, held: str) -> list[Piece]:
         closer, at = self.closer, held.find(self.closer)
+        if closer == MESSAGE:
+            return self._header(held[: at + len(MESSAGE)]) if at >= 0 else []
         if at < 0:
             at = len(held) - begun_length(held, [closer])
-        if closer == MESSAGE:
-            self._header += held[:at]
-        known = self._take_marker(at) if closer == MESSAGE else self._take(at, True)
+        known = self._take(at, True)
         if not held.startswith(closer, at):
             return known
         self.closer = ""
-        if closer == MESSAGE:
-            # A header without a channel begins the answer too.
-            _, channel, name = self._header.rpartition(CHANNEL)
-            self._may_begin = bool(channel) and name.split()[:1] != ["final"]
-            self.closer = END if self._may_begin else ""
         return known + self._take_marker(len(closer))
+
+    def _header(self, header: str) -> list[Piece]:
+        """The header of a GPT-OSS message; if it is of a call and markers have no text, it belongs to the answer."""
+        _, channel, name = header.removesuffix(MESSAGE).rpartition(CHANNEL)
+        is_call = self._bare and CALLED in header
+        # A header without a channel begins the answer too.
+        self._may_begin = bool(channel) and name.split()[:1] != ["final"] and not is_call
+        self.closer = END if self._may_begin else ""
+        return self._take(len(header), False) if is_call else self._take_marker(len(header))
 
     def _take(self, length: int, reasoning: bool) -> list[Piece]:
         return [replace(piece, reasoning=reasoning) for piece in self._held.take(length)]
@@ -97,7 +105,7 @@ class ReasoningSplitter:
 
 
 def mark_reasoning(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]:
-    """Mark the reasoning in a stream; text held back comes out even where the stream breaks off."""
+    """Mark the reasoning in a stream; the held text comes out even if the stream breaks off."""
     splitter = ReasoningSplitter(begun)
     try:
         for piece in pieces:
@@ -115,21 +123,21 @@ def answer_of(text: str) -> str:
 
 
 def closed(text: str) -> str:
-    """A generated text whose last reasoning block is closed where it was broken off, so that a template knows it."""
+    """A generated text with its last reasoning block closed, as templates expect it."""
     splitter = ReasoningSplitter()
     splitter.feed([Piece(text)])
     return f"{text}\n{splitter.closer}\n\n" if splitter.closer else text
 
 
 def begun_reasoning(rendered: str) -> str:
-    """The beginning of a reasoning block at the end of a prompt, with the space behind it; empty without one."""
+    """The opened reasoning block at a prompt's end, with the space after it; "" if there is none."""
     bare, openers = rendered.rstrip(), (*PAIRS, f"{CHANNEL}analysis{MESSAGE}")
     opener = next((opener for opener in openers if bare.endswith(opener)), "")
     return rendered[len(bare) - len(opener) :] if opener else ""
 
 
 def begun_closer(rendered: str) -> str:
-    """The marker that closes the reasoning block at the end of a prompt; empty without one."""
+    """The marker that closes the open reasoning block at a prompt's end; "" if there is none."""
     return ReasoningSplitter(begun_reasoning(rendered)).closer
 
 
@@ -140,10 +148,10 @@ def markers_in(template_source: str) -> list[str]:
 
 
 def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, str]:
-    """An earlier answer, reasoning included, as the message that a template expects.
+    """An earlier answer with its reasoning, as the message that a template expects.
 
-    Its reasoning is in the content, or in `reasoning_content` or `reasoning`. Most templates drop closed reasoning from
-    the content themselves. GPT-OSS's, and those that only read `reasoning_content`, expect it in a field of its own.
+    The reasoning comes in the content, in `reasoning_content` or in `reasoning`. Most templates drop closed reasoning
+    from the content themselves. GPT-OSS and templates that read only `reasoning_content` expect a field of its own.
     """
     content, apart = message["content"], message.get("reasoning_content") or message.get("reasoning") or ""
     if apart and re.search(r"""[.'"]reasoning(_content)?\b""", template_source):
@@ -154,7 +162,7 @@ def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, st
     reasoning, answer = _parts(content)
     if CHANNEL in template_source and (reasoning := apart or reasoning):
         return {"role": "assistant", "content": answer, "thinking": FRAME.sub("\n", reasoning).strip()}
-    # A template that splits a content takes the reasoning out of it itself.
+    # A template that splits the content at </think> separates the reasoning itself.
     splits = re.search(r"""split\(\s*['"]</think>""", template_source)
     if reasoning and "reasoning_content" in template_source and not splits:
         for marker in (*PAIRS, *PAIRS.values()):

@@ -1,4 +1,4 @@
-"""Records that lacli keeps between runs, as one JSON file, and what a model file is known by in them."""
+"""Records that lacli keeps between runs in one JSON file, and the identity of a model file in them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from lacli.errors import LacliError, reason_of
 from lacli.text.files import for_owner, lock, read_raw, replace_file
 
 NAME = "lacli.json"
-"""The one file that lacli saves between runs: what steps cost, and which kernels work here."""
+"""The only file that lacli saves between runs: step costs, and the kernels that work here."""
 
 UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, RecursionError)
-"""What decoding a record that is not one of ours can raise: it is as good as absent."""
+"""Exceptions from decoding a record of an unknown form, which counts as absent."""
 
 HASHED = 1 << 20
-"""Bytes at each end of a model file that its hash covers: the metadata, and the last weights."""
+"""Bytes at each end of a model file that its hash covers: the metadata and the last weights."""
 
 
 def state_file() -> Path:
-    """Return the place of the saved records in the user's cache folder."""
+    """The path of the saved records in the user's cache folder."""
     from platformdirs import user_cache_path
 
     return user_cache_path("lacli", appauthor=False) / NAME
 
 
 def model_identity(path: Path) -> dict[str, str | int]:
-    """Return what a model file is known by: its name, its size in bytes and a hash of its ends."""
+    """A model file's identity: its name, its size in bytes and a hash of both its ends."""
     digest, size = sha256(), path.stat().st_size
     with path.open("rb") as file:
         digest.update(file.read(HASHED))
@@ -39,20 +39,20 @@ def model_identity(path: Path) -> dict[str, str | int]:
 
 
 class Records:
-    """Reads and writes saved records; the file and its folder are made, for the user alone, by the first write.
+    """Reads and writes saved records. The first write makes the file and its folder, for the user alone.
 
-    A file that cannot be read counts as empty, and what cannot be written is found out again by the next run.
+    A file that cannot be read counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, kind: str, key: object) -> Any:
-        """Return the record of this kind and key, None if there is none."""
+        """The record of a kind and key, or None."""
         return self.kinds().get(kind, {}).get(_text(key))
 
     def save(self, kind: str, key: object, value: object) -> str:
-        """Save a record in place of an older one; return why that is impossible, '' if it was done."""
+        """Save a record, replacing an older one. Returns why that failed, or ""."""
         return self._change(lambda kinds: kinds.setdefault(kind, {}).update({_text(key): value}))
 
     def forget(self, kind: str) -> None:
@@ -61,7 +61,7 @@ class Records:
             self._change(lambda kinds: kinds.pop(kind, None))
 
     def kinds(self) -> dict[str, dict[str, Any]]:
-        """Return all records by kind and spelled key."""
+        """All records by kind and key in JSON."""
         try:
             found = json.loads(read_raw(str(self.path)))
             return {kind: records for kind, records in found.items() if isinstance(records, dict)}
@@ -71,7 +71,7 @@ class Records:
     def _change(self, change: Callable[[dict[str, dict[str, Any]]], object]) -> str:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Of two processes that read before either writes one would lose its record.
+            # Without the lock, one of two processes that read before either writes would lose its record.
             with open(self.path.with_suffix(".lock"), "ab", opener=for_owner) as file:
                 lock(file, wait=True)
                 change(kinds := self.kinds())
@@ -82,5 +82,5 @@ class Records:
 
 
 def _text(key: object) -> str:
-    """Spell a key of plain values so that equal ones are spelled alike."""
+    """A key of plain values as JSON; equal keys give equal texts."""
     return json.dumps(key, sort_keys=True)

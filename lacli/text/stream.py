@@ -1,4 +1,4 @@
-"""From accepted tokens to text: UTF-8 across tokens, stop strings across tokens, and which tokens a stop leaves."""
+"""From accepted tokens to text: UTF-8 and stop texts across tokens, and the tokens that a stop leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lacli.tree import Origin
 
 @dataclass(frozen=True)
 class Piece:
-    """The text of one token, which `origin` drafted. `reasoning`: it is of a reasoning block, not of the answer."""
+    """The text of one token. `origin`: what drafted it. `reasoning`: it belongs to a reasoning block."""
 
     text: str
     origin: Origin = Origin.MODEL
@@ -20,7 +20,7 @@ class Piece:
 
 
 class HeldPieces:
-    """Pieces that wait until it is known which part of a text they belong to."""
+    """Pieces that wait until it is known to which part of a text they belong."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
@@ -30,7 +30,7 @@ class HeldPieces:
         return "".join(piece.text for piece in self.pieces)
 
     def take(self, length: int) -> list[Piece]:
-        """Remove the first `length` characters; a piece that reaches further is cut."""
+        """Remove and return the first `length` characters; a longer piece is cut."""
         taken: list[Piece] = []
         while length and self.pieces:
             piece = self.pieces.pop(0)
@@ -43,29 +43,28 @@ class HeldPieces:
 
 
 def begun_length(text: str, markers: Sequence[str]) -> int:
-    """Characters at the end of `text` that are the beginning of one of the `markers`."""
+    """How many characters at the end of `text` begin one of the `markers`."""
     longest = min(len(text), max(map(len, markers), default=1) - 1)
     return next((size for size in range(longest, 0, -1) if any(m.startswith(text[-size:]) for m in markers)), 0)
 
 
 def until_stop(text: str, stops: Sequence[str]) -> tuple[int, str]:
-    """Characters of `text` that are certain to stand before a stop text, and the stop text that has come, or ""."""
+    """How many characters of `text` certainly precede a stop text, and the stop text found, or ""."""
     found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(found, default=(len(text) - begun_length(text, stops), ""))
 
 
 class TextStream:
-    """Turns tokens into text that is safe to print, and finds the first stop string.
+    """Turns tokens into text that is safe to print, and finds the first stop text.
 
-    Text that may be the beginning of a stop is held back. `kept` counts the tokens that lie wholly before the stop
-    (without a stop, all that were read), `read` those up to the token that completes it. `stop` is the one that came,
-    "" for none.
+    A possible beginning of a stop text is held back. `read`: tokens up to the one that completes the stop. `kept`:
+    tokens that lie wholly before the stop, all that were read if none came. `stop`: the stop text that came, or "".
     """
 
     def __init__(
         self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = (), controls: Mapping[int, str] | None = None
     ) -> None:
-        """`controls`: tokens without a text of their own, by their names; a stop may be such a name."""
+        """`controls`: names of tokens without text; such a name may be a stop."""
         self._bytes_of = bytes_of
         self._stops = [stop for stop in stops if stop]
         self._stop_tokens = {token: name for token, name in (controls or {}).items() if name in stops}
@@ -77,15 +76,15 @@ class TextStream:
 
     @property
     def begun(self) -> int:
-        """The number of tokens of whose text at least a part was returned.
+        """How many tokens have some of their text returned.
 
-        A token without a text, such as the first part of a character, counts once those before it do.
+        A token without text, such as the first half of a character, counts as soon as the tokens before it do.
         """
         whole = bisect_right(self._ends, self._released)
         return whole + (self._released > (self._ends[whole - 1] if whole else 0))
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
-        """Read tokens up to the first stop string and return the certain text. `origins`: what drafted each token."""
+        """Read tokens until the first stop text. Returns the certain text. `origins`: what drafted each token."""
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
             if self.stop:
@@ -99,7 +98,7 @@ class TextStream:
             text = self._decoder.decode(self._bytes_of(token))
             self._length += len(text)
             half, _ = self._decoder.getstate()
-            # Half a character already belongs to the text that it will complete.
+            # The first half of a character counts as part of the text that it will complete.
             self._ends.append(self._length + bool(half))
             self.kept = self.read
             if text:
@@ -111,7 +110,7 @@ class TextStream:
         return pieces
 
     def finish(self) -> list[Piece]:
-        """Return the text held back, once no more tokens come; half a character at the end is dropped."""
+        """The text held back, after the last token; half a character at the end is dropped."""
         return [] if self.stop else self._take(self._length - self._released)
 
     def _take(self, length: int) -> list[Piece]:

@@ -108,7 +108,7 @@ def test_a_file_that_cannot_fit_is_said_at_once_and_undo_drops_it(tmp_path: Path
     assert run_in(commands, f"/read {tmp_path}/a").text.endswith("300 characters; it goes before the next message")
     said = run_in(commands, f"/read {tmp_path}/a").text
     assert said.endswith("the next message needs 120 tokens and the context has 100: /undo drops it")
-    assert "took back" in run_in(commands, "/undo").text and commands.message("next") == "next"
+    assert "dropped the files" in run_in(commands, "/undo").text and commands.message("next") == "next"
 
 
 def test_a_file_that_waits_is_taken_back_first(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_prompt_without_room_for_an_answer_drops_the_oldest_turns_and_the_chat
             notes += [(len(chat.turns), note) for note in chat.notes if "the context was full" in note]
             sizes.append(chat.turns[-1].statistics.prompt_tokens)
         (at, note), *_ = notes
-        assert note.startswith("the context was full: the model does not see the oldest ")
+        assert note.startswith("the context was full: the model no longer sees the oldest ")
         assert sizes[at - 2] + 8 <= 512 and sizes[at - 1] <= 256, "half of the context is free"
         assert max(sizes) <= 512 - 512 // 8 and len(notes) < len(TURNS) // 3
         assert chat.conversation.questions == len(TURNS), "the transcript has all turns"

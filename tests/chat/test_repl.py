@@ -101,7 +101,7 @@ def test_an_error_is_a_line_and_the_loop_goes_on(
 def test_ctrl_c_at_the_prompt_is_a_hint_and_twice_in_a_row_leaves(streams: Streams) -> None:
     ctrl_c, chat = KeyboardInterrupt, FakeChat()
     say(streams, chat, ctrl_c, "one", ctrl_c, "/show", ctrl_c, LacliError("bad line"))
-    assert streams.words.count("Ctrl-C again leaves, and so does Ctrl-D") == 3
+    assert streams.words.count("press Ctrl-C again or Ctrl-D to leave") == 3
     with pytest.raises(Interrupted):
         say(streams, chat, "one", ctrl_c, ctrl_c, "never")
     assert chat.conversation.questions == 2
@@ -220,5 +220,5 @@ def test_the_log_holds_the_conversation_that_is_saved_and_a_full_context_drops_o
     done = chat("-n", "6", "-c", "256", "--log", str(log), lines=lines)
     assert done.code == 1, "/nothing is no command, and one message is too long"
     assert read_chat(log) == read_chat(file) and len(read_chat(file).conversation.messages) == 22
-    assert done.err.count("lacli: the context was full: the model does not see the oldest") >= 1
+    assert done.err.count("lacli: the context was full: the model no longer sees the oldest") >= 1
     assert done.err.count("lacli: the message needs") == 1

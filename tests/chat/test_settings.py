@@ -77,7 +77,7 @@ def test_stop_texts_may_be_quoted_and_an_empty_one_clears_them(text: str, stops:
 
 WRONG = [
     ("tmep", "1", "did you mean temp"),
-    ("ctx", "4096", "another start with --load"),
+    ("ctx", "4096", "start again with --load"),
     ("temp", "warm", "temp is a number"),
     ("top-k", "1.5", "whole number"),
     ("top-k", "9" * 5000, "whole number"),

@@ -96,5 +96,5 @@ def test_prompts_are_a_file_and_each_takes_some_of_every_class(tmp_path: Path) -
 
 def test_the_help_names_what_is_checked_without_mode() -> None:
     words = " ".join(check("-h").out.split())
-    assert "than plain decoding on most machines. [default: all]" in words
-    assert "than plain decoding on most machines. [default: auto]" in " ".join(call("run", "-h").out.split())
+    assert "lookahead, auto. [default: all]" in words
+    assert "lookahead, auto. [default: auto]" in " ".join(call("run", "-h").out.split())

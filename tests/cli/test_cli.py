@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lacli.batch import Batch
+from lacli.cli.main import COMMANDS
 from lacli.cli.run import first_block
 from lacli.errors import LacliError
 from lacli.llamacpp.context import LlamaContext
@@ -172,6 +173,14 @@ def test_help_names_the_commands_and_is_shown_without_one() -> None:
     for arguments in (["--help"], ["-h"], []):
         done = call(*arguments)
         assert (done.code, done.err) == (0, "") and "Usage: lacli" in done.out and "run" in done.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_fits_on_one_screen(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, everything = call(command, "-h").out, call(command, "--help-all").out
+    assert len(short.splitlines()) <= 45 and max(map(len, short.splitlines())) <= 80
+    assert set(re.findall(r"--[a-z-]+", short)) - {"--help-all"} <= set(re.findall(r"--[a-z-]+", everything))
 
 
 @pytest.mark.parametrize(

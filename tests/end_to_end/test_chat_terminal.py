@@ -129,13 +129,13 @@ def test_a_conversation_is_seen_as_it_was_typed_and_answered(start_chat: Start) 
     chat.says("/set mode")
     numbers = r"context \d+ of 2,048 \(\d%\) · lookup · [\d.,]+ tokens/s · [\d.]+ tokens/step"
     assert re.search(numbers, plain(chat.drawn))
-    assert "took the last question back" in chat.says("/undo")
+    assert "took back the last question" in chat.says("/undo")
     assert chat.press(ENTER) == shown(expected)
     assert QUESTION in plain(chat.drawn)
     assert chat.says(f"/nothing{CTRL_C}/set mode").startswith("mode is lookup")
     assert re.fullmatch(r"lacli: [^\n]{10,}\n", chat.says("/nothing"))
     assert "\x1b[6n" not in chat.drawn, "the terminal is never asked where its cursor is"
-    hint = "Ctrl-C again leaves, and so does Ctrl-D\n"
+    hint = "press Ctrl-C again or Ctrl-D to leave\n"
     assert chat.press(CTRL_C) == hint
     assert chat.says("/set mode").startswith("mode is lookup") and chat.press(CTRL_C) == hint
     assert chat.ends(CTRL_C) == 130
@@ -194,7 +194,7 @@ def test_what_is_read_of_a_prompt_is_seen_until_ctrl_c_and_the_turns_before_it_s
     chat.says(f"/read {long_file}")
     chat.send(QUESTION + ENTER)
     seen = chat.sees("WAITING")
-    assert re.search(r"reading the prompt: \d+/1,\d{3} tokens, [\d,]+ tokens/sWAITING$", seen)
+    assert re.search(r"reading the prompt: \d+ of 1,\d{3} tokens, [\d,]+ tokens/s, \d+ s leftWAITING$", seen)
     chat.process.send(CTRL_C)
     after = " ".join(chat.shown().split())
     assert "stopped before the answer began" in after and "reading" not in after

@@ -59,7 +59,7 @@ def test_a_coder_calls_a_function_and_answers_with_its_result(name: str) -> None
 
 def test_gemma_without_a_template_talks_in_its_own_format_and_stops() -> None:
     with lacli.load(other_model("gemma-3-270m"), parallel=1, context=1024) as model:
-        assert "conversations are written in gemma" in model.engine.notes[0]
+        assert "conversations use the format gemma" in model.engine.notes[0]
         messages = [{"role": "user", "content": "Name a colour. Answer in one word."}]
         assert "<start_of_turn>user" in model.engine.text(model.tokenize(messages), special=True)
         answer = model.chat(messages, max_tokens=100)

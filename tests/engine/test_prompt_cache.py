@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -255,6 +258,32 @@ def test_a_write_that_breaks_off_leaves_the_old_file_and_says_why(
         patched.setattr(call, full)
         ask(tiny, [*prompt, 5, 6], cache)
     assert cache.read_bytes() == before and [*cache.parent.iterdir()] == [cache]
+    assert ask(tiny, prompt, cache)[1] == len(prompt) - 1
+
+
+@pytest.mark.parametrize("moment", ["in the middle", "os.fsync", "os.replace"])
+def test_a_program_that_is_killed_while_it_writes_leaves_the_old_file(moment: str, tiny: Path, tmp_path: Path) -> None:
+    prompt, cache = tokens_of(tiny), tmp_path / "a.cache"
+    ask(tiny, prompt, cache)
+    before = cache.read_bytes()
+    with open_engine(tiny, SETTINGS, PLAIN) as engine:
+        slot, key = engine.admission.slot(), key_of(engine)
+        load_slot(engine, slot, cache, key)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # other threads only wait, and the child ends at once
+            child = os.fork()
+        if not child:
+            try:
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+                if moment == "in the middle":
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before)))
+                else:
+                    setattr(os, moment.removeprefix("os."), lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+                save_slot(engine, slot, cache, key)
+            finally:
+                os._exit(0)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) in (signal.SIGKILL, signal.SIGXFSZ)
+    assert cache.read_bytes() == before
     assert ask(tiny, prompt, cache)[1] == len(prompt) - 1
 
 

@@ -45,7 +45,7 @@ def test_a_path_is_opened_or_refused_with_what_to_do(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     with pytest.raises(ModelLoadError) as caught:
         find_model(str(tmp_path))
-    assert caught.value.hint == f"name a file of it: {tmp_path}/b-00001-of-00002.gguf, {tmp_path}/empty.gguf"
+    assert caught.value.hint == f"name one of its files: {tmp_path}/b-00001-of-00002.gguf, {tmp_path}/empty.gguf"
 
 
 def test_any_part_of_a_split_file_means_its_first_and_a_missing_part_is_named(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_tokens_that_are_missing_wrong_or_right(here: Here, monkeypatch: pytest.
     here.hub.repositories[NAME].gated = "hf_friend"
     for token in ("", here.hub.token):
         monkeypatch.setenv("HF_TOKEN", token)
-        wanted = f"{NAME} wants its terms accepted and HF_TOKEN set (accept them at {address}/{NAME};"
+        wanted = f"{NAME} requires that you accept its terms and set HF_TOKEN (accept them at {address}/{NAME};"
         assert wanted in here.refused(NAME)
         missing = here.refused("no/body")
         assert missing.startswith(f"there is no no/body on {address}") and "private" in missing
@@ -155,11 +155,11 @@ def test_a_hub_that_refuses_a_model_of_this_disk_names_the_file_and_offline(
     path = here.find(f"{NAME}:Q8_0")
     for answer in (401, 402, 403, 404):
         here.hub.answer = Response(status_code=answer)
-        assert "tiny-Q8_0.gguf is on this disk: --offline takes it" in here.refused(NAME)
+        assert "--offline uses tiny-Q8_0.gguf from this disk" in here.refused(NAME)
         assert "--offline" not in here.refused("someone/else")
     here.hub.answer = None
     here.hub.repositories.clear()
-    assert "tiny-Q8_0.gguf is on this disk: --offline takes it" in here.refused(NAME)
+    assert "--offline uses tiny-Q8_0.gguf from this disk" in here.refused(NAME)
     assert here.find(NAME, offline=True) == path
 
 
@@ -190,5 +190,5 @@ def test_a_disk_without_room_is_seen_before_anything_is_fetched(
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=len(tiny) - 1))
     line = here.refused(NAME)
-    assert line.startswith(f"{NAME} needs ") and f"more in {here.cache}, where" in line and "make room" in line
+    assert line.startswith(f"{NAME} needs ") and f"more, but {here.cache} has" in line and "free space" in line
     assert here.hub.transfers() == []

@@ -61,7 +61,7 @@ def test_other_names_work_beside_broken_lines_each_of_which_is_told(tmp_path: Pa
     broken = {
         "alone": "no repository",
         "me a-word": "a-word is neither OWNER/REPO nor a .gguf file",
-        "me/you a/b": "me/you is no name",
+        "me/you a/b": "me/you is not a name",
         "me hf:a/b/c.txt": "neither OWNER/REPO nor a .gguf file",
     }
     path = own_list(tmp_path, *broken, "QWEN3-4B  a/b", "new a/c", "new a/d")
@@ -69,7 +69,7 @@ def test_other_names_work_beside_broken_lines_each_of_which_is_told(tmp_path: Pa
     own = {"qwen3-4b": Alias("QWEN3-4B", "a/b"), "new": Alias("new", "a/d")}
     assert read_aliases(path, said.append) == read_aliases() | own == read_aliases(path)
     for number, (words, line) in enumerate(zip(broken.values(), said, strict=True), start=1):
-        assert line.startswith(f"{path}:{number} is passed over: ") and words in line and names.LINE_IS in line
+        assert line.startswith(f"skipped {path}:{number}: ") and words in line and names.LINE_IS in line
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(LacliError, match="not UTF-8 text"):
         read_aliases(path)
@@ -148,7 +148,7 @@ def test_a_quant_chooses_files_as_llama_cpp_does(files: list[str], quant: str, c
         (["a-Q4xK.gguf"], "Q4.K", "me/model has no Q4.K", "it has Q4XK"),
         (["mmproj-Q8_0.gguf"], "Q8_0", "has no GGUF file", "model-GGUF, from me"),
         (PARTS[:1], "", f"missing {PARTS[1]} and 1 more", "another quant"),
-        (["7b/Q4_K_M.gguf", "x/Q4_K_M.gguf", "Q8_0.gguf"], "", "2 models that are Q4_K_M", "hf:me/model/x/Q4_K_M.gguf"),
+        (["7b/Q4_K_M.gguf", "x/Q4_K_M.gguf", "Q8_0.gguf"], "", "2 models for Q4_K_M", "hf:me/model/x/Q4_K_M.gguf"),
     ],
 )
 def test_a_quant_that_chooses_nothing_says_what_there_is(files: list[str], quant: str, what: str, hint: str) -> None:

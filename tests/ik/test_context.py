@@ -58,6 +58,12 @@ def engine(model: IkModel) -> Iterator[IkContext]:
         yield engine
 
 
+def test_the_vocabulary_is_read_by_llama_cpp_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with IkModel(STDLIB_7M, ONE_THREAD, verbose=True):
+        kinds = [line.split("= ")[1] for line in capsys.readouterr().err.splitlines() if " vocab type " in line]
+    assert len(kinds) == 2 and kinds[0] != "no vocab" == kinds[1]
+
+
 def plain_tokens(engine: IkContext | LlamaContext, prompt: Sequence[int], count: int) -> list[int]:
     steps = auto_decoder(engine, PLAIN).generate(prompt, count)
     return [token for step in steps for token in step.tokens]

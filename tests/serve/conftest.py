@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +13,11 @@ from openai import OpenAI
 from starlette.types import ASGIApp
 
 import lacli
+from lacli.errors import LacliError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
 from lacli.serve.app import Server, ServeSettings
+from lacli.serve.replies import Choice
 from lacli.serve.run import Listener, open_sockets
 from tests.loading import STDLIB_7M
 
@@ -53,3 +56,27 @@ def address(model: lacli.Model) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def client(address: str) -> OpenAI:
     return OpenAI(api_key="none", base_url=f"{address}/v1", max_retries=0)
+
+
+@pytest.fixture(scope="session")
+def qwen() -> Iterator[str]:
+    """The address of a server with Qwen's template."""
+    with lacli.load(STDLIB_7M, threads=1, parallel=2, template="qwen") as model:
+        settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=300)
+        with serving(Server(model, settings).app()) as address:
+            yield address
+
+
+def saying(text: str) -> dict[str, str]:
+    """What makes a request's answer this text."""
+    return {"grammar": f"root ::= {json.dumps(text)}"}
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets each answer break off at its first step."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise LacliError("it broke")
+
+    monkeypatch.setattr(Choice, "_delta", fails)

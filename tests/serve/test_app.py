@@ -161,6 +161,13 @@ def test_tokens_go_there_and_back(address: str) -> None:
     assert (by_text["stop_type"], by_text["timings"]["predicted_n"]) == ("limit", 2)
 
 
+def test_the_rates_of_a_reply_follow_from_its_milliseconds(address: str) -> None:
+    """As llama.cpp's own tests of its server ask: the first token takes no step of its own."""
+    timings = post(f"{address}/completion", {"prompt": "def f(x): pass", "n_predict": 5})["timings"]
+    assert abs(timings["predicted_per_second"] - 1e3 / timings["predicted_ms"] * (timings["predicted_n"] - 1)) < 1e-6
+    assert abs(timings["prompt_per_second"] - 1e3 / timings["prompt_ms"] * timings["prompt_n"]) < 1e-6
+
+
 def test_counters_count(address: str) -> None:
     def predicted() -> float:
         with urlopen(f"{address}/metrics") as reply:

@@ -60,7 +60,9 @@ def test_multiple_choice_is_answered_as_by_the_models_own_logits(engine: Any, mo
             own = [sum(log_probabilities(context, prompt)[len(question) - 1 :]) for prompt in prompts]
             sums = [sum(each["token_logprobs"][len(question) : -1]) for each in found]
             # Batches of other sizes round differently, up to 0.1 a token.
-            assert sums == pytest.approx(own, abs=0.3) and np.argmax(sums) == np.argmax(own)
+            assert sums == pytest.approx(own, abs=0.3)
+            second, best = np.sort(own)[-2:]
+            assert np.argmax(sums) == np.argmax(own) or best - second < 0.3
             for each, prompt in zip(found, prompts, strict=True):
                 assert {len(each[name]) for name in each if name != "content"} == {len(prompt) + 1}
                 places = zip(each["token_logprobs"][1:], each["top_logprobs"][1:], each["tokens"][1:], strict=True)

@@ -105,7 +105,7 @@ def test_reasoning_effort_reaches_a_template_that_knows_it(thinker: str, body: M
 def said_by(message: Mapping[str, Any]) -> str:
     """What a message says or calls."""
     calls = message.get("tool_calls") or ()
-    return "".join(call["function"]["name"] for call in calls) or message.get("content") or ""
+    return "".join(call["function"].get("name", "") for call in calls) or message.get("content") or ""
 
 
 @pytest.mark.usefixtures("wishes")

@@ -52,6 +52,19 @@ def opened(port: int, body: dict[str, Any]) -> socket.socket:
     return client
 
 
+def test_a_stream_without_events_says_that_it_lives(model: lacli.Model) -> None:
+    settings = ServeSettings(("demo",), SamplingSettings(), pause_s=1e-5)
+    body = json.dumps({"prompt": "def f(", "max_tokens": 3, "stream": True}).encode()
+    with (
+        serving(Server(model, settings).app()) as address,
+        urlopen(Request(f"{address}/v1/completions", body)) as reply,
+    ):
+        frames = reply.read().decode().split("\n\n")
+    # No event has come before the prompt is read.
+    assert frames[0] == ": keep-alive" and frames[-2:] == ["data: [DONE]", ""]
+    assert any(json.loads(frame[6:])["choices"][0]["text"] for frame in frames[:-2] if frame.startswith("data: "))
+
+
 @pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
 def test_no_proxy_keeps_or_gathers_a_stream(address: str, path: str) -> None:
     body = {"messages": QUESTION, "prompt": "x", "max_tokens": 1, "stream": True}

@@ -18,18 +18,24 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import ChatRequest
 from lacli.serve.tools import (
+    GEMMA4,
+    HARMONY,
     HERMES,
+    LFM2,
     LLAMA3,
     MISTRAL,
     MISTRAL_ARGS,
+    QWEN3,
     CallFormat,
     CallRules,
     CallSplitter,
     format_of,
 )
+from lacli.text.reasoning import ReasoningSplitter
+from lacli.text.stream import Piece
 from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.loading import STDLIB_7M
-from tests.serve.conftest import NAME, serving
+from tests.serve.conftest import NAME
 from tests.serve.test_app import QUESTION, post
 from tests.serve.test_fields import events
 
@@ -51,7 +57,8 @@ HISTORY: Any = [
     {"role": "tool", "content": "no", "tool_call_id": "call_1"},
 ]
 
-ARGUMENTS = {"city": 'Bonn {"</tool_call> ```'}
+CITY = 'Bonn {"</tool_call> ```'
+ARGUMENTS = {"city": CITY}
 """What is called with, with marks of other things inside of a text."""
 
 PLAIN = json.dumps({"name": "weather", "arguments": ARGUMENTS})
@@ -72,6 +79,14 @@ WRITTEN_CALLS = {
     "doubled brackets": f"<tool_call>\n{{{PLAIN[:-2].replace(': {', ': {{')}}}}}}}\n</tool_call>",
     "doubled brackets in a fence": f"```json\n{{{PLAIN}}}\n```",
     "list in a fence": f"```json\n[\n  {PLAIN}\n]\n```",
+    "Qwen3-Coder": f"<tool_call>\n<function=weather>\n<parameter=city>\n{CITY}\n</parameter>\n</function></tool_call>",
+    "Qwen3-Coder in a line": f"<tool_call><function=weather><parameter=city>{CITY}</parameter></function></tool_call>",
+    "Qwen3-Coder without a tag": f"<function=weather>\n<parameter=city>\n{CITY}\n</parameter>\n</tool_call>",
+    "JSON between tags": f"<function=weather>{json.dumps(ARGUMENTS)}</function>",
+    "Seed-OSS": f"<seed:tool_call>\n<function=weather>\n<parameter=city>{CITY}</parameter></function></seed:tool_call>",
+    "Gemma 4": f'<|tool_call>call:weather{{city:<|"|>{CITY}<|"|>}}<tool_call|>',
+    "LFM2": f"<|tool_call_start|>[weather(city='{CITY}')]<|tool_call_end|>",
+    "LFM2, in JSON": f"<|tool_call_start|>[{PLAIN}]<|tool_call_end|>",
     "no opening tag": f"{PLAIN}\n</tool_call>",
     "no closing tag": f"<tool_call>\n{PLAIN}",
     "no last bracket": f"<tool_call>\n{PLAIN[:-1]}\n</tool_call>",
@@ -87,6 +102,9 @@ TWO = {
     "fences": (HERMES, "{0}\n\n{0}", '```json\n{"name": "clock", "arguments": {}}\n```'),
     "list": (HERMES, "```json\n[\n  {0},\n  {0}\n]\n```", '{"name": "clock", "arguments": {}}'),
     "doubled": (HERMES, "{0}\n{0}", '<tool_call>\n{{"name": "clock", "arguments": {}}}\n</tool_call>'),
+    "qwen3": (QWEN3, "{0}\n{0}", "<tool_call>\n<function=clock>\n</function>\n</tool_call>"),
+    "gemma4": (GEMMA4, "{0}{0}", "<|tool_call>call:clock{}<tool_call|>"),
+    "lfm2": (LFM2, "<|tool_call_start|>[{0}, {0}]<|tool_call_end|>", "clock()"),
 }
 """Two calls, and how one is written."""
 
@@ -128,6 +146,11 @@ def cuts(text: str) -> Iterator[list[str]]:
         ("<tool_call>\n{'name'", HERMES),
         ("{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", HERMES),
         ("<tool_call><function=f>", None),
+        ("<tool_call>\n<function=f>\n<parameter=a>", QWEN3),
+        ("<|tool_call>call:f", GEMMA4),
+        ("<|channel|>commentary ", HARMONY),
+        ("List of tools: <|tool_list_start|>[", LFM2),
+        ("List of tools: [", LFM2),
         ("<tool_call>{name}<arg_key>", None),
     ],
 )
@@ -138,6 +161,14 @@ def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat | No
     else:
         with pytest.raises(UsageError, match="cannot read"):
             format_of(template)
+
+
+def test_a_form_of_calls_that_cannot_be_read_is_said_once_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    for source, said in (("{{ tools }}<tool_call><arg_key>", 1), (bundled("qwen"), 0), ("{{ messages }}", 0)):
+        with lacli.load(STDLIB_7M, threads=1, template=source) as model:
+            Server(model, ServeSettings((NAME,), SamplingSettings()))
+        assert [*map(len, (caplog.messages, "".join(caplog.messages).split("cannot read")))] == [said, said + 1]
+        caplog.clear()
 
 
 @pytest.mark.parametrize("name", ["qwen", "llama3", "mistral"])
@@ -222,15 +253,6 @@ def test_text_that_begins_no_call_is_not_held_back() -> None:
 
 
 @pytest.fixture(scope="module")
-def qwen() -> Iterator[str]:
-    """The address of a server with Qwen's template."""
-    with lacli.load(STDLIB_7M, threads=1, parallel=2, template="qwen") as model:
-        settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=300)
-        with serving(Server(model, settings).app()) as address:
-            yield address
-
-
-@pytest.fixture(scope="module")
 def caller(qwen: str) -> OpenAI:
     return OpenAI(api_key="none", base_url=f"{qwen}/v1", max_retries=0)
 
@@ -246,10 +268,13 @@ def test_a_required_call_comes_whole_and_in_a_stream_without_its_markup(caller: 
         assert json.loads(call.function.arguments)["city"] in ("Bonn", "Rome")
     assert choice == "required" or call.function.name == "weather"
     events = [event.choices[0] for event in caller.chat.completions.create(**asked, stream=True)]
-    (part,) = [part for event in events for part in event.delta.tool_calls or ()]
+    part, *others = [part for event in events for part in event.delta.tool_calls or ()]
     assert not any(event.delta.content for event in events) and events[-1].finish_reason == "tool_calls"
     assert part.index == 0 and part.id and part.function
-    assert (part.function.name, part.function.arguments) == (call.function.name, call.function.arguments)
+    assert (part.function.name, part.function.arguments) == (call.function.name, "")
+    assert all(other.index == 0 and not (other.id or other.type) for other in others)
+    assert "".join(other.function.arguments for other in others) == call.function.arguments
+    assert len(others) > 1 or call.function.arguments == "{}"
 
 
 def test_stop_texts_end_the_content_and_no_call() -> None:
@@ -286,13 +311,49 @@ def test_a_reply_names_what_of_a_function_is_not_followed(qwen: str) -> None:
     assert "uniqueItems" in post(f"{qwen}/v1/chat/completions", body)["warnings"][0]
 
 
-@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS])
+@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, QWEN3, GEMMA4, HARMONY, LFM2])
 def test_a_grammar_makes_calls_of_every_format(form: CallFormat, model: lacli.Model) -> None:
     grammar = rules(form, several=False, forced=True).grammar()
     answer = model.generate("Write a function.", grammar=grammar, max_tokens=300)
     assert answer.finish_reason == "eog"
     content, calls = split(form, [answer.text])
     assert not content and len(calls) == 1
+
+
+VALUES: Any = {"text": "a\n'b'", "n": -1.5, "yes": True, "none": None, "list": ["a", {"k": False}], "zip": "1"}
+TEXT: Any = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+TYPED: Any = {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "number"}, "zip": TEXT}}
+WRITTEN_VALUES = {
+    "Python": """<|tool_call_start|>[f(text='a\\n\\'b\\'',n=-1.5,yes=True,none=None,list=('a',{"k": False}),zip="1")""",
+    "Gemma": """call:f{text:<|"|>a\n'b'<|"|>,n:-1.5,yes:true,none:null,list:[<|"|>a<|"|>,{k:false}],zip:<|"|>1<|"|>}""",
+    "tags": "<function=f>"
+    + "".join(
+        f"<parameter={name}>\n{value}\n</parameter>\n"
+        for name, value in {**VALUES, "list": '["a", {"k": false}]'}.items()
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN_VALUES.values(), ids=WRITTEN_VALUES)
+def test_values_of_every_kind_become_json_wherever_the_text_is_cut(text: str) -> None:
+    before = "<|tool_call>" if text.startswith("call:") else ""
+    for parts in cuts(f"{before}{text}</function>"):
+        splitter = CallSplitter(CallRules(HERMES, {"f": TYPED}, True, False))
+        assert "".join(map(splitter.feed, parts)) + splitter.feed("", final=True) == ""
+        assert [json.loads(call.arguments) for call in splitter.calls] == [VALUES]
+
+
+@pytest.mark.parametrize(
+    "named", ["<|channel|>commentary to=functions.clock", " to=functions.clock<|channel|>commentary"]
+)
+def test_a_message_of_gpt_oss_to_a_function_is_a_call(named: str) -> None:
+    for parts in cuts(f"<|channel|>analysis<|message|>So.<|end|><|start|>assistant{named} json<|message|>{{}}"):
+        reasoning, splitter = ReasoningSplitter(bare=True), CallSplitter(rules(HARMONY))
+        steps = [*(reasoning.feed([Piece(part)]) for part in parts), reasoning.finish()]
+        texts = ["".join(piece.text for piece in pieces if not piece.reasoning) for pieces in steps]
+        assert "".join(map(splitter.feed, texts)) + splitter.feed("", final=True) == ""
+        assert "".join(piece.text for pieces in steps for piece in pieces if piece.reasoning) == "So."
+        assert [(call.name, call.arguments) for call in splitter.calls] == [("clock", "{}")]
 
 
 def test_with_tools_and_a_response_format_the_answer_is_a_call_or_keeps_to_the_format(qwen: str) -> None:

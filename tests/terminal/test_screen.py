@@ -157,12 +157,14 @@ def test_work_is_shown_in_one_row_and_erased(terminal: Terminal, monkeypatch: py
     clock = FakeClock()
     monkeypatch.setattr(screens, "perf_counter", clock)
     read = Screen().prefill_line()
-    for total in (1285, 10**30):
+    for total in (256, 10**30):
         read(0, total)
-        assert terminal.rows[0].startswith("reading the prompt: 0/1") and terminal.rows[1] == "", "cut to its row"
-        clock.now += 256
-        read(512, total)
-        assert total > 1285 or terminal.rows == ["reading the prompt: 512/1,285 tokens, 2 tokens/s", ""]
+        assert terminal.rows[0].startswith(f"reading the prompt: 0 of {total:,}"[:59]), "cut to its row"
+        assert terminal.rows[1] == ""
+        clock.now += 32
+        read(64, total)
+        left = "reading the prompt: 64 of 256 tokens, 2 tokens/s, 96 s left"
+        assert total > 256 or terminal.rows == [left, ""]
         read(total, total)
     assert terminal.rows == ["", ""] and (terminal.screen.cursor.x, terminal.screen.cursor.y) == (0, 0)
     with pytest.raises(KeyboardInterrupt), loading_model(Screen()) as loading:

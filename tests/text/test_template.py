@@ -45,7 +45,7 @@ def test_the_models_own_template_is_used_where_nothing_else_is_wanted() -> None:
 def test_a_model_without_a_template_has_the_bundled_one_whose_control_tokens_it_knows(name: str) -> None:
     template, (note,) = choose_template("", FileOnly(tokens=("</s>", "<s>", "<|end|>", "<|im_end|>", *STOPS[name])))
     assert template == replace(compiled(bundled(name)), name=name, stops=STOPS[name], stands_in=True)
-    assert note.startswith("the model has no chat template") and f"conversations are written in {name};" in note
+    assert note.startswith("the model has no chat template") and f"conversations use the format {name};" in note
 
 
 def test_a_template_is_wanted_by_name_file_or_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_template_that_cannot_be_used_is_one_line(wanted: str, error: type[Lac
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("[" * 99999, "is not JSON: "), ("[1]", "is no JSON object"), ('{"a": "\udcff"}', "is not UTF-8")],
+    [("[" * 99999, "is not JSON: "), ("[1]", "is not a JSON object"), ('{"a": "\udcff"}', "is not UTF-8")],
 )
 def test_variables_that_are_no_json_object_are_refused_in_one_line(text: str, reason: str) -> None:
     with pytest.raises(LacliError, match=f"^--chat-template-kwargs {reason}") as caught:

@@ -1,0 +1,161 @@
+"""Anthropic's messages: a request is read as a chat, and its answer written as content blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Literal
+
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, model_validator
+
+from lacli.serve.blocks import Block, BlockReply
+from lacli.serve.protocol import CalledFunction, ChatRequest, Part, ResponseFormat
+from lacli.text.checked import WithoutNull, checked
+
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+"""The words of a chat for the types of a tool_choice that names no tool."""
+
+
+class ContentBlock(WithoutNull):
+    type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = {}
+    tool_use_id: str = ""
+    content: str | list[Part] = ""
+
+
+class Turn(BaseModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[ContentBlock]
+
+    @property
+    def for_chat(self) -> Iterator[dict[str, Any]]:
+        """Its messages in a chat: a result of a tool is one of its own."""
+        content = self.content
+        blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
+        others = [block for block in blocks if block.type != "tool_result"]
+        for block in blocks:
+            if block.type == "tool_result":
+                yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.content}
+        if others or not blocks:
+            calls = [
+                {"id": block.id, "function": {"name": block.name, "arguments": block.input}}
+                for block in others
+                if block.type == "tool_use"
+            ]
+            texts = [{"type": "text", "text": block.text} for block in others if block.type == "text"]
+            reasoning = "".join(block.thinking for block in others)
+            yield {"role": self.role, "content": texts, "reasoning_content": reasoning, "tool_calls": calls or None}
+
+
+class Tool(WithoutNull):
+    type: Literal["custom"] = "custom"
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = {"type": "object", "properties": {}}
+
+    @property
+    def for_chat(self) -> dict[str, Any]:
+        told = {"name": self.name, "description": self.description, "parameters": self.input_schema}
+        return {"type": "function", "function": told}
+
+
+class ToolChoice(BaseModel):
+    type: Literal["auto", "any", "tool", "none"] = "auto"
+    name: str = ""
+    disable_parallel_tool_use: bool = False
+
+
+class GivenMessage(WithoutNull, extra="allow"):
+    """The body of a request; fields that are not here are the same in a chat."""
+
+    messages: list[Turn]
+    system: str | list[Part] = ""
+    stop_sequences: list[str] = []
+    tools: list[Tool] = []
+    tool_choice: ToolChoice = ToolChoice()
+    thinking: dict[str, Any] = {}
+    effort: str | None = Field(None, validation_alias=AliasPath("output_config", "effort"))
+    form: ResponseFormat | None = Field(
+        None, validation_alias=AliasChoices(AliasPath("output_config", "format"), "output_format")
+    )
+
+
+class MessagesRequest(ChatRequest):
+    """POST /v1/messages."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_chat(cls, body: dict[str, Any]) -> dict[str, Any]:
+        given = checked(GivenMessage, body)
+        choice, system = given.tool_choice, [{"role": "system", "content": given.system}] if given.system else []
+        named = {"type": "function", "function": {"name": choice.name}}
+        thinks = {"enable_thinking": given.thinking.get("type") != "disabled"} if given.thinking else {}
+        extra = given.model_extra or {}
+        return {
+            **extra,
+            "n": 1,
+            "messages": [*system, *(message for turn in given.messages for message in turn.for_chat)],
+            "stop": given.stop_sequences,
+            "tools": [tool.for_chat for tool in given.tools],
+            "tool_choice": CHOICES.get(choice.type, named),
+            "parallel_tool_calls": not choice.disable_parallel_tool_use,
+            "response_format": given.form,
+            "reasoning_effort": given.effort,
+            "chat_template_kwargs": {**thinks, **extra.get("chat_template_kwargs", {})},
+        }
+
+
+class MessagesReply(BlockReply):
+    """A message, whole or as events."""
+
+    keep_alive: ClassVar[bytes] = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+    def _first(self) -> Iterable[dict[str, Any]]:
+        usage = {"input_tokens": len(self.choices[0].stream.prompt), "output_tokens": 0}
+        yield {"type": "message_start", "message": self._message(stop_reason=None, stop_sequence=None, usage=usage)}
+
+    def _last(self) -> Iterable[dict[str, Any]]:
+        message = self._ended
+        delta = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
+        yield {"type": "message_delta", "delta": delta, "usage": message["usage"], **self._notes}
+        yield {"type": "message_stop"}
+
+    @property
+    def _ended(self) -> dict[str, Any]:
+        prompt, cached, predicted, _ = self._usage
+        usage = {"input_tokens": prompt - cached, "output_tokens": predicted}
+        usage |= {"cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}
+        choice = self.choices[0]
+        reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(choice.finish_reason)
+        stop = None if reason else choice.stop or None
+        reason = reason or ("stop_sequence" if stop else "end_turn")
+        return self._message(stop_reason=reason, stop_sequence=stop, usage=usage, **self._notes)
+
+    def _message(self, **more: Any) -> dict[str, Any]:
+        head = {"id": f"msg_{self._made[0]}", "type": "message", "role": "assistant", "model": self.name}
+        return {**head, "content": [*map(self._content, self._blocks)], **more}
+
+    def _content(self, block: Block) -> dict[str, Any]:
+        if not block.call:
+            text = {"type": "text", "text": block.text}
+            thinking = {"type": "thinking", "thinking": block.text, "signature": ""}
+            return text if block.kind == "text" else thinking
+        called = CalledFunction.model_validate({"name": block.call.name, "arguments": block.text})
+        return {"type": "tool_use", "id": block.call.id, "name": called.name, "input": called.arguments}
+
+    def _begin(self, block: Block) -> Iterable[dict[str, Any]]:
+        yield {"type": "content_block_start", "index": block.index, "content_block": self._content(block)}
+
+    def _grow(self, block: Block, text: str) -> dict[str, Any]:
+        kind, name = {
+            "reasoning": ("thinking_delta", "thinking"),
+            "text": ("text_delta", "text"),
+            "call": ("input_json_delta", "partial_json"),
+        }[block.kind]
+        return {"type": "content_block_delta", "index": block.index, "delta": {"type": kind, name: text}}
+
+    def _end(self, block: Block) -> Iterable[dict[str, Any]]:
+        yield {"type": "content_block_stop", "index": block.index}

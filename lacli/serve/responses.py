@@ -1,0 +1,200 @@
+"""OpenAI's responses: a request is read as a chat, and its answer written as items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, model_validator
+
+from lacli.serve.blocks import Block, BlockReply
+from lacli.serve.protocol import ChatRequest, ResponseFormat
+from lacli.text.checked import WithoutNull, checked
+
+KINDS = {
+    "reasoning": ("rs", "reasoning_text"),
+    "text": ("msg", "output_text"),
+    "call": ("fc", "function_call_arguments"),
+}
+"""What the ids of a block's items begin with, and what its text is called."""
+
+
+class TextPart(BaseModel):
+    type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal"]
+    text: str = Field(validation_alias=AliasChoices("text", "refusal"))
+
+
+Content = str | list[TextPart]
+
+
+class Item(WithoutNull):
+    """A message, or another part of a conversation."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["system", "developer", "user", "assistant"] = "user"
+    content: Content | None = Field(None, validation_alias=AliasChoices("content", "output"))
+    summary: list[TextPart] = []
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class Tool(WithoutNull, extra="allow"):
+    type: Literal["function"]
+
+    @property
+    def for_chat(self) -> dict[str, Any]:
+        return {"type": "function", "function": self.model_dump(exclude={"type"})}
+
+
+class GivenResponse(WithoutNull, extra="allow"):
+    """The body of a request; fields that are not here are the same in a chat."""
+
+    input: str | list[Item]
+    instructions: str = ""
+    max_output_tokens: int | None = Field(None, ge=-1)
+    tools: list[Tool] = []
+    tool_choice: Literal["none", "auto", "required"] | Tool = "auto"
+    form: ResponseFormat | None = Field(None, validation_alias=AliasPath("text", "format"))
+    effort: str | None = Field(None, validation_alias=AliasPath("reasoning", "effort"))
+
+
+class ResponsesRequest(ChatRequest):
+    """POST /v1/responses. `repeated`: fields of the request for its body."""
+
+    repeated: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_chat(cls, body: dict[str, Any]) -> dict[str, Any]:
+        for name in ("previous_response_id", "conversation", "background", "prompt"):
+            if body.get(name):
+                raise ValueError(f"{name}: this server keeps no answers, so send the whole conversation as input")
+        given = checked(GivenResponse, body)
+        choice = given.tool_choice
+        return {
+            **(given.model_extra or {}),
+            "n": 1,
+            "messages": [*_messages(given)],
+            # An assistant's message at the end is no beginning of the answer.
+            "add_generation_prompt": True,
+            "max_completion_tokens": given.max_output_tokens,
+            "tools": [tool.for_chat for tool in given.tools],
+            "tool_choice": choice.for_chat if isinstance(choice, Tool) else choice,
+            "response_format": given.form,
+            "reasoning_effort": given.effort,
+            "repeated": {k: v for k, v in body.items() if k not in ("input", "stream") and v is not None},
+        }
+
+
+def _messages(given: GivenResponse) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a chat: reasoning, a text and calls that follow each other are one."""
+    if given.instructions:
+        yield {"role": "system", "content": given.instructions}
+    said: dict[str, Any] = {}
+    for item in [Item.model_validate({"content": given.input})] if isinstance(given.input, str) else given.input:
+        added: dict[str, Any] = {}
+        if item.type == "function_call":
+            function = {"name": item.name, "arguments": item.arguments}
+            added["tool_calls"] = [*said.get("tool_calls", ()), {"id": item.call_id, "function": function}]
+        elif item.type == "reasoning":
+            added["reasoning_content"] = "\n\n".join(_texts(item.content or item.summary))
+        elif item.type == "message" and item.role == "assistant":
+            added["content"] = _parts(item.content)
+        if said and (not added or ("tool_calls" not in added and said.keys() & {*added, "tool_calls"})):
+            yield said
+            said = {}
+        if added:
+            said = {"role": "assistant", **said, **added}
+        else:
+            head = {"role": item.role} if item.type == "message" else {"role": "tool", "tool_call_id": item.call_id}
+            yield {**head, "content": _parts(item.content)}
+    if said:
+        yield said
+
+
+def _texts(content: Content) -> list[str]:
+    return [content] if isinstance(content, str) else [part.text for part in content]
+
+
+def _parts(content: Content | None) -> list[dict[str, str]] | None:
+    return None if content is None else [{"type": "text", "text": text} for text in _texts(content)]
+
+
+class ResponsesReply(BlockReply):
+    """A response, whole or as events with numbers."""
+
+    asked: ResponsesRequest
+
+    def failure(self, error: dict[str, Any]) -> dict[str, Any]:
+        said = {"code": "server_error", "message": error["error"]["message"]}
+        return self._event("failed", response=self._response("failed", error=said))
+
+    def _first(self) -> Iterable[dict[str, Any]]:
+        for name in ("created", "in_progress"):
+            yield self._event(name, response=self._response("in_progress"))
+
+    def _last(self) -> Iterable[dict[str, Any]]:
+        yield self._event(self._status, response=self._ended)
+
+    @property
+    def _ended(self) -> dict[str, Any]:
+        prompt, cached, predicted, thought = self._usage
+        usage = {"input_tokens": prompt, "output_tokens": predicted, "total_tokens": prompt + predicted}
+        more = {
+            "input_tokens_details": {"cached_tokens": cached},
+            "output_tokens_details": {"reasoning_tokens": thought},
+        }
+        why = {"reason": "max_output_tokens"} if self._status == "incomplete" else None
+        return self._response(self._status, usage={**usage, **more}, incomplete_details=why, **self._notes)
+
+    @property
+    def _status(self) -> str:
+        return "incomplete" if self.choices[0].finish_reason == "length" else "completed"
+
+    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+        needed: dict[str, Any] = {"metadata": {}, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+        key, second, _ = self._made
+        head = {"id": f"resp_{key}", "object": "response", "created_at": second, "model": self.name, "status": status}
+        drawn = {"temperature": self.sampling.temp, "top_p": self.sampling.top_p}
+        output = {"max_output_tokens": self.asked.max_tokens, "output": [*map(self._item, self._blocks)]}
+        empty: dict[str, Any] = dict.fromkeys(("error", "incomplete_details", "usage"))
+        return {**needed, **self.asked.repeated, **head, **drawn, **output, **empty, **more}
+
+    def _event(self, name: str, block: Block | None = None, /, **more: Any) -> dict[str, Any]:
+        place: dict[str, Any] = {"item_id": self._id(block), "output_index": block.index} if block else {}
+        place |= {"content_index": 0} if block and not block.call else {}
+        return {"type": f"response.{name}", "sequence_number": next(self._made[2]), **place, **more}
+
+    def _begin(self, block: Block) -> Iterable[dict[str, Any]]:
+        empty: dict[str, Any] = {} if block.call else {"content": []}
+        yield self._event("output_item.added", block, item={**self._item(block), "status": "in_progress", **empty})
+        if not block.call:
+            yield self._event("content_part.added", block, part=self._part(block))
+
+    def _grow(self, block: Block, text: str) -> dict[str, Any]:
+        return self._event(f"{KINDS[block.kind][1]}.delta", block, delta=text, logprobs=[])
+
+    def _end(self, block: Block) -> Iterable[dict[str, Any]]:
+        said = {"name": block.call.name, "arguments": block.text} if block.call else self._part(block)
+        yield self._event(f"{KINDS[block.kind][1]}.done", block, **{k: v for k, v in said.items() if k != "type"})
+        if not block.call:
+            yield self._event("content_part.done", block, part=said)
+        yield self._event("output_item.done", block, item=self._item(block))
+
+    def _id(self, block: Block) -> str:
+        return f"{KINDS[block.kind][0]}_{self._made[0]}{block.index}"
+
+    def _part(self, block: Block) -> dict[str, Any]:
+        more: dict[str, Any] = {"annotations": [], "logprobs": []} if block.kind == "text" else {}
+        return {"type": KINDS[block.kind][1], "text": block.text, **more}
+
+    def _item(self, block: Block) -> dict[str, Any]:
+        head = {"id": self._id(block), "status": self._status if block is self._blocks[-1] else "completed"}
+        if block.call:
+            told = {"call_id": block.call.id, "name": block.call.name, "arguments": block.text}
+            return {**head, "type": "function_call", **told}
+        content = {"content": [self._part(block)]}
+        if block.kind == "reasoning":
+            return {**head, "type": "reasoning", "summary": [], **content}
+        return {**head, "type": "message", "role": "assistant", **content}
