@@ -81,7 +81,7 @@ def record(model: Path) -> None:
 
 def draw_run(found: dict[str, Any]) -> None:
     """The moving picture: plain decoding beside mode auto, each token at its recorded second."""
-    parts, last = list[str](), max(found[mode][-1][2] for mode in ("plain", "auto"))
+    parts = list[str]()
     for place, mode in enumerate(("plain", "auto")):
         left, seconds = 10 + 450 * place, found[mode][-1][2]
         parts.append(f'<rect class="frame" x="{left}" y="10" width="440" height="250" rx="6"/>')
@@ -104,7 +104,6 @@ def draw_run(found: dict[str, Any]) -> None:
     parts.append(
         text(10, 284, f"{found['model']}, an edit, two CPU cores, ik_llama.cpp; drafted tokens are green", "dim")
     )
-    parts.append(f"<!-- ends after {last:.1f} s -->")
     write("run", 910, 296, parts)
 
 

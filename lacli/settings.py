@@ -36,7 +36,7 @@ KINDS: dict[object, tuple[str, tuple[type[object], ...]]] = {
 """The types of fields that are checked, in words, and the types that they take."""
 
 NOTHING = ("none", "off")
-"""What stands for an empty list, where names are expected."""
+"""Words for an empty list of names."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ class DecodeSettings:
     """How tokens are drafted and verified; the defaults are the paper's for a 7B model.
 
     `window`, `ngram`, `guesses`: the paper's W, N and G. `pool_prompt`: n-grams of the text enter the pool too. Mode
-    jacobi (Algorithm 1) has a block of `window` drafted tokens and starts a new one after `jacobi_iterations`; mode
+    jacobi (Algorithm 1) has a block of `window` drafted tokens and starts a new one after `jacobi_iterations`. Mode
     lookup (Table 3, row 2) matches the sequence's last `lookup_match` tokens and drafts `lookup_draft`. Mode auto
-    takes steps of at most `auto_rows` rows, in which a sequence has at most `leaves` candidates.
+    takes steps of at most `auto_rows` rows, and a sequence has at most `leaves` branches in a step.
     `strict`: the text does not depend on the rows of the steps. `constraints`: no user's choice, but the model's.
     """
 
@@ -193,7 +193,7 @@ class DecodeSettings:
     def for_slots(self, count: int) -> DecodeSettings:
         """Return the settings of each of `count` sequences that share a context.
 
-        In mode auto they share its sequence ids. Raises UsageError where they need more than there are.
+        In mode auto they share its sequence ids. Raises UsageError if they need more than llama.cpp has.
         """
         if count == 1:
             return self
@@ -210,9 +210,9 @@ class DecodeSettings:
 
     @property
     def deepest(self) -> int:
-        """Most drafted tokens that a lookahead step can accept: a candidate's, or those of the window's last column.
+        """Most drafted tokens that a lookahead step can accept: a candidate's, or the window's last column's.
 
-        A column's guesses count where other paths through them have their choices read.
+        A column's tokens count if other paths through them have their choices read.
         """
         return max(self.ngram - 1, self.window + self.ngram - 3)
 
@@ -290,7 +290,7 @@ def restrict_to_chain(
 ) -> tuple[DecodeSettings, list[str]]:
     """Return the settings that a model can decode with, and notes on what that changes.
 
-    `chain_only`: why the model takes no trees, '' where it does. `max_rollback`: drafted tokens that it can take back.
+    `chain_only`: why the model takes no trees, or ''. `max_rollback`: drafted tokens that it can take back.
     """
     if not chain_only:
         return settings, []

@@ -14,9 +14,9 @@ from pathlib import Path
 from tests.program import ROOT
 
 PACKAGE = [
-    *("bench", "chat", "check", "cli", "engine", "hub", "ik", "llamacpp", "terminal", "text"),
+    *("bench", "chat", "check", "cli", "engine", "hub", "ik", "llamacpp", "serve", "terminal", "text"),
     *("closing.py", "context.py", "errors.py", "interrupts.py", "model.py", "modes.py", "pool.py", "report.py"),
-    *("stats.py", "tree.py", "verify.py", "window.py"),
+    *("settings.py", "stats.py", "tree.py", "verify.py", "window.py"),
 ]
 """The parts of the package revised so far, which keep the limits together; add each part that is revised."""
 PAGES: list[str] = []  # revised so far, likewise

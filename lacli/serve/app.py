@@ -60,7 +60,7 @@ COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
     "spec_decode_num_accepted_tokens_total": ("Drafted tokens that were accepted.", lambda run: run.accepted),
     "spec_decode_num_drafts_total": ("Steps with drafts.", lambda run: run.drafts),
 }
-"""What is counted at the end of an answer, by llama.cpp's names, with its help."""
+"""Counters, added to at the end of an answer: llama.cpp's name, the help and the number."""
 
 ABSENT = r"/v1/(embeddings|images|audio|moderations|files|uploads|batches|fine_tuning|vector_stores|conversations)\b"
 """Paths of OpenAI's that are not here."""
@@ -78,7 +78,7 @@ POLICY = {
 class ServeSettings:
     """How requests are answered. `sampling`, `system`, `max_tokens`, `stops`: if a request gives none.
 
-    `names`, `tags`: names of the model, first the one in replies, and words beside them. `slot_save_path`: folder of
+    `names`: of the model, first the name in replies. `tags`: words about it. `slot_save_path`: folder of
     saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
     `pause_s`: after so many seconds without an event a stream says that it lives.
     """
@@ -284,7 +284,7 @@ class Server:
         # The model may think before the form that the answer is to have.
         sampling, forced = replace(self._sampling(asked), grammar_after=begun_closer(rendered)), asked.has_to_call
         if asked.offered:
-            # A response_format is that of a text; these are of the whole answer.
+            # A response_format is for a text; a grammar and a json_schema are for the whole answer.
             if forced and (asked.grammar or asked.json_schema is not None):
                 raise UsageError("an answer that has to call a tool cannot have another grammar")
             form, schema = format_of(prompts.template), "" if forced else sampling.json_schema
@@ -303,7 +303,7 @@ class Server:
         return self._reply(shape, asked, self._sampling(asked), self._prompts(asked), options)
 
     def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
-        """The tokens of a request's prompts; those around a hole leave a quarter of the context to the answer."""
+        """The tokens of a request's prompts. Text around a hole leaves a quarter of the context to the answer."""
         infill, room = self._model.engine.prompts.infill, 3 * self._model.context // 4
         if isinstance(asked, InfillRequest):
             files = [(each.filename, each.text) for each in asked.input_extra]
@@ -348,7 +348,7 @@ class Server:
         return shape(asked, choices, self._model, self._settings.names[0], sampling, limit, self._settings.pause_s)
 
     def _rendered(self, asked: ChatRequest) -> str:
-        """The prompt of a conversation. Raises UsageError for tools where the model's template knows none."""
+        """The prompt of a conversation. Raises UsageError for tools if the model's template knows none."""
         prompts = self._model.engine.prompts
         if asked.offered or any(message.role == "tool" or message.tool_calls for message in asked.messages):
             format_of(prompts.template)

@@ -186,7 +186,7 @@ class Function(WithoutNull):
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
-    # Some templates fail where one of these is missing.
+    # Some templates fail without one of these.
     description: str = ""
     parameters: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -272,7 +272,7 @@ class ChatRequest(AnswerRequest):
             "top_logprobs: it needs logprobs: true": self.top_logprobs and not self.logprobs,
             "messages: two answers are at the end": begun and before and before[-1].role == "assistant",
             "messages: an answer is continued behind another message": begun and not before,
-            "continue_final_message, add_generation_prompt: what is continued is an assistant's last message": (
+            "continue_final_message, add_generation_prompt: only an assistant's last message is continued": (
                 goes_on and not begun
             ),
         }

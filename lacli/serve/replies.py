@@ -50,10 +50,10 @@ def timings(run: RunStatistics) -> dict[str, Any]:
 
 
 class Delta(NamedTuple):
-    """What a step added to an answer, or, in front of the first step, `progress`: how much of the prompt is read.
+    """The parts that a step added to an answer, or, before the first step, the `progress` of the prefill.
 
-    `logprobs`: of tokens of whose text a part has come. `calls`: what is new of calls, with their numbers: first the
-    name and the id, then parts of the arguments. `echoed`: log probabilities of the prompt's tokens, NaN for the first.
+    `logprobs`: of tokens whose text has begun to come. `calls`: new parts of calls with their numbers, first the name
+    and the id, then pieces of the arguments. `echoed`: log probabilities of the prompt's tokens, NaN for the first.
     `pieces`: of text and reasoning in their order, before calls are taken out. `ended`: the last one, without a part.
     """
 
@@ -188,9 +188,9 @@ async def merged(choices: Sequence[Choice], pause_s: float | None = None) -> Asy
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What answers a request, whatever protocol writes it; each protocol is a subclass. `name`: the model's.
+    """The reply to a request; each protocol is a subclass. `name`: the model's.
 
-    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame that says nothing, which a
+    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame without content, which a
     stream sends after `pause_s` seconds without an event.
     """
 
@@ -261,7 +261,7 @@ class Reply:
         raise NotImplementedError
 
     def _first(self) -> Iterable[dict[str, Any]]:
-        """The events in front of the answers."""
+        """The events before the answers."""
         return ()
 
     def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -274,7 +274,7 @@ class Reply:
 
     @property
     def _notes(self) -> dict[str, Any]:
-        """What is not followed of a schema, and the prompt of the first answer if that is asked for."""
+        """Warnings about parts of a schema that are not followed; the first answer's prompt if requested."""
         first = self.choices[0]
         warnings = [*first.stream.text.answer().warnings, *(first.rules.warnings if first.rules else ())]
         found: dict[str, Any] = {"warnings": warnings} if warnings else {}
@@ -333,7 +333,7 @@ class OpenAIReply(Reply):
         return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
 
     def _logprob(self, found: TokenLogprob) -> dict[str, Any]:
-        """The log probabilities in a token's place, or probabilities behind the samplers if these are asked for."""
+        """The log probabilities of a token and its rivals, or probabilities after the samplers if requested."""
         drawn = self.asked.post_sampling_probs
 
         def entry(token: int, logprob: float) -> dict[str, Any]:

@@ -20,20 +20,20 @@ FENCE = "```"
 PYTHON = "<|tool_call_start|>"
 
 MARKS = ("<tool_call>", "<seed:tool_call>", "<|tool_call>", PYTHON, "<tools>", "<|python_tag|>", "[TOOL_CALLS]")
-"""Tags in front of calls. Models also write another family's tag, several, a fence around or inside of one, or none."""
+"""Tags before calls. Models also write another family's tag, several tags, a fence around or in a tag, or no tag."""
 
 ENDS = ("</tool_call>", "</seed:tool_call>", "<tool_call|>", "<|tool_call_end|>", "</tools>", "</function>")
 
 OPENED = re.compile(rf"(?:(?:{'|'.join(map(re.escape, MARKS))}|```\w*|\{{|\[(?!T))\s*){{0,6}}")
-"""Tags, fences and brackets in front of a call's name; Qwen2.5-Coder's template shows two brackets."""
+"""Tags, fences and brackets before a call's name; Qwen2.5-Coder's template shows two brackets."""
 
 STARTS = re.compile(r"<|`+|\[(?=T|\Z)|(?<=\n)(?:[{\[,]|to=)")
-"""Where a call may start: at a tag or a fence anywhere, at a bracket only at the beginning of a line."""
+"""Possible starts of a call: a tag or a fence anywhere, a bracket only at the beginning of a line."""
 
 CLOSED = re.compile(
     rf'(?:\s+|[;}}\]]|,\s*"id"\s*:\s*"\w*"|,(?!\s*(?:["\w]|\Z))|{"|".join(map(re.escape, ENDS))}|```(?=\W))*'
 )
-"""What ends a call behind its arguments, and what stands between it and another one."""
+"""The end of a call after its arguments, and the text between two calls."""
 
 TYPES: dict[str, Any] = {"string": str, "integer": int, "number": int | float, "boolean": bool, "null": type(None)}
 TYPES |= {"object": dict, "array": list}
@@ -82,7 +82,7 @@ SIGNS = {
 }
 """Patterns in a template's source that tell the format of its model's calls.
 
-Behind <tool_call> other models write XML. A template may print the tag and the JSON by two expressions.
+After <tool_call> other models write XML. A template may print the tag and the JSON by two expressions.
 """
 
 
@@ -179,8 +179,8 @@ class CallSplitter:
     """Takes the calls out of a stream of text, wherever it is cut; text that may begin a call is held back.
 
     One reader for the calls of all formats, because models mix them. A call needs the name of a known function and an
-    object as arguments; anything else stays text, without space around calls. `calls`: those found so far, the last one
-    with as much of its arguments as has come. `stop`: which of the `stops` has ended the content, "" for none; nothing
+    object as arguments; anything else stays text, without space around calls. `calls`: the calls so far; the
+    arguments of the last call may be incomplete. `stop`: the one of the `stops` that ended the content, or "". Nothing
     after it is read.
     """
 
@@ -190,7 +190,7 @@ class CallSplitter:
         self._held = self._waiting = self.stop = ""
         self._arguments: ArgumentReader | None = None
         self._is_kept = True
-        # True at the beginning of the answer, at a call and right behind it.
+        # True at the beginning of the answer, at a call and right after it.
         self._fresh = True
         # Fences in the text so far: an odd number of them begins code.
         self._fences = 0
@@ -232,7 +232,7 @@ class CallSplitter:
         return content
 
     def _next(self, final: bool) -> tuple[int, re.Match[str] | None]:
-        """Return the number of characters that are text, and the beginning of the call behind them, None for none."""
+        """Return the number of characters that are text, and the beginning of the call after them, or None."""
         if self._fresh:
             closed = CLOSED.match(self._held) if self.calls else None
             self._held = self._held[closed.end() :] if closed else self._held.lstrip()
@@ -300,7 +300,7 @@ WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 class ArgumentReader:
-    """Reads a call's arguments from behind their opening bracket on, and gives them as a JSON object as they come.
+    """Reads a call's arguments after their opening bracket, and gives them piece by piece as a JSON object.
 
     JSON stays as it is. The others are Gemma's, Python's and Qwen3-Coder's tags; all may be cut anywhere. `rest`: the
     text after the arguments, None until they end.

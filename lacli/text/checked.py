@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from lacli.errors import UsageError
 
-TYPES = ("str", "int", "float", "bool", "Tool", "AllowedTools", "PromptObject")
-"""pydantic's names of types: it puts them into the place of an error if a field may have several."""
+TYPES = ("str", "int", "float", "bool", "Tool")
+"""pydantic's names of types: its errors name one of them if a field may have several."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
