@@ -37,7 +37,7 @@ COMMANDS = (
     Entry(("/regen",), "answer the last question anew"),
     Entry(("/undo",), "take the last question back, to change it"),
     Entry(("/system",), 'show the system prompt, or set it; "" clears it', "[TEXT]"),
-    Entry(("/set",), "show or change settings; 'default' is lacli's own value", "[KEY [VALUE]]"),
+    Entry(("/set",), "show or change settings; 'default' resets one", "[KEY [VALUE]]"),
     Entry(("/show",), "show the model, its mode and the context used"),
     Entry(("/stats",), "show what the last answer cost: tokens/s, S, steps"),
     Entry(("/read",), "put a file before the next question", "FILE"),
@@ -51,9 +51,13 @@ PLAIN_WORDS = {**dict.fromkeys(("exit", "quit", "bye"), "/exit"), "help": "/help
 """Lines without a slash that mean a command, because other programs use them so."""
 
 
+HEADINGS = {"/help": "Conversation:\n", "/system": "Settings:\n", "/read": "Files:\n"}
+"""Headings of the help by the command after them."""
+
+
 def help_text() -> str:
-    last = f"Several lines: {QUOTES} before and after. A space before a command makes it text."
-    return "\n".join([*(f"{each.shown:24}{each.help}" for each in COMMANDS), last])
+    lines = (f"{HEADINGS.get(each.names[0], '')}  {each.shown:24}{each.help}" for each in COMMANDS)
+    return "\n".join([*lines, f"Several lines: {QUOTES} before and after. A space before a command makes it text."])
 
 
 def parse(line: str) -> tuple[Entry, str] | None:

@@ -18,11 +18,11 @@ from lacli.text.format import did_you_mean
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 
+HEADINGS = {"Answer": AnswerSettings, "Drafting": DecodeSettings, "Sampling": SamplingSettings}
+"""The settings by their headings in help."""
+
 IN_FILES: dict[str, Option] = {
-    name: each
-    for of in (AnswerSettings, DecodeSettings, SamplingSettings)
-    for name, each in options_of(of).items()
-    if each.help
+    name: each for of in HEADINGS.values() for name, each in options_of(of).items() if each.help
 }
 """The settings that a saved chat contains."""
 
@@ -199,12 +199,14 @@ def changes_in_words(now: ChatSettings, new: ChatSettings) -> str:
 
 
 def all_settings(now: ChatSettings) -> str:
-    """Every setting; a star marks values that are not the default."""
-    shown = [
-        f"{key_of(each)} {show(each, now.values[each.name])}{'' if now.values[each.name] == each.default else ' *'}"
-        for each in SETTINGS.values()
-    ]
-    return f"{', '.join(shown)}\n* is not lacli's default; /set KEY VALUE changes, /set KEY default resets"
+    """Every setting: first values that are not the default, then the others by heading."""
+    groups = {heading: list[str]() for heading in ("Changed", *HEADINGS)}
+    for each in SETTINGS.values():
+        value = now.values[each.name]
+        own = next(heading for heading, of in HEADINGS.items() if each.name in options_of(of))
+        groups[own if value == each.default else "Changed"].append(f"{key_of(each)} {show(each, value)}")
+    shown = [f"{heading}:\n  {', '.join(found)}" for heading, found in groups.items() if found]
+    return "\n".join([*shown, "/set KEY VALUE changes, /set KEY default resets"])
 
 
 def one_setting(now: ChatSettings, setting: Option) -> str:

@@ -115,11 +115,16 @@ def test_json_that_is_no_settings_is_said_in_one_line(found: object, words: str)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_list_of_settings_has_all_of_them_and_a_star_at_what_is_changed() -> None:
-    shown = all_settings(adjust(ChatSettings(stops=("a text",)), "temp", "0.5")).splitlines()[0]
-    assert all(key_of(setting) in shown for setting in SETTINGS.values())
-    assert 'stop "a text" *,' in shown and "temp 0.5 *," in shown
-    assert shown.count(" *,") == 2
+def test_the_list_of_settings_has_changed_ones_first_then_all_others_under_headings() -> None:
+    shown = all_settings(adjust(ChatSettings(stops=("a text",)), "temp", "0.5")).splitlines()
+    assert shown[:2] == ["Changed:", '  stop "a text", temp 0.5'] and shown[2:-1:2] == [
+        "Answer:",
+        "Drafting:",
+        "Sampling:",
+    ]
+    found = [each.split()[0] for line in shown[1:-1:2] for each in line.split(", ")]
+    assert sorted(found) == sorted(map(key_of, SETTINGS.values()))
+    assert all_settings(DEFAULT).startswith("Answer:")
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
