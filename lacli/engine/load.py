@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from lacli.auto.model_cost import cost_of, measure_cost, saved_cost
+from lacli.auto.model_cost import SAMPLE, WARM_UP, cost_of, fit_plan, measure, measure_cost, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan
 from lacli.closing import Closing
 from lacli.context import Context
@@ -175,9 +175,17 @@ class ModelEngine(Engine, Closing):
             self.reconfigure(self.settings, cost)
 
     def use_known(self, state: Path) -> None:
-        """Use the step costs that the file `state` has, if any."""
-        if cost := saved_cost(state, self.model.path, self.model_settings):
+        """Use the step costs that the file `state` has; without any, those of a GPU's warm-up."""
+        on_gpu = self.model.offloaded and self.model_settings.gpu_layers < 0 and not self.model.chain_only
+        warm = self._warm_up() if on_gpu and self.context.max_outputs >= WARM_UP.rows[-1] else None
+        if cost := saved_cost(state, self.model.path, self.model_settings) or warm:
             self.use_cost(cost)
+
+    def _warm_up(self) -> Cost:
+        plan = fit_plan(WARM_UP, self.model_settings, self.context.cells)
+        by_context, change_s = measure(self.context, self.model.tokenize(SAMPLE) or [0], plan)
+        self.context.clear()
+        return Cost(by_context, change_s, plan)
 
     def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
         """Use the step costs that the file `state` has, or else measure them by `measure_cost`."""

@@ -17,9 +17,9 @@ from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
+from lacli.settings import DecodeSettings, ModeName
 from lacli.text.records import HASHED, NAME, Records
-from tests.loading import load
+from tests.loading import generate, load
 
 COST = Cost(
     (StepCost(64, {1: 0.1, 8: 0.2 / 3}), StepCost(1000, {1: 0.3})),
@@ -189,6 +189,17 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
         session.adapt(replace(session.settings, mode="auto"), session.sampling)
         list(session.generate([1, 2, 3], 1).pieces)
     assert seen == [COST]
+
+
+@pytest.mark.parametrize(("mode", "sizes"), [("auto", [1, 2, 4, 8]), ("plain", None)])
+def test_a_gpu_is_timed_when_a_model_is_loaded_unless_it_decodes_plainly(
+    mode: ModeName, sizes: list[int] | None, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(decode_settings=DecodeSettings(mode=mode)) as loaded:
+        monkeypatch.setattr(loaded.model, "offloaded", True)
+        loaded.use_known(state)
+        assert (loaded.cost and [*loaded.cost.at(0).measured]) == sizes
+        assert generate(loaded, "import").tokens
 
 
 def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(session: ModelEngine, state: Path) -> None:

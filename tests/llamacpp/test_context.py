@@ -255,14 +255,3 @@ def test_a_backend_chooses_what_raw_logits_have(
             np.testing.assert_array_equal(choosing.greedy(), raw.logits().argmax(axis=1))
             there = lib.llama_get_sampled_logits_count_ith(choosing._handle, choosing._first)
             assert there == (raw.vocabulary if unable else 1), "the others stay on the device"
-
-
-def test_a_context_on_a_gpu_is_warmed_up_for_steps_of_several_rows_alone(
-    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiny, "offloaded", True)
-    monkeypatch.setattr(tiny, "settings", replace(tiny.settings, gpu_layers=-1))
-    for decode, calls in ((DecodeSettings(mode="lookup"), 4), (PLAIN, 0)):
-        with LlamaContext(tiny, SETTINGS, ContextSize.of(decode), backend_greedy=False) as context:
-            assert context.calls == calls
-            assert lib.llama_memory_seq_pos_max(context._memory, 0) == -1
