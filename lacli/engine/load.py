@@ -10,8 +10,7 @@ from pathlib import Path
 
 from lacli.auto.model_cost import cost_of, measure_cost, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan
-from lacli.closing import Closing
-from lacli.context import Context
+from lacli.context import Closing, Context
 from lacli.engine.answer import AnswerText, Generation, as_stops, generate_pieces
 from lacli.engine.engine import Engine, OnPrompt, SequenceOptions
 from lacli.engine.libraries import choose_library, open_context
