@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import IN_FILE, Loading, PromptOptions, setting, typed, with_groups
+from lacli.cli.options import IN_FILE, CachedLoading, PromptOptions, setting, typed, with_groups
 from lacli.settings import PRESETS
 
 Load = Annotated[
@@ -29,7 +29,7 @@ def chat(
     commands: Commands = False,
     *,
     question: PromptOptions,
-    loading: Loading,
+    loading: CachedLoading,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = "",
     quiet: options.Quiet = False,

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -340,15 +340,15 @@ ColorWhen = Annotated[Switch, setting("--color", help="Use colours. auto: on a t
 
 @dataclass(frozen=True)
 class Loading:
-    """Settings of an engine. `verbose`: print llama.cpp's log."""
+    """Settings of an engine. `verbose`: print llama.cpp's log. `prompt_cache`: a file of what was read before."""
 
     decode_settings: DecodeSettings
     sampling: SamplingSettings
     model_settings: ModelSettings
     offline: Offline = False
     verbose: Verbose = False
-    prompt_cache: CacheFile = None
-    prompt_cache_ro: CacheReadOnly = False
+    prompt_cache: str | None = field(default=None, init=False)
+    prompt_cache_ro: bool = field(default=False, init=False)
 
     @contextmanager
     def opened(
@@ -397,17 +397,14 @@ class Loading:
             yield engine
 
 
-loading_group = with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)(
-    Loading
-)
-"""Engine options of the commands that answer."""
+@dataclass(frozen=True)
+class CachedLoading(Loading):
+    """Settings with a prompt cache; `lacli serve` saves slots instead."""
+
+    prompt_cache: CacheFile = None
+    prompt_cache_ro: CacheReadOnly = False
 
 
-@wraps(loading_group)
-def serving_group(**given: Any) -> Loading:
-    """Engine options of `lacli serve`, which saves slots instead of a prompt cache."""
-    return loading_group(**given)
-
-
-_serving = [each for each in signature(loading_group).parameters.values() if "prompt_cache" not in each.name]
-serving_group.__signature__ = Signature(_serving)  # type: ignore[attr-defined]
+_engine_options = with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)
+loading_group, serving_group = _engine_options(CachedLoading), _engine_options(Loading)
+"""Options of the commands that answer once, and of those that serve."""
