@@ -14,7 +14,7 @@ from lacli.bench.plan import Axes, Point, Task, by_class, points
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
 from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, time_answer
-from lacli.engine.engine import SequenceOptions
+from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.load import ModelEngine
 from lacli.engine.replicas import AnyContext
 from lacli.errors import Interrupted, UsageError
@@ -156,7 +156,7 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
         options = SequenceOptions(exchange.max_tokens, engine.verifier)
-        own = engine.engine_in(contexts[point.mode], point.settings)
+        own = Engine(contexts[point.mode], point.settings, cost=engine.cost)
         return time_answer(own, exchange, options, engine.text, deadline)
 
     return answer

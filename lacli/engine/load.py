@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lacli.auto.model_cost import cost_of, measure_cost, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan
-from lacli.context import Closing, Context
-from lacli.engine.answer import AnswerText, Generation, as_stops, generate_pieces
+from lacli.context import Closing
+from lacli.engine.answer import AnswerText, Generation, as_stops
 from lacli.engine.engine import Engine, OnPrompt, SequenceOptions
 from lacli.engine.libraries import choose_library, open_context
 from lacli.engine.prompts import PromptWriter
@@ -90,7 +90,8 @@ def open_engine(
         prompts = PromptWriter(weights.model, replace(chosen, variables=template_variables or {}))
         engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, on_prompt)
         stack.pop_all()
-    engine.use_known(state_file())
+    if cost := saved_cost(state_file(), path, engine.model_settings):
+        engine.use_cost(cost)
     return engine
 
 
@@ -152,11 +153,7 @@ class ModelEngine(Engine, Closing):
         controls = self.prompts.control_tokens(stops)
         text = AnswerText(self, self.prompts.piece, prompt, stops, controls=controls, seed=self.sampling.drawn_seed)
         options = SequenceOptions(max_tokens, self.verifier)
-        return Generation(text, generate_pieces(self, text, prompt, options, self._on_prompt))
-
-    def engine_in(self, context: Context, settings: DecodeSettings) -> Engine:
-        """An engine for one sequence with the same step costs, in another context of the same model."""
-        return Engine(context, settings, cost=self.cost)
+        return Generation(text, text.pieces(prompt, options, self._on_prompt))
 
     def times_plain(self, run: RunStatistics) -> float | None:
         """How many times as fast as plain decoding an answer was, by measured step costs; None without them."""
@@ -172,11 +169,6 @@ class ModelEngine(Engine, Closing):
         """Use step costs from now on if enough was measured, but not with other machines or several replicas."""
         if len(self.weights.plans) == 1 and not self.model_settings.rpc and cost.is_usable:
             self.reconfigure(self.settings, cost)
-
-    def use_known(self, state: Path) -> None:
-        """Use the step costs that the file `state` has, if any."""
-        if cost := saved_cost(state, self.model.path, self.model_settings):
-            self.use_cost(cost)
 
     def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
         """Use the step costs that the file `state` has, or else measure them by `measure_cost`."""

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.step_cost import Cost, StepCost
-from lacli.engine.answer import Answer, AnswerText, Generation, generate_pieces
+from lacli.engine.answer import Answer, AnswerText, Generation
 from lacli.engine.engine import SequenceOptions
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
@@ -38,7 +38,7 @@ def bytes_of(token: int) -> bytes:
 
 def generation_of(decoder: Decoding, prompt: list[int], limit: int, stops: Sequence[str] = ()) -> Generation:
     text = AnswerText(decoder.engine, bytes_of, prompt, stops, controls=CONTROLS)
-    return Generation(text, generate_pieces(decoder.engine, text, prompt, SequenceOptions(limit)))
+    return Generation(text, text.pieces(prompt, SequenceOptions(limit)))
 
 
 def answer(
