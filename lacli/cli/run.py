@@ -135,7 +135,7 @@ def answer(
             if found.finish_reason == "length" and loading.sampling.json_schema:
                 screen.warn("the answer was cut, and its JSON may not be complete")
             if form == "json":
-                screen.json(as_json(engine, found))
+                screen.line(as_json(engine, found))
             else:
                 screen.legend(found.statistics.accepted_from)
             if stats:
