@@ -21,10 +21,7 @@ Modes = Annotated[str, typer.Option("--modes", "--mode", help="Modes to compare.
 Window = Annotated[str, setting("-W", "--window", show_default="15", help="Columns of the window: 5 or 1,5,15.")]
 Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram: 5 or 3,5.")]
 Guesses = Annotated[str, setting("-G", "--guesses", help="N-grams a step, one number or several.")]
-Classes = Annotated[
-    str | None,
-    typer.Option(help="Classes of prompts, such as code,edit,chat."),
-]
+Classes = Annotated[str | None, typer.Option(help="Classes of prompts, such as code,edit,chat.")]
 Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Limit each prompt to N answers.")]
 Predict = Annotated[
     int | None,
@@ -32,8 +29,7 @@ Predict = Annotated[
 ]
 Seconds = Annotated[float, typer.Option("--seconds", min=6, help="Seconds for everything, loading included.")]
 OutputFormat = Annotated[
-    Literal["text", "md", "json"],
-    typer.Option("-o", "--output", help="Summary for people, Markdown table, or rows."),
+    Literal["text", "md", "json"], typer.Option("-o", "--output", help="Summary for people, Markdown table, or rows.")
 ]
 
 

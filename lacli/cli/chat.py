@@ -12,9 +12,8 @@ from lacli.cli.options import IN_FILE, CachedLoading, PromptOptions, setting, ty
 from lacli.settings import PRESETS
 
 Load = Annotated[
-    str | None,
-    typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote."),
-]  # fmt: skip
+    str | None, typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote.")
+]
 LogFile = Annotated[str | None, setting("--log", metavar="FILE", help="Save the chat to a file after each turn.")]
 History = Annotated[bool, setting("--history/--no-history", help="Keep typed lines for the next chat.")]
 Commands = Annotated[bool, setting("--commands/--no-commands", help="Obey commands (/...) in piped lines.")]

@@ -193,16 +193,10 @@ Model = Annotated[
         help="A GGUF file, a name of 'lacli list', or OWNER/REPO[:QUANT].",
     ),
 ]
-ModelFile = Annotated[
-    str | None,
-    typer.Option("-m", "--model", autocompletion=model_names, help="MODEL as an option."),
-]
+ModelFile = Annotated[str | None, typer.Option("-m", "--model", autocompletion=model_names, help="MODEL as an option.")]
 HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="MODEL of Hugging Face.")]
 DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]  # Otherwise it is `-m d`.
-Words = Annotated[
-    str | None,
-    typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input."),
-]  # fmt: skip
+Words = Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input.")]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 
@@ -317,10 +311,7 @@ prompt_group = group(
     in_file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system"),
 )
 
-Tasks = Annotated[
-    str | None,
-    typer.Option("--prompts", metavar="FILE", help="Use your own prompts, from JSON lines."),
-]  # fmt: skip
+Tasks = Annotated[str | None, typer.Option("--prompts", metavar="FILE", help="Use your own prompts, from JSON lines.")]
 Each = Annotated[int | None, typer.Option("--each", min=1, help="Limit each class to N prompts.")]
 CacheFile = Annotated[
     str | None, setting("--prompt-cache", metavar="FILE", help="Keep what was read for the next run.")
@@ -329,8 +320,7 @@ CacheReadOnly = Annotated[bool, setting("--prompt-cache-ro", help="Only read the
 Offline = Annotated[bool, setting("--offline", help="Use only models on this disk.")]
 ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted drafted tokens.")]
 Stats = Annotated[
-    Detail,
-    setting("--stats", metavar="[short|full]", show_default=False, help="Print speed and drafts to stderr."),
+    Detail, setting("--stats", metavar="[short|full]", show_default=False, help="Print speed and drafts to stderr.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]
