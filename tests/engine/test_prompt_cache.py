@@ -38,8 +38,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.gguf"
-    tiny_models.write_llama(path)
+    tiny_models.write_llama(path := tmp_path / "tiny.gguf")
     return path
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.fakes import hub_cache
 from tests.fakes.fake_hub import FakeHub, Here, looking_up, tiny_hub
-from tests.fakes.tiny_models import write_llama
 
 
 @pytest.fixture
@@ -18,9 +17,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    write_llama(path := tmp_path_factory.mktemp("models") / "tiny.gguf")
-    return path.read_bytes()
+def tiny(tiny: Path) -> bytes:
+    return tiny.read_bytes()
 
 
 @pytest.fixture
