@@ -16,7 +16,7 @@ from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.text.template import as_messages, choose_template
-from tests.fakes.decoding import PLAIN, auto_decoder, bugs, compare
+from tests.fakes.decoding import PLAIN, Decoding, bugs, compare
 
 LIMIT = 48
 
@@ -129,7 +129,7 @@ def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(small: LlamaMod
     texts = []
     for backend_greedy in (False, True):
         with LlamaContext(small, ON_ONE_THREAD, ContextSize.of(chosen), backend_greedy=backend_greedy) as engine:
-            decoders = [(auto_decoder(engine, chosen), prompt) for prompt in prompts[4:6]]
+            decoders = [(Decoding(engine, chosen), prompt) for prompt in prompts[4:6]]
             texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
     assert texts[0] == texts[1]
 
@@ -140,7 +140,7 @@ def test_an_answer_that_is_closed_early_leaves_exactly_the_accepted_tokens_in_th
 ) -> None:
     chosen, prompt = MODES[name], prompts[LONG]
     with LlamaContext(small, ON_ONE_THREAD, ContextSize.of(chosen)) as engine:
-        decoder = auto_decoder(engine, chosen)
+        decoder = Decoding(engine, chosen)
         steps = decoder.generate(prompt, LIMIT)
         taken = [next(steps), next(steps)]
         steps.close()

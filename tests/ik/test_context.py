@@ -23,7 +23,7 @@ from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
-from tests.fakes.decoding import PLAIN, auto_decoder, bugs
+from tests.fakes.decoding import PLAIN, Decoding, bugs
 from tests.loading import STDLIB_7M, generate, load
 
 ONE_THREAD = ModelSettings(context=512, threads=1, engine="ik")
@@ -65,7 +65,7 @@ def test_the_vocabulary_is_read_by_llama_cpp_alone(capsys: pytest.CaptureFixture
 
 
 def plain_tokens(engine: IkContext | LlamaContext, prompt: Sequence[int], count: int) -> list[int]:
-    steps = auto_decoder(engine, PLAIN).generate(prompt, count)
+    steps = Decoding(engine, PLAIN).generate(prompt, count)
     return [token for step in steps for token in step.tokens]
 
 
