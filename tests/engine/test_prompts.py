@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from lacli.engine.load import ModelEngine
 from lacli.engine.prompts import PromptWriter
-from lacli.errors import PromptError
 from lacli.llamacpp.settings import ModelSettings
 from lacli.text.template import MARK, OWN, STOPS, as_messages, bundled_template, choose_template
 from tests.fakes import tiny_models
@@ -113,13 +112,6 @@ def test_a_named_template_ends_answers_with_its_own_texts(tiny: Path, monkeypatc
         raw = generate(engine, "the thing", max_tokens=30, raw=True).text
         engine.prompts.template = replace(bundled_template("chatml", engine.model), stops=(raw[10:13],))
         assert generate(engine, "the thing", max_tokens=30, raw=True).text == raw
-
-
-def test_a_failing_template_names_the_ways_out(tiny: Path) -> None:
-    with opened(tiny, "{{ raise_exception('not today') }}") as engine:
-        with pytest.raises(PromptError, match=r"not today \(.*--chat-template.*--raw"):
-            engine.prompts.conversation(CONVERSATION)
-        assert engine.prompts.question("the thing", raw=True)
 
 
 def tokens_of(*arguments: str, prompt: str = "the thing", env: dict[str, str] | None = None) -> list[int]:
