@@ -17,20 +17,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny(tiny: Path) -> bytes:
+def content(tiny: Path) -> bytes:
     return tiny.read_bytes()
 
 
 @pytest.fixture
-def model(tmp_path: Path, tiny: bytes) -> Path:
+def model(tmp_path: Path, content: bytes) -> Path:
     path = tmp_path / "model.gguf"
-    path.write_bytes(tiny)
+    path.write_bytes(content)
     return path
 
 
 @pytest.fixture
-def hub(tiny: bytes) -> Iterator[FakeHub]:
-    with tiny_hub(tiny).running() as running:
+def hub(content: bytes) -> Iterator[FakeHub]:
+    with tiny_hub(content).running() as running:
         yield running
 
 
