@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.closing import Closing
+from lacli.context import Closing
 from lacli.errors import BatchRefused, LacliError, ModelLoadError, NumbersError
 from lacli.interrupts import ctrl_c_calls, late_ctrl_c
 from lacli.llamacpp.devices import devices
