@@ -43,6 +43,9 @@ SERVING = MeasurePlan(contexts=(64,), rows=tuple(size for size in ROWS if size <
 The 0.5B shape takes 11 s on an EPYC core; with the 3B, 5 s are enough for steps of one and two rows only.
 """
 
+WARM_UP = MeasurePlan(contexts=(64,), rows=(1, 2, 4, LEAST_MEASURED), seconds=1.0)
+"""What a GPU decodes when a model is loaded: an H100's first step of three rows took tens of ms, a plain one 2."""
+
 SAMPLE = (
     "```python\ndef count_words(text):\n    counts = {}\n    for word in text.split():\n        counts[word] += 1\n"
     "A hash table finds an entry by a number that is computed from its key. List ten things for a long walk: water, "

@@ -71,12 +71,6 @@ def test_what_was_measured_is_shown_and_shown_again_until_it_is_measured_afresh(
     assert measured(cache, *FEW)["description"] == "llama 7.3M Q8_0" and len(kept(cache)) == 1
 
 
-def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    finished = done({"XDG_CACHE_HOME": str(tmp_path / "file")}, *FEW)
-    assert "cannot save it in" in finished.err and "after 64 tokens" in finished.out
-
-
 def test_of_a_hybrid_model_nothing_is_measured_and_why_is_said(cache: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "lfm2.gguf"
     write_lfm2(path)
