@@ -1,7 +1,7 @@
 """Draws docs/pictures/*.svg from recorded data: `python docs/pictures.py`.
 
-`--record MODEL` records the two answers of `recorded.json` anew, with the seconds of each token. `speed.json` is the
-measured table of benchmarks.md. The step costs are `benchmarks/step_costs.jsonl`.
+`--record MODEL` records `recorded.json` (two answers, with the seconds of each token) and `chat.json` (the screen of a
+chat) anew. `speed.json` is the measured table of benchmarks.md. The step costs are `benchmarks/step_costs.jsonl`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import groupby
 from math import log2
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+import pexpect
+import pyte
 
 from lacli.cli.mask import rows_of
 from lacli.engine.load import open_engine
@@ -67,8 +71,7 @@ def record(model: Path) -> None:
     """Answer QUESTION plainly and in mode auto, and keep each piece with its origin and its second."""
     found: dict[str, Any] = {"model": model.stem}
     for mode in ("plain", "auto"):
-        settings = DecodeSettings(mode=mode)  # type: ignore[arg-type]
-        with open_engine(model, ModelSettings(), settings) as engine:
+        with open_engine(model, ModelSettings(), DecodeSettings(mode=mode)) as engine:  # type: ignore[arg-type]
             for _ in range(2):  # the first answer warms the processor up
                 _, pieces = engine.generate(engine.prompts.question(QUESTION), 128)
                 rows, begin = list[tuple[str, str, float]](), 0.0
@@ -79,31 +82,51 @@ def record(model: Path) -> None:
     (FOLDER / "recorded.json").write_text(json.dumps(found, indent=0) + "\n")
 
 
+def record_chat(model: Path) -> None:
+    """Type three lines into a chat on a terminal, and keep its screen: by line the runs of one colour."""
+    typed = ["Write a Python function area(width, height) with a short docstring.", "Rename it to size.", "/stats", ""]
+    stream = pyte.ByteStream(screen := pyte.Screen(90, 50))
+    chat = f"{sys.executable} -m lacli chat {model} --show-accepted --no-history"
+    with pexpect.spawn(f"env TERM=xterm PROMPT_TOOLKIT_NO_CPR=1 {chat}", dimensions=(50, 90), timeout=250) as child:
+        for line in typed:
+            child.expect_exact("\x1b[?2004h")  # the prompt is ready
+            stream.feed(child.before)
+            child.send(f"{line}\r")
+    rows = (groupby(map(screen.buffer[y].__getitem__, range(90)), lambda each: each.fg) for y in range(screen.cursor.y))
+    runs = [[(color, "".join(each.data for each in run)) for color, run in row] for row in rows]
+    (FOLDER / "chat.json").write_text(json.dumps(runs, indent=0) + "\n")
+
+
+def draw_chat(lines: list[list[tuple[str, str]]]) -> None:
+    """A chat on a terminal; drafted tokens are green."""
+    parts = [f'<rect class="frame" x="10" y="10" width="730" height="{18 * len(lines) + 24}" rx="6"/>']
+    for y, runs in enumerate(lines):
+        own = "dim" if runs[0][1].startswith("lacli: ") else "model"
+        spans = (f'<tspan class="{"drafted" if fg == "green" else own}">{escape(run)}</tspan>' for fg, run in runs)
+        parts.append(f'<text x="22" y="{34 + 18 * y}">{"".join(spans)}</text>')
+    write("chat", 750, 18 * len(lines) + 44, parts)
+
+
 def draw_run(found: dict[str, Any]) -> None:
-    """The moving picture: plain decoding beside mode auto, each token at its recorded second."""
+    """The moving picture: plain decoding and mode auto, each token at its recorded second."""
     parts = list[str]()
     for place, mode in enumerate(("plain", "auto")):
-        left, seconds = 10 + 450 * place, found[mode][-1][2]
+        left, seconds, x, y = 10 + 450 * place, found[mode][-1][2], 0, 0
         parts.append(f'<rect class="frame" x="{left}" y="10" width="440" height="250" rx="6"/>')
         parts.append(text(left + 12, 32, {"plain": "plain decoding", "auto": "lacli, mode auto"}[mode], "dim"))
-        x, y = 0, 0
         for words, origin, second in found[mode]:
             kind, shown = "model" if origin == "model" else "drafted", words.split("\n")
             for index, line in enumerate(shown):
                 x, y = (x, y) if index == 0 else (0, y + 1)
                 if line:
                     moving = f'<set attributeName="visibility" to="visible" begin="{second + 0.3:.2f}s"/>'
-                    span = text(left + 12 + 7.2 * x, 60 + 19 * y, line, kind)
-                    parts.append(
-                        span.replace("<text", '<text visibility="hidden"').replace("</text>", moving + "</text>")
-                    )
+                    token = text(left + 12 + 7.2 * x, 60 + 19 * y, line, kind)
+                    parts.append(f'<g visibility="hidden">{token}{moving}</g>')
                 x += len(line)
         end = f"{len(found[mode])} tokens in {seconds:.1f} s"
         parts.append(f'<g visibility="hidden">{text(left + 428, 32, end, "dim", "end")}'
                      f'<set attributeName="visibility" to="visible" begin="{seconds + 0.3:.2f}s"/></g>')  # fmt: skip
-    parts.append(
-        text(10, 284, f"{found['model']}, an edit, two CPU cores, ik_llama.cpp; drafted tokens are green", "dim")
-    )
+    parts.append(text(10, 284, f"{found['model']}, an edit, two CPU cores, ik_llama.cpp; green: drafted tokens", "dim"))
     write("run", 910, 296, parts)
 
 
@@ -114,8 +137,8 @@ def draw_speed(found: list[dict[str, Any]]) -> None:
         parts.append(text(10, y + 4, f"{model['model']}: times llama.cpp's plain decoding, nine classes", "dim"))
         for name, value, low, high in model["rows"]:
             y += 24
-            kind = "ours" if name.startswith("lacli") else "bar"
             parts.append(text(10, y + 4, name))
+            kind = "ours" if name.startswith("lacli") else "bar"
             parts.append(f'<rect class="{kind}" x="290" y="{y - 8}" width="{value * scale:.0f}" height="15"/>')
             line = f'x1="{290 + low * scale:.0f}" x2="{290 + high * scale:.0f}" y1="{y}" y2="{y}"'
             parts.append(f'<line class="whisker" {line}/>' if low < high else "")
@@ -150,16 +173,14 @@ def draw_rows() -> None:
 def draw_mask(settings: DecodeSettings) -> None:
     """The batch of a lookahead step and its mask, as the paper's Figure 2."""
     rows = rows_of(settings)
-    names = {"I": "input", "V": "candidates to verify", "L": "lookahead window"}
-    parts = [
-        text(10, 22, f"W={settings.window} N={settings.ngram} G={settings.guesses}: row (down) sees column", "dim")
-    ]
+    title = f"W={settings.window} N={settings.ngram} G={settings.guesses}: row (down) sees column"
+    parts = [text(10, 22, title, "dim")]
     for y, row in enumerate(rows):
         parts.append(text(10, 52 + 15 * y, f"{y:>2} {row.kind} {row.part}", row.kind))
         for x, other in enumerate(rows):
             place, kind = f'x="{250 + 15 * x}" y="{41 + 15 * y}"', other.kind if row.sees(other) else "frame"
             parts.append(f'<rect class="{kind}" {place} width="13" height="13"/>')
-    for place, (kind, name) in enumerate(names.items()):
+    for place, (kind, name) in enumerate((("I", "input"), ("V", "candidates to verify"), ("L", "lookahead window"))):
         parts.append(text(270 + 15 * len(rows), 60 + 22 * place, f"{kind}: {name}", kind))
     write("mask", 470 + 15 * len(rows), 60 + 15 * len(rows), parts)
 
@@ -167,6 +188,8 @@ def draw_mask(settings: DecodeSettings) -> None:
 def main(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["--record"]:
         record(Path(arguments[1]))
+        record_chat(Path(arguments[1]))
+    draw_chat(json.loads((FOLDER / "chat.json").read_text()))
     draw_run(json.loads((FOLDER / "recorded.json").read_text()))
     draw_speed(json.loads((FOLDER / "speed.json").read_text()))
     draw_rows()
