@@ -120,7 +120,7 @@ def draw_run(found: dict[str, Any]) -> None:
                 x, y = (x, y) if index == 0 else (0, y + 1)
                 if line:
                     moving = f'<set attributeName="visibility" to="visible" begin="{second + 0.3:.2f}s"/>'
-                    token = text(left + 12 + 7.2 * x, 60 + 19 * y, line, kind)
+                    token = text(left + 12 + 7.8 * x, 60 + 19 * y, line, kind)
                     parts.append(f'<g visibility="hidden">{token}{moving}</g>')
                 x += len(line)
         end = f"{len(found[mode])} tokens in {seconds:.1f} s"
