@@ -19,7 +19,7 @@ from lacli.engine.admission import MOST_IDLE
 from lacli.engine.cells import Cells
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.engine.step import TokenSequence
-from lacli.errors import NumbersError, PromptError, SamplingError
+from lacli.errors import NumbersError, PromptError, SamplingError, UsageError
 from lacli.llamacpp.settings import ContextSize
 from lacli.settings import DecodeSettings
 from lacli.verify import LogprobRecorder, Verifier
@@ -466,6 +466,16 @@ def refilled(engine: FakeContext, schedule: Engine, place: int, tokens: list[int
     slot = schedule.admission.slot(place)
     schedule.admission.refill(slot, tokens, fill)
     return slot
+
+
+def test_a_slot_that_takes_over_tokens_gets_the_cells_of_an_idle_one_or_stays_empty() -> None:
+    schedule, engine = plain_schedule(150)
+    old = answered(schedule, [1] * 90, 5)
+    slot = refilled(engine, schedule, 3, [*SYSTEM, 7] * 5)
+    assert not old.cells.past and slot.past == 80 and schedule.admission.slot() is old.cells
+    with raises(UsageError, match="no room for 151 saved tokens"):
+        refilled(engine, schedule, 3, [5] * 151)
+    assert slot.past == 0 and not engine._cells
 
 
 def test_tokens_of_which_only_all_can_be_kept_are_shared_and_reused_as_a_whole() -> None:
