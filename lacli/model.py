@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from json import dumps
@@ -98,14 +99,18 @@ class Model(Closing):
         """
         if isinstance(prompt, str):
             return self.stream(prompt, **options).answer()
-        streams = self._each(prompt, options)
-        try:
+        if not isinstance(prompt, Sequence) or not all(isinstance(each, str) for each in prompt):
+            raise UsageError(f"the prompt is {prompt!r:.60}", "give a text or a list of texts; chat takes messages")
+        with ExitStack() as asked:
+            streams: list[Stream] = []
+            for number, each in enumerate(prompt, start=1):
+                try:
+                    streams.append(asked.enter_context(self.stream(each, **options)))
+                except PromptError as error:
+                    raise PromptError(f"prompt {number} of {len(prompt)}: {error.what}", error.hint) from error
             for stream in streams:
                 stream.begin()
             return [stream.answer() for stream in streams]
-        finally:
-            for stream in streams:
-                stream.close()
 
     def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer a conversation. Turns that were decoded before are not decoded again."""
@@ -148,18 +153,6 @@ class Model(Closing):
         self.worker.close()
         with self._asking, self.worker.reading:
             self.engine.close()
-
-    def _each(self, prompts: Sequence[str], options: AnswerOptions) -> list[Stream]:
-        """Ask for an answer to each prompt; an error names the prompt's number."""
-        if not isinstance(prompts, Sequence) or not all(isinstance(each, str) for each in prompts):
-            raise UsageError(f"the prompt is {prompts!r:.60}", "give a text or a list of texts; chat takes messages")
-        streams: list[Stream] = []
-        for number, prompt in enumerate(prompts, start=1):
-            try:
-                streams.append(self.set_up(Stream(self.worker, self), prompt, options))
-            except PromptError as error:
-                raise PromptError(f"prompt {number} of {len(prompts)}: {error.what}", error.hint) from error
-        return streams
 
     def set_up(self, stream: AnyStream, prompt: Prompt, given: AnswerOptions) -> AnyStream:
         """Return the stream with its tokens, text and sampler. Raises as `generate` does."""

@@ -198,14 +198,14 @@ class Chat:
         Then half of the context is freed, so that the next turns can reuse the cache. Raises PromptError if the last
         question alone does not fit.
         """
-        (rendered, tokens), dropped = self._prompt(), self.conversation.dropped
+        (rendered, tokens), before = self._prompt(), self.conversation.dropped
         if len(tokens) > self.cells - self.cells // ANSWER_SHARE:
             while len(tokens) > self.cells // 2 and self.conversation.drop_oldest():
                 rendered, tokens = self._prompt()
         if (count := len(tokens)) >= self.cells:
             hint = f"send a shorter one; {self.engine.context_hint(count)}"
             raise PromptError(f"the message needs {count:,} tokens and the context has {self.cells:,}", hint)
-        if dropped := self.conversation.dropped - dropped:
+        if dropped := self.conversation.dropped - before:
             oldest = f"the oldest {counted(dropped, 'question')}"
             self.notes.append(f"the context was full: the model no longer sees {oldest}")
         return rendered, tokens

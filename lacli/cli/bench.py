@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import Loading, PromptOptions, group, parameters_of, setting, typed, with_groups
-from lacli.settings import MODES, DecodeSettings, decode_settings
+from lacli.cli.options import Loading, PromptOptions, setting, typed, with_groups
+from lacli.settings import MODES
 
 DEFAULT_MODES = "lookup,lookahead,auto"
 """Without jacobi: on a CPU it takes several times as long as plain decoding, for 1.05 tokens a step."""
@@ -33,14 +33,7 @@ OutputFormat = Annotated[
 ]
 
 
-loading_group = with_groups(
-    decode_settings=group(decode_settings, options.preset, *parameters_of(DecodeSettings, without=COMPARED)),
-    sampling=options.sampling_group,
-    model_settings=options.engine_group,
-)(Loading)
-
-
-@with_groups(model=options.model_of, loading=loading_group)
+@with_groups(model=options.model_of, loading=options.loading_group(Loading, without=COMPARED))
 def bench(
     model: str | None,
     mode: Modes = DEFAULT_MODES,

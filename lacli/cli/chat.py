@@ -19,7 +19,7 @@ History = Annotated[bool, setting("--history/--no-history", help="Keep typed lin
 Commands = Annotated[bool, setting("--commands/--no-commands", help="Obey commands (/...) in piped lines.")]
 
 
-@with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group)
+@with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group(CachedLoading))
 def chat(
     asked: tuple[str | None, str | None],
     load: Load = None,

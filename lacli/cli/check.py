@@ -9,23 +9,16 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import Loading, PromptOptions, group, parameters_of, preset, typed, with_groups
+from lacli.cli.options import Loading, PromptOptions, typed, with_groups
 from lacli.errors import Interrupted, UsageError
 from lacli.llamacpp.settings import ContextSize, check_rows, fit_to_batch
-from lacli.settings import DecodeSettings, decode_settings
 
 Predict = Annotated[
     int, typer.Option("-n", "--predict", "--n-predict", "--max-tokens", min=1, help="Limit each answer to N tokens.")
 ]
 
-loading_group = with_groups(
-    decode_settings=group(decode_settings, preset, *parameters_of(DecodeSettings, mode="all")),
-    sampling=options.sampling_group,
-    model_settings=options.engine_group,
-)(Loading)
 
-
-@with_groups(model=options.model_of, loading=loading_group)
+@with_groups(model=options.model_of, loading=options.loading_group(Loading, mode="all"))
 def check(
     model: str | None,
     prompts: options.Tasks = None,

@@ -17,6 +17,7 @@ from lacli import __version__
 from lacli.cli import options
 from lacli.cli.options import DEBUG, EPILOG, given_name
 from lacli.errors import Interrupted, LacliError, OutputError, UsageError, reason_of
+from lacli.settings import DecodeSettings, options_of
 
 TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """The base class of Typer's errors, without a public name in some versions."""
@@ -50,7 +51,7 @@ HEADINGS: dict[str, Collection[str]] = {
     "Answer": (*ANSWER, "extract"),
     "Prompt": (*PROMPT, *signature(options.prompt_group).parameters),
     "Sampling": signature(options.sampling_group).parameters,
-    "Drafting": signature(options.lookahead_group).parameters,
+    "Drafting": (options.preset.name, *options_of(DecodeSettings)),
     "Machine": (*signature(options.engine_group).parameters, "offline"),
     "Output": ("answers", "at_a_time", "stats", "show_accepted", "json", "quiet", "verbose", "color", "output"),
 }

@@ -139,7 +139,7 @@ def cost(
     from lacli.auto.step_cost import LEAST_MEASURED, ROWS, MeasurePlan
     from lacli.bench.plan import parse_numbers
     from lacli.bench.report import cost_json, cost_lines
-    from lacli.engine.libraries import choose_library, open_context, open_model
+    from lacli.engine.libraries import choose_library, model_class, open_context
     from lacli.llamacpp.probe import working_settings
     from lacli.terminal.screen import Screen, loading_model
     from lacli.text.records import state_file
@@ -156,7 +156,7 @@ def cost(
 
     def measured() -> Cost:
         with loading_model(screen, verbose=verbose) as loading:
-            opened = open_model(path, settings, verbose=verbose, loading=loading)
+            opened = model_class(settings)(path, settings, verbose=verbose, loading=loading)
         with opened:
             try:
                 return measure_cost(opened, settings, plan, open_context, screen.note)

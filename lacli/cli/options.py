@@ -272,8 +272,6 @@ preset = parameter(
     )
 )
 
-lookahead_group = group(decode_settings, preset, *parameters_of(DecodeSettings))
-
 sizes = parameters_of(DecodeSettings, only=("window", "ngram", "guesses"))
 sizes_group = group(partial(decode_settings, mode="lookahead"), preset, *sizes)
 """The flags of a lookahead step's size."""
@@ -395,6 +393,7 @@ class CachedLoading(Loading):
     prompt_cache_ro: CacheReadOnly = False
 
 
-_engine_options = with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)
-loading_group, serving_group = _engine_options(CachedLoading), _engine_options(Loading)
-"""Options of the commands that answer once, and of those that serve."""
+def loading_group(make: type[Made], **drafting: Any) -> Callable[..., Made]:
+    """Return the options of an engine, as a group that makes `Loading`. `drafting`: as `parameters_of` takes it."""
+    decoding = group(decode_settings, preset, *parameters_of(DecodeSettings, **drafting))
+    return with_groups(decode_settings=decoding, sampling=sampling_group, model_settings=engine_group)(make)

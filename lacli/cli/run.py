@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import Loading, PromptOptions, setting, with_groups
+from lacli.cli.options import CachedLoading, Loading, PromptOptions, setting, with_groups
 from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.settings import PARALLEL, Detail
 
@@ -43,7 +43,7 @@ Parallel = Annotated[
 ]  # fmt: skip
 
 
-@with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group)
+@with_groups(asked=options.asked, question=options.prompt_group, loading=options.loading_group(CachedLoading))
 def run(
     asked: tuple[str | None, str | None],
     file: PromptFiles = None,

@@ -60,7 +60,7 @@ class ServerOptions:
     model=options.model_of,
     own=group(ServerOptions, *parameters_of(ServerOptions)),
     question=options.prompt_group,
-    loading=options.serving_group,
+    loading=options.loading_group(Loading),
 )
 def serve(
     model: str | None, *, own: ServerOptions, question: PromptOptions, loading: Loading, quiet: options.Quiet = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,16 +65,9 @@ def _hindrance(path: Path, settings: ModelSettings, *, strict: bool) -> tuple[st
     return None
 
 
-def open_model(
-    path: Path,
-    settings: ModelSettings,
-    *,
-    verbose: bool = False,
-    loading: Callable[[float], None] | None = None,
-) -> LlamaModel:
-    """Load a model with the library of `settings`, as `choose_library` decided. Raises ModelLoadError."""
-    kind = IkModel if settings.engine == "ik" else LlamaModel
-    return kind(path, settings, verbose=verbose, loading=loading)
+def model_class(settings: ModelSettings) -> type[LlamaModel]:
+    """The models of the library of `settings`, as `choose_library` decided."""
+    return IkModel if settings.engine == "ik" else LlamaModel
 
 
 def open_context(

@@ -20,7 +20,7 @@ import numpy as np
 
 from lacli.batch import Batch, Ints
 from lacli.context import Closing, Floats
-from lacli.engine.libraries import open_context, open_model
+from lacli.engine.libraries import model_class, open_context
 from lacli.errors import UsageError
 from lacli.llamacpp.context import DecodingContext
 from lacli.llamacpp.devices import deal_devices, devices
@@ -239,7 +239,7 @@ class Weights(Closing):
         loading: Callable[[float], None] | None = None,
     ) -> None:
         """`loading`: as LlamaModel takes it."""
-        self._open_model = partial(open_model, path, verbose=verbose, loading=loading)
+        self._open_model = partial(model_class(model_settings), path, verbose=verbose, loading=loading)
         self.plans = plan_replicas(model_settings)
         self._models: dict[tuple[str, ...], LlamaModel] = {}
         self.model = self._model(self.plans[0])

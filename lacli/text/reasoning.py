@@ -118,7 +118,7 @@ def mark_reasoning(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]
 
 def answer_of(text: str) -> str:
     """A generated text without its reasoning."""
-    reasoning, answer = _parts(text)
+    reasoning, answer = _split(text)
     return answer.lstrip() if reasoning else answer
 
 
@@ -159,7 +159,7 @@ def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, st
     opener = next((each for each in PAIRS if PAIRS[each] in template_source), "")
     if apart and opener:
         content = closed(f"{opener}\n{apart.strip()}") + content.lstrip()
-    reasoning, answer = _parts(content)
+    reasoning, answer = _split(content)
     if CHANNEL in template_source and (reasoning := apart or reasoning):
         return {"role": "assistant", "content": answer, "thinking": FRAME.sub("\n", reasoning).strip()}
     # A template that splits the content at </think> separates the reasoning itself.
@@ -171,7 +171,7 @@ def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, st
     return {"role": "assistant", "content": closed(content) if opener else content}
 
 
-def _parts(text: str) -> tuple[str, str]:
+def _split(text: str) -> tuple[str, str]:
     """The reasoning in a text, markers included, and the rest."""
     pieces = list(mark_reasoning([Piece(text)]))
     reasoning, answer = ("".join(p.text for p in pieces if p.reasoning is wanted) for wanted in (True, False))

@@ -194,7 +194,7 @@ def test_a_question_without_an_answer_is_offered_again(streams: Streams) -> None
 
 
 def test_a_file_goes_before_one_message_and_stays_until_that_has_an_answer(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("a file")
+    (tmp_path / "a").write_text("a file\n")
     chat = FakeChat(pieces=[KeyboardInterrupt])
     with Log(None) as log:
         repl = Repl(Commands(chat, log), Screen())

@@ -37,22 +37,6 @@ def test_a_second_question_about_a_file_reads_the_question_alone(kept: tuple[str
         assert changed["tokens"] == plain["tokens"]
 
 
-def test_the_prompts_of_a_file_share_what_a_cache_has(kept: tuple[str, str], tmp_path: Path) -> None:
-    file, cache = kept
-    rows = [{"prompt": f"{FILE}\n\n{question}"} for question in ("What is area?", "What is width?", "What is height?")]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    asked = ("run", "--prompts", str(tmp_path / "rows.jsonl"), *SIZES, "-np", "2")
-    fresh = call(*asked)
-    call(*asked, "--prompt-cache", cache)
-    done = call(*asked, "--prompt-cache", cache)
-    lines = [json.loads(line) for line in done.out.splitlines()]
-    assert {line["index"]: line["text"] for line in lines} == {
-        line["index"]: line["text"] for line in map(json.loads, fresh.out.splitlines())
-    }
-    assert all(line["cache_n"] > 100 for line in lines)
-    assert len(re.findall(r"tokens were in notes.cache", done.err)) == 1
-
-
 def test_a_saved_chat_goes_on_with_its_cache_without_a_further_word(kept: tuple[str, str], tmp_path: Path) -> None:
     file, cache = kept
     chat = ("chat", "--commands", *SIZES, "--stats")

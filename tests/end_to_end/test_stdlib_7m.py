@@ -14,8 +14,8 @@ from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
-from lacli.stats import Step
 from lacli.text.template import as_messages, choose_template
+from tests.engine.test_engine import tokens_of
 from tests.fakes.decoding import PLAIN, Decoding, bugs, compare
 
 LIMIT = 48
@@ -82,10 +82,6 @@ def last_position(engine: LlamaContext, sequence: int) -> int:
     return int(lib.llama_memory_seq_pos_max(engine._memory, sequence))
 
 
-def tokens_of(steps: list[Step]) -> list[int]:
-    return [token for step in steps for token in step.tokens]
-
-
 def test_plain_equals_a_bare_loop_of_decode_and_argmax(small: LlamaModel, comparison: Comparison) -> None:
     prompt = small.tokenize("def read(self, size=-1):\n")
     parameters = lib.llama_context_default_params()
@@ -122,16 +118,6 @@ def test_every_mode_equals_plain_but_for_rounding(
 def test_lookahead_brings_more_than_one_and_a_half_tokens_a_step_on_code(lookahead_runs: list[Run]) -> None:
     runs = lookahead_runs[: len(CODE_QUESTIONS)]
     assert sum(len(run.tokens) for run in runs) / sum(len(run.steps) for run in runs) > 1.5
-
-
-def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(small: LlamaModel, prompts: list[list[int]]) -> None:
-    chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
-    texts = []
-    for backend_greedy in (False, True):
-        with LlamaContext(small, ON_ONE_THREAD, ContextSize.of(chosen), backend_greedy=backend_greedy) as engine:
-            decoders = [(Decoding(engine, chosen), prompt) for prompt in prompts[4:6]]
-            texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
-    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("name", ["lookup", "lookahead"])

@@ -468,24 +468,14 @@ def refilled(engine: FakeContext, schedule: Engine, place: int, tokens: list[int
     return slot
 
 
-def test_a_slot_that_takes_over_tokens_serves_the_next_prompt_with_their_beginning() -> None:
+def test_a_slot_that_takes_over_tokens_gets_the_cells_of_an_idle_one_or_stays_empty() -> None:
     schedule, engine = plain_schedule(150)
     old = answered(schedule, [1] * 90, 5)
-    running = add(schedule, [4] * 20, 20)
-    schedule.step()
     slot = refilled(engine, schedule, 3, [*SYSTEM, 7] * 5)
     assert not old.cells.past and slot.past == 80 and schedule.admission.slot() is old.cells
-    with raises(UsageError, match="has a sequence"):
-        schedule.admission.refill(running.cells, [])
-    with raises(UsageError, match="no room for 150 saved tokens"):
-        refilled(engine, schedule, 3, [5] * 150)
-    assert slot.past == 0 and len(engine._cells) == running.cells.past
-    slot = refilled(engine, schedule, 3, [*SYSTEM, 7] * 5)
-    visit = Visit([*SYSTEM, 7] * 4, 10, 0, None)
-    sequence = add(schedule, visit.prompt, visit.limit)
-    finish(schedule)
-    assert sequence.cells is slot and sequence.reused == 63
-    assert sequence.tokens[-10:] == alone(visit, 150)
+    with raises(UsageError, match="no room for 151 saved tokens"):
+        refilled(engine, schedule, 3, [5] * 151)
+    assert slot.past == 0 and not engine._cells
 
 
 def test_tokens_of_which_only_all_can_be_kept_are_shared_and_reused_as_a_whole() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -112,23 +111,6 @@ def test_a_named_template_ends_answers_with_its_own_texts(tiny: Path, monkeypatc
         raw = generate(engine, "the thing", max_tokens=30, raw=True).text
         engine.prompts.template = replace(bundled_template("chatml", engine.model), stops=(raw[10:13],))
         assert generate(engine, "the thing", max_tokens=30, raw=True).text == raw
-
-
-def tokens_of(*arguments: str, prompt: str = "the thing", env: dict[str, str] | None = None) -> list[int]:
-    done = call("run", "-q", "--json", "-n", "8", "-p", prompt, *arguments, env=env)
-    assert done.code == 0, done.err
-    found: list[int] = json.loads(done.out)["tokens"]
-    return found
-
-
-def test_run_takes_a_template_by_name_file_and_environment(tiny: Path, tmp_path: Path) -> None:
-    file = tmp_path / "mine.jinja"
-    prompt = "<start_of_turn>user\n%s<end_of_turn>\n<start_of_turn>model\n"
-    file.write_text("{{ bos_token }}" + prompt % "{{ messages[0].content }}" + "\n")
-    named = tokens_of(str(tiny), "--chat-template", "gemma")
-    assert tokens_of(str(tiny), "--chat-template", str(file)) == named != tokens_of(str(tiny))
-    for name in ("LACLI_CHAT_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE"):
-        assert tokens_of(str(tiny), env={name: "gemma"}) == named
 
 
 WRITE: dict[str, Callable[[Path], None]] = {

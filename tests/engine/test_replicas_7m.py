@@ -25,7 +25,8 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ContextSize, ModelSettings, strict_settings
 from lacli.settings import DecodeSettings
 from lacli.verify import SampleAndMatch
-from tests.end_to_end.test_stdlib_7m import asked, tokens_of
+from tests.end_to_end.test_stdlib_7m import asked
+from tests.engine.test_engine import tokens_of
 from tests.fakes.decoding import fixed_clock_decoder
 from tests.fakes.talking import QUESTION
 from tests.fakes.tiny_models import write_lfm2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -240,22 +239,6 @@ def test_an_error_on_the_way_in_reaches_all_that_wait() -> None:
         for reader in readers:
             with pytest.raises(RuntimeError, match="not this prompt"):
                 reader.all()
-
-
-def test_a_program_ends_behind_the_step_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    hooks: list[Callable[[], None]] = []
-    monkeypatch.setattr(atexit, "register", hooks.append)
-    monkeypatch.setattr(atexit, "unregister", hooks.remove)
-    with stepped(1) as (loop, engine):
-        reader = Reader(loop, [1])
-        engine.wait()
-        (end,) = hooks
-        engine.run()
-        end()
-        assert not loop._thread.is_alive() and not hooks and reader.next()
-        for ask in (reader.all, lambda: Reader(loop, [2])):
-            with pytest.raises(LacliError, match="the model is closed"):
-                ask()
 
 
 def test_a_forked_process_is_told_to_load_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:

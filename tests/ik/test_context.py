@@ -24,7 +24,7 @@ from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
 from tests.fakes.decoding import PLAIN, Decoding, bugs
-from tests.loading import STDLIB_7M, load
+from tests.loading import STDLIB_7M
 
 ONE_THREAD = ModelSettings(context=512, threads=1, engine="ik")
 CHAIN = DecodeSettings(mode="lookup", lookup_draft=6)
@@ -157,21 +157,6 @@ def test_several_sequences_get_what_each_gets_alone_and_the_library_takes_as_man
             found[-1] += [each.tokens for each in running]
     alike = [common_prefix(*pair) for pair in zip(*found, strict=True)]
     assert all(shared > len(prompt) + 10 for shared, prompt in zip(alike, prompts, strict=True)), "but for rounding"
-
-
-def test_drawn_tokens_are_those_of_plain_decoding_with_the_same_seed() -> None:
-    from lacli.llamacpp.sampling import SamplingSettings
-
-    texts = set()
-    for mode in (PLAIN, *MODES):
-        with load(
-            model_settings=ONE_THREAD, decode_settings=mode, sampling=SamplingSettings(seed=5, temp=0.8)
-        ) as engine:
-            text, pieces = engine.generate(engine.prompts.question(QUESTION, raw=True), 24)
-            for _ in pieces:
-                pass
-            texts.add(tuple(text.answer().tokens))
-    assert len(texts) == 1
 
 
 def test_the_logits_after_a_restore_are_those_before_to_the_bit_and_a_part_of_a_state_is_refused(

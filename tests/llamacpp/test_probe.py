@@ -77,20 +77,6 @@ def test_an_exit_code_names_a_crash_as_its_system_does(code: int, name: str, mon
     assert probe.crash_of(code) == name
 
 
-@pytest.mark.parametrize(
-    ("platform", "group"),
-    [("linux", {"process_group": 0}), ("darwin", {"process_group": 0}), ("win32", {"creationflags": 0x200})],
-)
-def test_a_child_is_kept_from_ctrl_c_as_its_system_does_that(
-    platform: str, group: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[dict[str, object]] = []
-    monkeypatch.setattr("subprocess.run", lambda command, **options: given.append(options))
-    monkeypatch.setattr(sys, "platform", platform)
-    probe.run_python(["python"], 1.0)
-    assert {name: given[0][name] for name in ("process_group", "creationflags") if name in given[0]} == group
-
-
 BOTH = ("repack", "plain")
 
 
