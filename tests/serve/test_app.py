@@ -95,7 +95,7 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
         ({"messages": QUESTION, "logit_bias": {"99999999": 1}}, "99999999"),
         ({"messages": [*BEGUN, BEGUN[-1]]}, "two answers"),
         ({"messages": QUESTION, "continue_final_message": True}, "assistant's last message"),
-        ({"messages": BEGUN[1:]}, "behind another message"),
+        ({"messages": BEGUN[1:]}, "after a question"),
         ({"messages": QUESTION, "top_logprobs": 2}, "it needs logprobs"),
     ],
 )

@@ -11,13 +11,14 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
+from starlette.testclient import TestClient
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest
 from lacli.serve.run import access_for
-from lacli.text.checked import checked
+from lacli.text.json_schema import checked
 from tests.serve.conftest import serving
 from tests.serve.test_app import BEGUN, QUESTION, post
 
@@ -188,13 +189,17 @@ def test_a_reply_names_what_of_a_schema_is_not_followed(address: str, path: str)
             assert ("warnings" not in reply) if is_followed else "colour" in reply["warnings"][0]
 
 
-def test_a_field_is_taken_refused_or_named_in_the_log_once(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    url, body = f"{address}/v1/completions", {"prompt": "def f(", "max_tokens": 1}
+def test_a_field_is_taken_refused_or_named_in_the_log_once(
+    model: lacli.Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = TestClient(Server(model, ServeSettings(("demo",), SamplingSettings())).app())
+    body = {"prompt": "def f(", "max_tokens": 1}
     taken = {"user": "a", "n_keep": 3, "suffix": "", "functions": None, "min_tokens": 0, "max_tokenz\n": 9}
     for _ in range(2):
-        assert post(url, {**body, **taken})["choices"]
-    told = [record.message.removeprefix("a field without effect here: ") for record in caplog.records]
+        assert client.post("/v1/completions", json={**body, **taken}).json()["choices"]
+    named = [record.message for record in caplog.records if record.name.startswith("lacli")]
+    told = [message.removeprefix("a field without effect here: ") for message in named]
     assert told == ["user", "n_keep", "max_tokenz\N{SYMBOL FOR LINE FEED}"]
     for refused in ({"functions": [{"name": "f"}]}, {"min_tokens": 30}):
-        error = post(url, {**body, **refused})["error"]
+        error = client.post("/v1/completions", json={**body, **refused}).json()["error"]
         assert error["code"] == 400 and f"{[*refused][0]} is not offered" in error["message"]

@@ -53,7 +53,7 @@ def opened(port: int, body: dict[str, Any]) -> socket.socket:
 
 
 def test_a_stream_without_events_says_that_it_lives(model: lacli.Model) -> None:
-    settings = ServeSettings(("demo",), SamplingSettings(), pause_s=1e-5)
+    settings = ServeSettings(("demo",), SamplingSettings(), pause_s=1e-4)
     body = json.dumps({"prompt": "def f(", "max_tokens": 3, "stream": True}).encode()
     with (
         serving(Server(model, settings).app()) as address,
