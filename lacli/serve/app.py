@@ -31,7 +31,7 @@ from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
 from lacli.serve.messages import MessagesReply, MessagesRequest
 from lacli.serve.protocol import (
-    AnswerRequest,
+    REFUSED,
     ChatRequest,
     CompletionRequest,
     InfillRequest,
@@ -48,7 +48,7 @@ from lacli.text.json_schema import checked
 from lacli.text.reasoning import begun_closer
 from lacli.text.template import MARK
 
-ANSWERED: dict[Sequence[str], tuple[type[AnswerRequest], type[Reply]]] = {
+ANSWERED: dict[Sequence[str], tuple[type[ChatRequest | CompletionRequest], type[Reply]]] = {
     ("/v1/chat/completions", "/chat/completions"): (ChatRequest, ChatReply),
     ("/v1/completions",): (CompletionRequest, TextReply),
     ("/v1/responses", "/responses"): (ResponsesRequest, ResponsesReply),
@@ -269,12 +269,15 @@ class Server:
         tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
-    async def _answer(self, kind: type[AnswerRequest], shape: type[Reply], request: Request) -> Response:
+    async def _answer(
+        self, kind: type[ChatRequest | CompletionRequest], shape: type[Reply], request: Request
+    ) -> Response:
         """Answer a request: whole, or event by event."""
         asked = checked(kind, await body_of(request))
         asked.verbose |= self._settings.verbose
-        for name in asked.without_effect:
-            self._note_unknown(printable(name[:40]))
+        for name in asked.model_extra or ():
+            if name not in REFUSED:
+                self._note_unknown(printable(name[:40]))
         # In a thread, so that streams go on; one at a time, so that they have the processor too.
         async with self._preparing:
             reply = await run_in_threadpool(self._begin, asked, shape)
@@ -283,32 +286,49 @@ class Server:
             return StreamingResponse(_as_sent(reply), headers=headers, media_type="text/event-stream")
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
-    def _begin(self, asked: AnswerRequest, shape: type[Reply]) -> Reply:
-        """Begin the answers to a request, which `shape` writes: every protocol with messages comes down to a chat."""
-        if isinstance(asked, ChatRequest):
-            return self._chat(asked, shape)
-        assert isinstance(asked, CompletionRequest)
-        if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
-            raise UsageError("prompt, n: a request has at most 128 answers")
-        most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most, prompt_logprobs=asked.echo)
-        return self._reply(shape, asked, self._sampling(asked), self._prompts(asked), options)
+    def _begin(self, asked: ChatRequest | CompletionRequest, shape: type[Reply]) -> Reply:
+        """Begin the answers to a request, without decoding yet; `shape` writes them.
 
-    def _chat(self, asked: ChatRequest, shape: type[Reply]) -> Reply:
-        prompts, rules, rendered = self._model.engine.prompts, None, self._rendered(asked)
-        # The model may think before the form that the answer is to have.
-        sampling, forced = replace(self._sampling(asked), grammar_after=begun_closer(rendered)), asked.has_to_call
-        if asked.offered:
-            # A response_format is for a text; a grammar and a json_schema are for the whole answer.
-            if forced and (asked.grammar or asked.json_schema is not None):
-                raise UsageError("an answer that has to call a tool cannot have another grammar")
-            form, schema = form_of(prompts.template), "" if forced else sampling.json_schema
-            rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
-            if forced or schema:
-                sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
-        logprobs = asked.top_logprobs if asked.logprobs and asked.top_logprobs >= 0 else None
-        options = AnswerOptions(logprobs=logprobs)
-        return self._reply(shape, asked, sampling, [prompts.tokenize(rendered)], options, rules)
+        Every protocol with messages comes down to a chat. The first answer to a prompt has the request's seed, each
+        further one the next number, as llama-server does. Raises TooLong for a prompt longer than the context.
+        """
+        model, settings, rules, options = self._model, self._settings, None, AnswerOptions()
+        sampling = asked.sampling(settings.sampling, lambda text: model.engine.model.tokenize(text, add_special=False))
+        if isinstance(asked, ChatRequest):
+            rendered = self._rendered(asked)
+            prompts, most = [model.engine.prompts.tokenize(rendered)], asked.top_logprobs if asked.logprobs else -1
+            # The model may think before the form that the answer is to have.
+            sampling = replace(sampling, grammar_after=begun_closer(rendered))
+            if asked.offered:
+                sampling, rules = self._with_calls(asked, sampling)
+        else:
+            if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
+                raise UsageError("prompt, n: a request has at most 128 answers")
+            prompts, most = self._prompts(asked), (asked.n_probs or -1) if asked.logprobs is None else asked.logprobs
+            options |= {"raw": True, "prompt_logprobs": asked.echo}
+        if (longest := max(map(len, prompts))) > model.context:
+            raise TooLong(longest, model.context)
+        limit = settings.max_tokens if asked.max_tokens is None else asked.max_tokens
+        stops = *settings.stops, *asked.stop
+        options |= {"stop": () if rules else stops, "max_tokens": limit, "logprobs": None if most < 0 else most}
+        options["drawn_logprobs"] = asked.post_sampling_probs
+        choices: list[Choice] = []
+        for tokens in prompts:
+            for place in range(asked.n):
+                seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
+                options["sampling"] = replace(sampling, seed=seed)
+                choices.append(Choice(model, self.count, tokens, len(choices), options, rules, stops))
+        return shape(asked, choices, model, settings.names[0], sampling, limit, settings.pause_s)
+
+    def _with_calls(self, asked: ChatRequest, sampling: SamplingSettings) -> tuple[SamplingSettings, CallRules]:
+        """How an answer is drawn that may call functions, and what it may call."""
+        forced = asked.has_to_call
+        # A response_format is for a text; a grammar and a json_schema are for the whole answer.
+        if forced and (asked.grammar or asked.json_schema is not None):
+            raise UsageError("an answer that has to call a tool cannot have another grammar")
+        form, schema = form_of(self._model.engine.prompts.template), "" if forced else sampling.json_schema
+        rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
+        return replace(sampling, grammar=rules.grammar(), json_schema="") if forced or schema else sampling, rules
 
     def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
         """The tokens of a request's prompts. Text around a hole leaves a quarter of the context to the answer."""
@@ -322,38 +342,6 @@ class Server:
         if len(texts) < len(asked.prompt):
             raise UsageError("suffix: the prompt before it has to be a text")
         return [infill(each, asked.suffix, room) for each in texts]
-
-    def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
-        """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""
-        model = self._model.engine.model
-        return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
-
-    def _reply(
-        self,
-        shape: type[Reply],
-        asked: AnswerRequest,
-        sampling: SamplingSettings,
-        prompts: Sequence[Sequence[int]],
-        options: AnswerOptions,
-        rules: CallRules | None = None,
-    ) -> Reply:
-        """Begin the answers, without decoding yet. Raises TooLong for a prompt longer than the context.
-
-        The first answer to a prompt has the request's seed, each further one the next number, as llama-server does.
-        """
-        longest, context = max(map(len, prompts)), self._model.context
-        if longest > context:
-            raise TooLong(longest, context)
-        limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
-        stops = *self._settings.stops, *asked.stop
-        options |= {"stop": () if rules else stops, "max_tokens": limit, "drawn_logprobs": asked.post_sampling_probs}
-        choices: list[Choice] = []
-        for tokens in prompts:
-            for place in range(asked.n):
-                seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
-                options["sampling"] = replace(sampling, seed=seed)
-                choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules, stops))
-        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit, self._settings.pause_s)
 
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools if the model's template knows none."""

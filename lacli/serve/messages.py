@@ -103,6 +103,8 @@ class MessagesRequest(ChatRequest):
 class MessagesReply(BlockReply):
     """A message, whole or as events."""
 
+    ends_with_timings = False
+
     def _first(self) -> Iterable[dict[str, Any]]:
         usage = {"input_tokens": len(self.choices[0].stream.prompt), "output_tokens": 0}
         yield {"type": "message_start", "message": self._message(stop_reason=None, stop_sequence=None, usage=usage)}

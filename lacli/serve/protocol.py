@@ -172,11 +172,6 @@ class AnswerRequest(Sampled):
                 raise ValueError(f"{name} is not offered")
         return self
 
-    @property
-    def without_effect(self) -> list[str]:
-        """Names of fields that are unknown here."""
-        return [name for name in self.model_extra or () if name not in REFUSED]
-
 
 class Part(BaseModel):
     """A text of a message, by the names that it has in chats, responses and messages."""

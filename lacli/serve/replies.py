@@ -199,6 +199,7 @@ class Reply:
     """
 
     end: ClassVar[bytes] = b"data: [DONE]\n\n"
+    ends_with_timings: ClassVar[bool] = True
     asked: AnswerRequest
     choices: Sequence[Choice]
     model: Model
@@ -233,7 +234,8 @@ class Reply:
                 yield self._alive()
                 continue
             run = delta.progress or choice.stream.text.statistics
-            more: dict[str, Any] = {"timings": timings(run)} if asked.timings_per_token or delta.ended else {}
+            is_timed = asked.timings_per_token or (delta.ended and self.ends_with_timings)
+            more: dict[str, Any] = {"timings": timings(run)} if is_timed else {}
             if delta.ended:
                 more |= self._notes
             elif delta.progress:

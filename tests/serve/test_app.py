@@ -16,14 +16,17 @@ from openai import APIStatusError, NotFoundError, OpenAI
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from tests.loading import STDLIB_7M
-from tests.serve.conftest import NAME, serving
+from tests.serve.conftest import NAME, app_of, serving
 
 QUESTION: Any = [{"role": "user", "content": "Write a function that adds two numbers."}]
 """The client's own types of messages are narrower than what it takes."""
 
 BEGUN = [*QUESTION, {"role": "assistant", "content": "def add(a"}]
+
+
+def function(name: str, parameters: Any = None) -> Any:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
@@ -87,20 +90,26 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
     ("body", "words"),
     [
         ({"messages": [{"role": "user"}]}, "content"),
-        ({"messages": QUESTION, "temperature": -2}, "temperature: "),
+        ({"temperature": -2}, "temperature: "),
         ({"messages": [{"role": "user", "content": [{"type": "sound"}]}]}, "messages.0.content.0.type: "),
-        ({}, "messages: Field required"),
-        *(({"messages": QUESTION, "n": number}, "n: Input should be") for number in (0, 99)),
-        ({"messages": QUESTION, "stop": ["a"] * 99}, "stop: List should have at most 64"),
-        ({"messages": QUESTION, "logit_bias": {"99999999": 1}}, "99999999"),
+        ({"messages": None}, "messages: Field required"),
+        *(({"n": number}, "n: Input should be") for number in (0, 99)),
+        ({"stop": ["a"] * 99}, "stop: List should have at most 64"),
+        ({"logit_bias": {"99999999": 1}}, "99999999"),
         ({"messages": [*BEGUN, BEGUN[-1]]}, "two answers"),
-        ({"messages": QUESTION, "continue_final_message": True}, "assistant's last message"),
+        ({"continue_final_message": True}, "assistant's last message"),
         ({"messages": BEGUN[1:]}, "after a question"),
-        ({"messages": QUESTION, "top_logprobs": 2}, "it needs logprobs"),
+        ({"top_logprobs": 2}, "it needs logprobs"),
+        ({"tools": [function("a b")]}, "name"),
+        ({"tool_choice": "required"}, "no such function"),
+        ({"tools": [function("f")], "tool_choice": function("x")}, "no such function"),
+        ({"tools": [function("f")], "tool_choice": "required", "grammar": 'root ::= "a"'}, "another grammar"),
+        ({"tools": [function("f", {"type": "string"})], "tool_choice": "required"}, "parameters of f"),
+        ({"tools": [function("f", {"properties": {"a": {"type": "whole"}}})], "tool_choice": "required"}, "whole"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(address: str, body: Mapping[str, Any], words: str) -> None:
-    error = post(f"{address}/v1/chat/completions", body)["error"]
+def test_what_cannot_be_is_refused_in_a_sentence(qwen: str, body: Mapping[str, Any], words: str) -> None:
+    error = post(f"{qwen}/v1/chat/completions", {"messages": QUESTION, **body})["error"]
     assert (error["code"], error["type"]) == (400, "invalid_request_error")
     assert words in error["message"]
 
@@ -132,14 +141,14 @@ def test_a_wrong_method_or_path_is_an_error_in_openais_shape(address: str, metho
 
 
 def test_the_model_is_found_by_each_of_its_names(model: lacli.Model) -> None:
-    settings = ServeSettings(("b", "owner/a"), SamplingSettings())
+    names = ("b", "owner/a")
     with (
-        serving(Server(model, settings).app()) as address,
+        serving(app_of(model, names=names)) as address,
         OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
     ):
         (listed,) = client.models.list()
         assert listed.id == "b"
-        for name in settings.names:
+        for name in names:
             assert client.models.retrieve(name) == listed
         with pytest.raises(NotFoundError):
             client.models.retrieve("c")
@@ -188,10 +197,9 @@ def test_the_docs_say_of_each_parameter_of_the_client_whether_it_is_done(client:
 
 def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
     """Strict, as company would change the rounding of a text otherwise."""
-    settings = ServeSettings((NAME,), SamplingSettings(temp=1.5), max_tokens=8)
     with (
         lacli.load(STDLIB_7M, threads=1, strict=True) as model,
-        serving(Server(model, settings).app()) as address,
+        serving(app_of(model, sampling=SamplingSettings(temp=1.5), max_tokens=8)) as address,
         OpenAI(base_url=f"{address}/v1", api_key="none") as client,
     ):
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -15,11 +13,10 @@ from starlette.testclient import TestClient
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest
 from lacli.serve.run import access_for
 from lacli.text.json_schema import checked
-from tests.serve.conftest import serving
+from tests.serve.conftest import app_of
 from tests.serve.test_app import BEGUN, QUESTION, post
 
 LONG = [{"role": "user", "content": "Write a function that adds numbers. " * 12}]
@@ -34,23 +31,11 @@ def events(url: str, body: Mapping[str, Any]) -> list[Any]:
     return [json.loads(line) for line in lines if line != b"[DONE]"]
 
 
-def asked(address: str, method: str, path: str, **headers: str) -> tuple[int, list[tuple[str, str]]]:
-    """The status and the headers of an answer, as they were written."""
-    connection = HTTPConnection(urlsplit(address).netloc)
-    connection.request(method, path, headers=headers)
-    reply = connection.getresponse()
-    reply.read()
-    connection.close()
-    return reply.status, reply.getheaders()
-
-
 @pytest.fixture(scope="module")
-def closed(model: lacli.Model) -> Iterator[str]:
-    """A server that has all its switches off, and one page that may ask."""
-    settings = ServeSettings(("b", "a"), SamplingSettings(), tags=("small",), off=("/slots", "/metrics", "/"))
+def closed(model: lacli.Model) -> TestClient:
+    """A client of a server that has all its switches off, and two pages that may ask."""
     access = access_for(["0.0.0.0"], ["key"], ["https://a.example", "localhost"])
-    with serving(Server(model, settings).app(access)) as address:
-        yield address
+    return TestClient(app_of(model, access, off=("/slots", "/metrics", "/")))
 
 
 @pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
@@ -111,18 +96,18 @@ def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [("/slots", 501), ("/metrics", 501), ("/", 404), ("/health", 200)])
-def test_switches_turn_endpoints_off(closed: str, path: str, status: int) -> None:
-    assert asked(closed, "GET", path, Authorization="Bearer key")[0] == status
+def test_switches_turn_endpoints_off(closed: TestClient, path: str, status: int) -> None:
+    assert closed.get(path, headers={"Authorization": "Bearer key"}).status_code == status
 
 
 @pytest.mark.parametrize(
     ("origin", "may"),
     [("https://a.example", True), ("http://127.0.0.1:3000", True), ("http://localhost.b.example", False)],
 )
-def test_scripts_of_named_pages_may_ask(closed: str, origin: str, may: bool) -> None:
+def test_scripts_of_named_pages_may_ask(closed: TestClient, origin: str, may: bool) -> None:
     wanted = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    _, headers = asked(closed, "OPTIONS", "/v1/chat/completions", **wanted)
-    assert (dict(headers).get("access-control-allow-origin") == origin) == may
+    headers = closed.options("/v1/chat/completions", headers=wanted).headers
+    assert (headers.get("access-control-allow-origin") == origin) == may
 
 
 @pytest.mark.parametrize(
@@ -192,7 +177,7 @@ def test_a_reply_names_what_of_a_schema_is_not_followed(address: str, path: str)
 def test_a_field_is_taken_refused_or_named_in_the_log_once(
     model: lacli.Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = TestClient(Server(model, ServeSettings(("demo",), SamplingSettings())).app())
+    client = TestClient(app_of(model))
     body = {"prompt": "def f(", "max_tokens": 1}
     taken = {"user": "a", "n_keep": 3, "suffix": "", "functions": None, "min_tokens": 0, "max_tokenz\n": 9}
     for _ in range(2):

@@ -13,10 +13,9 @@ import pytest
 from openai import OpenAI
 
 import lacli
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import PAGE, POLICY, Server, ServeSettings
+from lacli.serve.app import PAGE, POLICY
 from lacli.serve.run import access_for
-from tests.serve.conftest import NAME, serving
+from tests.serve.conftest import NAME, app_of, serving
 from tests.serve.test_app import QUESTION
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m [a](ja
 
 
 def test_each_file_is_sent_without_a_key_and_the_page_with_its_policy(model: lacli.Model) -> None:
-    app = Server(model, ServeSettings((NAME,), SamplingSettings())).app(access_for(["0.0.0.0"], [KEY]))
-    with serving(app) as address:
+    with serving(app_of(model, access_for(["0.0.0.0"], [KEY]))) as address:
         for path, name in (("/", "index.html"), ("/page/page.css", "page.css"), ("/page/page.js", "page.js")):
             with urlopen(address + path) as reply:
                 assert reply.headers.get_content_type() in ("text/html", "text/css", "text/javascript")

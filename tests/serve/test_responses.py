@@ -20,11 +20,6 @@ ITEM = ["output_item.added", "content_part.added"]
 ENDS = ["content_part.done", "output_item.done"]
 
 
-@pytest.fixture(scope="module")
-def caller(qwen: str) -> OpenAI:
-    return OpenAI(api_key="none", base_url=f"{qwen}/v1", max_retries=0)
-
-
 def test_a_response_is_the_answer_of_a_chat(client: OpenAI) -> None:
     question = QUESTION[0]["content"]
     chat = client.chat.completions.create(

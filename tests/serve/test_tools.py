@@ -14,16 +14,14 @@ from openai import BadRequestError, OpenAI
 
 import lacli
 from lacli.errors import UsageError
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import ChatRequest
 from lacli.serve.tools import FORMS, CallRules, CallSplitter, form_of
 from lacli.text.reasoning import ReasoningSplitter
 from lacli.text.stream import Piece
 from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.loading import STDLIB_7M
-from tests.serve.conftest import NAME
-from tests.serve.test_app import QUESTION, post
+from tests.serve.conftest import app_of
+from tests.serve.test_app import QUESTION, function, post
 from tests.serve.test_fields import events
 
 SCHEMA = {
@@ -82,23 +80,15 @@ WRITTEN_CALLS = {
 
 CALLED = '{"name": "clock", "arguments": {}}'
 TWO = {
-    "hermes": ("{0}\n{0}", f"<tool_call>{CALLED}</tool_call>"),
-    "llama3": ("{0}; {0}", '{"name": "clock", "parameters": {}}'),
-    "mistral": ("[TOOL_CALLS][{0}, {0}]", CALLED),
-    "names": ("{0}{0}", "[TOOL_CALLS]clock[ARGS]{}"),
-    "bare": ("{0}\n{0}", CALLED),
-    "fences": ("{0}\n\n{0}", f"```json\n{CALLED}\n```"),
-    "list": ("```json\n[\n  {0},\n  {0}\n]\n```", CALLED),
-    "doubled": ("{0}\n{0}", f"<tool_call>\n{{{CALLED}}}\n</tool_call>"),
-    "qwen3": ("{0}\n{0}", "<tool_call>\n<function=clock>\n</function>\n</tool_call>"),
-    "gemma4": ("{0}{0}", "<|tool_call>call:clock{}<tool_call|>"),
-    "lfm2": ("<|tool_call_start|>[{0}, {0}]<|tool_call_end|>", "clock()"),
+    "semicolon": ("{0}; {0}", '{"name": "clock", "parameters": {}}'),
+    "list": ("[TOOL_CALLS][{0}, {0}]", CALLED),
+    "list in a fence": ("```json\n[\n  {0},\n  {0}\n]\n```", CALLED),
+    "Mistral": ("{0}{0}", "[TOOL_CALLS]clock[ARGS]{}"),
+    "Gemma 4": ("{0}{0}", "<|tool_call>call:clock{}<tool_call|>"),
+    "LFM2": ("<|tool_call_start|>[{0}, {0}]<|tool_call_end|>", "clock()"),
+    "Qwen3-Coder": ("{0}\n{0}", "<tool_call>\n<function=clock>\n</function>\n</tool_call>"),
 }
 """Two calls, and how one is written."""
-
-
-def taking(parameters: Any) -> Any:
-    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
 
 
 def splitting(form: str = "", schema: str = "", *, several: bool = True, forced: bool = False) -> CallSplitter:
@@ -162,7 +152,7 @@ def test_a_template_tells_how_its_model_calls(source: str, begins: str | None) -
 def test_a_form_of_calls_that_cannot_be_read_is_said_once_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     for source, said in (("{{ tools }}<tool_call><arg_key>", 1), (bundled("qwen"), 0), ("{{ messages }}", 0)):
         with lacli.load(STDLIB_7M, threads=1, template=source) as model:
-            Server(model, ServeSettings((NAME,), SamplingSettings()))
+            app_of(model)
         assert [*map(len, (caplog.messages, "".join(caplog.messages).split("cannot read")))] == [said, said + 1]
         caplog.clear()
 
@@ -180,6 +170,8 @@ def test_a_call_is_found_in_every_form_wherever_the_text_is_cut(text: str) -> No
     for before in ("", "\n ", "Let me see <b> [x] `y` {z}.\n\n", "```python\nx = [1]\n```\n"):
         for parts in cuts(f"{before}{text}\n"):
             assert split(parts) == (before.strip(), [("weather", ARGUMENTS)])
+    assert split([*f"{text}\n{text}"]) == ("", [("weather", ARGUMENTS)] * 2)
+    assert split([*f"{text}\n{text}"], several=False) == ("", [("weather", ARGUMENTS)])
     if not text.startswith("{"):
         assert split([*f"So: {text}"]) == ("So:", [("weather", ARGUMENTS)]), "inside a line"
 
@@ -243,11 +235,6 @@ def test_text_that_begins_no_call_is_not_held_back() -> None:
     assert [splitter.feed(text) for text in fed] == out
 
 
-@pytest.fixture(scope="module")
-def caller(qwen: str) -> OpenAI:
-    return OpenAI(api_key="none", base_url=f"{qwen}/v1", max_retries=0)
-
-
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 def test_a_required_call_comes_whole_and_in_a_stream_without_its_markup(caller: OpenAI, choice: Any) -> None:
     asked: Any = {"model": "any", "messages": QUESTION, "tools": [CLOCK, WEATHER], "tool_choice": choice}
@@ -269,7 +256,7 @@ def test_a_required_call_comes_whole_and_in_a_stream_without_its_markup(caller: 
 
 
 def test_stop_texts_end_the_content_and_no_call() -> None:
-    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+    call = f"<tool_call>{CALLED}</tool_call>"
     for text, content, calls, stop in (
         (f"So a.{call}", "So a.", 1, ""),
         (f"So.{call} a clock b", "So.a", 1, " clock"),
@@ -297,7 +284,7 @@ def test_an_answer_with_tools_ends_at_a_stop_text_outside_of_calls(qwen: str) ->
 
 
 def test_a_reply_names_what_of_a_function_is_not_followed(qwen: str) -> None:
-    tool = taking({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True, "maxItems": 1}}})
+    tool = function("f", {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True, "maxItems": 1}}})
     body = {"messages": QUESTION, "tools": [tool], "tool_choice": "required"}
     assert "uniqueItems" in post(f"{qwen}/v1/chat/completions", body)["warnings"][0]
 
@@ -378,30 +365,13 @@ def test_control_tokens_in_calls_results_and_functions_are_plain_text() -> None:
         assert token not in tokens and model.engine.text(tokens).count(name) == 4
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
-        ({"tool_choice": "required"}, "no such function"),
-        ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "no such function"),
-        ({"tools": [CLOCK], "tool_choice": "required", "grammar": 'root ::= "a"'}, "another grammar"),
-        ({"tools": [taking({"type": "string"})], "tool_choice": "required"}, "parameters of f"),
-        ({"tools": [taking({"properties": {"a": {"type": "whole"}}})], "tool_choice": "required"}, "whole"),
-    ],
-)
-def test_tools_that_cannot_be_are_refused_in_a_sentence(qwen: str, body: dict[str, Any], words: str) -> None:
-    error = post(f"{qwen}/v1/chat/completions", {"messages": QUESTION, **body})["error"]
-    assert error["code"] == 400 and words in error["message"]
-
-
 @pytest.mark.parametrize(("depth", "words"), [(500, "too deeply|exceeds the available"), (100_000, "too deeply")])
 def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int, words: str) -> None:
     # Python 3.12 and later follow 500 levels, whose text is then longer than the context.
     nested: dict[str, Any] = {}
     for _ in range(500):
         nested = {"items": nested}
-    function = {"name": "a", "parameters": {"properties": {"a": nested}}}
-    body = json.dumps({"messages": QUESTION, "tools": [{"type": "function", "function": function}]})
+    body = json.dumps({"messages": QUESTION, "tools": [function("a", {"properties": {"a": nested}})]})
     body = body.replace("{}", '{"items": ' * (depth - 500) + "{}" + "}" * (depth - 500))
     with pytest.raises(HTTPError) as raised:
         urlopen(Request(f"{qwen}/v1/chat/completions", body.encode()))
