@@ -41,8 +41,8 @@ from lacli.serve.protocol import (
 )
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
 from lacli.serve.responses import ResponsesReply, ResponsesRequest
-from lacli.serve.tools import CallRules, UnreadableError, form_of
 from lacli.stats import RunStatistics
+from lacli.text.calls import CallRules, UnreadableError, form_of
 from lacli.text.format import printable
 from lacli.text.json_schema import checked
 from lacli.text.reasoning import begun_closer

@@ -21,8 +21,8 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import AnswerOptions, Model
 from lacli.report import counts
 from lacli.serve.protocol import AnswerRequest
-from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.stats import RunStatistics
+from lacli.text.calls import Call, CallRules, CallSplitter
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob

@@ -15,7 +15,7 @@ from openai import BadRequestError, OpenAI
 import lacli
 from lacli.errors import UsageError
 from lacli.serve.protocol import ChatRequest
-from lacli.serve.tools import FORMS, CallRules, CallSplitter, form_of
+from lacli.text.calls import FORMS, CallRules, CallSplitter, form_of
 from lacli.text.reasoning import ReasoningSplitter
 from lacli.text.stream import Piece
 from tests.fakes.template_texts import bundled, by_transformers, compiled
