@@ -51,10 +51,7 @@ def app_of(model: lacli.Model, access: Sequence[Middleware] = (), **settings: An
 @contextmanager
 def serving_7m(max_tokens: int = -1, **loading: Any) -> Iterator[str]:
     """The address of a server whose model is loaded for it. `loading`: arguments of `load`."""
-    with (
-        lacli.load(STDLIB_7M, threads=1, **loading) as model,
-        serving(app_of(model, max_tokens=max_tokens)) as address,
-    ):
+    with lacli.load(STDLIB_7M, threads=1, **loading) as model, serving(app_of(model, max_tokens=max_tokens)) as address:
         yield address
 
 

@@ -137,10 +137,3 @@ def test_what_lies_far_from_a_hole_is_cut(address: str, model: lacli.Model, monk
     found = post(f"{address}/infill", asked)
     mark = model.engine.text([301], special=True)
     assert found["tokens_evaluated"] == 3 * model.context // 4 and f"y = {mark}z" in found["prompt"]
-
-
-@pytest.mark.parametrize("wrong", [{"input_extra": [{}]}, {"input_extra": [{"filename": 1, "text": "a"}]},
-                                   {"input_suffix": None}, {"prompt": ["a", "b"]}])  # fmt: skip
-def test_an_infill_that_cannot_be_is_refused_in_a_sentence(address: str, wrong: dict[str, Any]) -> None:
-    error = post(f"{address}/infill", {**HOLE, **wrong})["error"]
-    assert error["code"] == 400 and [*wrong][0] in error["message"]

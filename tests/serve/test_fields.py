@@ -17,7 +17,7 @@ from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest
 from lacli.serve.run import access_for
 from lacli.text.json_schema import checked
 from tests.serve.conftest import app_of
-from tests.serve.test_app import BEGUN, QUESTION, post
+from tests.serve.test_app import BEGUN, QUESTION, function, post
 
 LONG = [{"role": "user", "content": "Write a function that adds numbers. " * 12}]
 
@@ -27,7 +27,7 @@ SENTENCE = "It is True if the sun"
 def events(url: str, body: Mapping[str, Any]) -> list[Any]:
     """The events of a stream, without its last mark."""
     with urlopen(Request(url, json.dumps({**body, "stream": True}).encode())) as reply:
-        lines = [line.removeprefix(b"data: ") for line in reply.read().splitlines() if line]
+        lines = [line[6:] for line in reply.read().splitlines() if line.startswith(b"data: ")]
     return [json.loads(line) for line in lines if line != b"[DONE]"]
 
 
@@ -38,9 +38,10 @@ def closed(model: lacli.Model) -> TestClient:
     return TestClient(app_of(model, access, off=("/slots", "/metrics", "/")))
 
 
-@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion", "v1/responses"])
 def test_events_tell_how_far_the_prompt_is_read(address: str, path: str) -> None:
-    body = {"messages": LONG, "prompt": LONG[0]["content"], "max_tokens": 3, "timings_per_token": True}
+    body: dict[str, Any] = {"max_tokens": 3, "timings_per_token": True}
+    body |= {"input": LONG} if "responses" in path else {"messages": LONG, "prompt": LONG[0]["content"]}
     assert not any("prompt_progress" in event for event in events(f"{address}/{path}", body))
     found = events(f"{address}/{path}", {**body, "return_progress": True})
     progress = [event["prompt_progress"] for event in found if "prompt_progress" in event]
@@ -165,12 +166,21 @@ def test_null_counts_as_absent_and_empty_stops_are_passed_over(
     assert {name: getattr(asked, name) for name in read} == read
 
 
-@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
-def test_a_reply_names_what_of_a_schema_is_not_followed(address: str, path: str) -> None:
-    url, body = f"{address}/{path}", {"messages": QUESTION, "prompt": "x", "max_tokens": 2}
-    for schema, is_followed in (({"type": "string", "format": "colour"}, False), ({"type": "string"}, True)):
-        asked = {**body, "json_schema": schema}
-        for reply in (post(url, asked), events(url, asked)[-1]):
+COLOUR: Any = {"type": "object", "properties": {"a": {"type": "string", "format": "colour"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        *((path, {"json_schema": COLOUR}) for path in ("v1/chat/completions", "v1/completions", "completion")),
+        ("v1/chat/completions", {"tools": [function("f", COLOUR)], "tool_choice": "required"}),
+    ],
+)
+def test_a_reply_names_what_of_a_schema_is_not_followed(qwen: str, path: str, form: Mapping[str, Any]) -> None:
+    url, body = f"{qwen}/{path}", {"messages": QUESTION, "prompt": "x", "max_tokens": 2}
+    followed = json.loads(json.dumps(form).replace(', "format": "colour"', ""))
+    for asked, is_followed in ((form, False), (followed, True)):
+        for reply in (post(url, {**body, **asked}), events(url, {**body, **asked})[-1]):
             assert ("warnings" not in reply) if is_followed else "colour" in reply["warnings"][0]
 
 

@@ -49,10 +49,7 @@ def opened(port: int, body: dict[str, Any]) -> socket.socket:
 
 def test_a_stream_without_events_says_that_it_lives(model: lacli.Model) -> None:
     body = json.dumps({"prompt": "def f(", "max_tokens": 3, "stream": True}).encode()
-    with (
-        serving(app_of(model, pause_s=1e-4)) as address,
-        urlopen(Request(f"{address}/v1/completions", body)) as reply,
-    ):
+    with serving(app_of(model, pause_s=1e-4)) as address, urlopen(Request(f"{address}/v1/completions", body)) as reply:
         frames = reply.read().decode().split("\n\n")
     # No event has come before the prompt is read.
     assert frames[0] == ": keep-alive" and frames[-2:] == ["data: [DONE]", ""]

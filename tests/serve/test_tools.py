@@ -283,12 +283,6 @@ def test_an_answer_with_tools_ends_at_a_stop_text_outside_of_calls(qwen: str) ->
     assert streamed[-1]["timings"]["predicted_n"] < 40
 
 
-def test_a_reply_names_what_of_a_function_is_not_followed(qwen: str) -> None:
-    tool = function("f", {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True, "maxItems": 1}}})
-    body = {"messages": QUESTION, "tools": [tool], "tool_choice": "required"}
-    assert "uniqueItems" in post(f"{qwen}/v1/chat/completions", body)["warnings"][0]
-
-
 @pytest.mark.parametrize("form", {*FORMS.values()})
 def test_a_grammar_makes_calls_of_every_format(form: str, model: lacli.Model) -> None:
     grammar = CallRules(form, FUNCTIONS, several=False, forced=True).grammar()
