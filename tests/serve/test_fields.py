@@ -25,8 +25,9 @@ SENTENCE = "It is True if the sun"
 
 
 def events(url: str, body: Mapping[str, Any]) -> list[Any]:
-    """The events of a stream, without its last mark."""
+    """The events of a stream, without its last mark; no proxy keeps or gathers it."""
     with urlopen(Request(url, json.dumps({**body, "stream": True}).encode())) as reply:
+        assert (reply.headers["X-Accel-Buffering"], reply.headers["Cache-Control"]) == ("no", "no-cache")
         lines = [line[6:] for line in reply.read().splitlines() if line.startswith(b"data: ")]
     return [json.loads(line) for line in lines if line != b"[DONE]"]
 

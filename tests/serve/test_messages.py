@@ -72,19 +72,12 @@ def test_the_events_of_a_message_come_in_order_and_make_it(caller: Anthropic) ->
 
 
 def test_a_stop_sequence_is_named(claude: Anthropic, caller: Anthropic) -> None:
+    asked: Any = {"model": "any", "max_tokens": 9, "messages": QUESTION}
     for client, tools in ((claude, []), (caller, TOOLS)):
-        reply: Any = client.messages.create(
-            model="any",
-            max_tokens=9,
-            messages=QUESTION,
-            tools=tools,
-            stop_sequences=["b c"],
-            extra_body=saying("a b c"),
-        )
-        assert (reply.stop_reason, reply.stop_sequence, reply.content[0].text.strip()) == (
-            *("stop_sequence", "b c", "a"),
-        )
-    ended = claude.messages.create(model="any", max_tokens=9, messages=QUESTION, extra_body=saying("a"))
+        given: Any = {"tools": tools, "stop_sequences": ["b c"], "extra_body": saying("a b c")}
+        reply = client.messages.create(**asked, **given)
+        assert (reply.stop_reason, reply.stop_sequence, reply.content[0].text.strip()) == ("stop_sequence", "b c", "a")
+    ended = claude.messages.create(**asked, extra_body=saying("a"))
     assert (ended.stop_reason, ended.stop_sequence) == ("end_turn", None)
 
 

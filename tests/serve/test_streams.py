@@ -15,7 +15,7 @@ import lacli
 from benchmarks.soak import KINDS, Soak, questions
 from lacli.engine.engine import Engine, Progress
 from tests.serve.conftest import app_of, serving, serving_7m
-from tests.serve.test_app import QUESTION, get, post
+from tests.serve.test_app import get, post
 
 DEAD_END = {"prompt": "x", "grammar": 'root ::= "a"', "ignore_eos": True}
 LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
@@ -54,13 +54,6 @@ def test_a_stream_without_events_says_that_it_lives(model: lacli.Model) -> None:
     # No event has come before the prompt is read.
     assert frames[0] == ": keep-alive" and frames[-2:] == ["data: [DONE]", ""]
     assert any(json.loads(frame[6:])["choices"][0]["text"] for frame in frames[:-2] if frame.startswith("data: "))
-
-
-@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
-def test_no_proxy_keeps_or_gathers_a_stream(address: str, path: str) -> None:
-    body = {"messages": QUESTION, "prompt": "x", "max_tokens": 1, "stream": True}
-    with urlopen(Request(f"{address}/{path}", json.dumps(body).encode())) as reply:
-        assert (reply.headers["X-Accel-Buffering"], reply.headers["Cache-Control"]) == ("no", "no-cache")
 
 
 def rest(client: socket.socket) -> list[str]:

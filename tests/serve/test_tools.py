@@ -283,7 +283,7 @@ def test_an_answer_with_tools_ends_at_a_stop_text_outside_of_calls(qwen: str) ->
     assert streamed[-1]["timings"]["predicted_n"] < 40
 
 
-@pytest.mark.parametrize("form", {*FORMS.values()})
+@pytest.mark.parametrize("form", FORMS.values())
 def test_a_grammar_makes_calls_of_every_format(form: str, model: lacli.Model) -> None:
     grammar = CallRules(form, FUNCTIONS, several=False, forced=True).grammar()
     answer = model.generate("Write a function.", grammar=grammar, max_tokens=300)
