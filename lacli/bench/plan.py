@@ -157,7 +157,7 @@ class Row(BaseModel):
     raw: bool = False
     max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_tokens"))
 
-    _without_null = model_validator(mode="before")(classmethod(lambda cls, found: without_null(found)))
+    _without_null = model_validator(mode="before")(without_null)
 
     @model_validator(mode="after")
     def _has_one_prompt(self) -> Self:

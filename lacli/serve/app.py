@@ -79,7 +79,7 @@ class ServeSettings:
 
     `names`: of the model, first the name in replies. `tags`: words about it. `slot_save_path`: folder of
     saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
-    `pause_s`: after so many seconds without an event a stream says that it lives.
+    `pause_s`: every so many seconds a stream says that it lives.
     """
 
     names: tuple[str, ...]

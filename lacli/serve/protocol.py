@@ -65,7 +65,7 @@ async def body_of(request: Request) -> dict[str, Any]:
 class WithoutNull(BaseModel):
     """An object whose null fields count as left out."""
 
-    _without_null = model_validator(mode="before")(classmethod(lambda cls, found: without_null(found)))
+    _without_null = model_validator(mode="before")(without_null)
 
 
 class ResponseFormat(WithoutNull):

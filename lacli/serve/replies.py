@@ -68,7 +68,7 @@ class Delta(NamedTuple):
 
 
 ALIVE = Delta()
-"""Comes while a reader waits."""
+"""Comes every `pause_s` seconds, so that a client knows that the stream lives."""
 
 
 class Usage(NamedTuple):
