@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from lacli.bench.plan import ALL, Point, tasks_of
-from lacli.bench.run import BenchRequest, compared, finish, opened
+from lacli.bench.run import BenchRequest, compared, finish
+from lacli.engine.load import open_engine
 from lacli.errors import LacliError
+from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.terminal.screen import Screen
 from lacli.text.format import markdown
@@ -139,8 +141,8 @@ def main() -> None:
             return
         screen = Screen()
         tasks = tuple(tasks_of(None, arguments.classes))
-        request = BenchRequest(arguments.model, tasks, state_file(), arguments.seconds, form="md")
-        with opened(request, screen) as session:
+        request = BenchRequest(tasks, state_file(), arguments.seconds, form="md")
+        with open_engine(arguments.model, ModelSettings(), DecodeSettings(mode="plain")) as session:
             rounds, machine = compared(session, request, screen, chosen=table3_points())
         finish(rounds, machine, request, screen)
     except LacliError as error:

@@ -20,11 +20,12 @@ from typing import Any
 
 from benchmarks.scores import HUMANEVAL, score_table, write_samples
 from lacli.bench.plan import Axes, Task, parse_names
-from lacli.bench.run import BenchRequest, compared, finish, opened
+from lacli.bench.run import BenchRequest, compared, finish
+from lacli.engine.load import open_engine
 from lacli.errors import Interrupted, LacliError, UsageError
 from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import MODES
+from lacli.settings import MODES, DecodeSettings
 from lacli.terminal.screen import Screen
 from lacli.text.records import state_file
 
@@ -177,19 +178,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given.samples and given.name != HUMANEVAL:
             raise UsageError("--samples writes HumanEval's completions only", "leave it out")
         request = BenchRequest(
-            given.model,
             tuple(tasks),
             state_file(),
             given.seconds,
-            model_settings=ModelSettings(threads=given.threads, threads_batch=given.threads),
-            sampling=sampling,
             axes=Axes(tuple(parse_names(given.modes, MODES, "mode"))),
             each=given.each,
             repetitions=given.repetitions,
             max_tokens=given.predict,
             form="md",
         )
-        with opened(request, screen) as session:
+        machine_settings = ModelSettings(threads=given.threads, threads_batch=given.threads)
+        with open_engine(given.model, machine_settings, DecodeSettings(mode="plain"), sampling) as session:
             rounds, machine = compared(session, request, screen)
         finish(rounds, machine, request, screen)
         print(score_table(given.name, rounds))

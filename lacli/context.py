@@ -1,9 +1,12 @@
-"""The loop's protocols of a model: one batch in, logits out, the cache's sequence calls, and a sampler."""
+"""The loop's protocols of a model: one batch in, logits out, the cache's sequence calls, and a sampler.
+
+`Closing` is the base of what owns a library's memory, threads or files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +14,19 @@ import numpy.typing as npt
 from lacli.batch import Batch, Ints
 
 Floats = npt.NDArray[np.floating]
+
+
+class Closing:
+    """Closed at the end of its `with` block; `close` may be called more than once."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Context(Protocol):

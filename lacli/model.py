@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import finalize
 
-from lacli.closing import Closing
+from lacli.context import Closing
 from lacli.engine.answer import Answer, AnswerText, as_stops
 from lacli.engine.engine import SequenceOptions
 from lacli.engine.load import ModelEngine, open_engine

@@ -1,17 +1,21 @@
-"""What every test needs: one thread, no trials of the build, Ctrl-C that arrives, and patience with a slow machine."""
+"""What every test needs: one thread, no trials of the build, Ctrl-C that arrives, patience, and two small models."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.probe import IN_TRIAL, working_settings
 from lacli.llamacpp.settings import ModelSettings
+from tests.fakes import tiny_models
+from tests.loading import STDLIB_7M
 from tests.program import FAULT
 
 # On CI the same examples each time: a red run there is about the change, and new examples are found here. They are 60
@@ -63,3 +67,17 @@ def signals_are_heard() -> None:
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model's file, which no test changes."""
+    tiny_models.write_llama(path := tmp_path_factory.mktemp("llama") / "tiny.gguf")
+    return path
+
+
+@pytest.fixture(scope="session")
+def small() -> Iterator[LlamaModel]:
+    """The 7M model, on one thread."""
+    with LlamaModel(STDLIB_7M, ModelSettings(context=512, gpu_layers=0, threads=1)) as model:
+        yield model

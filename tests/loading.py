@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import pytest
 
 from lacli import DecodeSettings, ModelSettings, SamplingSettings
 from lacli.engine.answer import Answer, as_stops
@@ -24,13 +21,6 @@ def smollm2() -> Path:
     path = smollm2_file()
     assert path is not None, "pip install '.[test]' installs it"
     return path
-
-
-def other_model(name: str) -> Path:
-    """`name`.gguf of the folder that LACLI_TEST_MODELS names; without that folder the test is skipped."""
-    if not (folder := os.environ.get("LACLI_TEST_MODELS")):
-        pytest.skip("LACLI_TEST_MODELS names no folder")
-    return Path(folder) / f"{name}.gguf"
 
 
 def load(

@@ -29,7 +29,6 @@ from lacli.errors import PromptError, UsageError
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.settings import ContextSize
 from lacli.settings import Switch
-from tests.fakes import tiny_models
 from tests.loading import STDLIB_7M
 
 QUESTIONS = ["How do I make a path?", "How do I make the parser?", "Show me a generator."]
@@ -63,13 +62,6 @@ def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | 
 def model() -> Iterator[Model]:
     with lacli.load(STDLIB_7M, threads=1, gpu_layers=0, context=1024) as model:
         yield model
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
-    tiny_models.write_llama(path)
-    return path
 
 
 def test_a_text_gives_an_answer_and_a_list_the_same_ones_in_order(model: Model) -> None:

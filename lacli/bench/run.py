@@ -1,9 +1,9 @@
-"""A benchmark from its request to its report: open a model, let all points answer until the time is up, print."""
+"""A benchmark from its request to its report: let all points answer until the time is up, and print."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -14,43 +14,36 @@ from lacli.bench.plan import Axes, Point, Task, by_class, points
 from lacli.bench.report import Format, Machine, as_json, machine_of, summary, table
 from lacli.bench.results import results
 from lacli.bench.rounds import Answer, Ask, Exchange, Rounds, Trial, time_answer
-from lacli.check.compare import fixed_seed
-from lacli.engine.engine import SequenceOptions
-from lacli.engine.load import ModelEngine, open_engine
+from lacli.engine.engine import Engine, SequenceOptions
+from lacli.engine.load import ModelEngine
 from lacli.engine.replicas import AnyContext
 from lacli.errors import Interrupted, UsageError
 from lacli.interrupts import ctrl_c_ends_at_once
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ContextSize, ModelSettings
-from lacli.settings import DecodeSettings, ModeName
+from lacli.llamacpp.settings import ContextSize
+from lacli.settings import ModeName
 from lacli.terminal.input import PAGE, terminal_columns
-from lacli.terminal.screen import Screen, loading_model, wrapped
+from lacli.terminal.screen import Screen, wrapped
 from lacli.text.format import counted
 
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """A model, its prompts, the settings to compare, and the form of the report.
+    """Prompts, the settings to compare, and the form of the report.
 
     `state`: the file of measured step costs. `seconds`: for everything, from `begin` on, a time of `perf_counter`. At
     most `each` prompts of a class, `repetitions` answers of a point to a prompt, `max_tokens` tokens of an answer; None
     for no further limit. `leave_out`: skip settings whose steps cost more than they can bring.
     """
 
-    path: Path
     tasks: tuple[Task, ...]
     state: Path
     seconds: float
-    model_settings: ModelSettings = ModelSettings()
-    decode_settings: DecodeSettings = DecodeSettings()
-    sampling: SamplingSettings = SamplingSettings()
     axes: Axes = Axes()
     each: int | None = None
     repetitions: int | None = None
     max_tokens: int | None = None
     form: Format = "text"
     leave_out: bool = False
-    verbose: bool = False
     begin: float = field(default_factory=perf_counter)
 
     @property
@@ -62,39 +55,15 @@ class BenchRequest:
         return [replace(task, max_tokens=self.max_tokens or task.max_tokens or 128) for task in tasks]
 
 
-def benchmark(request: BenchRequest, screen: Screen) -> None:
-    """Run a benchmark and print it. After Ctrl-C it prints the finished answers and raises Interrupted."""
-    with opened(request, screen) as engine:
-        rounds, machine = compared(engine, request, screen)
-    finish(rounds, machine, request, screen)
-
-
-@contextmanager
-def opened(request: BenchRequest, screen: Screen) -> Iterator[ModelEngine]:
-    """An engine for plain decoding, the baseline of all modes."""
-    with loading_model(screen, verbose=request.verbose) as loading:
-        engine = open_engine(
-            request.path,
-            request.model_settings,
-            replace(request.decode_settings, mode="plain"),
-            fixed_seed(request.sampling),
-            verbose=request.verbose,
-            loading=loading,
-        )
-    with engine:
-        screen.notes(engine.notes, engine.warnings)
-        if not engine.sampling.greedy:
-            screen.note(f"sampling with seed {engine.sampling.seed}")
-        yield engine
-
-
 def compared(
     engine: ModelEngine, request: BenchRequest, screen: Screen, chosen: Sequence[Point] = ()
 ) -> tuple[Rounds, Machine]:
-    """Let all points answer until the time is up; Ctrl-C keeps the finished answers.
+    """Let all points answer until the time is up, on an engine for plain decoding; Ctrl-C keeps the finished answers.
 
     `chosen`: the points to compare, plain decoding first; by default from the request's axes.
     """
+    if not engine.sampling.greedy:
+        screen.note(f"sampling with seed {engine.sampling.seed}")
     tasks, competing = request.asked, [*(chosen or choose_points(engine, request.axes, screen))]
     with ExitStack() as stack:
         with ctrl_c_ends_at_once():
@@ -187,7 +156,7 @@ def make_answer(engine: ModelEngine, competing: Sequence[Point], stack: ExitStac
 
     def answer(point: Point, exchange: Exchange, deadline: float) -> Trial:
         options = SequenceOptions(exchange.max_tokens, engine.verifier)
-        own = engine.engine_in(contexts[point.mode], point.settings)
+        own = Engine(contexts[point.mode], point.settings, cost=engine.cost)
         return time_answer(own, exchange, options, engine.text, deadline)
 
     return answer

@@ -14,7 +14,7 @@ from lacli.errors import UsageError
 from lacli.llamacpp.sampling import SamplingSettings, bias_words, token_bias
 from lacli.settings import KINDS, NOTHING, AnswerSettings, DecodeSettings, Option, options_of
 from lacli.text.files import check_text
-from lacli.text.format import did_you_mean
+from lacli.text.format import did_you_mean, shortened
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[tuple[int, float], ...]
 
@@ -29,19 +29,11 @@ IN_FILES: dict[str, Option] = {
 SETTINGS = {name: each for name, each in IN_FILES.items() if name != "strict"}
 """The settings that /set changes, in the order shown."""
 
-SHOWN_CHARACTERS = 40
-
 
 def unquoted(text: str) -> str:
     """A text without quotes around all of it."""
     is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     return text[1:-1] if is_quoted else text
-
-
-def shortened(text: str) -> str:
-    """A text as one line of at most SHOWN_CHARACTERS."""
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN_CHARACTERS else f"{line[: SHOWN_CHARACTERS - 3]}..."
 
 
 def key_of(setting: Option) -> str:
@@ -99,7 +91,7 @@ def show(setting: Option, value: Value) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, str):
-        return value if setting.words else shortened(value) or "none"
+        return value if setting.words else shortened(" ".join(value.split()), 40) or "none"
     if not isinstance(value, tuple):
         return str(value).removesuffix(".0")
     shown = (json.dumps(each, ensure_ascii=False) if isinstance(each, str) else bias_words(*each) for each in value)

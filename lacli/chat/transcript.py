@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from lacli.chat.conversation import Conversation, Message
 from lacli.chat.settings import ChatSettings, settings_from_json
-from lacli.closing import Closing
+from lacli.context import Closing
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.settings import MOST_CELLS
 from lacli.text.files import for_owner, lock, read_raw, replace_file

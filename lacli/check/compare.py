@@ -23,8 +23,7 @@ from lacli.check.judge import (
     replay,
     within,
 )
-from lacli.closing import Closing
-from lacli.context import Context, Floats, Sampler
+from lacli.context import Closing, Context, Floats, Sampler
 from lacli.engine.engine import Engine, SequenceOptions
 from lacli.errors import BatchRefused, LacliError
 from lacli.llamacpp.sampling import SamplingSettings

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import group, parameters_of, setting, typed, with_groups
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.llamacpp.settings import ModelSettings
+from lacli.cli.options import Loading, PromptOptions, group, parameters_of, setting, typed, with_groups
 from lacli.settings import MODES, DecodeSettings, decode_settings
 
 DEFAULT_MODES = "lookup,lookahead,auto"
@@ -22,10 +21,7 @@ Modes = Annotated[str, typer.Option("--modes", "--mode", help="Modes to compare.
 Window = Annotated[str, setting("-W", "--window", show_default="15", help="Columns of the window: 5 or 1,5,15.")]
 Ngram = Annotated[str, setting("-N", "--ngram", show_default="5", help="Tokens of an n-gram: 5 or 3,5.")]
 Guesses = Annotated[str, setting("-G", "--guesses", help="N-grams a step, one number or several.")]
-Classes = Annotated[
-    str | None,
-    typer.Option(help="Classes of prompts, such as code,edit,chat."),
-]
+Classes = Annotated[str | None, typer.Option(help="Classes of prompts, such as code,edit,chat.")]
 Repetitions = Annotated[int | None, typer.Option("-r", "--repetitions", min=1, help="Limit each prompt to N answers.")]
 Predict = Annotated[
     int | None,
@@ -33,17 +29,18 @@ Predict = Annotated[
 ]
 Seconds = Annotated[float, typer.Option("--seconds", min=6, help="Seconds for everything, loading included.")]
 OutputFormat = Annotated[
-    Literal["text", "md", "json"],
-    typer.Option("-o", "--output", help="Summary for people, Markdown table, or rows."),
+    Literal["text", "md", "json"], typer.Option("-o", "--output", help="Summary for people, Markdown table, or rows.")
 ]
 
 
-@with_groups(
-    model=options.model_of,
+loading_group = with_groups(
+    decode_settings=group(decode_settings, options.preset, *parameters_of(DecodeSettings, without=COMPARED)),
     sampling=options.sampling_group,
-    decoding=group(decode_settings, options.preset, *parameters_of(DecodeSettings, without=COMPARED)),
     model_settings=options.engine_group,
-)
+)(Loading)
+
+
+@with_groups(model=options.model_of, loading=loading_group)
 def bench(
     model: str | None,
     mode: Modes = DEFAULT_MODES,
@@ -57,13 +54,9 @@ def bench(
     window: Window = "",
     ngram: Ngram = "",
     guesses: Guesses = "",
-    decoding: DecodeSettings,
-    sampling: SamplingSettings,
-    model_settings: ModelSettings,
-    offline: options.Offline = False,
+    loading: Loading,
     output: OutputFormat = "text",
     quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
     called: typer.Context,
 ) -> None:
     """Compare the modes on prompts of many kinds, and say which pays.
@@ -71,27 +64,29 @@ def bench(
     Every mode answers every prompt in turn until the time is up, three minutes by default.
     """
     from lacli.bench.plan import Axes, parse_names, parse_numbers, tasks_of
-    from lacli.bench.run import BenchRequest, benchmark
+    from lacli.bench.run import BenchRequest, compared, finish
+    from lacli.check.compare import fixed_seed
     from lacli.terminal.screen import Screen
     from lacli.text.records import state_file
 
     screen = Screen(quiet=quiet)
+    # A download takes none of the seconds.
+    path = options.model_path(model, screen, loading.offline)
     sizes = {"-W": window, "-N": ngram, "-G": guesses}
     numbers = [tuple(parse_numbers(text, flag)) if text else () for flag, text in sizes.items()]
     request = BenchRequest(
-        path=options.model_path(model, screen, offline),
         tasks=tuple(tasks_of(prompts, classes)),
         state=state_file(),
         seconds=seconds,
-        model_settings=model_settings,
-        decode_settings=decoding,
-        sampling=sampling,
         each=each,
         repetitions=repetitions,
         max_tokens=predict,
         axes=Axes(tuple(parse_names(mode, MODES, "mode")), *numbers),
         form=output,
         leave_out=typed(called).isdisjoint(COMPARED),
-        verbose=verbose,
     )
-    benchmark(request, screen)
+    plain = replace(loading.decode_settings, mode="plain")
+    loading = replace(loading, decode_settings=plain, sampling=fixed_seed(loading.sampling))
+    with loading.opened(str(path), PromptOptions(), screen) as engine:
+        rounds, machine = compared(engine, request, screen)
+    finish(rounds, machine, request, screen)

@@ -8,13 +8,12 @@ from typing import Annotated
 import typer
 
 from lacli.cli import options
-from lacli.cli.options import IN_FILE, Loading, PromptOptions, setting, typed, with_groups
+from lacli.cli.options import IN_FILE, CachedLoading, PromptOptions, setting, typed, with_groups
 from lacli.settings import PRESETS
 
 Load = Annotated[
-    str | None,
-    typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote."),
-]  # fmt: skip
+    str | None, typer.Option("--load", metavar="FILE", help="Go on with a chat that /save or --log wrote.")
+]
 LogFile = Annotated[str | None, setting("--log", metavar="FILE", help="Save the chat to a file after each turn.")]
 History = Annotated[bool, setting("--history/--no-history", help="Keep typed lines for the next chat.")]
 Commands = Annotated[bool, setting("--commands/--no-commands", help="Obey commands (/...) in piped lines.")]
@@ -29,7 +28,7 @@ def chat(
     commands: Commands = False,
     *,
     question: PromptOptions,
-    loading: Loading,
+    loading: CachedLoading,
     show_accepted: options.ShowAccepted = False,
     stats: options.Stats = "",
     quiet: options.Quiet = False,

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -193,16 +193,10 @@ Model = Annotated[
         help="A GGUF file, a name of 'lacli list', or OWNER/REPO[:QUANT].",
     ),
 ]
-ModelFile = Annotated[
-    str | None,
-    typer.Option("-m", "--model", autocompletion=model_names, help="MODEL as an option."),
-]
+ModelFile = Annotated[str | None, typer.Option("-m", "--model", autocompletion=model_names, help="MODEL as an option.")]
 HubRepository = Annotated[str | None, typer.Option("-hf", "--hf-repo", help="MODEL of Hugging Face.")]
 DraftModel = Annotated[str | None, typer.Option("-md", "--model-draft", hidden=True)]  # Otherwise it is `-m d`.
-Words = Annotated[
-    str | None,
-    typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input."),
-]  # fmt: skip
+Words = Annotated[str | None, typer.Argument(metavar="PROMPT", help="The prompt; '-' reads standard input.")]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; '-' reads standard input.")]
 
 
@@ -317,10 +311,7 @@ prompt_group = group(
     in_file(("-sysf", "--system-prompt-file"), "Read the system prompt from a file.", "system"),
 )
 
-Tasks = Annotated[
-    str | None,
-    typer.Option("--prompts", metavar="FILE", help="Use your own prompts, from JSON lines."),
-]  # fmt: skip
+Tasks = Annotated[str | None, typer.Option("--prompts", metavar="FILE", help="Use your own prompts, from JSON lines.")]
 Each = Annotated[int | None, typer.Option("--each", min=1, help="Limit each class to N prompts.")]
 CacheFile = Annotated[
     str | None, setting("--prompt-cache", metavar="FILE", help="Keep what was read for the next run.")
@@ -329,8 +320,7 @@ CacheReadOnly = Annotated[bool, setting("--prompt-cache-ro", help="Only read the
 Offline = Annotated[bool, setting("--offline", help="Use only models on this disk.")]
 ShowAccepted = Annotated[bool, setting("--show-accepted", help="Colour accepted drafted tokens.")]
 Stats = Annotated[
-    Detail,
-    setting("--stats", metavar="[short|full]", show_default=False, help="Print speed and drafts to stderr."),
+    Detail, setting("--stats", metavar="[short|full]", show_default=False, help="Print speed and drafts to stderr.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quiet = Annotated[bool, setting("-q", "--quiet", help="Print no notes.")]
@@ -340,15 +330,15 @@ ColorWhen = Annotated[Switch, setting("--color", help="Use colours. auto: on a t
 
 @dataclass(frozen=True)
 class Loading:
-    """Settings of an engine. `verbose`: print llama.cpp's log."""
+    """Settings of an engine. `verbose`: print llama.cpp's log. `prompt_cache`: a file of what was read before."""
 
     decode_settings: DecodeSettings
     sampling: SamplingSettings
     model_settings: ModelSettings
     offline: Offline = False
     verbose: Verbose = False
-    prompt_cache: CacheFile = None
-    prompt_cache_ro: CacheReadOnly = False
+    prompt_cache: str | None = field(default=None, init=False)
+    prompt_cache_ro: bool = field(default=False, init=False)
 
     @contextmanager
     def opened(
@@ -397,17 +387,14 @@ class Loading:
             yield engine
 
 
-loading_group = with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)(
-    Loading
-)
-"""Engine options of the commands that answer."""
+@dataclass(frozen=True)
+class CachedLoading(Loading):
+    """Settings with a prompt cache; `lacli serve` saves slots instead."""
+
+    prompt_cache: CacheFile = None
+    prompt_cache_ro: CacheReadOnly = False
 
 
-@wraps(loading_group)
-def serving_group(**given: Any) -> Loading:
-    """Engine options of `lacli serve`, which saves slots instead of a prompt cache."""
-    return loading_group(**given)
-
-
-_serving = [each for each in signature(loading_group).parameters.values() if "prompt_cache" not in each.name]
-serving_group.__signature__ = Signature(_serving)  # type: ignore[attr-defined]
+_engine_options = with_groups(decode_settings=lookahead_group, sampling=sampling_group, model_settings=engine_group)
+loading_group, serving_group = _engine_options(CachedLoading), _engine_options(Loading)
+"""Options of the commands that answer once, and of those that serve."""

@@ -24,20 +24,18 @@ BLOCK = re.compile(r"^( *)(`{3,}|~{3,})[^\n`]*\n(.*?)^ *\2[`~]* *$", re.DOTALL |
 """A fenced block of Markdown: its indent, fence and content."""
 
 PromptFiles = Annotated[
-    list[str] | None,
-    typer.Option("-f", "--file", metavar="FILE", help="Put a file before the prompt. Repeatable."),
-]  # fmt: skip
+    list[str] | None, typer.Option("-f", "--file", metavar="FILE", help="Put a file before the prompt. Repeatable.")
+]
 NoStdin = Annotated[bool, typer.Option("--no-stdin", help="Do not read standard input.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt without a chat template.")]
 Extract = Annotated[bool, typer.Option("-x", "--extract", help="Print only the first fenced block of the answer.")]
 Prompts = Annotated[
     str | None,
     typer.Option("--prompts", metavar="FILE", help="Answer all prompts of a file, lines or JSON lines (-: stdin)."),
-]  # fmt: skip
+]
 Answers = Annotated[
-    str | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write the answers to --prompts as JSON lines."),
-]  # fmt: skip
+    str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the answers to --prompts as JSON lines.")
+]
 Parallel = Annotated[
     int | None,
     setting("-np", "--parallel", min=1, show_default=f"{PARALLEL}, with --strict 1",
@@ -135,7 +133,7 @@ def answer(
             if found.finish_reason == "length" and loading.sampling.json_schema:
                 screen.warn("the answer was cut, and its JSON may not be complete")
             if form == "json":
-                screen.json(as_json(engine, found))
+                screen.line(as_json(engine, found))
             else:
                 screen.legend(found.statistics.accepted_from)
             if stats:

@@ -121,6 +121,21 @@ class AnswerText:
             self._finish = "length"
         return self._note(self._stream.finish())
 
+    def pieces(
+        self,
+        prompt: Sequence[int],
+        options: SequenceOptions,
+        on_prompt: OnPrompt = lambda done, total: None,
+    ) -> Generator[Piece]:
+        """Decode the answer, and yield its text as it comes. If this is left early, it ends at the last step."""
+        self.begin()
+        with closing(self._engine.decode(prompt, options, on_prompt)) as steps:
+            for progress in steps:
+                yield from self.take(progress)
+                if self.stopped:
+                    return
+            yield from self.end()
+
     def answer(self) -> Answer:
         """The answer so far."""
         return Answer(
@@ -154,20 +169,3 @@ class Generation(NamedTuple):
 
     text: AnswerText
     pieces: Generator[Piece]
-
-
-def generate_pieces(
-    engine: Engine,
-    text: AnswerText,
-    prompt: Sequence[int],
-    options: SequenceOptions,
-    on_prompt: OnPrompt = lambda done, total: None,
-) -> Generator[Piece]:
-    """Yield the pieces of an answer as its steps are decoded. If it is left early, `text` ends at the last step."""
-    text.begin()
-    with closing(engine.decode(prompt, options, on_prompt)) as steps:
-        for progress in steps:
-            yield from text.take(progress)
-            if text.stopped:
-                return
-        yield from text.end()

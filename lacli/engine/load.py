@@ -8,11 +8,10 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from lacli.auto.model_cost import cost_of, measure_cost, saved_cost
+from lacli.auto.model_cost import SAMPLE, WARM_UP, cost_of, fit_plan, measure, measure_cost, saved_cost
 from lacli.auto.step_cost import Cost, MeasurePlan
-from lacli.closing import Closing
-from lacli.context import Context
-from lacli.engine.answer import AnswerText, Generation, as_stops, generate_pieces
+from lacli.context import Closing
+from lacli.engine.answer import AnswerText, Generation, as_stops
 from lacli.engine.engine import Engine, OnPrompt, SequenceOptions
 from lacli.engine.libraries import choose_library, open_context
 from lacli.engine.prompts import PromptWriter
@@ -91,7 +90,9 @@ def open_engine(
         prompts = PromptWriter(weights.model, replace(chosen, variables=template_variables or {}))
         engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, on_prompt)
         stack.pop_all()
-    engine.use_known(state_file())
+    warm = engine.warm_up()
+    if cost := saved_cost(state_file(), path, engine.model_settings) or warm:
+        engine.use_cost(cost)
     return engine
 
 
@@ -153,11 +154,7 @@ class ModelEngine(Engine, Closing):
         controls = self.prompts.control_tokens(stops)
         text = AnswerText(self, self.prompts.piece, prompt, stops, controls=controls, seed=self.sampling.drawn_seed)
         options = SequenceOptions(max_tokens, self.verifier)
-        return Generation(text, generate_pieces(self, text, prompt, options, self._on_prompt))
-
-    def engine_in(self, context: Context, settings: DecodeSettings) -> Engine:
-        """An engine for one sequence with the same step costs, in another context of the same model."""
-        return Engine(context, settings, cost=self.cost)
+        return Generation(text, text.pieces(prompt, options, self._on_prompt))
 
     def times_plain(self, run: RunStatistics) -> float | None:
         """How many times as fast as plain decoding an answer was, by measured step costs; None without them."""
@@ -174,10 +171,15 @@ class ModelEngine(Engine, Closing):
         if len(self.weights.plans) == 1 and not self.model_settings.rpc and cost.is_usable:
             self.reconfigure(self.settings, cost)
 
-    def use_known(self, state: Path) -> None:
-        """Use the step costs that the file `state` has, if any."""
-        if cost := saved_cost(state, self.model.path, self.model_settings):
-            self.use_cost(cost)
+    def warm_up(self) -> Cost | None:
+        """Decode and time a few steps if the model is on a GPU and the context is for steps with drafts."""
+        on_gpu = self.model.offloaded and self.model_settings.gpu_layers < 0 and not self.model.chain_only
+        if not on_gpu or self.context.max_outputs < WARM_UP.rows[-1]:
+            return None
+        plan = fit_plan(WARM_UP, self.model_settings, self.context.cells)
+        by_context, change_s = measure(self.context, self.model.tokenize(SAMPLE) or [0], plan)
+        self.context.clear()
+        return Cost(by_context, change_s, plan)
 
     def learn_cost(self, plan: MeasurePlan, state: Path, progress: Callable[[str], None]) -> None:
         """Use the step costs that the file `state` has, or else measure them by `measure_cost`."""

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from lacli.batch import Batch, Ints
-from lacli.closing import Closing
-from lacli.context import Floats
+from lacli.context import Closing, Floats
 from lacli.engine.libraries import open_context, open_model
 from lacli.errors import UsageError
 from lacli.llamacpp.context import DecodingContext

@@ -15,7 +15,7 @@ from threading import Condition, Event, Lock, Thread, current_thread
 from time import perf_counter
 from typing import Any, Self
 
-from lacli.closing import Closing
+from lacli.context import Closing
 from lacli.engine.answer import Answer, AnswerText
 from lacli.engine.engine import GREEDY, Engine, Progress, SequenceOptions
 from lacli.engine.replicas import AGAIN_S

@@ -18,13 +18,12 @@ from lacli.hub.names import (
     models,
     read_aliases,
     read_name,
-    shortened,
     smollm2_file,
     with_parts,
 )
 from lacli.llamacpp.gguf import all_parts
 from lacli.text.files import free_disk
-from lacli.text.format import did_you_mean, size_in_words, suggest
+from lacli.text.format import did_you_mean, shortened, size_in_words, suggest
 
 Say = Callable[[str], None]
 

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 from lacli.errors import ModelLoadError
 from lacli.llamacpp.gguf import SPLIT, all_parts
 from lacli.text.files import read_text
-from lacli.text.format import did_you_mean
+from lacli.text.format import did_you_mean, shortened
 
 SMOLLM2 = "smollm2-135m"
 """The model that runs if none is named."""
@@ -189,11 +189,6 @@ def alias_model(alias: Alias) -> Path | HubModel:
     if model is None:
         return Path(alias.repository)
     return replace(model, quant=alias.quant) if alias.quant and not model.file else model
-
-
-def shortened(text: str) -> str:
-    """At most 80 characters of a text for a message: a user may pass a whole prompt as MODEL."""
-    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def _is_path(text: str) -> bool:

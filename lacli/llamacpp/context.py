@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lacli.batch import Batch, Ints
-from lacli.closing import Closing
+from lacli.context import Closing
 from lacli.errors import BatchRefused, LacliError, ModelLoadError, NumbersError
 from lacli.interrupts import ctrl_c_calls, late_ctrl_c
 from lacli.llamacpp.devices import devices
@@ -41,9 +41,6 @@ BF16 = 30
 
 MAX_ROLLBACK = 8
 """A recurrent state is rolled back by at most this many tokens: each costs a copy of the state."""
-
-WARM_UP_S = 1.0
-"""At most this many seconds of warm-up: an H100's first step of three rows took tens of ms, a plain one 2."""
 
 MIXED_ROWS_ON_CPU = 63
 """On a CPU, prompt chunks share steps of up to this many rows with other sequences without loss.
@@ -261,21 +258,11 @@ class LlamaContext(DecodingContext):
         self._open(model.handle, parameters, self._samplers)
         if not model.offloaded:
             self.mixed_rows = MIXED_ROWS_ON_CPU
-        elif model.settings.gpu_layers < 0:
-            self._warm_up()
         self.can_share = not model.chain_only
         self.max_rollback = int(lib.llama_n_rs_seq(self._handle)) if model.chain_only else -1
         if not self._memory or lib.llama_pooling_type(self._handle) != lib.LLAMA_POOLING_TYPE_NONE:
             self.close()
             raise ModelLoadError(f"{model.path.name} is an embedding model", "lacli decodes causal text models only")
-
-    def _warm_up(self) -> None:
-        """Decode steps of a few rows once, for at most WARM_UP_S seconds, if the context is for steps of several."""
-        begin = perf_counter()
-        for rows in (1, 2, 4, 8) if self.max_outputs > 1 else ():
-            if rows <= min(self.batch_rows, self.max_outputs) and perf_counter() - begin < WARM_UP_S:
-                self.decode(Batch(rows).set_rows([0] * rows, range(rows), [[0]] * rows, [True] * rows))
-                self.clear()
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
         fits = self.max_rollback < 0 or decode.constraints.max_rollback <= self.max_rollback

@@ -12,7 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from lacli.closing import Closing
+from lacli.context import Closing
 from lacli.errors import LacliError, ModelLoadError, PromptError
 from lacli.interrupts import late_ctrl_c
 from lacli.llamacpp.devices import apply_placement, devices, named, offloads

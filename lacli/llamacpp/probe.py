@@ -12,8 +12,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -21,13 +23,17 @@ from lacli.errors import ModelLoadError
 from lacli.llamacpp.build import PYTHON, build_files, rebuild_command, sound_kind
 from lacli.llamacpp.machine import processor, with_threads
 from lacli.llamacpp.settings import ModelSettings
+from lacli.text.format import counted
 from lacli.text.records import Records, state_file
 
-COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.trial")
+COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
 """Command of a trial; the folder for its files and `repack` or `plain` follow."""
 
 IN_TRIAL = "_LACLI_TRIAL"
 """The variable of a process that must use the build untried: its known fault, "" in a trial."""
+
+ROWS = (1, 2, 16)
+"""Rows of the tried batches: one row, a few rows and a whole AMX tile have kernels of their own."""
 
 TRIAL_S = 60.0
 """Seconds for a trial: a hundred times its time on two cores."""
@@ -114,3 +120,34 @@ def run_python(
     return subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, **group
     )
+
+
+def decode_batches(folder: Path, *, repack: bool) -> None:
+    """Decode every batch with the bundled model (recipes/trial.py), a line for each before it begins."""
+    import gzip
+    from importlib.resources import files
+
+    from lacli.batch import Batch
+    from lacli.llamacpp.context import LlamaContext
+    from lacli.llamacpp.model import LlamaModel
+    from lacli.llamacpp.settings import CPU, ContextSize
+    from lacli.settings import DecodeSettings
+
+    with suppress(ImportError):  # Windows has no core dumps
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    path = folder / "trial.gguf"
+    path.write_bytes(gzip.decompress((files("lacli") / "data" / "trial.gguf.gz").read_bytes()))
+    settings = ModelSettings(context=256, batch=ROWS[-1], gpu_layers=0, repack=repack, devices=(CPU,))
+    chain = DecodeSettings(mode="lookup", lookup_draft=ROWS[-1] - 1)
+    with LlamaModel(path, settings) as model, LlamaContext(model, settings, ContextSize.of(chain)) as context:
+        for rows in ROWS:
+            print(counted(rows, "row"), flush=True)
+            context.clear()
+            assert context.decode(Batch(rows).set_rows(range(rows), range(rows), [(0,)] * rows, [True] * rows))
+
+
+if __name__ == "__main__":
+    decode_batches(Path(sys.argv[1]), repack=sys.argv[2] == "repack")

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from llguidance import LLMatcher
 
 from lacli.batch import Ints
-from lacli.closing import Closing
-from lacli.context import Distribution, Floats
+from lacli.context import Closing, Distribution, Floats
 from lacli.errors import SamplingError, UsageError
 from lacli.llamacpp.library import free_with, lib, start
 from lacli.llamacpp.model import LlamaModel

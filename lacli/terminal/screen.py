@@ -82,9 +82,6 @@ class Screen:
         text = found if isinstance(found, str) else dumps(found, ensure_ascii=False)
         self._put(f"{printable(text, lines=True) if self._on_terminal else text}\n")
 
-    def json(self, found: Mapping[str, object]) -> None:
-        self.line(found)
-
     def notes(self, sentences: Iterable[str], warnings: Collection[str]) -> None:
         """Print sentences on stderr; if quiet, only the `warnings`, which say that the answer is not as requested."""
         for sentence in sentences:

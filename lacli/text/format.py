@@ -69,6 +69,11 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
+def shortened(text: str, most: int = 80) -> str:
+    """At most `most` characters of a text for a message: a user may pass a whole prompt as MODEL."""
+    return text if len(text) <= most else text[:most] + "..."
+
+
 def printable(text: str, *, lines: bool = False) -> str:
     """`text` with a visible sign for each character that would control a terminal.
 

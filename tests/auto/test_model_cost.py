@@ -17,9 +17,9 @@ from lacli.engine.load import ModelEngine
 from lacli.llamacpp.devices import Device
 from lacli.llamacpp.machine import with_threads
 from lacli.llamacpp.settings import ModelSettings
-from lacli.settings import DecodeSettings
-from lacli.text.records import HASHED, NAME, Records
-from tests.loading import load
+from lacli.settings import DecodeSettings, ModeName
+from lacli.text.records import HASHED, NAME, Records, state_file
+from tests.loading import generate, load
 
 COST = Cost(
     (StepCost(64, {1: 0.1, 8: 0.2 / 3}), StepCost(1000, {1: 0.3})),
@@ -182,7 +182,7 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
             super().__init__(settings, cost)
 
     session.use_cost(COST)
-    assert session.cost == session.engine_in(session.context, session.settings).cost == COST
+    assert session.cost == COST
     session.adapt(replace(session.settings, mode="plain"), session.sampling)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lacli.engine.engine.Experience", Seeing)
@@ -191,11 +191,25 @@ def test_a_session_decodes_with_what_it_was_told_also_in_a_mode_that_comes_later
     assert seen == [COST]
 
 
-def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(session: ModelEngine, state: Path) -> None:
+@pytest.mark.parametrize(("mode", "sizes"), [("auto", [1, 2, 4, 8]), ("plain", None)])
+def test_a_gpu_times_steps_when_a_model_is_loaded_unless_it_decodes_plainly(
+    mode: ModeName, sizes: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(decode_settings=DecodeSettings(mode=mode)) as loaded:
+        assert loaded.warm_up() is None
+        monkeypatch.setattr(loaded.model, "offloaded", True)
+        cost = loaded.warm_up()
+        assert (cost and [*cost.at(0).measured]) == sizes
+        assert generate(loaded, "import").tokens
+
+
+def test_a_session_measures_what_steps_cost_once_and_later_ones_know_it(
+    session: ModelEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     plan, told = MeasurePlan((8,), (1, 2, 8), seconds=3), list[str]()
     for known in (False, True):
         with load(model_settings=session.model_settings, decode_settings=session.settings) as other:
-            other.use_known(state)
             assert bool(other.cost) is known
-            other.learn_cost(plan, state, told.append)
+            other.learn_cost(plan, state_file(), told.append)
             assert other.cost and told[0].startswith("timing") and len(told) == 1

@@ -91,17 +91,6 @@ def test_set_changes_the_chat() -> None:
     assert run(chat, '/set stop ""').text.startswith('stop: "a" "b" -> none')
 
 
-def test_a_file_goes_before_the_next_message(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("three short words\n")
-    (tmp_path / "b.txt").write_text("more")
-    chat = FakeChat()
-    commands = commands_of(chat)
-    said = run_in(commands, f"/read {tmp_path}/a.txt").text
-    assert "a.txt: 17 characters; it goes before the next message" in said
-    assert "it goes before" in run_in(commands, f'/read "{tmp_path}/b.txt"').text
-    assert commands.message("what is it?") == "three short words\n\nmore\n\nwhat is it?"
-
-
 def test_a_file_that_cannot_fit_is_said_at_once_and_undo_drops_it(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("word " * 60)
     commands = commands_of(FakeChat())

@@ -12,7 +12,7 @@ from lacli.check.judge import BatchRecorder, Mismatch, plain_logits, replay
 from lacli.context import Floats
 from lacli.settings import DecodeSettings, ModeName
 from tests.fakes.context import FakeContext
-from tests.fakes.decoding import auto_decoder
+from tests.fakes.decoding import Decoding
 
 PROMPT = [1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 4, 5]
 LIMIT = 40
@@ -47,7 +47,7 @@ def engine_for(mode: ModeName) -> Watched:
 
 
 def answer(engine: BatchRecorder, mode: ModeName) -> list[tuple[int, ...]]:
-    return [step.tokens for step in auto_decoder(engine, chosen(mode)).generate(PROMPT, LIMIT)]
+    return [step.tokens for step in Decoding(engine, chosen(mode)).generate(PROMPT, LIMIT)]
 
 
 @pytest.mark.parametrize("mode", ["plain", "jacobi", "lookup", "lookahead"])

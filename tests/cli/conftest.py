@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.hub_cache import Home, make_home
-from tests.hub.conftest import here, hub, tiny
+from tests.hub.conftest import content, here, hub
 
-__all__ = ["here", "home", "hub", "tiny"]
+__all__ = ["content", "here", "home", "hub"]
 
 
 @pytest.fixture

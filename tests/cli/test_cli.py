@@ -18,7 +18,6 @@ from lacli.cli.run import first_block
 from lacli.errors import LacliError
 from lacli.llamacpp.context import LlamaContext
 from lacli.terminal.input import read_question
-from tests.fakes.tiny_models import write_llama
 from tests.loading import STDLIB_7M
 from tests.program import call, exit_code, finish, on_terminal, run, start
 
@@ -42,13 +41,6 @@ def answer(*arguments: str, stdin: bytes = b"", env: dict[str, str] | None = Non
 def reference() -> dict[str, Any]:
     """The answer to QUESTION that other runs are compared with."""
     return answer("-p", QUESTION, "-n", str(SIZE))
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "tiny-llama.gguf"
-    write_llama(path)
-    return str(path)
 
 
 @pytest.mark.parametrize("arguments", [[], ["-p", "-"], ["-f", "-"], [str(STDLIB_7M), "-"]])
@@ -112,31 +104,31 @@ def test_extract_prints_the_block_alone() -> None:
     assert (block.code, block.out) == (0, f"{first_block(whole.out)}\n") and block.out.count("\n") > 1
 
 
-def test_raw_continues_the_prompt_without_the_template(tiny: str) -> None:
+def test_raw_continues_the_prompt_without_the_template(tiny: Path) -> None:
     spelled = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    by_template, raw = answer(tiny, "-p", "hi", "-n", "9"), answer(tiny, "--raw", "-p", spelled, "-n", "9")
+    by_template, raw = answer(str(tiny), "-p", "hi", "-n", "9"), answer(str(tiny), "--raw", "-p", spelled, "-n", "9")
     assert by_template["tokens"] == raw["tokens"]
-    assert answer(tiny, "--raw", "-p", "hi", "-n", "1")["prompt_n"] == 2 < by_template["prompt_n"]
+    assert answer(str(tiny), "--raw", "-p", "hi", "-n", "1")["prompt_n"] == 2 < by_template["prompt_n"]
 
 
-def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(tiny: str) -> None:
-    full = call("run", tiny, "--raw", "-p", "hi", "-c", "100", "--json")
+def test_a_full_context_ends_the_answer_and_is_said_and_a_reached_limit_is_not(tiny: Path) -> None:
+    full = call("run", str(tiny), "--raw", "-p", "hi", "-c", "100", "--json")
     found = json.loads(full.out)
     assert found["finish_reason"] == "length"
     assert found["prompt_n"] + found["predicted_n"] == 256 + 1, "the last token needs no cell"
     assert "context of 256 tokens is full" in full.err
     cut = "lacli: the answer was cut after 4 tokens (-n)\n"
-    assert call("run", tiny, "-n", "4", "-c", "512", "-p", QUESTION).err == cut
-    assert call("run", "-q", tiny, "-n", "4", "-p", QUESTION).err == ""
+    assert call("run", str(tiny), "-n", "4", "-c", "512", "-p", QUESTION).err == cut
+    assert call("run", "-q", str(tiny), "-n", "4", "-p", QUESTION).err == ""
 
 
 def test_without_flags_the_model_is_smollm2_the_mode_auto_and_a_size_means_lookahead(
-    reference: dict[str, Any], tiny: str
+    reference: dict[str, Any], tiny: Path
 ) -> None:
     unnamed = call("run", "-p", "hi", "-n", "1", env={"LACLI_MODEL": ""})
     assert unnamed.err.startswith("lacli: no MODEL given: this is smollm2-135m\n")
     assert (reference["mode"], reference["auto_rows"], reference["window"]) == ("auto", 64, 15)
-    asked = (tiny, "-p", "hi", "-n", "1")
+    asked = (str(tiny), "-p", "hi", "-n", "1")
     for flags, mode in {"-W 3": "lookahead", "--preset 34b": "lookahead", "-W 3 --mode auto": "auto"}.items():
         assert answer(*asked, *flags.split())["mode"] == mode
     assert answer(*asked, env={"LACLI_WINDOW": "3"})["mode"] == "lookahead"

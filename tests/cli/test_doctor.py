@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,28 +69,6 @@ def test_the_build_is_tried_again(working_settings: str | None, state: str, monk
 def test_an_installed_model_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.engine.load.open_engine", lambda *_: 1 / 0)
     assert doctor.check_answers().state == "broken"
-
-
-def test_each_check_is_named_while_it_runs(
-    play: Play, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = [""]
-
-    @contextmanager
-    def waiting(screen: object) -> Iterator[Callable[[str], None]]:
-        yield shown.append
-        shown.append("")
-
-    def checked() -> doctor.Finding:
-        return doctor.Finding("fine", f"while it says {shown[-1]!r}")
-
-    play(check_library=checked, check_ik=checked, check_answers=checked)
-    monkeypatch.setattr("lacli.terminal.screen.Screen.waiting", waiting)
-    doctor.doctor()
-    lines = capsys.readouterr().out.splitlines()
-    for subject in ("llama.cpp", "ik_llama.cpp", "self-test"):
-        assert f"fine    {subject:13} while it says 'checking {subject}'" in lines
-    assert shown[-1] == "" and len(shown) == 1 + 2 * 6
 
 
 def test_the_program_reports_on_this_machine(tmp_path: Path) -> None:

@@ -63,12 +63,12 @@ def test_where_llama_cpp_does_not_load_one_line_says_so_and_what_reads_no_model_
     assert program.run("rm", "-y", "me/a", env=env).code == 0 and not link.is_symlink()
 
 
-def test_a_model_is_fetched_once_and_its_name_explained(here: Here, tmp_path: Path, tiny: bytes) -> None:
+def test_a_model_is_fetched_once_and_its_name_explained(here: Here, tmp_path: Path, content: bytes) -> None:
     hub = here.hub
     first = program.run("run", NAME, *ONE_TOKEN, env=hub.environment(tmp_path))
     assert first.code == 0, first.err
     path = Path(json.loads(first.out)["model"])
-    assert path.is_relative_to(tmp_path / "hub") and path.name == "tiny-Q4_K_M.gguf" and path.read_bytes() == tiny
+    assert path.is_relative_to(tmp_path / "hub") and path.name == "tiny-Q4_K_M.gguf" and path.read_bytes() == content
     assert f"{NAME} is tiny-Q4_K_M.gguf: fetching" in first.err and "\r" not in first.err
     assert hub.transfers() == ["tiny-Q4_K_M.gguf"]
     hub.requests.clear()
@@ -92,10 +92,10 @@ def test_every_command_that_takes_a_model_takes_a_name(command: str, here: Here)
     assert f"{NAME} is not in the cache (lacli pull {NAME} fetches it" in complaint(done)
 
 
-def test_paths_are_printed_in_order_and_nothing_is_fetched_twice(here: Here, tiny: bytes) -> None:
+def test_paths_are_printed_in_order_and_nothing_is_fetched_twice(here: Here, content: bytes) -> None:
     for _ in range(2):
         paths = [Path(line) for line in call(here, "pull", NAME, f"{NAME}:Q8_0").out.splitlines()]
-        assert [path.read_bytes() for path in paths] == [tiny, tiny + b"8"]
+        assert [path.read_bytes() for path in paths] == [content, content + b"8"]
     assert len(here.hub.transfers()) == 2
     here.hub.answer = Response(status_code=429)
     done = call(here, "pull", f"{NAME}:Q8_0")

@@ -37,13 +37,6 @@ def test_a_second_question_about_a_file_reads_the_question_alone(kept: tuple[str
         assert changed["tokens"] == plain["tokens"]
 
 
-def test_a_damaged_file_is_one_line_and_a_file_of_anything_else_stays(kept: tuple[str, str]) -> None:
-    file, cache = kept
-    done = call("run", "-p", "hi", *SIZES, "--prompt-cache", file)
-    assert (done.code, done.out) == (1, "") and done.err.count("\n") == 1
-    assert "is no prompt cache" in done.err and Path(file).read_text() == FILE
-
-
 def test_the_prompts_of_a_file_share_what_a_cache_has(kept: tuple[str, str], tmp_path: Path) -> None:
     file, cache = kept
     rows = [{"prompt": f"{FILE}\n\n{question}"} for question in ("What is area?", "What is width?", "What is height?")]
@@ -79,16 +72,3 @@ def test_a_saved_chat_goes_on_with_its_cache_without_a_further_word(kept: tuple[
     Path(cache).unlink()
     again = call("chat", "--commands", "--load", str(saved), stdin=b"And height?\n")
     assert again.out == loaded.out and "notes.cache" not in again.err and not Path(cache).exists()
-
-
-def test_an_edited_chat_is_answered_as_without_a_cache(kept: tuple[str, str], tmp_path: Path) -> None:
-    file, cache = kept
-    saved = tmp_path / "chat.json"
-    said = f"What is a list?\nAnd a dict?\n/save {saved}\n".encode()
-    call("chat", "--commands", *SIZES, "--prompt-cache", cache, stdin=said)
-    head, first, answer, *rest = saved.read_text().splitlines()
-    for lines in ([head, *rest], [head, *rest, first, answer]):
-        saved.write_text("\n".join(lines))
-        with_cache = call("chat", "--load", str(saved), stdin=b"Why?\n")
-        fresh = call("chat", "--load", str(saved), "--prompt-cache", str(tmp_path / "new"), stdin=b"Why?\n")
-        assert with_cache.out == fresh.out

@@ -21,7 +21,7 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ContextSize
 from lacli.settings import ModeName
 from lacli.tree import Tree
-from tests.fakes.tiny_models import write_diffusion, write_embedding, write_llama, write_unknown_architecture
+from tests.fakes.tiny_models import write_diffusion, write_embedding, write_unknown_architecture
 from tests.program import PROGRAM, Done, call, run
 
 FAILED, USAGE = 1, 2
@@ -40,13 +40,6 @@ def complaint(done: Done, code: int = FAILED) -> str:
 def refused(*arguments: str, code: int = FAILED, stdin: bytes = b"") -> str:
     """The complaint of `lacli run -q` about these arguments."""
     return complaint(call("run", "-q", *arguments, stdin=stdin), code)
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "tiny-llama.gguf"
-    write_llama(path)
-    return path
 
 
 ASKED = ("run", "-q", "-p", "hi")

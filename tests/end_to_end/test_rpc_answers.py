@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.rpc_servers import rpc_server, with_rpc
-from tests.fakes.tiny_models import write_llama
 from tests.program import PROGRAM, SECONDS, Done, run, start
 
 pytestmark = with_rpc
@@ -19,13 +18,6 @@ pytestmark = with_rpc
 PROMPT = "the cat sat on the mat. the cat"
 LIMIT = 120
 MODES = {"plain": ("--mode", "plain"), "lookahead": ("-W", "5", "-N", "3", "-G", "4"), "auto": ()}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("rpc") / "tiny.gguf"
-    write_llama(path)
-    return path
 
 
 @pytest.fixture(scope="module")

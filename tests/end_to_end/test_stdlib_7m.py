@@ -16,8 +16,7 @@ from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.stats import Step
 from lacli.text.template import as_messages, choose_template
-from tests.fakes.decoding import PLAIN, auto_decoder, bugs, compare
-from tests.loading import STDLIB_7M
+from tests.fakes.decoding import PLAIN, Decoding, bugs, compare
 
 LIMIT = 48
 
@@ -58,25 +57,19 @@ LOOPS = ("plain", "jacobi", "lookup", "lookahead")
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[LlamaModel]:
-    with LlamaModel(STDLIB_7M, ON_ONE_THREAD) as model:
-        yield model
+def prompts(small: LlamaModel) -> list[list[int]]:
+    return asked(small, QUESTIONS)
 
 
-@pytest.fixture(scope="module")
-def prompts(model: LlamaModel) -> list[list[int]]:
-    return asked(model, QUESTIONS)
-
-
-def asked(model: LlamaModel, questions: Sequence[str]) -> list[list[int]]:
+def asked(small: LlamaModel, questions: Sequence[str]) -> list[list[int]]:
     """The tokens of questions in the model's own template."""
-    template, _ = choose_template("", model)
-    return [model.tokenize(template.render(as_messages(question))) for question in questions]
+    template, _ = choose_template("", small)
+    return [small.tokenize(template.render(as_messages(question))) for question in questions]
 
 
 @pytest.fixture(scope="module")
-def comparison(model: LlamaModel) -> Iterator[Comparison]:
-    with compare(model, ON_ONE_THREAD, LIMIT) as comparison:
+def comparison(small: LlamaModel) -> Iterator[Comparison]:
+    with compare(small, ON_ONE_THREAD, LIMIT) as comparison:
         yield comparison
 
 
@@ -93,19 +86,19 @@ def tokens_of(steps: list[Step]) -> list[int]:
     return [token for step in steps for token in step.tokens]
 
 
-def test_plain_equals_a_bare_loop_of_decode_and_argmax(model: LlamaModel, comparison: Comparison) -> None:
-    prompt = model.tokenize("def read(self, size=-1):\n")
+def test_plain_equals_a_bare_loop_of_decode_and_argmax(small: LlamaModel, comparison: Comparison) -> None:
+    prompt = small.tokenize("def read(self, size=-1):\n")
     parameters = lib.llama_context_default_params()
     parameters.n_ctx, parameters.n_threads = ON_ONE_THREAD.context, 1
     parameters.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    context = lib.llama_init_from_model(model.handle, parameters)
+    context = lib.llama_init_from_model(small.handle, parameters)
     tokens: list[int] = []
     text = [prompt[:-1], prompt[-1:]]
-    while len(tokens) < LIMIT and not (tokens and model.is_end(tokens[-1])):
+    while len(tokens) < LIMIT and not (tokens and small.is_end(tokens[-1])):
         for part in text:
             rows = (lib.llama_token * len(part))(*part)
             assert lib.llama_decode(context, lib.llama_batch_get_one(rows, len(part))) == 0
-        logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (model.vocabulary,))
+        logits = np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), (small.vocabulary,))
         tokens.append(int(logits.argmax()))
         text = [tokens[-1:]]
     lib.llama_free(context)
@@ -114,7 +107,7 @@ def test_plain_equals_a_bare_loop_of_decode_and_argmax(model: LlamaModel, compar
 
 @pytest.mark.parametrize("name", MODES)
 def test_every_mode_equals_plain_but_for_rounding(
-    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]], lookahead_runs: list[Run]
+    name: str, small: LlamaModel, comparison: Comparison, prompts: list[list[int]], lookahead_runs: list[Run]
 ) -> None:
     if name == "lookahead":
         runs = lookahead_runs
@@ -123,7 +116,7 @@ def test_every_mode_equals_plain_but_for_rounding(
         runs = [*comparison.run(MODES[name], asked_ones)]
     assert bugs(runs) == []
     for run in runs:
-        assert len(run.tokens) == LIMIT or model.is_end(run.tokens[-1])
+        assert len(run.tokens) == LIMIT or small.is_end(run.tokens[-1])
 
 
 def test_lookahead_brings_more_than_one_and_a_half_tokens_a_step_on_code(lookahead_runs: list[Run]) -> None:
@@ -131,23 +124,23 @@ def test_lookahead_brings_more_than_one_and_a_half_tokens_a_step_on_code(lookahe
     assert sum(len(run.tokens) for run in runs) / sum(len(run.steps) for run in runs) > 1.5
 
 
-def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(model: LlamaModel, prompts: list[list[int]]) -> None:
+def test_the_backends_greedy_choice_gives_the_text_of_the_argmax(small: LlamaModel, prompts: list[list[int]]) -> None:
     chosen = DecodeSettings(mode="lookahead", window=4, ngram=4, guesses=4)
     texts = []
     for backend_greedy in (False, True):
-        with LlamaContext(model, ON_ONE_THREAD, ContextSize.of(chosen), backend_greedy=backend_greedy) as engine:
-            decoders = [(auto_decoder(engine, chosen), prompt) for prompt in prompts[4:6]]
+        with LlamaContext(small, ON_ONE_THREAD, ContextSize.of(chosen), backend_greedy=backend_greedy) as engine:
+            decoders = [(Decoding(engine, chosen), prompt) for prompt in prompts[4:6]]
             texts.append([tokens_of(list(decoder.generate(prompt, LIMIT))) for decoder, prompt in decoders])
     assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("name", ["lookup", "lookahead"])
 def test_an_answer_that_is_closed_early_leaves_exactly_the_accepted_tokens_in_the_cache(
-    name: str, model: LlamaModel, comparison: Comparison, prompts: list[list[int]]
+    name: str, small: LlamaModel, comparison: Comparison, prompts: list[list[int]]
 ) -> None:
     chosen, prompt = MODES[name], prompts[LONG]
-    with LlamaContext(model, ON_ONE_THREAD, ContextSize.of(chosen)) as engine:
-        decoder = auto_decoder(engine, chosen)
+    with LlamaContext(small, ON_ONE_THREAD, ContextSize.of(chosen)) as engine:
+        decoder = Decoding(engine, chosen)
         steps = decoder.generate(prompt, LIMIT)
         taken = [next(steps), next(steps)]
         steps.close()

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lacli.auto.step_cost import Cost, StepCost
-from lacli.engine.answer import Answer, AnswerText, Generation, generate_pieces
+from lacli.engine.answer import Answer, AnswerText, Generation
 from lacli.engine.engine import SequenceOptions
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings, ModeName
@@ -20,7 +20,7 @@ from lacli.stats import RunStatistics
 from tests.engine.test_engine import VOCABULARY, any_settings, ends, plain_tokens, prompts
 from tests.fakes import tiny_models
 from tests.fakes.context import FakeContext
-from tests.fakes.decoding import Decoding, auto_decoder
+from tests.fakes.decoding import Decoding
 from tests.loading import last_tokens, load
 
 ALPHABET = "ab é\n€"
@@ -38,7 +38,7 @@ def bytes_of(token: int) -> bytes:
 
 def generation_of(decoder: Decoding, prompt: list[int], limit: int, stops: Sequence[str] = ()) -> Generation:
     text = AnswerText(decoder.engine, bytes_of, prompt, stops, controls=CONTROLS)
-    return Generation(text, generate_pieces(decoder.engine, text, prompt, SequenceOptions(limit)))
+    return Generation(text, text.pieces(prompt, SequenceOptions(limit)))
 
 
 def answer(
@@ -46,7 +46,7 @@ def answer(
 ) -> tuple[Answer, Decoding, str]:
     """A finished answer, with what was printed on the way."""
     engine = FakeContext(120, 120, chosen.ids, VOCABULARY, ends)
-    decoder = auto_decoder(engine, chosen)
+    decoder = Decoding(engine, chosen)
     text, pieces = generation_of(decoder, prompt, limit, stops)
     printed = "".join(piece.text for piece in pieces)
     return text.answer(), decoder, printed
@@ -77,7 +77,7 @@ def test_leaving_in_the_middle_of_a_run_keeps_whole_steps(
     chosen: DecodeSettings, prompt: list[int], pieces: int
 ) -> None:
     engine = FakeContext(200, 200, chosen.ids, VOCABULARY)
-    decoder = auto_decoder(engine, chosen)
+    decoder = Decoding(engine, chosen)
     text, iterator = generation_of(decoder, prompt, 60)
     for _, _ in zip(range(pieces), iterator, strict=False):
         pass

@@ -22,20 +22,12 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.settings import DecodeSettings
 from lacli.text.template import as_messages
-from tests.fakes import tiny_models
 from tests.fakes.decoding import PLAIN
 from tests.loading import generate, load
 from tests.program import Done, run
 
 SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
 LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("llama") / "tiny.gguf"
-    tiny_models.write_llama(path)
-    return path
 
 
 LOADED = """
@@ -46,30 +38,30 @@ model = lacli.load(sys.argv[1], model_settings=settings)
 """The beginning of a program that has opened the model of its argument."""
 
 
-def test_an_engine_whose_context_fails_frees_its_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_whose_context_fails_frees_its_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     freed = told(monkeypatch)
     monkeypatch.setattr(lib, "llama_init_from_model", lambda *_: None)
     with pytest.raises(ModelLoadError):
-        open_engine(path, SETTINGS, PLAIN, SamplingSettings())
+        open_engine(tiny, SETTINGS, PLAIN, SamplingSettings())
     assert freed == ["llama_model_free"]
 
 
 @pytest.mark.parametrize(
     ("asked", "notes"), [(100, ["the context has 256 tokens: llama.cpp rounds 100 up"]), (256, [])]
 )
-def test_a_context_that_is_rounded_up_is_said(asked: int, notes: list[str], path: Path) -> None:
-    with open_engine(path, replace(SETTINGS, context=asked), PLAIN, template="chatml") as engine:
+def test_a_context_that_is_rounded_up_is_said(asked: int, notes: list[str], tiny: Path) -> None:
+    with open_engine(tiny, replace(SETTINGS, context=asked), PLAIN, template="chatml") as engine:
         assert engine.notes == notes
 
 
-def test_closing_twice_is_harmless(path: Path) -> None:
-    with LlamaModel(path, SETTINGS) as model:
+def test_closing_twice_is_harmless(tiny: Path) -> None:
+    with LlamaModel(tiny, SETTINGS) as model:
         with LlamaContext(model, SETTINGS, ContextSize.of(LOOKAHEAD), backend_greedy=True) as context:
             assert context.decode(from_tokens([5], 0))
             context.close()
         model.close()
-    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD) as engine:
+    with load(tiny, model_settings=SETTINGS, decode_settings=LOOKAHEAD) as engine:
         engine.close()
 
 
@@ -85,8 +77,8 @@ ON_A_CLOSED_ENGINE: dict[str, Callable[[ModelEngine], object]] = {
 }
 
 
-def test_what_is_asked_of_a_closed_engine_is_one_error(path: Path) -> None:
-    with load(path, model_settings=SETTINGS, decode_settings=PLAIN) as engine:
+def test_what_is_asked_of_a_closed_engine_is_one_error(tiny: Path) -> None:
+    with load(tiny, model_settings=SETTINGS, decode_settings=PLAIN) as engine:
         generate(engine, "the thing", max_tokens=3)
     for name, ask in ON_A_CLOSED_ENGINE.items():
         with pytest.raises(LacliError, match=r"tiny.gguf is closed \(load the model again\)"):
@@ -109,11 +101,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("in_a_circle", [False, True])
 def test_a_dropped_engine_gives_its_samplers_contexts_and_model_back(
-    in_a_circle: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+    in_a_circle: bool, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     freed = told(monkeypatch)
     sampling = SamplingSettings(temp=1, seed=1)
-    engine = load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, sampling=sampling)
+    engine = load(tiny, model_settings=SETTINGS, decode_settings=LOOKAHEAD, sampling=sampling)
     generate(engine, "the thing", max_tokens=3)
     if in_a_circle:
         engine.notes.append(engine)  # type: ignore[arg-type]  # as a caller's own objects can make one
@@ -133,8 +125,8 @@ def test_a_dropped_engine_gives_its_samplers_contexts_and_model_back(
 
 
 @pytest.fixture(scope="module")
-def opened(path: Path) -> Iterator[ModelEngine]:
-    with load(path, model_settings=SETTINGS, decode_settings=LOOKAHEAD, template=None) as engine:
+def opened(tiny: Path) -> Iterator[ModelEngine]:
+    with load(tiny, model_settings=SETTINGS, decode_settings=LOOKAHEAD, template=None) as engine:
         yield engine
 
 
@@ -145,12 +137,12 @@ def test_half_of_a_character_is_refused_wherever_it_comes_from(opened: ModelEngi
         opened.prompts.conversation(as_messages("the thing", "the \udcff thing"))
 
 
-def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(path: Path) -> None:
+def test_a_model_that_is_left_to_the_end_of_the_program_ends_with_it(tiny: Path) -> None:
     program = LOADED + "print(model.generate('the thing', max_tokens=3).finish_reason)\n"
-    assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
+    assert run(str(tiny), program=(sys.executable, "-c", program)) == Done(0, "length\n", "")
 
 
-def test_a_program_may_end_while_a_thread_of_its_own_is_answering(path: Path) -> None:
+def test_a_program_may_end_while_a_thread_of_its_own_is_answering(tiny: Path) -> None:
     program = LOADED + (
         "begun = threading.Event()\n"
         "def answer():\n"
@@ -160,10 +152,10 @@ def test_a_program_may_end_while_a_thread_of_its_own_is_answering(path: Path) ->
         "threading.Thread(target=answer, daemon=True).start()\n"
         "begun.wait()\n"
     )
-    assert run(str(path), program=(sys.executable, "-c", program)) == Done(0, "", "")
+    assert run(str(tiny), program=(sys.executable, "-c", program)) == Done(0, "", "")
 
 
-def test_what_is_asked_after_the_exit_handlers_is_refused_and_does_not_wait(path: Path) -> None:
+def test_what_is_asked_after_the_exit_handlers_is_refused_and_does_not_wait(tiny: Path) -> None:
     program = (
         "import atexit\n"
         "def ask():\n"
@@ -174,4 +166,4 @@ def test_what_is_asked_after_the_exit_handlers_is_refused_and_does_not_wait(path
         "atexit.register(ask)\n"
     )
     refused = Done(0, "the model is closed (load it again)\n", "")
-    assert run(str(path), program=(sys.executable, "-c", program + LOADED)) == refused
+    assert run(str(tiny), program=(sys.executable, "-c", program + LOADED)) == refused

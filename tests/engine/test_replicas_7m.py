@@ -161,21 +161,6 @@ def test_the_programs_answer_is_one_copys_and_names_them() -> None:
     assert json.loads(call("run", "-p", IS_EMPTY, *sizes, "--json").out)["replicas"] == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--device", "CUDA7"], "there is no device 'CUDA7' (there is CPU"),
-        (["--device", "CPU,CPU"], "one copy of the model cannot have CPU+CPU"),
-        (["--device", "CPU,CPU", "--replicas", "3"], "--replicas 3 cannot share CPU, CPU evenly"),
-        (["--replicas", "0"], "0"),
-        (["--device", "RPC0", "--replicas", "2"], "--rpc adds RPC0"),
-    ],
-)
-def test_copies_that_cannot_be_are_refused_in_one_line(flags: list[str], words: str) -> None:
-    done = call("run", "-p", "x", "-q", *flags)
-    assert done.code == 2 and words in done.err and done.err.count("\n") == 1
-
-
 def test_two_copies_on_one_server_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = [Device(f"RPC{number}", server, True) for number, server in enumerate(("a:1", "a:1", "b:2"))]
     monkeypatch.setattr(replicas, "devices", lambda: [Device("CPU", "a processor", False), *remote])

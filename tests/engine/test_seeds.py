@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -44,12 +43,6 @@ MODES = (
 )
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[LlamaModel]:
-    with LlamaModel(STDLIB_7M, ON_ONE_THREAD) as model:
-        yield model
-
-
 @pytest.mark.parametrize("name", SAMPLINGS)
 def test_strict_texts_are_the_same_in_every_mode(name: str) -> None:
     plain, *others = (replace(mode, strict=True) for mode in (DecodeSettings(mode="plain"), *MODES))
@@ -63,15 +56,15 @@ def test_strict_texts_are_the_same_in_every_mode(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["temperature 0.8", "penalties", "XTC", "a grammar"])
-def test_other_texts_part_by_rounding_only(name: str, model: LlamaModel) -> None:
+def test_other_texts_part_by_rounding_only(name: str, small: LlamaModel) -> None:
     sampling = SAMPLINGS[name]
-    template, _ = choose_template("", model)
-    prompts = [model.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
+    template, _ = choose_template("", small)
+    prompts = [small.tokenize(template.render(as_messages(question))) for question in QUESTIONS]
 
     def opened(decode: DecodeSettings) -> LlamaContext:
-        return LlamaContext(model, ON_ONE_THREAD, ContextSize.of(decode), backend_greedy=False)
+        return LlamaContext(small, ON_ONE_THREAD, ContextSize.of(decode), backend_greedy=False)
 
-    with LlamaSampler(model, sampling) as sampler, Comparison(opened, LIMIT, sampler=sampler) as comparison:
+    with LlamaSampler(small, sampling) as sampler, Comparison(opened, LIMIT, sampler=sampler) as comparison:
         for mode in MODES:
             runs = [*comparison.run(mode, prompts)]
             assert len(runs) == len(QUESTIONS)

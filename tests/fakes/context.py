@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lacli.batch import Batch, Ints
+from lacli.batch import Batch, BatchRow, Ints
 from lacli.context import Floats
 
 SPREADS = np.random.default_rng(0).uniform(-2, 2, (101, 64))
@@ -76,8 +76,8 @@ class FakeContext:
         return spread
 
     def decode(self, batch: Batch) -> bool:
-        rows = self._rows(batch)
-        self._check(rows, int(batch.outputs[: len(batch)].sum()))
+        rows = batch.read()
+        self._check(rows)
         if len(self._cells) + len(rows) > self.cells:
             return False
         if self.refuse_above is not None and len(rows) > self.refuse_above:
@@ -85,9 +85,9 @@ class FakeContext:
         self.calls += 1
         self._snapshots = min(self.max_rollback or 0, len(rows) - 1)
         free = self._free_slots()
-        self._cells += [Cell(next(free), position, token, set(owners)) for token, position, owners in rows]
+        self._cells += [Cell(next(free), row.position, row.token, set(row.ids)) for row in rows]
         self._logits = []
-        for (_, position, owners), wanted in zip(rows, batch.outputs[: len(batch)].tolist(), strict=True):
+        for _, position, owners, wanted in rows:
             views = [self._visible(owner, position) for owner in owners]
             if any(view != views[0] for view in views):
                 raise RuleBroken("the ids of a token see different cells, and llama.cpp follows any one of them")
@@ -143,16 +143,9 @@ class FakeContext:
         """The tokens of a sequence by position."""
         return [token for _, token in self._visible(sequence, self.cells * 2)]
 
-    def _rows(self, batch: Batch) -> list[tuple[int, int, list[int]]]:
-        columns = (batch.tokens, batch.positions, batch.sequence_counts)
-        ids = iter(batch.sequence_ids.tolist())
-        return [
-            (token, position, [next(ids) for _ in range(count)])
-            for token, position, count in zip(*(column[: len(batch)].tolist() for column in columns), strict=True)
-        ]
-
-    def _check(self, rows: list[tuple[int, int, list[int]]], wanted: int) -> None:
+    def _check(self, rows: list[BatchRow]) -> None:
         """The checks of llama_batch_allocr::init."""
+        wanted = sum(row.output for row in rows)
         if not rows or len(rows) > self.batch_rows:
             raise RuleBroken(f"{len(rows)} rows in a batch of at most {self.batch_rows}: GGML_ASSERT")
         if wanted > self.max_outputs:
@@ -161,7 +154,7 @@ class FakeContext:
             raise RuleBroken(f"{wanted} outputs, which a kernel of its own may compute")
         newest: dict[int, int] = {}
         together: dict[int, set[int]] = {}
-        for token, position, owners in rows:
+        for token, position, owners, _ in rows:
             if not 0 <= token < self.vocabulary:
                 raise RuleBroken(f"token {token} is not in the vocabulary")
             if not owners or len(set(owners)) != len(owners):

@@ -27,7 +27,7 @@ Logits = npt.NDArray[np.float32]
 
 
 class Decoding:
-    """An engine for one sequence at a time, that draws with one verifier.
+    """An engine for one sequence at a time, that draws with one verifier; without `cost` mode auto goes by the clock.
 
     `tokens`, `reused`: of the last sequence.
     """
@@ -66,11 +66,6 @@ class Decoding:
 def fixed_clock_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
     """Takes the same steps each time; rows cost next to nothing, so mode auto drafts all it can."""
     return Decoding(context, settings, verifier, cost=FIXED_COST)
-
-
-def auto_decoder(context: Context, settings: DecodeSettings, verifier: Verifier | None = None) -> Decoding:
-    """Goes by the clock in mode auto, and has measured nothing before."""
-    return Decoding(context, settings, verifier)
 
 
 def compare(model: LlamaModel, settings: ModelSettings, limit: int) -> Comparison:

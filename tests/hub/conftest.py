@@ -9,7 +9,6 @@ import pytest
 
 from tests.fakes import hub_cache
 from tests.fakes.fake_hub import FakeHub, Here, looking_up, tiny_hub
-from tests.fakes.tiny_models import write_llama
 
 
 @pytest.fixture
@@ -18,21 +17,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    write_llama(path := tmp_path_factory.mktemp("models") / "tiny.gguf")
-    return path.read_bytes()
+def content(tiny: Path) -> bytes:
+    return tiny.read_bytes()
 
 
 @pytest.fixture
-def model(tmp_path: Path, tiny: bytes) -> Path:
+def model(tmp_path: Path, content: bytes) -> Path:
     path = tmp_path / "model.gguf"
-    path.write_bytes(tiny)
+    path.write_bytes(content)
     return path
 
 
 @pytest.fixture
-def hub(tiny: bytes) -> Iterator[FakeHub]:
-    with tiny_hub(tiny).running() as running:
+def hub(content: bytes) -> Iterator[FakeHub]:
+    with tiny_hub(content).running() as running:
         yield running
 
 

@@ -56,14 +56,14 @@ def test_any_part_of_a_split_file_means_its_first_and_a_missing_part_is_named(tm
         find_model(first)
 
 
-def test_the_cache_is_the_librarys_own(here: Here, tiny: bytes) -> None:
+def test_the_cache_is_the_librarys_own(here: Here, content: bytes) -> None:
     path = here.find(f"{NAME}:q8_0")
     assert huggingface_hub.hf_hub_download(NAME, path.name, local_files_only=True) == str(path)
     scanned = huggingface_hub.scan_cache_dir(here.cache)
-    assert [(repository.repo_id, repository.size_on_disk) for repository in scanned.repos] == [(NAME, len(tiny) + 1)]
+    assert [(repository.repo_id, repository.size_on_disk) for repository in scanned.repos] == [(NAME, len(content) + 1)]
     assert scanned.warnings == []
     here.hub.requests.clear()
-    found = hub_cache.add(here.cache, NAME, "deep/x-Q6_K.gguf", tiny, "c" * 40)
+    found = hub_cache.add(here.cache, NAME, "deep/x-Q6_K.gguf", content, "c" * 40)
     assert here.find(f"{NAME}:Q6_K") == here.find(f"hf:{NAME}/deep/x-Q6_K.gguf") == found
     assert here.find(NAME, offline=True) == found
     assert here.hub.requests == []
@@ -71,15 +71,15 @@ def test_the_cache_is_the_librarys_own(here: Here, tiny: bytes) -> None:
     assert here.find(NAME).name == "tiny-Q4_K_M.gguf"
 
 
-def test_the_newest_is_asked_for_where_that_is_wanted(here: Here, tiny: bytes) -> None:
+def test_the_newest_is_asked_for_where_that_is_wanted(here: Here, content: bytes) -> None:
     old = here.find(NAME)
     main = old.parents[2] / "refs" / "main"
     os.utime(main, (1, 1))
     assert newest() == old and len(here.hub.transfers()) == 1
     assert main.stat().st_mtime == 1, "a cache that cannot be written can be asked about"
-    here.hub.repositories[NAME] = Repository({"tiny-Q4_K_M.gguf": tiny + b"new"})
+    here.hub.repositories[NAME] = Repository({"tiny-Q4_K_M.gguf": content + b"new"})
     new = newest()
-    assert new != old and new.read_bytes() == tiny + b"new" and here.find(NAME) == new
+    assert new != old and new.read_bytes() == content + b"new" and here.find(NAME) == new
 
 
 def test_a_split_model_comes_with_all_its_parts(here: Here, tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_a_hub_that_refuses_a_model_of_this_disk_names_the_file_and_offline(
     assert here.find(NAME, offline=True) == path
 
 
-def test_offline_only_the_cache_is_used_and_its_choices_are_listed(here: Here, tiny: bytes) -> None:
-    here.hub.repositories["a/b"] = Repository({"x/a-Q8_0.gguf": tiny, "y/a-Q8_0.gguf": tiny + b" "})
+def test_offline_only_the_cache_is_used_and_its_choices_are_listed(here: Here, content: bytes) -> None:
+    here.hub.repositories["a/b"] = Repository({"x/a-Q8_0.gguf": content, "y/a-Q8_0.gguf": content + b" "})
     assert here.refused("a/b", offline=True) == (
         "a/b is not in the cache (lacli pull a/b fetches it, without --offline)"
     )
@@ -186,9 +186,9 @@ def test_a_listing_with_a_name_that_leads_elsewhere_is_refused(name: str, here: 
 
 
 def test_a_disk_without_room_is_seen_before_anything_is_fetched(
-    here: Here, tiny: bytes, monkeypatch: pytest.MonkeyPatch
+    here: Here, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=len(tiny) - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=len(content) - 1))
     line = here.refused(NAME)
     assert line.startswith(f"{NAME} needs ") and f"more, but {here.cache} has" in line and "free space" in line
     assert here.hub.transfers() == []

@@ -23,8 +23,8 @@ from lacli.llamacpp.settings import ContextSize, ModelSettings
 from lacli.modes import common_prefix
 from lacli.settings import DecodeSettings
 from tests.fakes import tiny_models
-from tests.fakes.decoding import PLAIN, auto_decoder, bugs
-from tests.loading import STDLIB_7M, generate, load
+from tests.fakes.decoding import PLAIN, Decoding, bugs
+from tests.loading import STDLIB_7M, load
 
 ONE_THREAD = ModelSettings(context=512, threads=1, engine="ik")
 CHAIN = DecodeSettings(mode="lookup", lookup_draft=6)
@@ -65,7 +65,7 @@ def test_the_vocabulary_is_read_by_llama_cpp_alone(capsys: pytest.CaptureFixture
 
 
 def plain_tokens(engine: IkContext | LlamaContext, prompt: Sequence[int], count: int) -> list[int]:
-    steps = auto_decoder(engine, PLAIN).generate(prompt, count)
+    steps = Decoding(engine, PLAIN).generate(prompt, count)
     return [token for step in steps for token in step.tokens]
 
 
@@ -192,20 +192,6 @@ def test_the_logits_after_a_restore_are_those_before_to_the_bit_and_a_part_of_a_
             engine.remove(sequence, 0, -1)
             assert engine.set_state(sequence, state) and engine.decode(last)
             assert (engine.logits() == before).all()
-
-
-def test_a_prompt_cache_of_one_library_is_read_anew_by_the_other(tmp_path: Path) -> None:
-    from lacli.engine.prompt_cache import PromptCache
-
-    answers, said = [], list[str]()
-    for name in ("ik", "ik", "llama"):
-        with load(model_settings=replace(ONE_THREAD, engine=name), decode_settings=PLAIN) as engine:
-            engine.cache = PromptCache(tmp_path / "a.cache", engine, said.append)
-            answers.append(generate(engine, QUESTION, raw=True, max_tokens=8))
-    assert answers[0].tokens == answers[1].tokens
-    reused = [answer.statistics.reused_tokens for answer in answers]
-    assert reused == [0, answers[0].statistics.prompt_tokens - 1, 0]
-    assert [each for each in said if "another library" in each] == [said[-2]]
 
 
 @pytest.mark.parametrize("freed", [(), (1,), (0,), (0, 1)])

@@ -96,11 +96,11 @@ def test_a_model_that_cannot_go_back_decodes_plainly_and_says_why(tmp_path: Path
     assert all(answer.statistics.steps == len(answer.tokens) for answer in answers[1])
 
 
-def test_a_split_model_opens_from_any_part_and_answers_as_the_whole_one(tmp_path: Path, tiny_path: Path) -> None:
+def test_a_split_model_opens_from_any_part_and_answers_as_the_whole_one(tmp_path: Path, tiny: Path) -> None:
     parts = tiny_models.write_llama_split(tmp_path)
     assert len(parts) == 2
     texts = []
-    for path, opened in ((tiny_path, tiny_path), (parts[0], parts[0]), (parts[1], parts[0])):
+    for path, opened in ((tiny, tiny), (parts[0], parts[0]), (parts[1], parts[0])):
         with load(path, model_settings=ON_ONE_THREAD) as engine:
             assert engine.model.path == opened
             texts.append(generate(engine, "the thing", max_tokens=20, raw=True).tokens)

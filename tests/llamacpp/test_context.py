@@ -30,8 +30,8 @@ LOOKAHEAD = DecodeSettings(mode="lookahead", window=4, ngram=3, guesses=4)
 
 
 @pytest.fixture
-def engine(tiny: LlamaModel) -> Iterator[LlamaContext]:
-    with LlamaContext(tiny, SETTINGS, ContextSize.of(LOOKAHEAD)) as engine:
+def engine(toy: LlamaModel) -> Iterator[LlamaContext]:
+    with LlamaContext(toy, SETTINGS, ContextSize.of(LOOKAHEAD)) as engine:
         yield engine
 
 
@@ -49,9 +49,9 @@ def last_row(engine: LlamaContext, tokens: list[int]) -> Logits:
 
 
 def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_for(
-    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    toy: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, one, room = lib.llama_init_from_model, tiny.default_limit, 0
+    make, one, room = lib.llama_init_from_model, toy.default_limit, 0
 
     def bounded(handle: Any, parameters: Any) -> Any:
         return make(handle, parameters) if parameters.n_ctx <= room else None
@@ -59,19 +59,20 @@ def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_
     monkeypatch.setattr(lib, "llama_init_from_model", bounded)
     capacity = ContextSize.for_slots(PLAIN, 3, SETTINGS.batch)
     for room in (one, 3 * one // 2, 3 * one):
-        with LlamaContext(tiny, replace(SETTINGS, context=0), capacity) as engine:
+        with LlamaContext(toy, replace(SETTINGS, context=0), capacity) as engine:
             assert engine.cells == room
     with pytest.raises(ModelLoadError):
-        LlamaContext(tiny, replace(SETTINGS, context=4 * one), capacity)
+        LlamaContext(toy, replace(SETTINGS, context=4 * one), capacity)
 
 
 def test_samplers_are_freed_once_where_a_context_needs_a_second_try(
-    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    toy: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gc.collect()  # other tests' samplers are freed before this one counts
     make, free, freed = lib.llama_init_from_model, lib.llama_sampler_free, list[object]()
 
     def bounded(handle: Any, parameters: Any) -> Any:
-        return make(handle, parameters) if parameters.n_ctx <= tiny.default_limit else None
+        return make(handle, parameters) if parameters.n_ctx <= toy.default_limit else None
 
     def noted(sampler: Any) -> None:
         freed.append(sampler)
@@ -81,7 +82,7 @@ def test_samplers_are_freed_once_where_a_context_needs_a_second_try(
     monkeypatch.setattr(lib, "llama_init_from_model", bounded)
     monkeypatch.setattr(lib, "llama_sampler_free", noted)
     capacity = ContextSize.for_slots(PLAIN, 3, SETTINGS.batch)
-    with LlamaContext(tiny, replace(SETTINGS, context=0), capacity, backend_greedy=True) as engine:
+    with LlamaContext(toy, replace(SETTINGS, context=0), capacity, backend_greedy=True) as engine:
         made = [*engine._samplers]
     del engine
     gc.collect()
@@ -140,8 +141,8 @@ def before_each_operation(patch: pytest.MonkeyPatch, act: Callable[[], object]) 
     patch.setattr(lib, "llama_set_abort_callback", acting)
 
 
-def test_a_piece_of_prompt_in_another_thread_is_ended_too(tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LlamaContext(tiny, SETTINGS, ContextSize.of(PLAIN)) as engine, ThreadPoolExecutor(1) as thread:
+def test_a_piece_of_prompt_in_another_thread_is_ended_too(toy: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LlamaContext(toy, SETTINGS, ContextSize.of(PLAIN)) as engine, ThreadPoolExecutor(1) as thread:
         with monkeypatch.context() as patched:
             before_each_operation(patched, engine.interrupt)
             ended = thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).exception()
@@ -150,7 +151,7 @@ def test_a_piece_of_prompt_in_another_thread_is_ended_too(tiny: LlamaModel, monk
         assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it holds for one call only"
 
 
-def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(toy: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     def press_once(log: Log, level: int, text: bytes) -> None:
@@ -160,12 +161,12 @@ def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(tiny: LlamaModel, mo
 
     monkeypatch.setattr(Log, "receive", press_once)
     with pytest.raises(KeyboardInterrupt):
-        LlamaContext(tiny, SETTINGS, ContextSize.of(PLAIN))
+        LlamaContext(toy, SETTINGS, ContextSize.of(PLAIN))
     assert heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
-    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    toy: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
 
@@ -175,7 +176,7 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
         calls.append(1)
 
     before_each_operation(monkeypatch, press_once)
-    with LlamaContext(tiny, SETTINGS, ContextSize.of(PLAIN)) as engine:
+    with LlamaContext(toy, SETTINGS, ContextSize.of(PLAIN)) as engine:
         with pytest.raises(KeyboardInterrupt):
             engine.decode(from_tokens([*range(3, 103)], 0))
         assert len(calls) == 1
@@ -189,7 +190,7 @@ def test_ctrl_c_ends_a_piece_of_prompt_in_the_middle_and_the_next_one_is_whole(
 
 
 def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits_stay_the_same(
-    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
+    toy: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lacli.llamacpp.context.process_time", lambda: 0.0)
     monkeypatch.setattr("lacli.llamacpp.context.perf_counter", count(step=OBSERVED_S).__next__)
@@ -201,8 +202,8 @@ def test_fewer_threads_decode_while_other_programs_take_the_cores_and_the_logits
         return decode(handle, batch)
 
     with (
-        LlamaContext(tiny, busy, ContextSize.of(PLAIN)) as easy,
-        LlamaContext(tiny, replace(busy, gives_way=False), ContextSize.of(PLAIN)) as fixed,
+        LlamaContext(toy, busy, ContextSize.of(PLAIN)) as easy,
+        LlamaContext(toy, replace(busy, gives_way=False), ContextSize.of(PLAIN)) as fixed,
     ):
         monkeypatch.setattr(lib, "llama_decode", recorded)
         logits = [last_row(each, [5, 6, 7]) for each in (easy, easy, fixed, fixed)]
@@ -255,14 +256,3 @@ def test_a_backend_chooses_what_raw_logits_have(
             np.testing.assert_array_equal(choosing.greedy(), raw.logits().argmax(axis=1))
             there = lib.llama_get_sampled_logits_count_ith(choosing._handle, choosing._first)
             assert there == (raw.vocabulary if unable else 1), "the others stay on the device"
-
-
-def test_a_context_on_a_gpu_is_warmed_up_for_steps_of_several_rows_alone(
-    tiny: LlamaModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiny, "offloaded", True)
-    monkeypatch.setattr(tiny, "settings", replace(tiny.settings, gpu_layers=-1))
-    for decode, calls in ((DecodeSettings(mode="lookup"), 4), (PLAIN, 0)):
-        with LlamaContext(tiny, SETTINGS, ContextSize.of(decode), backend_greedy=False) as context:
-            assert context.calls == calls
-            assert lib.llama_memory_seq_pos_max(context._memory, 0) == -1

@@ -55,7 +55,7 @@ def test_replicas_get_the_devices_that_are_asked_for(settings: ModelSettings, fo
     ("settings", "message"),
     [
         (ModelSettings(replicas=3), "--replicas 3 cannot share CUDA0, CUDA1, CUDA2, CUDA3 evenly"),
-        (ModelSettings(devices=("CUDA7",)), "there is no device 'CUDA7' .there is CUDA0"),
+        (ModelSettings(devices=("CUDA7",)), "there is no device 'CUDA7' .there is CUDA0.*--rpc adds RPC0"),
         (ModelSettings(devices=("CUDA0", "cuda0")), "cannot have CUDA0.CUDA0"),
         (ModelSettings(devices=("CUDA0", "cpu")), "cannot have CUDA0.CPU .*-ngl N leaves"),
     ],
@@ -101,9 +101,9 @@ def test_devices_are_addresses_in_their_order_with_null_at_the_end(
     del kept
 
 
-def test_a_model_on_the_processor_says_so_whatever_ngl_says(tiny_path: Path) -> None:
+def test_a_model_on_the_processor_says_so_whatever_ngl_says(tiny: Path) -> None:
     settings = ModelSettings(gpu_layers=99, threads=1, devices=("cpu",))
-    with LlamaModel(tiny_path, settings) as model:
+    with LlamaModel(tiny, settings) as model:
         assert (model.devices, model.offloaded, model.chooses) == (CPU, False, False)
         assert model.settings.devices == (CPU,)
 
@@ -127,12 +127,12 @@ def played(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     ],
 )
 def test_a_model_on_gpus_says_which(
-    settings: ModelSettings, words: str, chooses: bool, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: ModelSettings, words: str, chooses: bool, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played(monkeypatch, "CUDA0", "CUDA1")
-    with LlamaModel(tiny_path, settings) as model:
+    with LlamaModel(tiny, settings) as model:
         assert (model.devices, model.offloaded, model.chooses) == (words, True, chooses)
-    with LlamaModel(tiny_path, replace(settings, gpu_layers=0)) as model:
+    with LlamaModel(tiny, replace(settings, gpu_layers=0)) as model:
         assert (model.devices, model.offloaded) == (CPU, False)
 
 

@@ -61,8 +61,8 @@ def test_keys_are_what_the_gguf_package_reads() -> None:
     assert header.file_type == gguf.LlamaFileType(int(str(value("general.file_type")))).name.removeprefix("MOSTLY_")
 
 
-def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_path: Path, tiny_path: Path) -> None:
-    files, whole = tiny_models.write_llama_split(tmp_path), read_header(tiny_path)
+def test_the_header_of_a_split_model_counts_all_parts_whichever_is_named(tmp_path: Path, tiny: Path) -> None:
+    files, whole = tiny_models.write_llama_split(tmp_path), read_header(tiny)
     for file in files:
         header = read_header(file)
         assert parts(file) == files and header.size == sum(each.stat().st_size for each in files)

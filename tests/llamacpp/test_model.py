@@ -18,11 +18,11 @@ SETTINGS = ModelSettings(context=256, gpu_layers=0, threads=1)
 
 
 @pytest.mark.parametrize("text", ["the thing", "def f(x):\n    return x\n", "naïve € 漢字 🦙", "\x00\t tab", " ", ""])
-def test_a_text_survives_tokens_and_back(text: str, tiny: LlamaModel) -> None:
-    tokens = tiny.tokenize(text)
-    assert b"".join(map(tiny.piece, tokens)).decode() == text
-    assert all(0 <= token < tiny.vocabulary for token in tokens)
-    assert len(tiny.tokenize(" the and the")) < len(" the and the"), "merges make a text shorter than its bytes"
+def test_a_text_survives_tokens_and_back(text: str, toy: LlamaModel) -> None:
+    tokens = toy.tokenize(text)
+    assert b"".join(map(toy.piece, tokens)).decode() == text
+    assert all(0 <= token < toy.vocabulary for token in tokens)
+    assert len(toy.tokenize(" the and the")) < len(" the and the"), "merges make a text shorter than its bytes"
 
 
 def test_a_file_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -31,14 +31,14 @@ def test_a_file_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
         LlamaModel(tmp_path / "bare.gguf", SETTINGS)
 
 
-def test_the_log_stays_silent_unless_verbose(tiny_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    LlamaModel(tiny_path, SETTINGS).close()
+def test_the_log_stays_silent_unless_verbose(tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    LlamaModel(tiny, SETTINGS).close()
     assert capfd.readouterr() == ("", "")
-    LlamaModel(tiny_path, SETTINGS, verbose=True).close()
+    LlamaModel(tiny, SETTINGS, verbose=True).close()
     out, err = capfd.readouterr()
     assert out == ""
     assert "tiny llama" in err
-    LlamaModel(tiny_path, SETTINGS).close()
+    LlamaModel(tiny, SETTINGS).close()
     assert capfd.readouterr() == ("", "")
 
 

@@ -22,23 +22,6 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
         yield other
 
 
-@pytest.mark.parametrize(
-    ("piped", "prompt", "stdin", "question", "said"),
-    [
-        ("one\n\ntwo\n\n", "p", True, "one\n\ntwo\n\np", ["added standard input to the prompt (--no-stdin adds none)"]),
-        ("one\n", "p", False, "p", []),
-    ],
-)
-def test_what_standard_input_adds_to_a_prompt_is_said(
-    piped: str, prompt: str, stdin: bool, question: str, said: list[str], pipe: BinaryIO
-) -> None:
-    pipe.write(piped.encode())
-    pipe.close()
-    sentences: list[str] = []
-    assert read_question(prompt, (), stdin=stdin, say=sentences.append) == question
-    assert sentences == said
-
-
 @pytest.mark.parametrize("piped", ["", " \n\t\n"])
 @pytest.mark.parametrize("prompt", ["p", None])
 def test_an_empty_pipe_beside_a_prompt_is_refused_unless_it_is_left_alone(
