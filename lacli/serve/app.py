@@ -79,7 +79,6 @@ class ServeSettings:
 
     `names`: of the model, first the name in replies. `tags`: words about it. `slot_save_path`: folder of
     saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
-    `pause_s`: every so many seconds a stream says that it lives.
     """
 
     names: tuple[str, ...]
@@ -91,7 +90,6 @@ class ServeSettings:
     slot_save_path: str = ""
     off: Collection[str] = ()
     verbose: bool = False
-    pause_s: float = 10
 
 
 class TooLong(PromptError):
@@ -123,6 +121,7 @@ class Server:
     def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
         """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
         change_slot = self.change_slot if self._settings.slot_save_path else not_offered
+        posts: dict[str, Callable[[Request], Any]]
         posts = {path: partial(self._answer, *kinds) for paths, kinds in ANSWERED.items() for path in paths}
         posts["/v1/responses/input_tokens"] = partial(self._count_tokens, ResponsesRequest)
         posts["/v1/messages/count_tokens"] = partial(self._count_tokens, MessagesRequest)
@@ -318,7 +317,7 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(model, self.count, tokens, len(choices), options, rules, stops))
-        return shape(asked, choices, model, settings.names[0], sampling, limit, settings.pause_s)
+        return shape(asked, choices, model, settings.names[0], sampling, limit)
 
     def _with_calls(self, asked: ChatRequest, sampling: SamplingSettings) -> tuple[SamplingSettings, CallRules]:
         """How an answer is drawn that may call functions, and what it may call."""
@@ -407,7 +406,7 @@ async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
 
 async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
     """Return what `answering` does, or end it: ClientDisconnect if the client goes away, 503 if the server does."""
-    task, gone = asyncio.create_task(answering), asyncio.create_task(request.receive())
+    task, gone = asyncio.create_task(answering), asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-from pydantic import AliasChoices, AliasPath, BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
-from lacli.serve.protocol import CalledFunction, ChatRequest, Function, Part, ResponseFormat, WithoutNull
+from lacli.serve.protocol import CalledFunction, ChatRequest, Function, Part, WithoutNull
 from lacli.serve.replies import Block, BlockReply
 from lacli.text.json_schema import checked
 
@@ -65,14 +65,9 @@ class GivenMessage(WithoutNull, extra="allow"):
 
     messages: list[Turn]
     system: str | list[Part] = ""
-    stop_sequences: list[str] = []
     tools: list[Tool] = []
     tool_choice: ToolChoice = ToolChoice()
     thinking: dict[str, Any] = {}
-    effort: str | None = Field(None, validation_alias=AliasPath("output_config", "effort"))
-    form: ResponseFormat | None = Field(
-        None, validation_alias=AliasChoices(AliasPath("output_config", "format"), "output_format")
-    )
 
 
 class MessagesRequest(ChatRequest):
@@ -90,12 +85,9 @@ class MessagesRequest(ChatRequest):
             **extra,
             "n": 1,
             "messages": [*system, *(message for turn in given.messages for message in turn.for_chat)],
-            "stop": given.stop_sequences,
             "tools": [tool.tool for tool in given.tools],
             "tool_choice": CHOICES.get(choice.type, named),
             "parallel_tool_calls": not choice.disable_parallel_tool_use,
-            "response_format": given.form,
-            "reasoning_effort": given.effort,
             "chat_template_kwargs": {**thinks, **extra.get("chat_template_kwargs", {})},
         }
 

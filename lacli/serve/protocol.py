@@ -68,6 +68,14 @@ class WithoutNull(BaseModel):
     _without_null = model_validator(mode="before")(without_null)
 
 
+FORMAT = AliasChoices(
+    "response_format", "output_format", AliasPath("text", "format"), AliasPath("output_config", "format")
+)
+EFFORT = AliasChoices("reasoning_effort", AliasPath("reasoning", "effort"), AliasPath("output_config", "effort"))
+LIMIT = AliasChoices("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict")
+"""Names of the same field in chats, responses, messages and completions."""
+
+
 class ResponseFormat(WithoutNull):
     """The form of an answer, as OpenAI and llama.cpp write it."""
 
@@ -105,7 +113,7 @@ class Sampled(_Numbers):
     logit_bias: dict[str, float | None] | list[tuple[int | str, float | bool | None]] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
+    response_format: ResponseFormat | None = Field(None, validation_alias=FORMAT)
 
     def sampling(self, defaults: SamplingSettings, tokens_of: Callable[[str], Sequence[int]]) -> SamplingSettings:
         """Return the settings of the request, the others from `defaults`. Raises UsageError for impossible ones.
@@ -155,10 +163,8 @@ class AnswerRequest(Sampled):
     stream: bool = False
     stream_options: dict[str, bool | None] = {}
     n: int = Field(1, ge=1, le=16)
-    stop: Stops = Field(default=[], max_length=64)
-    max_tokens: int | None = Field(
-        None, ge=-1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens", "n_predict")
-    )
+    stop: Stops = Field(default=[], max_length=64, validation_alias=AliasChoices("stop", "stop_sequences"))
+    max_tokens: int | None = Field(None, ge=-1, validation_alias=LIMIT)
     timings_per_token: bool = False
     return_progress: bool = False
     verbose: bool = False
@@ -272,7 +278,7 @@ class ChatRequest(AnswerRequest):
     tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
-    reasoning_effort: str | None = None
+    reasoning_effort: str | None = Field(None, validation_alias=EFFORT)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

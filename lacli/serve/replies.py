@@ -68,7 +68,9 @@ class Delta(NamedTuple):
 
 
 ALIVE = Delta()
-"""Comes every `pause_s` seconds, so that a client knows that the stream lives."""
+"""Comes every PAUSE_S seconds, so that a client knows that the stream lives."""
+
+PAUSE_S = 10.0
 
 
 class Usage(NamedTuple):
@@ -156,11 +158,8 @@ class Choice:
         return Delta(text, reasoning, calls=calls, pieces=pieces)
 
 
-async def merged(choices: Sequence[Choice], pause_s: float) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of answers as they come, and ALIVE every `pause_s` seconds.
-
-    Ends all answers if it is left early.
-    """
+async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
+    """Yield the deltas of answers as they come, and ALIVE in between. Ends all answers if it is left early."""
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
@@ -172,7 +171,7 @@ async def merged(choices: Sequence[Choice], pause_s: float) -> AsyncGenerator[tu
 
     async def live() -> None:
         while True:
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(PAUSE_S)
             news.put_nowait((choices[0], ALIVE))
 
     tasks = [asyncio.create_task(each) for each in (*map(read, choices), live())]
@@ -194,8 +193,8 @@ async def merged(choices: Sequence[Choice], pause_s: float) -> AsyncGenerator[tu
 class Reply:
     """The reply to a request; each protocol is a subclass. `name`: the model's.
 
-    `sampling`, `limit`: how tokens are drawn, and how many at most. `pause_s`: seconds after which a stream says that
-    it lives. `id`, `created`: the unique part of its ids, and the second in which it was made.
+    `sampling`, `limit`: how tokens are drawn, and how many at most. `id`, `created`: the unique part of its ids, and
+    the second in which it was made.
     """
 
     end: ClassVar[bytes] = b"data: [DONE]\n\n"
@@ -206,14 +205,13 @@ class Reply:
     name: str
     sampling: SamplingSettings
     limit: int
-    pause_s: float
     id: str = field(default_factory=lambda: uuid4().hex)
     created: int = field(default_factory=lambda: int(time()))
 
     async def whole(self) -> Any:
         """Decode the answers and return the body."""
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
-        async for choice, delta in merged(self.choices, self.pause_s):
+        async for choice, delta in merged(self.choices):
             deltas[choice].append(delta)
         answers = []
         for choice, parts in deltas.items():
@@ -229,7 +227,7 @@ class Reply:
         asked = self.asked
         for event in self._first():
             yield event
-        async for choice, delta in merged(self.choices, self.pause_s):
+        async for choice, delta in merged(self.choices):
             if delta is ALIVE:
                 yield self._alive()
                 continue

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal
 
-from pydantic import AliasChoices, AliasPath, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
-from lacli.serve.protocol import ChatRequest, Function, Part, ResponseFormat, WithoutNull, text_of
+from lacli.serve.protocol import ChatRequest, Function, Part, WithoutNull, text_of
 from lacli.serve.replies import Block, BlockReply
 from lacli.text.json_schema import checked
 
@@ -21,15 +21,12 @@ KINDS = {
 """What the ids of a block's items begin with, and what its text is called."""
 
 
-Content = str | list[Part]
-
-
 class Item(WithoutNull):
     """A message, or another part of a conversation."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] = "user"
-    content: Content | None = Field(None, validation_alias=AliasChoices("content", "output"))
+    content: str | list[Part] | None = Field(None, validation_alias=AliasChoices("content", "output"))
     summary: list[Part] = []
     call_id: str = ""
     name: str = ""
@@ -45,11 +42,8 @@ class GivenResponse(WithoutNull, extra="allow"):
 
     input: str | list[Item]
     instructions: str = ""
-    max_output_tokens: int | None = Field(None, ge=-1)
     tools: list[Tool] = []
     tool_choice: Literal["none", "auto", "required"] | Tool = "auto"
-    form: ResponseFormat | None = Field(None, validation_alias=AliasPath("text", "format"))
-    effort: str | None = Field(None, validation_alias=AliasPath("reasoning", "effort"))
 
 
 class ResponsesRequest(ChatRequest):
@@ -71,11 +65,8 @@ class ResponsesRequest(ChatRequest):
             "messages": [*_messages(given)],
             # An assistant's message at the end is no beginning of the answer.
             "add_generation_prompt": True,
-            "max_completion_tokens": given.max_output_tokens,
             "tools": [tool.tool for tool in given.tools],
             "tool_choice": choice.tool if isinstance(choice, Tool) else choice,
-            "response_format": given.form,
-            "reasoning_effort": given.effort,
             "repeated": {k: v for k, v in body.items() if k not in ("input", "stream") and v is not None},
         }
 

@@ -11,10 +11,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-import lacli
 from benchmarks.soak import KINDS, Soak, questions
 from lacli.engine.engine import Engine, Progress
-from tests.serve.conftest import app_of, serving, serving_7m
+from lacli.serve import replies
+from tests.serve.conftest import serving_7m
 from tests.serve.test_app import get, post
 
 DEAD_END = {"prompt": "x", "grammar": 'root ::= "a"', "ignore_eos": True}
@@ -47,9 +47,10 @@ def opened(port: int, body: dict[str, Any]) -> socket.socket:
     return client
 
 
-def test_a_stream_without_events_says_that_it_lives(model: lacli.Model) -> None:
+def test_a_stream_without_events_says_that_it_lives(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "PAUSE_S", 1e-4)
     body = json.dumps({"prompt": "def f(", "max_tokens": 3, "stream": True}).encode()
-    with serving(app_of(model, pause_s=1e-4)) as address, urlopen(Request(f"{address}/v1/completions", body)) as reply:
+    with urlopen(Request(f"{address}/v1/completions", body)) as reply:
         frames = reply.read().decode().split("\n\n")
     # No event has come before the prompt is read.
     assert frames[0] == ": keep-alive" and frames[-2:] == ["data: [DONE]", ""]
