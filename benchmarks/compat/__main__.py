@@ -16,9 +16,11 @@ from typing import Annotated
 import typer
 
 FILES = ("chat_completion", "completion", "security", "metrics", "basic", "ctx_shift", "tokenize", "ignore_eos",
-         "speculative", "slot_save")  # fmt: skip
+         "speculative", "slot_save", "compat_anthropic", "compat_oai_responses", "infill")  # fmt: skip
 TESTS = Path("tools/server/tests")
 ROOT = Path(__file__).parents[2]
+
+TOOLS = "tools for a model whose template knows none"
 
 NOT_OFFERED = {
     "test_chat_completion.py::test_chat_completions_token_count": "/v1/chat/completions/input_tokens",
@@ -31,6 +33,18 @@ NOT_OFFERED = {
     "test_speculative.py::test_with_and_without_draft": "draft models and --spec flags",
     "test_speculative.py::test_synth_is_deterministic": "draft models and --spec flags",
     "test_speculative.py::test_synth_ignores_target_tokens": "draft models and --spec flags",
+    "test_compat_anthropic.py::test_anthropic_tool_use_basic": TOOLS,
+    "test_compat_anthropic.py::test_anthropic_tool_result": TOOLS,
+    "test_compat_anthropic.py::test_anthropic_tool_result_with_text": TOOLS,
+    "test_compat_anthropic.py::test_anthropic_tool_result_error": TOOLS,
+    "test_compat_anthropic.py::test_anthropic_tool_streaming": TOOLS,
+    "test_compat_anthropic.py::test_anthropic_streaming_content_block_indices": TOOLS,
+    "test_compat_anthropic.py::test_anthropic_tool_result_with_image": "500 for images, which are refused with 400",
+    "test_compat_anthropic.py::test_anthropic_vision_format_accepted": "500 for images, which are refused with 400",
+    "test_compat_anthropic.py::test_anthropic_empty_messages": "a conversation without messages",
+    "test_compat_oai_responses.py::test_responses_stream_with_llama_telemetry": (
+        "response.completed for an answer that its limit cut: it is response.incomplete, as OpenAI's"
+    ),
 }
 """What tests that only llama-server passes ask for, by their functions."""
 

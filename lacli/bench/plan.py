@@ -11,16 +11,16 @@ from importlib.resources import files
 from itertools import product
 from typing import IO, Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.settings import ModelSettings, check_rows, fit_to_batch
 from lacli.settings import MODES, DecodeSettings, ModeName
 from lacli.terminal.input import STDIN
-from lacli.text.checked import WithoutNull, checked
 from lacli.text.files import MAX_TEXT
 from lacli.text.format import did_you_mean, size_in_words
+from lacli.text.json_schema import checked, without_null
 
 Name = TypeVar("Name", bound=str)
 
@@ -144,7 +144,7 @@ def _not_blank(text: str) -> str:
 Text = Annotated[str, AfterValidator(_not_blank)]
 
 
-class Row(WithoutNull):
+class Row(BaseModel):
     """A line of a file of prompts, with `turns` as Spec-Bench and MT-Bench have them, or with one `prompt`."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
@@ -156,6 +156,8 @@ class Row(WithoutNull):
     system: str = ""
     raw: bool = False
     max_tokens: int = Field(0, ge=1, validation_alias=AliasChoices("limit", "max_tokens"))
+
+    _without_null = model_validator(mode="before")(without_null)
 
     @model_validator(mode="after")
     def _has_one_prompt(self) -> Self:

@@ -21,8 +21,8 @@ from lacli.chat.settings import ChatSettings, settings_from_json
 from lacli.context import Closing
 from lacli.errors import LacliError, UsageError, reason_of
 from lacli.llamacpp.settings import MOST_CELLS
-from lacli.text.checked import checked
 from lacli.text.files import for_owner, lock, read_raw, replace_file
+from lacli.text.json_schema import checked
 
 FORMAT, VERSION, SAVED = "lacli chat", 2, "saved"
 """The format, version and event in a chat's first line."""

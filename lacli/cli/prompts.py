@@ -24,9 +24,9 @@ from lacli.report import counts
 from lacli.serve.protocol import Message, Sampled, Stops
 from lacli.settings import PARALLEL
 from lacli.terminal.screen import Screen
-from lacli.text.checked import checked
 from lacli.text.files import lock
 from lacli.text.format import counted, listed
+from lacli.text.json_schema import checked
 from lacli.text.template import as_messages
 
 if TYPE_CHECKING:

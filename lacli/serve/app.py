@@ -6,12 +6,12 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
 from itertools import zip_longest
 from pathlib import Path
 from time import time
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -31,7 +31,7 @@ from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
 from lacli.serve.messages import MessagesReply, MessagesRequest
 from lacli.serve.protocol import (
-    AnswerRequest,
+    REFUSED,
     ChatRequest,
     CompletionRequest,
     InfillRequest,
@@ -41,26 +41,25 @@ from lacli.serve.protocol import (
 )
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
 from lacli.serve.responses import ResponsesReply, ResponsesRequest
-from lacli.serve.tools import CallRules, UnreadableError, format_of
 from lacli.stats import RunStatistics
-from lacli.text.checked import checked
+from lacli.text.calls import CallRules, UnreadableError, form_of
+from lacli.text.format import printable
+from lacli.text.json_schema import checked
 from lacli.text.reasoning import begun_closer
 from lacli.text.template import MARK
 
-Asked = TypeVar("Asked", bound=AnswerRequest)
-
-COUNTERS: dict[str, tuple[str, Callable[[RunStatistics], float]]] = {
-    "prompt_tokens_total": ("Tokens of prompts that were decoded.", lambda run: run.prompt_tokens - run.reused_tokens),
-    "prompt_tokens_cached_total": ("Tokens of prompts that were in the KV cache.", lambda run: run.reused_tokens),
-    "prompt_seconds_total": ("Seconds of prefill, of each request.", lambda run: run.prompt_s),
-    "tokens_predicted_total": ("Tokens of answers.", lambda run: run.tokens),
-    "tokens_predicted_seconds_total": ("Seconds of answers from their first step on.", lambda run: run.predicted_s),
-    "n_decode_total": ("Steps, of each answer.", lambda run: run.steps),
-    "spec_decode_num_draft_tokens_total": ("Drafted tokens that were verified.", lambda run: run.drafted),
-    "spec_decode_num_accepted_tokens_total": ("Drafted tokens that were accepted.", lambda run: run.accepted),
-    "spec_decode_num_drafts_total": ("Steps with drafts.", lambda run: run.drafts),
+ANSWERED: dict[Sequence[str], tuple[type[ChatRequest | CompletionRequest], type[Reply]]] = {
+    ("/v1/chat/completions", "/chat/completions"): (ChatRequest, ChatReply),
+    ("/v1/completions",): (CompletionRequest, TextReply),
+    ("/v1/responses", "/responses"): (ResponsesRequest, ResponsesReply),
+    ("/v1/messages",): (MessagesRequest, MessagesReply),
+    ("/completion", "/completions"): (CompletionRequest, PlainReply),
+    ("/infill",): (InfillRequest, PlainReply),
 }
-"""Counters, added to at the end of an answer: llama.cpp's name, the help and the number."""
+"""How requests are read and replies written, by their paths."""
+
+COUNTED = [each.name for each in fields(RunStatistics) if each.type in ("int", "float")]
+"""Numbers of an answer that add up."""
 
 ABSENT = r"/v1/(embeddings|images|audio|moderations|files|uploads|batches|fine_tuning|vector_stores|conversations)\b"
 """Paths of OpenAI's that are not here."""
@@ -80,7 +79,6 @@ class ServeSettings:
 
     `names`: of the model, first the name in replies. `tags`: words about it. `slot_save_path`: folder of
     saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
-    `pause_s`: after so many seconds without an event a stream says that it lives.
     """
 
     names: tuple[str, ...]
@@ -92,7 +90,6 @@ class ServeSettings:
     slot_save_path: str = ""
     off: Collection[str] = ()
     verbose: bool = False
-    pause_s: float = 10
 
 
 class TooLong(PromptError):
@@ -111,31 +108,25 @@ class Server:
         self._preparing = asyncio.Lock()
         self._started = str(int(time()))
         self._key = key_of(model.engine) if settings.slot_save_path else {}
-        self._sums, self._longest = dict.fromkeys(COUNTERS, 0.0), 0
+        self._total, self._longest = RunStatistics(), 0
+        warn = logging.getLogger(__name__).warning
+        self._note_unknown = lru_cache(256)(partial(warn, "a field without effect here: %s"))
         try:
-            format_of(model.engine.prompts.template)
+            form_of(model.engine.prompts.template)
         except UnreadableError as error:
-            logging.getLogger(__name__).warning("%s: requests with tools are refused", error)
+            warn("%s: requests with tools are refused", error)
         except UsageError:
             pass
 
     def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
         """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
-        chat = partial(self._answer, ChatRequest, self._chat)
-        complete = partial(self._answer, CompletionRequest, partial(self._complete, TextReply))
-        plain = partial(self._answer, CompletionRequest, partial(self._complete, PlainReply))
-        respond = partial(self._answer, ResponsesRequest, partial(self._chat, shape=ResponsesReply))
-        message = partial(self._answer, MessagesRequest, partial(self._chat, shape=MessagesReply))
-        infill = partial(self._answer, InfillRequest, partial(self._complete, PlainReply))
         change_slot = self.change_slot if self._settings.slot_save_path else not_offered
         posts: dict[str, Callable[[Request], Any]]
-        posts = {"/v1/chat/completions": chat, "/chat/completions": chat, "/v1/completions": complete}
-        posts |= {"/v1/responses": respond, "/responses": respond, "/v1/messages": message}
+        posts = {path: partial(self._answer, *kinds) for paths, kinds in ANSWERED.items() for path in paths}
         posts["/v1/responses/input_tokens"] = partial(self._count_tokens, ResponsesRequest)
         posts["/v1/messages/count_tokens"] = partial(self._count_tokens, MessagesRequest)
-        posts |= {"/completion": plain, "/completions": plain, "/infill": infill}
-        posts["/apply-template"] = self.apply_template
-        posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize, "/slots/{id:int}": change_slot}
+        posts |= {"/apply-template": self.apply_template, "/slots/{id:int}": change_slot}
+        posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
         gets = {"/health": self.health, "/v1/models": self.models, "/models": self.models, "/props": self.props}
         gets |= {"/v1/models/{name:path}": self.models, "/slots": self.slots, "/metrics": self.metrics}
         routes: list[BaseRoute] = [Route(path, call, methods=["POST"]) for path, call in posts.items()]
@@ -147,9 +138,10 @@ class Server:
 
     def count(self, stream: AsyncStream) -> None:
         """Count an answer at its end."""
-        for name, (_, number) in COUNTERS.items():
-            self._sums[name] += number(stream.statistics)
-        self._longest = max(self._longest, stream.statistics.prompt_tokens + stream.statistics.tokens)
+        run = stream.statistics
+        for name in COUNTED:
+            setattr(self._total, name, getattr(self._total, name) + getattr(run, name))
+        self._longest = max(self._longest, run.prompt_tokens + run.tokens)
 
     async def health(self, request: Request) -> Response:
         if failure := self._model.worker.failure:
@@ -217,21 +209,31 @@ class Server:
         return JSONResponse({"id_slot": number, **done})
 
     async def metrics(self, request: Request) -> Response:
-        sums, worker = self._sums, self._model.worker
-        read = rate(sums["prompt_tokens_total"], sums["prompt_seconds_total"])
-        predicted = rate(sums["tokens_predicted_total"], sums["tokens_predicted_seconds_total"])
-        metrics = [
-            *((name, help, "counter", sums[name]) for name, (help, _) in COUNTERS.items()),
-            ("n_tokens_max", "Tokens of the longest sequence so far.", "counter", self._longest),
-            ("prompt_tokens_seconds", "Tokens of prompts a second, by the two totals.", "gauge", read),
-            ("predicted_tokens_seconds", "Tokens of an answer a second, the mean of all.", "gauge", predicted),
-            ("requests_processing", "Answers in a slot.", "gauge", len(worker.running)),
-            ("requests_deferred", "Answers that wait for a slot.", "gauge", len(worker.waiting)),
-            ("n_busy_slots_per_decode", "Slots in use.", "gauge", len(worker.running)),
+        total, worker = self._total, self._model.worker
+        read = total.prompt_tokens - total.reused_tokens
+        counters = [
+            ("prompt_tokens_total", "Tokens of prompts that were decoded.", read),
+            ("prompt_tokens_cached_total", "Tokens of prompts that were in the KV cache.", total.reused_tokens),
+            ("prompt_seconds_total", "Seconds of prefill, of each request.", total.prompt_s),
+            ("tokens_predicted_total", "Tokens of answers.", total.tokens),
+            ("tokens_predicted_seconds_total", "Seconds of answers from their first step on.", total.predicted_s),
+            ("n_decode_total", "Steps, of each answer.", total.steps),
+            ("spec_decode_num_draft_tokens_total", "Drafted tokens that were verified.", total.drafted),
+            ("spec_decode_num_accepted_tokens_total", "Drafted tokens that were accepted.", total.accepted),
+            ("spec_decode_num_drafts_total", "Steps with drafts.", total.drafts),
+            ("n_tokens_max", "Tokens of the longest sequence so far.", self._longest),
+        ]
+        gauges = [
+            ("prompt_tokens_seconds", "Tokens of prompts a second, by the two totals.", rate(read, total.prompt_s)),
+            ("predicted_tokens_seconds", "Tokens of an answer a second, the mean of all.", total.tokens_per_second),
+            ("requests_processing", "Answers in a slot.", len(worker.running)),
+            ("requests_deferred", "Answers that wait for a slot.", len(worker.waiting)),
+            ("n_busy_slots_per_decode", "Slots in use.", len(worker.running)),
         ]
         text = "".join(
             f"# HELP llamacpp:{name} {help}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value:.15g}\n"
-            for name, help, kind, value in metrics
+            for kind, metrics in (("counter", counters), ("gauge", gauges))
+            for name, help, value in metrics
         )
         response = Response(text, media_type="text/plain; version=0.0.4")
         # Starlette writes names in small letters, and llama.cpp's tests look for its spelling.
@@ -266,41 +268,66 @@ class Server:
         tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
         return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
-    async def _answer(self, kind: type[Asked], begin: Callable[[Asked], Reply], request: Request) -> Response:
+    async def _answer(
+        self, kind: type[ChatRequest | CompletionRequest], shape: type[Reply], request: Request
+    ) -> Response:
         """Answer a request: whole, or event by event."""
         asked = checked(kind, await body_of(request))
         asked.verbose |= self._settings.verbose
+        for name in asked.model_extra or ():
+            if name not in REFUSED:
+                self._note_unknown(printable(name[:40]))
         # In a thread, so that streams go on; one at a time, so that they have the processor too.
         async with self._preparing:
-            reply = await run_in_threadpool(begin, asked)
+            reply = await run_in_threadpool(self._begin, asked, shape)
         if asked.stream:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
             return StreamingResponse(_as_sent(reply), headers=headers, media_type="text/event-stream")
         return JSONResponse(await _unless_gone(request, reply.whole()))
 
-    def _chat(self, asked: ChatRequest, shape: Callable[..., Reply] = ChatReply) -> Reply:
-        """Begin the answers to a conversation, which `shape` writes: every protocol with messages comes down to it."""
-        prompts, rules, rendered = self._model.engine.prompts, None, self._rendered(asked)
-        # The model may think before the form that the answer is to have.
-        sampling, forced = replace(self._sampling(asked), grammar_after=begun_closer(rendered)), asked.has_to_call
-        if asked.offered:
-            # A response_format is for a text; a grammar and a json_schema are for the whole answer.
-            if forced and (asked.grammar or asked.json_schema is not None):
-                raise UsageError("an answer that has to call a tool cannot have another grammar")
-            form, schema = format_of(prompts.template), "" if forced else sampling.json_schema
-            rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
-            if forced or schema:
-                sampling = replace(sampling, grammar=rules.grammar(), json_schema="")
-        logprobs = asked.top_logprobs if asked.logprobs and asked.top_logprobs >= 0 else None
-        options = AnswerOptions(logprobs=logprobs)
-        return self._reply(shape, asked, sampling, [prompts.tokenize(rendered)], options, rules)
+    def _begin(self, asked: ChatRequest | CompletionRequest, shape: type[Reply]) -> Reply:
+        """Begin the answers to a request, without decoding yet; `shape` writes them.
 
-    def _complete(self, shape: Callable[..., Reply], asked: CompletionRequest) -> Reply:
-        if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
-            raise UsageError("prompt, n: a request has at most 128 answers")
-        most = asked.n_probs or None if asked.logprobs is None else asked.logprobs
-        options = AnswerOptions(raw=True, logprobs=None if most == -1 else most, prompt_logprobs=asked.echo)
-        return self._reply(shape, asked, self._sampling(asked), self._prompts(asked), options)
+        Every protocol with messages comes down to a chat. The first answer to a prompt has the request's seed, each
+        further one the next number, as llama-server does. Raises TooLong for a prompt longer than the context.
+        """
+        model, settings, rules, options = self._model, self._settings, None, AnswerOptions()
+        sampling = asked.sampling(settings.sampling, lambda text: model.engine.model.tokenize(text, add_special=False))
+        if isinstance(asked, ChatRequest):
+            rendered = self._rendered(asked)
+            prompts, most = [model.engine.prompts.tokenize(rendered)], asked.top_logprobs if asked.logprobs else -1
+            # The model may think before the form that the answer is to have.
+            sampling = replace(sampling, grammar_after=begun_closer(rendered))
+            if asked.offered:
+                sampling, rules = self._with_calls(asked, sampling)
+        else:
+            if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
+                raise UsageError("prompt, n: a request has at most 128 answers")
+            prompts, most = self._prompts(asked), (asked.n_probs or -1) if asked.logprobs is None else asked.logprobs
+            options |= {"raw": True, "prompt_logprobs": asked.echo}
+        if (longest := max(map(len, prompts))) > model.context:
+            raise TooLong(longest, model.context)
+        limit = settings.max_tokens if asked.max_tokens is None else asked.max_tokens
+        stops = *settings.stops, *asked.stop
+        options |= {"stop": () if rules else stops, "max_tokens": limit, "logprobs": None if most < 0 else most}
+        options["drawn_logprobs"] = asked.post_sampling_probs
+        choices: list[Choice] = []
+        for tokens in prompts:
+            for place in range(asked.n):
+                seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
+                options["sampling"] = replace(sampling, seed=seed)
+                choices.append(Choice(model, self.count, tokens, len(choices), options, rules, stops))
+        return shape(asked, choices, model, settings.names[0], sampling, limit)
+
+    def _with_calls(self, asked: ChatRequest, sampling: SamplingSettings) -> tuple[SamplingSettings, CallRules]:
+        """How an answer is drawn that may call functions, and what it may call."""
+        forced = asked.has_to_call
+        # A response_format is for a text; a grammar and a json_schema are for the whole answer.
+        if forced and (asked.grammar or asked.json_schema is not None):
+            raise UsageError("an answer that has to call a tool cannot have another grammar")
+        form, schema = form_of(self._model.engine.prompts.template), "" if forced else sampling.json_schema
+        rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
+        return replace(sampling, grammar=rules.grammar(), json_schema="") if forced or schema else sampling, rules
 
     def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
         """The tokens of a request's prompts. Text around a hole leaves a quarter of the context to the answer."""
@@ -315,43 +342,11 @@ class Server:
             raise UsageError("suffix: the prompt before it has to be a text")
         return [infill(each, asked.suffix, room) for each in texts]
 
-    def _sampling(self, asked: AnswerRequest) -> SamplingSettings:
-        """How the tokens of a request are drawn. A bias on a text is on its tokens, which take a while."""
-        model = self._model.engine.model
-        return asked.sampling(self._settings.sampling, lambda text: model.tokenize(text, add_special=False))
-
-    def _reply(
-        self,
-        shape: Callable[..., Reply],
-        asked: AnswerRequest,
-        sampling: SamplingSettings,
-        prompts: Sequence[Sequence[int]],
-        options: AnswerOptions,
-        rules: CallRules | None = None,
-    ) -> Reply:
-        """Begin the answers, without decoding yet. Raises TooLong for a prompt longer than the context.
-
-        The first answer to a prompt has the request's seed, each further one the next number, as llama-server does.
-        """
-        longest, context = max(map(len, prompts)), self._model.context
-        if longest > context:
-            raise TooLong(longest, context)
-        limit = self._settings.max_tokens if asked.max_tokens is None else asked.max_tokens
-        stops = *self._settings.stops, *asked.stop
-        options |= {"stop": () if rules else stops, "max_tokens": limit, "drawn_logprobs": asked.post_sampling_probs}
-        choices: list[Choice] = []
-        for tokens in prompts:
-            for place in range(asked.n):
-                seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
-                options["sampling"] = replace(sampling, seed=seed)
-                choices.append(Choice(self._model, self.count, tokens, len(choices), options, rules, stops))
-        return shape(asked, choices, self._model, self._settings.names[0], sampling, limit, self._settings.pause_s)
-
     def _rendered(self, asked: ChatRequest) -> str:
         """The prompt of a conversation. Raises UsageError for tools if the model's template knows none."""
         prompts = self._model.engine.prompts
         if asked.offered or any(message.role == "tool" or message.tool_calls for message in asked.messages):
-            format_of(prompts.template)
+            form_of(prompts.template)
         tools = [tool.model_dump() for tool in asked.tools] if asked.offered else []
         messages = [message.for_template for message in asked.messages]
         if self._settings.system and messages[0]["role"] != "system":
@@ -398,7 +393,7 @@ async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
     events = reply.events()
     try:
         async for event in events:
-            yield reply.frame(event) if event else reply.keep_alive
+            yield reply.frame(event)
         yield reply.end
     except Exception as error:
         yield reply.frame(reply.failure(_failure(error)[1]))
@@ -411,32 +406,27 @@ async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
 
 async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
     """Return what `answering` does, or end it: ClientDisconnect if the client goes away, 503 if the server does."""
-
-    async def end_with_client() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        task.cancel()
-
-    task, watching = asyncio.create_task(answering), asyncio.create_task(end_with_client())
+    task, gone = asyncio.create_task(answering), asyncio.ensure_future(request.receive())
     try:
-        return await task
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
     except asyncio.CancelledError:
-        if watching.done() and not watching.cancelled():
-            raise ClientDisconnect from None
         raise HTTPException(503, "the server ended before the answer") from None
     finally:
-        watching.cancel()
+        task.cancel()
+        gone.cancel()
 
 
 def _failure(error: Exception) -> tuple[int, dict[str, Any]]:
     """The status and the body of an error: what a request asks for is its fault, the rest is not."""
-    said = str(error) if isinstance(error, LacliError) else in_one_line(error)
     if isinstance(error, TooLong):
-        return 400, error_body(400, said, "exceed_context_size_error", **error.sizes)
+        return 400, error_body(400, str(error), "exceed_context_size_error", **error.sizes)
     if isinstance(error, RecursionError):
         return 400, error_body(400, "the request is nested too deeply")
     status = 400 if isinstance(error, UsageError | PromptError | SamplingError) else 500
-    return status, error_body(status, said)
+    return status, error_body(status, in_one_line(error))
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -444,10 +434,10 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
     if isinstance(error, HTTPException):
-        said = f"{request.method} {request.url.path}: {error.detail.lower()}"
-        if error.status_code == 404 and (absent := re.match(ABSENT, request.url.path)):
-            said = f"{request.method} {request.url.path}: this server has no {absent[1]}"
-        return JSONResponse(error_body(error.status_code, said), error.status_code, error.headers)
+        absent = re.match(ABSENT, request.url.path) if error.status_code == 404 else None
+        why = f"this server has no {absent[1]}" if absent else error.detail.lower()
+        body = error_body(error.status_code, f"{request.method} {request.url.path}: {why}")
+        return JSONResponse(body, error.status_code, error.headers)
     status, body = _failure(error)
     return JSONResponse(body, status)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from pydantic import AliasChoices, AliasPath, BaseModel, Field, model_validator
+from pydantic import BaseModel, model_validator
 
-from lacli.serve.blocks import Block, BlockReply
-from lacli.serve.protocol import CalledFunction, ChatRequest, Part, ResponseFormat
-from lacli.text.checked import WithoutNull, checked
+from lacli.serve.protocol import CalledFunction, ChatRequest, Function, Part, WithoutNull
+from lacli.serve.replies import Block, BlockReply
+from lacli.text.json_schema import checked
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 """The words of a chat for the types of a tool_choice that names no tool."""
@@ -50,16 +50,8 @@ class Turn(BaseModel):
             yield {"role": self.role, "content": texts, "reasoning_content": reasoning, "tool_calls": calls or None}
 
 
-class Tool(WithoutNull):
+class Tool(Function):
     type: Literal["custom"] = "custom"
-    name: str
-    description: str = ""
-    input_schema: dict[str, Any] = {"type": "object", "properties": {}}
-
-    @property
-    def for_chat(self) -> dict[str, Any]:
-        told = {"name": self.name, "description": self.description, "parameters": self.input_schema}
-        return {"type": "function", "function": told}
 
 
 class ToolChoice(BaseModel):
@@ -73,14 +65,9 @@ class GivenMessage(WithoutNull, extra="allow"):
 
     messages: list[Turn]
     system: str | list[Part] = ""
-    stop_sequences: list[str] = []
     tools: list[Tool] = []
     tool_choice: ToolChoice = ToolChoice()
     thinking: dict[str, Any] = {}
-    effort: str | None = Field(None, validation_alias=AliasPath("output_config", "effort"))
-    form: ResponseFormat | None = Field(
-        None, validation_alias=AliasChoices(AliasPath("output_config", "format"), "output_format")
-    )
 
 
 class MessagesRequest(ChatRequest):
@@ -98,12 +85,9 @@ class MessagesRequest(ChatRequest):
             **extra,
             "n": 1,
             "messages": [*system, *(message for turn in given.messages for message in turn.for_chat)],
-            "stop": given.stop_sequences,
-            "tools": [tool.for_chat for tool in given.tools],
+            "tools": [tool.tool for tool in given.tools],
             "tool_choice": CHOICES.get(choice.type, named),
             "parallel_tool_calls": not choice.disable_parallel_tool_use,
-            "response_format": given.form,
-            "reasoning_effort": given.effort,
             "chat_template_kwargs": {**thinks, **extra.get("chat_template_kwargs", {})},
         }
 
@@ -111,16 +95,19 @@ class MessagesRequest(ChatRequest):
 class MessagesReply(BlockReply):
     """A message, whole or as events."""
 
-    keep_alive: ClassVar[bytes] = b'event: ping\ndata: {"type": "ping"}\n\n'
+    ends_with_timings = False
 
     def _first(self) -> Iterable[dict[str, Any]]:
         usage = {"input_tokens": len(self.choices[0].stream.prompt), "output_tokens": 0}
         yield {"type": "message_start", "message": self._message(stop_reason=None, stop_sequence=None, usage=usage)}
 
-    def _last(self) -> Iterable[dict[str, Any]]:
+    def _alive(self) -> dict[str, Any]:
+        return {"type": "ping"}
+
+    def _close(self) -> Iterable[dict[str, Any]]:
         message = self._ended
         delta = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
-        yield {"type": "message_delta", "delta": delta, "usage": message["usage"], **self._notes}
+        yield {"type": "message_delta", "delta": delta, "usage": message["usage"]}
         yield {"type": "message_stop"}
 
     @property
@@ -135,8 +122,8 @@ class MessagesReply(BlockReply):
         return self._message(stop_reason=reason, stop_sequence=stop, usage=usage, **self._notes)
 
     def _message(self, **more: Any) -> dict[str, Any]:
-        head = {"id": f"msg_{self._made[0]}", "type": "message", "role": "assistant", "model": self.name}
-        return {**head, "content": [*map(self._content, self._blocks)], **more}
+        head = {"id": f"msg_{self.id}", "type": "message", "role": "assistant", "model": self.name}
+        return {**head, "content": [*map(self._content, self.blocks)], **more}
 
     def _content(self, block: Block) -> dict[str, Any]:
         if not block.call:

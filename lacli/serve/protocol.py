@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
 from hashlib import sha256
 from re import fullmatch
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -27,8 +25,7 @@ from pydantic import (
 from lacli.errors import UsageError
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.settings import options_of
-from lacli.text.checked import WithoutNull
-from lacli.text.format import printable
+from lacli.text.json_schema import without_null
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -47,9 +44,6 @@ NUMBERS = {
 }
 """Settings of sampling that are one field of a request, by its name."""
 
-note_unknown = lru_cache(256)(partial(logging.getLogger(__name__).warning, "a field without effect here: %s"))
-"""Names a field in the log, once."""
-
 
 def error_body(status: int, message: str, kind: str = "", **more: Any) -> dict[str, Any]:
     """The body of an error in OpenAI's shape, which is Anthropic's too by its type."""
@@ -66,6 +60,20 @@ async def body_of(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UsageError("the body is not a JSON object")
     return found
+
+
+class WithoutNull(BaseModel):
+    """An object whose null fields count as left out."""
+
+    _without_null = model_validator(mode="before")(without_null)
+
+
+FORMAT = AliasChoices(
+    "response_format", "output_format", AliasPath("text", "format"), AliasPath("output_config", "format")
+)
+EFFORT = AliasChoices("reasoning_effort", AliasPath("reasoning", "effort"), AliasPath("output_config", "effort"))
+LIMIT = AliasChoices("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict")
+"""Names of the same field in chats, responses, messages and completions."""
 
 
 class ResponseFormat(WithoutNull):
@@ -105,7 +113,7 @@ class Sampled(_Numbers):
     logit_bias: dict[str, float | None] | list[tuple[int | str, float | bool | None]] | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
-    response_format: ResponseFormat | None = None
+    response_format: ResponseFormat | None = Field(None, validation_alias=FORMAT)
 
     def sampling(self, defaults: SamplingSettings, tokens_of: Callable[[str], Sequence[int]]) -> SamplingSettings:
         """Return the settings of the request, the others from `defaults`. Raises UsageError for impossible ones.
@@ -155,10 +163,8 @@ class AnswerRequest(Sampled):
     stream: bool = False
     stream_options: dict[str, bool | None] = {}
     n: int = Field(1, ge=1, le=16)
-    stop: Stops = Field(default=[], max_length=64)
-    max_tokens: int | None = Field(
-        None, ge=-1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens", "n_predict")
-    )
+    stop: Stops = Field(default=[], max_length=64, validation_alias=AliasChoices("stop", "stop_sequences"))
+    max_tokens: int | None = Field(None, ge=-1, validation_alias=LIMIT)
     timings_per_token: bool = False
     return_progress: bool = False
     verbose: bool = False
@@ -170,25 +176,40 @@ class AnswerRequest(Sampled):
         for name, value in (self.model_extra or {}).items():
             if name in REFUSED and value not in (None, False, 0, -1, "", [], {}):
                 raise ValueError(f"{name} is not offered")
-            if name not in REFUSED:
-                note_unknown(printable(name[:40]))
         return self
 
 
 class Part(BaseModel):
-    type: Literal["text"]
-    text: str
+    """A text of a message, by the names that it has in chats, responses and messages."""
+
+    type: Literal["text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal"]
+    text: str = Field(validation_alias=AliasChoices("text", "refusal"))
+
+
+def text_of(content: str | Sequence[Part] | None) -> str:
+    return content if isinstance(content, str) else "\n\n".join(part.text for part in content or ())
 
 
 class Function(WithoutNull):
-    """A function that the model may call; `parameters`: the JSON schema of its arguments."""
+    """A function that the model may call; `parameters`: the JSON schema of its arguments.
+
+    `type`: of a tool in the protocols whose tools are functions themselves.
+    """
 
     model_config = ConfigDict(extra="allow")
 
+    type: str = Field("", exclude=True)
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     # Some templates fail without one of these.
     description: str = ""
-    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    parameters: dict[str, Any] = Field(
+        {"type": "object", "properties": {}}, validation_alias=AliasChoices("parameters", "input_schema")
+    )
+
+    @property
+    def tool(self) -> dict[str, Any]:
+        """The function as a tool of a chat."""
+        return {"type": "function", "function": self}
 
 
 class Tool(BaseModel):
@@ -233,9 +254,9 @@ class Message(WithoutNull):
 
     @property
     def for_template(self) -> dict[str, Any]:
-        text = self.content if isinstance(self.content, str) else "\n\n".join(part.text for part in self.content or ())
         # OpenAI's later name of the role, which templates do not know.
-        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        role = "system" if self.role == "developer" else self.role
+        found: dict[str, Any] = {"role": role, "content": text_of(self.content)}
         found |= {"reasoning_content": self.reasoning_content} if self.reasoning_content else {}
         if self.tool_calls:
             found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
@@ -257,7 +278,7 @@ class ChatRequest(AnswerRequest):
     tool_choice: Literal["none", "auto", "required"] | Tool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] = {}
-    reasoning_effort: str | None = None
+    reasoning_effort: str | None = Field(None, validation_alias=EFFORT)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -271,7 +292,7 @@ class ChatRequest(AnswerRequest):
             "tool_choice: tools has no such function": self.has_to_call and not self.offered,
             "top_logprobs: it needs logprobs: true": self.top_logprobs and not self.logprobs,
             "messages: two answers are at the end": begun and before and before[-1].role == "assistant",
-            "messages: an answer is continued behind another message": begun and not before,
+            "messages: an answer is continued after a question, and there is none": begun and not before,
             "continue_final_message, add_generation_prompt: only an assistant's last message is continued": (
                 goes_on and not begun
             ),

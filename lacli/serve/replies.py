@@ -6,12 +6,11 @@ import asyncio
 from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import chain
 from math import exp, isnan, nan
 from time import time
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import uuid4
 
 from pydantic_core import to_json
@@ -22,8 +21,8 @@ from lacli.llamacpp.sampling import SamplingSettings
 from lacli.model import AnswerOptions, Model
 from lacli.report import counts
 from lacli.serve.protocol import AnswerRequest
-from lacli.serve.tools import Call, CallRules, CallSplitter
 from lacli.stats import RunStatistics
+from lacli.text.calls import Call, CallRules, CallSplitter
 from lacli.text.reasoning import ReasoningSplitter, begun_reasoning
 from lacli.text.stream import Piece
 from lacli.verify import TokenLogprob
@@ -68,6 +67,12 @@ class Delta(NamedTuple):
     ended: bool = False
 
 
+ALIVE = Delta()
+"""Comes every PAUSE_S seconds, so that a client knows that the stream lives."""
+
+PAUSE_S = 10.0
+
+
 class Usage(NamedTuple):
     """Tokens: of prompts, of prompts in the KV cache, of answers, and of reasoning in answers."""
 
@@ -96,7 +101,6 @@ class Choice:
         self.prompt_text = text = model.engine.text(tokens, special=True)
         self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(text), bare=True)
         self._splitter = CallSplitter(rules, stops) if rules else None
-        self.calls: Sequence[Call] = self._splitter.calls if self._splitter else ()
         self.has_logprobs = options.get("logprobs") is not None
         self.thought = 0
         self._echoes = options.get("prompt_logprobs", False)
@@ -111,98 +115,98 @@ class Choice:
         return "tool_calls" if self.calls else "stop"
 
     @property
+    def calls(self) -> Sequence[Call]:
+        return self._splitter.calls if self._splitter else ()
+
+    @property
     def stop(self) -> str | None:
         """The stop text that has ended it, if one has."""
         return self._splitter.stop if self._splitter else self.stream.text.answer().stop
 
-    async def read(self, tell: Callable[[Delta], None]) -> None:
-        """Decode the answer, and tell of each step."""
-        splitter, seen = self._reasoning, 0
+    async def deltas(self) -> AsyncGenerator[Delta]:
+        """Decode the answer, and yield what each step adds."""
+        seen = 0
         try:
             async with aclosing(self.stream.steps()) as steps:
                 async for step, pieces in steps:
                     if isinstance(step, RunStatistics):
-                        tell(Delta(progress=step))
+                        yield Delta(progress=step)
                         continue
                     if self._echoes:
                         first = TokenLogprob(self.stream.prompt[0], nan, ())
-                        tell(Delta(self.prompt_text, echoed=[first, *self.stream.text.prompt_logprobs]))
+                        yield Delta(self.prompt_text, echoed=[first, *self.stream.text.prompt_logprobs])
                         self._echoes = False
                     logprobs = self.stream.text.logprobs_from(seen)
                     seen += len(logprobs)
-                    delta = self._delta(splitter.feed(pieces) if splitter else pieces)
-                    tell(delta._replace(tokens=step.tokens if step else (), logprobs=logprobs))
+                    yield self._delta(pieces)._replace(tokens=step.tokens if step else (), logprobs=logprobs)
                     if self._splitter and self._splitter.stop:
                         break
         finally:
             self._count(self.stream)
-        tell(self._delta(splitter.finish() if splitter else (), final=True))
-        tell(Delta(ended=True))
+        yield self._delta((), final=True)
+        yield Delta(ended=True)
 
     def _delta(self, pieces: Sequence[Piece], *, final: bool = False) -> Delta:
+        if self._reasoning:
+            pieces = self._reasoning.finish() if final else self._reasoning.feed(pieces)
         text, reasoning = ("".join(each.text for each in pieces if each.reasoning is kind) for kind in (False, True))
-        before, self.thought = [*self.calls], self.thought + sum(each.reasoning for each in pieces)
+        self.thought += sum(each.reasoning for each in pieces)
+        calls: Sequence[tuple[int, Call]] = ()
         if self._splitter:
             text = self._splitter.feed(text, final=final)
-        calls = []
-        for number, call in enumerate(self.calls[max(len(before) - 1, 0) :], max(len(before) - 1, 0)):
-            if number == len(before):
-                before.append(call._replace(arguments=""))
-                calls.append((number, before[-1]))
-            if added := call.arguments[len(before[number].arguments) :]:
-                calls.append((number, Call("", added, "")))
+            calls, self._splitter.parts = self._splitter.parts, []
         return Delta(text, reasoning, calls=calls, pieces=pieces)
 
 
-async def merged(choices: Sequence[Choice], pause_s: float | None = None) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of answers as they come, and an empty one after `pause_s` without any.
-
-    Ends all answers if it is left early.
-    """
+async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
+    """Yield the deltas of answers as they come, and ALIVE in between. Ends all answers if it is left early."""
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
         try:
-            await choice.read(lambda delta: news.put_nowait((choice, delta)))
+            async for delta in choice.deltas():
+                news.put_nowait((choice, delta))
         except Exception as error:
             news.put_nowait((choice, error))
 
-    readers = [asyncio.create_task(read(choice)) for choice in choices]
+    async def live() -> None:
+        while True:
+            await asyncio.sleep(PAUSE_S)
+            news.put_nowait((choices[0], ALIVE))
+
+    tasks = [asyncio.create_task(each) for each in (*map(read, choices), live())]
     try:
         left = len(choices)
         while left:
-            try:
-                async with asyncio.timeout(pause_s):
-                    choice, found = await news.get()
-            except TimeoutError:
-                choice, found = choices[0], Delta()
+            choice, found = await news.get()
             if isinstance(found, Exception):
                 raise found
             left -= found.ended
             yield choice, found
     finally:
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
     """The reply to a request; each protocol is a subclass. `name`: the model's.
 
-    `sampling`, `limit`: how tokens are drawn, and how many at most. `keep_alive`: a frame without content, which a
-    stream sends after `pause_s` seconds without an event.
+    `sampling`, `limit`: how tokens are drawn, and how many at most. `id`, `created`: the unique part of its ids, and
+    the second in which it was made.
     """
 
-    keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
     end: ClassVar[bytes] = b"data: [DONE]\n\n"
+    ends_with_timings: ClassVar[bool] = True
     asked: AnswerRequest
     choices: Sequence[Choice]
     model: Model
     name: str
     sampling: SamplingSettings
     limit: int
-    pause_s: float
+    id: str = field(default_factory=lambda: uuid4().hex)
+    created: int = field(default_factory=lambda: int(time()))
 
     async def whole(self) -> Any:
         """Decode the answers and return the body."""
@@ -219,17 +223,17 @@ class Reply:
         return self._body(answers)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the events as the answers come; an empty one says that the stream lives."""
-        asked, clock = self.asked, asyncio.get_running_loop().time
+        """Yield the events as the answers come."""
+        asked = self.asked
         for event in self._first():
             yield event
-        told = clock()
-        async for choice, delta in merged(self.choices, self.pause_s):
-            if clock() - told >= self.pause_s:
-                told = clock()
-                yield {}
+        async for choice, delta in merged(self.choices):
+            if delta is ALIVE:
+                yield self._alive()
+                continue
             run = delta.progress or choice.stream.text.statistics
-            more: dict[str, Any] = {"timings": timings(run)} if asked.timings_per_token or delta.ended else {}
+            is_timed = asked.timings_per_token or (delta.ended and self.ends_with_timings)
+            more: dict[str, Any] = {"timings": timings(run)} if is_timed else {}
             if delta.ended:
                 more |= self._notes
             elif delta.progress:
@@ -242,15 +246,16 @@ class Reply:
                 more["lacli"] = {"pieces": shown, "tokens": len(delta.tokens)}
             elif not (delta.text or delta.reasoning or delta.logprobs or delta.calls):
                 continue
-            for event in self._events(choice, delta, more):
+            *events, last = self._events(choice, delta)
+            for event in events:
                 yield event
-            told = clock()
+            yield {**last, **more}
         for event in self._last():
             yield event
 
     def frame(self, event: Mapping[str, Any]) -> bytes:
         """An event as the stream carries it."""
-        return b"data: " + to_json(event) + b"\n\n"
+        return b"data: " + to_json(event) + b"\n\n" if event else b": keep-alive\n\n"
 
     def failure(self, error: dict[str, Any]) -> dict[str, Any]:
         """The last event of a stream that breaks off. `error`: the body that `error_body` gives."""
@@ -264,8 +269,12 @@ class Reply:
         """The events before the answers."""
         return ()
 
-    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """The events of what `delta` adds to an answer. `more`: fields of lacli's and llama.cpp's for the first."""
+    def _alive(self) -> dict[str, Any]:
+        """The event that says that the stream lives."""
+        return {}
+
+    def _events(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+        """The events of what `delta` adds to an answer, at least one."""
         raise NotImplementedError
 
     def _last(self) -> Iterable[dict[str, Any]]:
@@ -289,6 +298,71 @@ class Reply:
         return Usage(prompt, cached, sum(run.tokens for run in runs), thought)
 
 
+@dataclass
+class Block:
+    """A part of an answer. `text`: its text so far, or the arguments of `call`."""
+
+    index: int
+    kind: Literal["reasoning", "text", "call"]
+    call: Call | None
+    text: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockReply(Reply):
+    """A reply with one answer, whose `blocks` so far each have events when they begin, grow and end."""
+
+    end: ClassVar[bytes] = b""
+    blocks: list[Block] = field(default_factory=list)
+
+    def frame(self, event: Mapping[str, Any]) -> bytes:
+        return f"event: {event['type']}\n".encode() + super().frame(event)
+
+    def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> dict[str, Any]:
+        for _ in self._events(*answers[0]):
+            pass
+        return self._ended
+
+    def _events(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+        blocks = self.blocks
+        parts = [Block(0, "reasoning", None, delta.reasoning), Block(0, "text", None, delta.text)]
+        parts += [Block(0, "call", call, call.arguments) for _, call in delta.calls]
+        for part in parts:
+            is_named = part.call is not None and bool(part.call.name)
+            if is_named or (part.text and (not blocks or blocks[-1].kind != part.kind)):
+                for block in blocks[-1:]:
+                    yield from self._end(block)
+                blocks.append(Block(len(blocks), part.kind, part.call))
+                yield from self._begin(blocks[-1])
+            if part.text:
+                blocks[-1].text += part.text
+                yield self._grow(blocks[-1], part.text)
+        if delta.ended:
+            for block in blocks[-1:]:
+                yield from self._end(block)
+            yield from self._close()
+        elif not any(part.text or part.call for part in parts):
+            yield self._alive()
+
+    @property
+    def _ended(self) -> dict[str, Any]:
+        """The body of the answer at its end."""
+        raise NotImplementedError
+
+    def _begin(self, block: Block) -> Iterable[dict[str, Any]]:
+        raise NotImplementedError
+
+    def _grow(self, block: Block, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _end(self, block: Block) -> Iterable[dict[str, Any]]:
+        raise NotImplementedError
+
+    def _close(self) -> Iterable[dict[str, Any]]:
+        """The events after the last block."""
+        raise NotImplementedError
+
+
 class OpenAIReply(Reply):
     """A body or events with a list of choices. `kind`, `chunk`: OpenAI's names of its shape and of an event's."""
 
@@ -296,31 +370,21 @@ class OpenAIReply(Reply):
     chunk: ClassVar[str]
 
     def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> Any:
-        return self._joined([self._entry(*answer) for answer in answers])
+        entries = [self._entry(*answer) for answer in answers]
+        return self._object(self.kind, entries, **self._counts(), **self._notes)
 
-    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        yield self._event(self._entry(choice, delta), **more)
+    def _events(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+        yield self._object(self.chunk, [self._entry(choice, delta)])
 
     def _last(self) -> Iterable[dict[str, Any]]:
         if self.asked.stream_options.get("include_usage"):
             yield self._object(self.chunk, [], **self._counts())
 
-    @cached_property
-    def _head(self) -> dict[str, Any]:
-        prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
-        # llama.cpp's fingerprint begins with a b too.
-        told = {"model": self.name, "system_fingerprint": f"b-lacli-{__version__}"}
-        return {"id": f"{prefix}-{uuid4().hex}", "created": int(time()), **told}
-
     def _object(self, kind: str, entries: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        return {**self._head, "object": kind, "choices": [*entries], **more}
-
-    def _event(self, entry: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self._object(self.chunk, [entry], **more)
-
-    def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
-        """The body of answers that have ended."""
-        return self._object(self.kind, entries, **self._counts(), **self._notes)
+        prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
+        head = {"id": f"{prefix}-{self.id}", "object": kind, "created": self.created, "model": self.name}
+        # llama.cpp's fingerprint begins with a b too.
+        return {**head, "system_fingerprint": f"b-lacli-{__version__}", "choices": entries, **more}
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         """What `delta` adds to an answer, or all of it."""
@@ -357,15 +421,22 @@ class ChatReply(OpenAIReply):
 
     kind, chunk = "chat.completion", "chat.completion.chunk"
 
+    def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> Any:
+        body = super()._body(answers)
+        for entry in body["choices"]:
+            told = entry.pop("delta")
+            entry["message"] = {"role": "assistant", "content": None if "tool_calls" in told else "", **told}
+        return body
+
     def _first(self) -> Iterable[dict[str, Any]]:
         for choice in self.choices:
             told = {"role": "assistant", "content": None}
-            yield self._event({"index": choice.index, "delta": told, "finish_reason": None})
+            yield self._object(self.chunk, [{"index": choice.index, "delta": told, "finish_reason": None}])
 
-    def _events(self, choice: Choice, delta: Delta, more: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        yield from super()._events(choice, delta._replace(calls=delta.calls[:1]), more)
+    def _events(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+        yield from super()._events(choice, delta._replace(calls=delta.calls[:1]))
         for part in delta.calls[1:]:
-            yield from super()._events(choice, Delta(calls=[part]), {})
+            yield from super()._events(choice, Delta(calls=[part]))
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         calls: list[dict[str, Any]] = []
@@ -375,12 +446,6 @@ class ChatReply(OpenAIReply):
             calls.append({"index": number, **named, "function": {**function, "arguments": call.arguments}})
         parts = {"reasoning_content": delta.reasoning, "content": delta.text, "tool_calls": calls}
         return {**self._head_of(choice, delta), "delta": {name: part for name, part in parts.items() if part}}
-
-    def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
-        for entry in entries:
-            told = entry.pop("delta")
-            entry["message"] = {"role": "assistant", "content": None if "tool_calls" in told else "", **told}
-        return super()._joined(entries)
 
 
 class TextReply(OpenAIReply):
@@ -424,18 +489,19 @@ class PlainReply(OpenAIReply):
 
     kind = chunk = "completion"
 
-    def _joined(self, entries: Sequence[dict[str, Any]]) -> Any:
+    def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> Any:
+        entries = [self._entry(*answer) for answer in answers]
         return entries if entries[1:] else entries[0]
 
-    def _event(self, entry: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return entry | more
+    def _events(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
+        yield self._entry(choice, delta)
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
         run = choice.stream.text.statistics
         entry = {
             "index": choice.index,
             "content": delta.text,
-            "tokens": [*delta.tokens],
+            "tokens": delta.tokens,
             "stop": delta.ended,
             "tokens_predicted": run.tokens,
             "tokens_evaluated": run.prompt_tokens,
@@ -444,24 +510,22 @@ class PlainReply(OpenAIReply):
             entry["completion_probabilities"] = [*map(self._logprob, delta.logprobs)]
         if not delta.ended:
             return entry
-        answer, sequence = choice.stream.text.answer(), choice.stream.sequence
+        answer, sequence, sampling = choice.stream.text.answer(), choice.stream.sequence, self.sampling
+        forbidden = dict.fromkeys(self.model.engine.model.ends if sampling.ignore_eos else (), float("-inf"))
+        # null for a bias that forbids a token.
+        biases = [
+            {"token": token, "bias": None if bias == float("-inf") else bias}
+            for token, bias in (*forbidden.items(), *sampling.logit_bias)
+        ]
+        drawn = {"seed": sampling.seed, "temperature": sampling.temp, "logit_bias": biases}
         return entry | {
             "id_slot": sequence.cells.first_id // self.model.engine.settings.ids if sequence else -1,
             "model": self.name,
             "prompt": choice.prompt_text,
-            "generation_settings": self._settings,
+            "generation_settings": {"n_predict": self.limit, **drawn},
             "truncated": answer.filled_context(self.limit),
             "stop_type": {"eog": "eos", "stop": "word", "length": "limit"}.get(answer.finish_reason, "none"),
             "stopping_word": answer.stop,
             "timings": timings(run),
             **self._notes,
         }
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        """How the answers are decoded, in llama.cpp's words; null for a bias that forbids a token."""
-        sampling = self.sampling
-        forbidden = dict.fromkeys(self.model.engine.model.ends if sampling.ignore_eos else (), float("-inf"))
-        biases = [*forbidden.items(), *sampling.logit_bias]
-        told = [{"token": token, "bias": None if bias == float("-inf") else bias} for token, bias in biases]
-        return {"n_predict": self.limit, "seed": sampling.seed, "temperature": sampling.temp, "logit_bias": told}

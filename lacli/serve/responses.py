@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Literal
 
-from pydantic import AliasChoices, AliasPath, BaseModel, Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
-from lacli.serve.blocks import Block, BlockReply
-from lacli.serve.protocol import ChatRequest, ResponseFormat
-from lacli.text.checked import WithoutNull, checked
+from lacli.serve.protocol import ChatRequest, Function, Part, WithoutNull, text_of
+from lacli.serve.replies import Block, BlockReply
+from lacli.text.json_schema import checked
 
 KINDS = {
     "reasoning": ("rs", "reasoning_text"),
@@ -19,32 +21,20 @@ KINDS = {
 """What the ids of a block's items begin with, and what its text is called."""
 
 
-class TextPart(BaseModel):
-    type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal"]
-    text: str = Field(validation_alias=AliasChoices("text", "refusal"))
-
-
-Content = str | list[TextPart]
-
-
 class Item(WithoutNull):
     """A message, or another part of a conversation."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] = "user"
-    content: Content | None = Field(None, validation_alias=AliasChoices("content", "output"))
-    summary: list[TextPart] = []
+    content: str | list[Part] | None = Field(None, validation_alias=AliasChoices("content", "output"))
+    summary: list[Part] = []
     call_id: str = ""
     name: str = ""
     arguments: str = ""
 
 
-class Tool(WithoutNull, extra="allow"):
+class Tool(Function):
     type: Literal["function"]
-
-    @property
-    def for_chat(self) -> dict[str, Any]:
-        return {"type": "function", "function": self.model_dump(exclude={"type"})}
 
 
 class GivenResponse(WithoutNull, extra="allow"):
@@ -52,11 +42,8 @@ class GivenResponse(WithoutNull, extra="allow"):
 
     input: str | list[Item]
     instructions: str = ""
-    max_output_tokens: int | None = Field(None, ge=-1)
     tools: list[Tool] = []
     tool_choice: Literal["none", "auto", "required"] | Tool = "auto"
-    form: ResponseFormat | None = Field(None, validation_alias=AliasPath("text", "format"))
-    effort: str | None = Field(None, validation_alias=AliasPath("reasoning", "effort"))
 
 
 class ResponsesRequest(ChatRequest):
@@ -78,11 +65,8 @@ class ResponsesRequest(ChatRequest):
             "messages": [*_messages(given)],
             # An assistant's message at the end is no beginning of the answer.
             "add_generation_prompt": True,
-            "max_completion_tokens": given.max_output_tokens,
-            "tools": [tool.for_chat for tool in given.tools],
-            "tool_choice": choice.for_chat if isinstance(choice, Tool) else choice,
-            "response_format": given.form,
-            "reasoning_effort": given.effort,
+            "tools": [tool.tool for tool in given.tools],
+            "tool_choice": choice.tool if isinstance(choice, Tool) else choice,
             "repeated": {k: v for k, v in body.items() if k not in ("input", "stream") and v is not None},
         }
 
@@ -98,9 +82,9 @@ def _messages(given: GivenResponse) -> Iterator[dict[str, Any]]:
             function = {"name": item.name, "arguments": item.arguments}
             added["tool_calls"] = [*said.get("tool_calls", ()), {"id": item.call_id, "function": function}]
         elif item.type == "reasoning":
-            added["reasoning_content"] = "\n\n".join(_texts(item.content or item.summary))
+            added["reasoning_content"] = text_of(item.content or item.summary)
         elif item.type == "message" and item.role == "assistant":
-            added["content"] = _parts(item.content)
+            added["content"] = item.content
         if said and (not added or ("tool_calls" not in added and said.keys() & {*added, "tool_calls"})):
             yield said
             said = {}
@@ -108,33 +92,30 @@ def _messages(given: GivenResponse) -> Iterator[dict[str, Any]]:
             said = {"role": "assistant", **said, **added}
         else:
             head = {"role": item.role} if item.type == "message" else {"role": "tool", "tool_call_id": item.call_id}
-            yield {**head, "content": _parts(item.content)}
+            yield {**head, "content": item.content}
     if said:
         yield said
 
 
-def _texts(content: Content) -> list[str]:
-    return [content] if isinstance(content, str) else [part.text for part in content]
-
-
-def _parts(content: Content | None) -> list[dict[str, str]] | None:
-    return None if content is None else [{"type": "text", "text": text} for text in _texts(content)]
-
-
+@dataclass(frozen=True, eq=False)
 class ResponsesReply(BlockReply):
-    """A response, whole or as events with numbers."""
+    """A response, whole or as events with `numbers`."""
 
     asked: ResponsesRequest
+    numbers: Iterator[int] = field(default_factory=count)
 
     def failure(self, error: dict[str, Any]) -> dict[str, Any]:
         said = {"code": "server_error", "message": error["error"]["message"]}
         return self._event("failed", response=self._response("failed", error=said))
 
     def _first(self) -> Iterable[dict[str, Any]]:
-        for name in ("created", "in_progress"):
-            yield self._event(name, response=self._response("in_progress"))
+        yield self._event("created", response=self._response("in_progress"))
+        yield self._alive()
 
-    def _last(self) -> Iterable[dict[str, Any]]:
+    def _alive(self) -> dict[str, Any]:
+        return self._event("in_progress", response=self._response("in_progress"))
+
+    def _close(self) -> Iterable[dict[str, Any]]:
         yield self._event(self._status, response=self._ended)
 
     @property
@@ -154,17 +135,16 @@ class ResponsesReply(BlockReply):
 
     def _response(self, status: str, **more: Any) -> dict[str, Any]:
         needed: dict[str, Any] = {"metadata": {}, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-        key, second, _ = self._made
-        head = {"id": f"resp_{key}", "object": "response", "created_at": second, "model": self.name, "status": status}
+        head = {"id": f"resp_{self.id}", "object": "response", "created_at": self.created, "model": self.name}
         drawn = {"temperature": self.sampling.temp, "top_p": self.sampling.top_p}
-        output = {"max_output_tokens": self.asked.max_tokens, "output": [*map(self._item, self._blocks)]}
+        output = {"max_output_tokens": self.asked.max_tokens, "output": [*map(self._item, self.blocks)]}
         empty: dict[str, Any] = dict.fromkeys(("error", "incomplete_details", "usage"))
-        return {**needed, **self.asked.repeated, **head, **drawn, **output, **empty, **more}
+        return {**needed, **self.asked.repeated, **head, "status": status, **drawn, **output, **empty, **more}
 
     def _event(self, name: str, block: Block | None = None, /, **more: Any) -> dict[str, Any]:
         place: dict[str, Any] = {"item_id": self._id(block), "output_index": block.index} if block else {}
         place |= {"content_index": 0} if block and not block.call else {}
-        return {"type": f"response.{name}", "sequence_number": next(self._made[2]), **place, **more}
+        return {"type": f"response.{name}", "sequence_number": next(self.numbers), **place, **more}
 
     def _begin(self, block: Block) -> Iterable[dict[str, Any]]:
         empty: dict[str, Any] = {} if block.call else {"content": []}
@@ -183,14 +163,14 @@ class ResponsesReply(BlockReply):
         yield self._event("output_item.done", block, item=self._item(block))
 
     def _id(self, block: Block) -> str:
-        return f"{KINDS[block.kind][0]}_{self._made[0]}{block.index}"
+        return f"{KINDS[block.kind][0]}_{self.id}{block.index}"
 
     def _part(self, block: Block) -> dict[str, Any]:
         more: dict[str, Any] = {"annotations": [], "logprobs": []} if block.kind == "text" else {}
         return {"type": KINDS[block.kind][1], "text": block.text, **more}
 
     def _item(self, block: Block) -> dict[str, Any]:
-        head = {"id": self._id(block), "status": self._status if block is self._blocks[-1] else "completed"}
+        head = {"id": self._id(block), "status": self._status if block is self.blocks[-1] else "completed"}
         if block.call:
             told = {"call_id": block.call.id, "name": block.call.name, "arguments": block.text}
             return {**head, "type": "function_call", **told}

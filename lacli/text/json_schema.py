@@ -1,17 +1,22 @@
-"""JSON schemas as llguidance grammars, with warnings about the keywords that it does not enforce."""
+"""JSON schemas as llguidance grammars, with warnings about the keywords that it does not enforce; JSON as objects."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from lacli.errors import UsageError
 from lacli.text.format import printable
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 Schema = dict[str, Any]
+
+Model = TypeVar("Model", bound="BaseModel")
 
 HEAD = "%llguidance {}\n"
 """The first line of a llguidance grammar; a grammar without it is GBNF."""
@@ -25,6 +30,9 @@ HELD = {*NAMED, "items", "prefixItems", "additionalItems"}
 
 SAME = {"allOf", "anyOf", "oneOf", "$ref"}
 """Keywords that say more about the same value."""
+
+KINDS = ("str", "int", "float", "bool", "Tool")
+"""pydantic's names of types: its errors name one of them if a field may have several."""
 
 
 def grammar_of(text: str) -> tuple[str, list[str]]:
@@ -40,7 +48,7 @@ def grammar_of(text: str) -> tuple[str, list[str]]:
     if not isinstance(schema, dict):
         raise UsageError("the JSON schema is not an object", """write something like {"type": "object"}""")
     try:
-        return checked(f"{HEAD}start: {json_value(schema)}", "the JSON schema")
+        return checked_grammar(f"{HEAD}start: {json_value(schema)}", "the JSON schema")
     except RecursionError as error:
         raise UsageError("the JSON schema is nested too deeply", "make it flatter") from error
 
@@ -126,7 +134,7 @@ def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
     return found
 
 
-def checked(grammar: str, what: str) -> tuple[str, list[str]]:
+def checked_grammar(grammar: str, what: str) -> tuple[str, list[str]]:
     """A grammar with llguidance's warnings about it. `what`: its name in messages. Raises UsageError if it is
     invalid."""
     from llguidance import LLMatcher
@@ -137,3 +145,23 @@ def checked(grammar: str, what: str) -> tuple[str, list[str]]:
         reason = said[0].rpartition("failed to compile JSON schema: ")[2].split("\n   1 | ")[0]
         raise UsageError(f"{what} cannot be followed: {' '.join(printable(reason).split())[:200]}", "change it there")
     return grammar, [f"{what}: {printable(each.replace('Unimplemented keys', 'not followed'))}" for each in said]
+
+
+def checked(kind: type[Model], found: Any) -> Model:
+    """Make a `kind` of a JSON value. Raises UsageError, of one sentence, naming the deepest wrong field."""
+    from pydantic import ValidationError
+
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:
+        first = max(error.errors(), key=lambda each: len(each["loc"]))
+        place = ".".join(str(each) for each in first["loc"] if each not in KINDS and "[" not in str(each))
+        words = first["msg"].removeprefix("Value error, ").split(" after validation")[0]
+        if first["type"] in ("dict_type", "model_type"):
+            words = "a JSON object is needed"
+        raise UsageError(f"{place}: {words}" if place else words) from error
+
+
+def without_null(found: object) -> object:
+    """A JSON object without its null fields, which count as left out; any other value as it is."""
+    return {k: v for k, v in found.items() if v is not None} if isinstance(found, Mapping) else found

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from openai import OpenAI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 import lacli
@@ -40,6 +42,19 @@ def serving(app: ASGIApp, **settings: Any) -> Iterator[str]:
         listening.close()
 
 
+def app_of(model: lacli.Model, access: Sequence[Middleware] = (), **settings: Any) -> Starlette:
+    """The application of a server with these fields of ServeSettings."""
+    settings = {"names": (NAME,), "sampling": SamplingSettings(), **settings}
+    return Server(model, ServeSettings(**settings)).app(access)
+
+
+@contextmanager
+def serving_7m(max_tokens: int = -1, **loading: Any) -> Iterator[str]:
+    """The address of a server whose model is loaded for it. `loading`: arguments of `load`."""
+    with lacli.load(STDLIB_7M, threads=1, **loading) as model, serving(app_of(model, max_tokens=max_tokens)) as address:
+        yield address
+
+
 @pytest.fixture(scope="session")
 def model() -> Iterator[lacli.Model]:
     with lacli.load(STDLIB_7M, threads=1, parallel=2, model_settings=ModelSettings()) as model:
@@ -48,8 +63,7 @@ def model() -> Iterator[lacli.Model]:
 
 @pytest.fixture(scope="session")
 def address(model: lacli.Model) -> Iterator[str]:
-    settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=200)
-    with serving(Server(model, settings).app()) as address:
+    with serving(app_of(model, max_tokens=200)) as address:
         yield address
 
 
@@ -61,10 +75,13 @@ def client(address: str) -> OpenAI:
 @pytest.fixture(scope="session")
 def qwen() -> Iterator[str]:
     """The address of a server with Qwen's template."""
-    with lacli.load(STDLIB_7M, threads=1, parallel=2, template="qwen") as model:
-        settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=300)
-        with serving(Server(model, settings).app()) as address:
-            yield address
+    with serving_7m(300, parallel=2, template="qwen") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def caller(qwen: str) -> OpenAI:
+    return OpenAI(api_key="none", base_url=f"{qwen}/v1", max_retries=0)
 
 
 def saying(text: str) -> dict[str, str]:

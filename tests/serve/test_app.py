@@ -16,14 +16,17 @@ from openai import APIStatusError, NotFoundError, OpenAI
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from tests.loading import STDLIB_7M
-from tests.serve.conftest import NAME, serving
+from tests.serve.conftest import NAME, app_of, serving
 
 QUESTION: Any = [{"role": "user", "content": "Write a function that adds two numbers."}]
 """The client's own types of messages are narrower than what it takes."""
 
 BEGUN = [*QUESTION, {"role": "assistant", "content": "def add(a"}]
+
+
+def function(name: str, parameters: Any = None) -> Any:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
@@ -83,35 +86,67 @@ def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
         assert each.logprob == max(best.logprob for best in each.top_logprobs)
 
 
+WRONG: Any = {"properties": {"a": {"type": "whole"}}}
+CHAT, RESPONSES, MESSAGES = "v1/chat/completions", "v1/responses", "v1/messages"
+COMPLETIONS = ("v1/completions", "completion")
+ASKED: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys((CHAT, MESSAGES), {"messages": QUESTION, "max_tokens": 9}),
+    RESPONSES: {"input": "Hi"},
+    "infill": {"input_prefix": "def f(a):\n", "input_suffix": "    return b\n"},
+    **dict.fromkeys(COMPLETIONS, {}),
+}
+"""A request of each path, but for what is wrong with it."""
+
+
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("path", "body", "words"),
     [
-        ({"messages": [{"role": "user"}]}, "content"),
-        ({"messages": QUESTION, "temperature": -2}, "temperature: "),
-        ({"messages": [{"role": "user", "content": [{"type": "sound"}]}]}, "messages.0.content.0.type: "),
-        ({}, "messages: Field required"),
-        *(({"messages": QUESTION, "n": number}, "n: Input should be") for number in (0, 99)),
-        ({"messages": QUESTION, "stop": ["a"] * 99}, "stop: List should have at most 64"),
-        ({"messages": QUESTION, "logit_bias": {"99999999": 1}}, "99999999"),
-        ({"messages": [*BEGUN, BEGUN[-1]]}, "two answers"),
-        ({"messages": QUESTION, "continue_final_message": True}, "assistant's last message"),
-        ({"messages": BEGUN[1:]}, "behind another message"),
-        ({"messages": QUESTION, "top_logprobs": 2}, "it needs logprobs"),
+        (CHAT, {"messages": [{"role": "user"}]}, "content"),
+        (CHAT, {"temperature": -2}, "temperature: "),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "sound"}]}]}, "messages.0.content.0.type: "),
+        (CHAT, {"messages": None}, "messages: Field required"),
+        *((CHAT, {"n": number}, "n: Input should be") for number in (0, 99)),
+        (CHAT, {"stop": ["a"] * 99}, "stop: List should have at most 64"),
+        (CHAT, {"logit_bias": {"99999999": 1}}, "99999999"),
+        (CHAT, {"messages": [*BEGUN, BEGUN[-1]]}, "two answers"),
+        (CHAT, {"continue_final_message": True}, "assistant's last message"),
+        (CHAT, {"messages": BEGUN[1:]}, "after a question"),
+        (CHAT, {"top_logprobs": 2}, "it needs logprobs"),
+        (CHAT, {"tools": [function("a b")]}, "name"),
+        (CHAT, {"tool_choice": "required"}, "no such function"),
+        (CHAT, {"tools": [function("f")], "tool_choice": function("x")}, "no such function"),
+        (CHAT, {"tools": [function("f")], "tool_choice": "required", "grammar": 'root ::= "a"'}, "another grammar"),
+        (CHAT, {"tools": [function("f", {"type": "string"})], "tool_choice": "required"}, "parameters of f"),
+        (
+            CHAT,
+            {"tools": [function("f", {"properties": {"a": {"type": "whole"}}})], "tool_choice": "required"},
+            "whole",
+        ),
+        (MESSAGES, {"messages": []}, "messages: "),
+        (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0.content.0.type: "),
+        (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type: "),
+        (MESSAGES, {"tool_choice": {"type": "tool", "name": "f"}}, "no such function"),
+        (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id: this server keeps no answers"),
+        (RESPONSES, {"conversation": "conv_1"}, "conversation: "),
+        (RESPONSES, {"background": True}, "background: "),
+        (RESPONSES, {"tools": [{"type": "web_search"}]}, "tools.0.type: "),
+        (RESPONSES, {"tool_choice": {"type": "function", "name": "f"}}, "no such function"),
+        (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "a"}}}, "no schema"),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0.type: "),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "a"}]}, "input.0.type: "),
+        (RESPONSES, {"input": []}, "messages: "),
+        *(("infill", {"input_extra": [extra]}, "input_extra") for extra in ({}, {"filename": 1, "text": "a"})),
+        ("infill", {"input_suffix": None}, "input_suffix"),
+        ("infill", {"prompt": ["a", "b"]}, "prompt"),
+        *((path, {"prompt": ["a"] * 9, "n": 16}, "128 answers") for path in COMPLETIONS),
+        *((path, {"prompt": ["a"] * 129}, "128 answers") for path in COMPLETIONS),
+        *((path, {"prompt": [["a", 1]] * 129}, "128 answers") for path in COMPLETIONS),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(address: str, body: Mapping[str, Any], words: str) -> None:
-    error = post(f"{address}/v1/chat/completions", body)["error"]
-    assert (error["code"], error["type"]) == (400, "invalid_request_error")
-    assert words in error["message"]
-
-
-@pytest.mark.parametrize(
-    "body", [{"prompt": ["a"] * 9, "n": 16}, {"prompt": ["a"] * 129}, {"prompt": [["a", 1]] * 129}]
-)
-def test_more_answers_than_128_in_one_request_are_refused(address: str, body: Mapping[str, Any]) -> None:
-    for path in ("v1/completions", "completion"):
-        error = post(f"{address}/{path}", body)["error"]
-        assert error["code"] == 400 and "128 answers" in error["message"]
+def test_what_cannot_be_is_refused_in_a_sentence(qwen: str, path: str, body: Mapping[str, Any], words: str) -> None:
+    found = post(f"{qwen}/{path}", {**ASKED[path], **body})
+    assert (found["type"], found["error"]["code"], found["error"]["type"]) == ("error", 400, "invalid_request_error")
+    assert words in found["error"]["message"]
 
 
 def test_a_prompt_beyond_the_context_is_refused_with_its_size(client: OpenAI, model: lacli.Model) -> None:
@@ -132,14 +167,14 @@ def test_a_wrong_method_or_path_is_an_error_in_openais_shape(address: str, metho
 
 
 def test_the_model_is_found_by_each_of_its_names(model: lacli.Model) -> None:
-    settings = ServeSettings(("b", "owner/a"), SamplingSettings())
+    names = ("b", "owner/a")
     with (
-        serving(Server(model, settings).app()) as address,
+        serving(app_of(model, names=names)) as address,
         OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client,
     ):
         (listed,) = client.models.list()
         assert listed.id == "b"
-        for name in settings.names:
+        for name in names:
             assert client.models.retrieve(name) == listed
         with pytest.raises(NotFoundError):
             client.models.retrieve("c")
@@ -188,10 +223,9 @@ def test_the_docs_say_of_each_parameter_of_the_client_whether_it_is_done(client:
 
 def test_answers_to_one_prompt_have_a_seed_each_counted_on_from_the_one_that_is_given() -> None:
     """Strict, as company would change the rounding of a text otherwise."""
-    settings = ServeSettings((NAME,), SamplingSettings(temp=1.5), max_tokens=8)
     with (
         lacli.load(STDLIB_7M, threads=1, strict=True) as model,
-        serving(Server(model, settings).app()) as address,
+        serving(app_of(model, sampling=SamplingSettings(temp=1.5), max_tokens=8)) as address,
         OpenAI(base_url=f"{address}/v1", api_key="none") as client,
     ):
 

@@ -15,10 +15,9 @@ from lacli.engine import libraries
 from lacli.ik.context import version as ik_version
 from lacli.llamacpp.context import LlamaContext
 from lacli.llamacpp.model import LlamaModel
-from lacli.llamacpp.sampling import SamplingSettings
 from lacli.llamacpp.settings import ContextSize, ModelSettings
-from lacli.serve.app import Server, ServeSettings
 from tests.loading import STDLIB_7M
+from tests.serve.conftest import app_of
 from tests.serve.test_app import post
 from tests.serve.test_fields import events
 
@@ -48,7 +47,7 @@ def test_multiple_choice_is_answered_as_by_the_models_own_logits(engine: Any, mo
         LlamaContext(weights, LOADING, ContextSize(1, 128, ordered=False), backend_greedy=False) as context,
     ):
         assert model.engine.model_settings.engine == engine
-        client = TestClient(Server(model, ServeSettings(("demo",), SamplingSettings())).app())
+        client = TestClient(app_of(model))
         for number in range(20):
             question = random.integers(1, model.engine.model.vocabulary, 5 + 10 * (number % 9)).tolist()
             prompts: list[list[int]] = [
@@ -138,10 +137,3 @@ def test_what_lies_far_from_a_hole_is_cut(address: str, model: lacli.Model, monk
     found = post(f"{address}/infill", asked)
     mark = model.engine.text([301], special=True)
     assert found["tokens_evaluated"] == 3 * model.context // 4 and f"y = {mark}z" in found["prompt"]
-
-
-@pytest.mark.parametrize("wrong", [{"input_extra": [{}]}, {"input_extra": [{"filename": 1, "text": "a"}]},
-                                   {"input_suffix": None}, {"prompt": ["a", "b"]}])  # fmt: skip
-def test_an_infill_that_cannot_be_is_refused_in_a_sentence(address: str, wrong: dict[str, Any]) -> None:
-    error = post(f"{address}/infill", {**HOLE, **wrong})["error"]
-    assert error["code"] == 400 and [*wrong][0] in error["message"]

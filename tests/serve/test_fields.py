@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from http.client import HTTPConnection
 from typing import Any
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
+from starlette.testclient import TestClient
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import AnswerRequest, ChatRequest, CompletionRequest
 from lacli.serve.run import access_for
-from lacli.text.checked import checked
-from tests.serve.conftest import serving
-from tests.serve.test_app import BEGUN, QUESTION, post
+from lacli.text.json_schema import checked
+from tests.serve.conftest import app_of
+from tests.serve.test_app import BEGUN, QUESTION, function, post
 
 LONG = [{"role": "user", "content": "Write a function that adds numbers. " * 12}]
 
@@ -27,34 +25,24 @@ SENTENCE = "It is True if the sun"
 
 
 def events(url: str, body: Mapping[str, Any]) -> list[Any]:
-    """The events of a stream, without its last mark."""
+    """The events of a stream, without its last mark; no proxy keeps or gathers it."""
     with urlopen(Request(url, json.dumps({**body, "stream": True}).encode())) as reply:
-        lines = [line.removeprefix(b"data: ") for line in reply.read().splitlines() if line]
+        assert (reply.headers["X-Accel-Buffering"], reply.headers["Cache-Control"]) == ("no", "no-cache")
+        lines = [line[6:] for line in reply.read().splitlines() if line.startswith(b"data: ")]
     return [json.loads(line) for line in lines if line != b"[DONE]"]
 
 
-def asked(address: str, method: str, path: str, **headers: str) -> tuple[int, list[tuple[str, str]]]:
-    """The status and the headers of an answer, as they were written."""
-    connection = HTTPConnection(urlsplit(address).netloc)
-    connection.request(method, path, headers=headers)
-    reply = connection.getresponse()
-    reply.read()
-    connection.close()
-    return reply.status, reply.getheaders()
-
-
 @pytest.fixture(scope="module")
-def closed(model: lacli.Model) -> Iterator[str]:
-    """A server that has all its switches off, and one page that may ask."""
-    settings = ServeSettings(("b", "a"), SamplingSettings(), tags=("small",), off=("/slots", "/metrics", "/"))
+def closed(model: lacli.Model) -> TestClient:
+    """A client of a server that has all its switches off, and two pages that may ask."""
     access = access_for(["0.0.0.0"], ["key"], ["https://a.example", "localhost"])
-    with serving(Server(model, settings).app(access)) as address:
-        yield address
+    return TestClient(app_of(model, access, off=("/slots", "/metrics", "/")))
 
 
-@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion", "v1/responses"])
 def test_events_tell_how_far_the_prompt_is_read(address: str, path: str) -> None:
-    body = {"messages": LONG, "prompt": LONG[0]["content"], "max_tokens": 3, "timings_per_token": True}
+    body: dict[str, Any] = {"max_tokens": 3, "timings_per_token": True}
+    body |= {"input": LONG} if "responses" in path else {"messages": LONG, "prompt": LONG[0]["content"]}
     assert not any("prompt_progress" in event for event in events(f"{address}/{path}", body))
     found = events(f"{address}/{path}", {**body, "return_progress": True})
     progress = [event["prompt_progress"] for event in found if "prompt_progress" in event]
@@ -110,18 +98,18 @@ def test_a_prompt_may_be_an_object_or_texts_and_tokens(address: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [("/slots", 501), ("/metrics", 501), ("/", 404), ("/health", 200)])
-def test_switches_turn_endpoints_off(closed: str, path: str, status: int) -> None:
-    assert asked(closed, "GET", path, Authorization="Bearer key")[0] == status
+def test_switches_turn_endpoints_off(closed: TestClient, path: str, status: int) -> None:
+    assert closed.get(path, headers={"Authorization": "Bearer key"}).status_code == status
 
 
 @pytest.mark.parametrize(
     ("origin", "may"),
     [("https://a.example", True), ("http://127.0.0.1:3000", True), ("http://localhost.b.example", False)],
 )
-def test_scripts_of_named_pages_may_ask(closed: str, origin: str, may: bool) -> None:
+def test_scripts_of_named_pages_may_ask(closed: TestClient, origin: str, may: bool) -> None:
     wanted = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    _, headers = asked(closed, "OPTIONS", "/v1/chat/completions", **wanted)
-    assert (dict(headers).get("access-control-allow-origin") == origin) == may
+    headers = closed.options("/v1/chat/completions", headers=wanted).headers
+    assert (headers.get("access-control-allow-origin") == origin) == may
 
 
 @pytest.mark.parametrize(
@@ -179,22 +167,35 @@ def test_null_counts_as_absent_and_empty_stops_are_passed_over(
     assert {name: getattr(asked, name) for name in read} == read
 
 
-@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
-def test_a_reply_names_what_of_a_schema_is_not_followed(address: str, path: str) -> None:
-    url, body = f"{address}/{path}", {"messages": QUESTION, "prompt": "x", "max_tokens": 2}
-    for schema, is_followed in (({"type": "string", "format": "colour"}, False), ({"type": "string"}, True)):
-        asked = {**body, "json_schema": schema}
-        for reply in (post(url, asked), events(url, asked)[-1]):
+COLOUR: Any = {"type": "object", "properties": {"a": {"type": "string", "format": "colour"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        *((path, {"json_schema": COLOUR}) for path in ("v1/chat/completions", "v1/completions", "completion")),
+        ("v1/chat/completions", {"tools": [function("f", COLOUR)], "tool_choice": "required"}),
+    ],
+)
+def test_a_reply_names_what_of_a_schema_is_not_followed(qwen: str, path: str, form: Mapping[str, Any]) -> None:
+    url, body = f"{qwen}/{path}", {"messages": QUESTION, "prompt": "x", "max_tokens": 2}
+    followed = json.loads(json.dumps(form).replace(', "format": "colour"', ""))
+    for asked, is_followed in ((form, False), (followed, True)):
+        for reply in (post(url, {**body, **asked}), events(url, {**body, **asked})[-1]):
             assert ("warnings" not in reply) if is_followed else "colour" in reply["warnings"][0]
 
 
-def test_a_field_is_taken_refused_or_named_in_the_log_once(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    url, body = f"{address}/v1/completions", {"prompt": "def f(", "max_tokens": 1}
+def test_a_field_is_taken_refused_or_named_in_the_log_once(
+    model: lacli.Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = TestClient(app_of(model))
+    body = {"prompt": "def f(", "max_tokens": 1}
     taken = {"user": "a", "n_keep": 3, "suffix": "", "functions": None, "min_tokens": 0, "max_tokenz\n": 9}
     for _ in range(2):
-        assert post(url, {**body, **taken})["choices"]
-    told = [record.message.removeprefix("a field without effect here: ") for record in caplog.records]
+        assert client.post("/v1/completions", json={**body, **taken}).json()["choices"]
+    named = [record.message for record in caplog.records if record.name.startswith("lacli")]
+    told = [message.removeprefix("a field without effect here: ") for message in named]
     assert told == ["user", "n_keep", "max_tokenz\N{SYMBOL FOR LINE FEED}"]
     for refused in ({"functions": [{"name": "f"}]}, {"min_tokens": 30}):
-        error = post(url, {**body, **refused})["error"]
+        error = client.post("/v1/completions", json={**body, **refused}).json()["error"]
         assert error["code"] == 400 and f"{[*refused][0]} is not offered" in error["message"]

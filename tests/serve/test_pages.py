@@ -10,28 +10,25 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import pytest
-from openai import OpenAI
 
 import lacli
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import PAGE, POLICY, Server, ServeSettings
+from lacli.serve.app import PAGE, POLICY
 from lacli.serve.run import access_for
-from tests.serve.conftest import NAME, serving
+from tests.serve.conftest import NAME, app_of, serving
 from tests.serve.test_app import QUESTION
+from tests.serve.test_fields import events
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 KEY = "secret"
-WATCHED: Any = {"lacli": {"steps": True}}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m [a](javascript:x) **<b>bold</b>** `<i>`"
 
 
 def test_each_file_is_sent_without_a_key_and_the_page_with_its_policy(model: lacli.Model) -> None:
-    app = Server(model, ServeSettings((NAME,), SamplingSettings())).app(access_for(["0.0.0.0"], [KEY]))
-    with serving(app) as address:
+    with serving(app_of(model, access_for(["0.0.0.0"], [KEY]))) as address:
         for path, name in (("/", "index.html"), ("/page/page.css", "page.css"), ("/page/page.js", "page.js")):
             with urlopen(address + path) as reply:
                 assert reply.headers.get_content_type() in ("text/html", "text/css", "text/javascript")
@@ -48,15 +45,10 @@ def test_no_source_makes_html_or_code_of_a_text() -> None:
     assert named == {"data:,", "page/page.css", "page/page.js"}
 
 
-def test_events_tell_of_their_steps_where_that_is_asked_for(client: OpenAI) -> None:
-    def events(**more: Any) -> list[dict[str, Any]]:
-        stream = client.chat.completions.create(
-            model="any", messages=QUESTION, max_tokens=40, stream=True, extra_body=more
-        )
-        return [event.model_dump() for event in stream]
-
-    assert not any("lacli" in event for event in events())
-    told = events(**WATCHED)
+def test_events_tell_of_their_steps_if_that_is_requested(address: str) -> None:
+    url, body = f"{address}/v1/chat/completions", {"messages": QUESTION, "max_tokens": 40}
+    assert not any("lacli" in event for event in events(url, body))
+    told = events(url, {**body, "lacli": {"steps": True}})
     steps = [event["lacli"] for event in told if "lacli" in event]
     text = "".join(event["choices"][0]["delta"].get("content") or "" for event in told)
     assert "".join(piece["text"] for step in steps for piece in step["pieces"]) == text != ""
@@ -68,11 +60,11 @@ def test_a_hostile_answer_is_text(address: str) -> None:
         pytest.skip("no Chromium is here: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not here: pip install playwright")
     errors: list[str] = []
-    events: list[Mapping[str, Any]] = [
+    told: list[Mapping[str, Any]] = [
         {"lacli": {"pieces": [{"text": text, "origin": "suffix", "reasoning": False}], "tokens": 1, "rows": 2, "ms": 3}}
         for text in (HOSTILE[:20], HOSTILE[20:])
     ]
-    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in told)
     with playwright.sync_playwright() as started:
         page: Page = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))

@@ -14,10 +14,8 @@ from pydantic import BaseModel
 import lacli
 from lacli.context import Floats
 from lacli.llamacpp.sampler import LlamaSampler
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from tests.loading import STDLIB_7M
-from tests.serve.conftest import NAME, serving
+from tests.serve.conftest import app_of, serving
 from tests.serve.test_app import QUESTION, post
 from tests.serve.test_fields import events
 from tests.serve.test_tools import CLOCK
@@ -61,8 +59,7 @@ def thinking() -> Iterator[lacli.Model]:
 
 @pytest.fixture(scope="module")
 def thinker(thinking: lacli.Model) -> Iterator[str]:
-    settings = ServeSettings((NAME,), SamplingSettings(), max_tokens=300)
-    with serving(Server(thinking, settings).app()) as address:
+    with serving(app_of(thinking, max_tokens=300)) as address:
         yield address
 
 

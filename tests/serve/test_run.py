@@ -16,11 +16,9 @@ from starlette.testclient import TestClient
 import lacli
 from lacli.cli.serve import ServerOptions
 from lacli.errors import LacliError, UsageError
-from lacli.llamacpp.sampling import SamplingSettings
 from lacli.serve import run
-from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import access_for, open_sockets
-from tests.serve.conftest import NAME
+from tests.serve.conftest import app_of
 
 
 def connected(address: str) -> socket.socket:
@@ -40,8 +38,7 @@ def test_an_address_that_cannot_be_had_is_refused_with_what_helps(address: str, 
 
 
 def status(model: lacli.Model, access: list[Middleware], headers: Mapping[str, str], path: str = "/v1/models") -> int:
-    app = Server(model, ServeSettings((NAME,), SamplingSettings())).app(access)
-    client = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+    client = TestClient(app_of(model, access), base_url="http://localhost", raise_server_exceptions=False)
     return client.get(path, headers=dict(headers)).status_code
 
 
@@ -108,7 +105,7 @@ def test_without_a_key_only_pages_of_the_server_and_named_ones_may_ask(
 
 
 def test_a_page_that_may_not_ask_is_told_what_would_let_it(model: lacli.Model) -> None:
-    client = TestClient(Server(model, ServeSettings((NAME,), SamplingSettings())).app(access_for(["127.0.0.1"])))
+    client = TestClient(app_of(model, access_for(["127.0.0.1"])))
     for method in ("POST", "OPTIONS"):
         headers = {"Host": "localhost", "Origin": OTHER, "Access-Control-Request-Method": "POST"}
         reply = client.request(method, "/completion", headers=headers, content='{"prompt": "x"}')

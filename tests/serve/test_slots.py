@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 import lacli
 from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from lacli.serve.run import access_for
+from tests.serve.conftest import app_of
 
 PROMPT = "def add(a, b):\n    return a + b\n\n\n" * 4
 
@@ -23,8 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def client_of(model: lacli.Model, folder: Path | None, *keys: str) -> TestClient:
-    settings = ServeSettings(("demo",), SamplingSettings(), slot_save_path=str(folder or ""))
-    app = Server(model, settings).app(access_for(["127.0.0.1"], keys))
+    app = app_of(model, access_for(["127.0.0.1"], keys), slot_save_path=str(folder or ""))
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 

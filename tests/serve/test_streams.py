@@ -11,14 +11,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-import lacli
 from benchmarks.soak import KINDS, Soak, questions
 from lacli.engine.engine import Engine, Progress
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
-from tests.loading import STDLIB_7M
-from tests.serve.conftest import serving
-from tests.serve.test_app import QUESTION, get, post
+from lacli.serve import replies
+from tests.serve.conftest import serving_7m
+from tests.serve.test_app import get, post
 
 DEAD_END = {"prompt": "x", "grammar": 'root ::= "a"', "ignore_eos": True}
 LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
@@ -28,10 +25,8 @@ LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     """The port of a server with one place, whose answers are the same in any company."""
-    with lacli.load(STDLIB_7M, threads=1, strict=True) as model:
-        settings = ServeSettings(("demo",), SamplingSettings())
-        with serving(Server(model, settings).app()) as address:
-            yield int(address.rpartition(":")[2])
+    with serving_7m(strict=True) as address:
+        yield int(address.rpartition(":")[2])
 
 
 def test_every_answer_is_the_one_alone_whatever_other_clients_do(port: int) -> None:
@@ -52,24 +47,14 @@ def opened(port: int, body: dict[str, Any]) -> socket.socket:
     return client
 
 
-def test_a_stream_without_events_says_that_it_lives(model: lacli.Model) -> None:
-    settings = ServeSettings(("demo",), SamplingSettings(), pause_s=1e-5)
+def test_a_stream_without_events_says_that_it_lives(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "PAUSE_S", 1e-4)
     body = json.dumps({"prompt": "def f(", "max_tokens": 3, "stream": True}).encode()
-    with (
-        serving(Server(model, settings).app()) as address,
-        urlopen(Request(f"{address}/v1/completions", body)) as reply,
-    ):
+    with urlopen(Request(f"{address}/v1/completions", body)) as reply:
         frames = reply.read().decode().split("\n\n")
     # No event has come before the prompt is read.
     assert frames[0] == ": keep-alive" and frames[-2:] == ["data: [DONE]", ""]
     assert any(json.loads(frame[6:])["choices"][0]["text"] for frame in frames[:-2] if frame.startswith("data: "))
-
-
-@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/completions", "completion"])
-def test_no_proxy_keeps_or_gathers_a_stream(address: str, path: str) -> None:
-    body = {"messages": QUESTION, "prompt": "x", "max_tokens": 1, "stream": True}
-    with urlopen(Request(f"{address}/{path}", json.dumps(body).encode())) as reply:
-        assert (reply.headers["X-Accel-Buffering"], reply.headers["Cache-Control"]) == ("no", "no-cache")
 
 
 def rest(client: socket.socket) -> list[str]:
@@ -80,18 +65,11 @@ def rest(client: socket.socket) -> list[str]:
     return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
 
 
-def slot(port: int) -> dict[str, Any]:
-    """What a server with one slot tells of it."""
-    with urlopen(f"http://127.0.0.1:{port}/slots") as reply:
-        (found,) = json.load(reply)
-    return dict(found)
-
-
 def test_a_slot_shows_its_state_and_counts_and_no_text(port: int) -> None:
     with opened(port, LONG) as client, client.makefile("rb") as lines:
         while not lines.readline().startswith(b"data"):
             pass
-        shown = slot(port)
+        (shown,) = get(f"http://127.0.0.1:{port}/slots")
     assert shown.keys() == {"id", "n_ctx", "is_processing", "n_prompt_tokens", "n_decoded"}
     assert shown["is_processing"] and shown["n_prompt_tokens"] > 0 and {*map(type, shown.values())} == {int, bool}
 
@@ -126,8 +104,7 @@ def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatc
         raise RuntimeError("the device is gone")
 
     one_step = Engine.step
-    settings = ServeSettings(("demo",), SamplingSettings())
-    with lacli.load(STDLIB_7M, threads=1) as model, serving(Server(model, settings).app()) as address:
+    with serving_7m() as address:
         assert get(f"{address}/health") == {"status": "ok"}
         monkeypatch.setattr(Engine, "step", step)
         last = rest(opened(int(address.rpartition(":")[2]), LONG))[-1]

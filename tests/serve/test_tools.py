@@ -14,29 +14,14 @@ from openai import BadRequestError, OpenAI
 
 import lacli
 from lacli.errors import UsageError
-from lacli.llamacpp.sampling import SamplingSettings
-from lacli.serve.app import Server, ServeSettings
 from lacli.serve.protocol import ChatRequest
-from lacli.serve.tools import (
-    GEMMA4,
-    HARMONY,
-    HERMES,
-    LFM2,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_ARGS,
-    QWEN3,
-    CallFormat,
-    CallRules,
-    CallSplitter,
-    format_of,
-)
+from lacli.text.calls import FORMS, CallRules, CallSplitter, form_of
 from lacli.text.reasoning import ReasoningSplitter
 from lacli.text.stream import Piece
 from tests.fakes.template_texts import bundled, by_transformers, compiled
 from tests.loading import STDLIB_7M
-from tests.serve.conftest import NAME
-from tests.serve.test_app import QUESTION, post
+from tests.serve.conftest import app_of
+from tests.serve.test_app import QUESTION, function, post
 from tests.serve.test_fields import events
 
 SCHEMA = {
@@ -93,35 +78,36 @@ WRITTEN_CALLS = {
 }
 """A call of `weather` in each way that models write it; those of Qwen2.5-Coder write most of the ways of Hermes."""
 
+CALLED = '{"name": "clock", "arguments": {}}'
 TWO = {
-    "hermes": (HERMES, "{0}\n{0}", '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'),
-    "llama3": (LLAMA3, "{0}; {0}", '{"name": "clock", "parameters": {}}'),
-    "mistral": (MISTRAL, "[TOOL_CALLS][{0}, {0}]", '{"name": "clock", "arguments": {}}'),
-    "names": (MISTRAL_ARGS, "{0}{0}", "[TOOL_CALLS]clock[ARGS]{}"),
-    "bare": (HERMES, "{0}\n{0}", '{"name": "clock", "arguments": {}}'),
-    "fences": (HERMES, "{0}\n\n{0}", '```json\n{"name": "clock", "arguments": {}}\n```'),
-    "list": (HERMES, "```json\n[\n  {0},\n  {0}\n]\n```", '{"name": "clock", "arguments": {}}'),
-    "doubled": (HERMES, "{0}\n{0}", '<tool_call>\n{{"name": "clock", "arguments": {}}}\n</tool_call>'),
-    "qwen3": (QWEN3, "{0}\n{0}", "<tool_call>\n<function=clock>\n</function>\n</tool_call>"),
-    "gemma4": (GEMMA4, "{0}{0}", "<|tool_call>call:clock{}<tool_call|>"),
-    "lfm2": (LFM2, "<|tool_call_start|>[{0}, {0}]<|tool_call_end|>", "clock()"),
+    "semicolon": ("{0}; {0}", '{"name": "clock", "parameters": {}}'),
+    "list": ("[TOOL_CALLS][{0}, {0}]", CALLED),
+    "list in a fence": ("```json\n[\n  {0},\n  {0}\n]\n```", CALLED),
+    "Mistral": ("{0}{0}", "[TOOL_CALLS]clock[ARGS]{}"),
+    "Gemma 4": ("{0}{0}", "<|tool_call>call:clock{}<tool_call|>"),
+    "LFM2": ("<|tool_call_start|>[{0}, {0}]<|tool_call_end|>", "clock()"),
+    "Qwen3-Coder": ("{0}\n{0}", "<tool_call>\n<function=clock>\n</function>\n</tool_call>"),
 }
 """Two calls, and how one is written."""
 
 
-def taking(parameters: Any) -> Any:
-    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+def splitting(form: str = "", schema: str = "", *, several: bool = True, forced: bool = False) -> CallSplitter:
+    return CallSplitter(CallRules(form, FUNCTIONS, several, forced, schema))
 
 
-def rules(form: CallFormat, *, several: bool = True, forced: bool = False) -> CallRules:
-    return CallRules(form, FUNCTIONS, several, forced)
-
-
-def split(form: CallFormat, parts: Sequence[str], *, several: bool = True) -> tuple[str, list[tuple[str, Any]]]:
+def read(splitter: CallSplitter, parts: Sequence[str]) -> tuple[str, list[tuple[str, Any]]]:
     """The content and the calls of a text that comes in parts."""
-    splitter = CallSplitter(rules(form, several=several))
     content = "".join(map(splitter.feed, parts)) + splitter.feed("", final=True)
+    pieces = dict.fromkeys(range(len(splitter.calls)), "")
+    for number, part in splitter.parts:
+        assert bool(part.name) is not bool(pieces[number] or part.arguments), "first the name, then the arguments"
+        pieces[number] += part.arguments
+    assert [*pieces.values()] == [call.arguments for call in splitter.calls]
     return content, [(call.name, json.loads(call.arguments)) for call in splitter.calls]
+
+
+def split(parts: Sequence[str], *, several: bool = True) -> tuple[str, list[tuple[str, Any]]]:
+    return read(splitting(several=several), parts)
 
 
 def written(messages: Sequence[Any]) -> list[dict[str, Any]]:
@@ -137,36 +123,36 @@ def cuts(text: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("source", "form"),
+    ("source", "begins"),
     [
-        (bundled("qwen"), HERMES),
-        (bundled("llama3"), LLAMA3),
-        (bundled("mistral"), MISTRAL),
-        ("[TOOL_CALLS][ARGS]", MISTRAL_ARGS),
-        ("<tool_call>\n{'name'", HERMES),
-        ("{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", HERMES),
+        (bundled("qwen"), "<tool_call>\n{"),
+        (bundled("llama3"), "{"),
+        (bundled("mistral"), "[TOOL_CALLS][{"),
+        ("[TOOL_CALLS][ARGS]", "[TOOL_CALLS]%s[ARGS]"),
+        ("<tool_call>\n{'name'", "<tool_call>\n{"),
+        ("{{ '<tool_call>\n' }}\n{{- '{\"name\"' }}", "<tool_call>\n{"),
         ("<tool_call><function=f>", None),
-        ("<tool_call>\n<function=f>\n<parameter=a>", QWEN3),
-        ("<|tool_call>call:f", GEMMA4),
-        ("<|channel|>commentary ", HARMONY),
-        ("List of tools: <|tool_list_start|>[", LFM2),
-        ("List of tools: [", LFM2),
+        ("<tool_call>\n<function=f>\n<parameter=a>", "<tool_call>\n{"),
+        ("<|tool_call>call:f", "<|tool_call>{"),
+        ("<|channel|>commentary ", "<|channel|>commentary to=functions.%s "),
+        ("List of tools: <|tool_list_start|>[", "<|tool_call_start|>[{"),
+        ("List of tools: [", "<|tool_call_start|>[{"),
         ("<tool_call>{name}<arg_key>", None),
     ],
 )
-def test_a_template_tells_how_its_model_calls(source: str, form: CallFormat | None) -> None:
+def test_a_template_tells_how_its_model_calls(source: str, begins: str | None) -> None:
     template = compiled("{{ tools }}" + source)
-    if form:
-        assert format_of(template) is form
+    if begins:
+        assert form_of(template).startswith(begins)
     else:
         with pytest.raises(UsageError, match="cannot read"):
-            format_of(template)
+            form_of(template)
 
 
 def test_a_form_of_calls_that_cannot_be_read_is_said_once_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     for source, said in (("{{ tools }}<tool_call><arg_key>", 1), (bundled("qwen"), 0), ("{{ messages }}", 0)):
         with lacli.load(STDLIB_7M, threads=1, template=source) as model:
-            Server(model, ServeSettings((NAME,), SamplingSettings()))
+            app_of(model)
         assert [*map(len, (caplog.messages, "".join(caplog.messages).split("cannot read")))] == [said, said + 1]
         caplog.clear()
 
@@ -183,78 +169,70 @@ def test_functions_calls_and_results_are_written_as_the_template_says(name: str)
 def test_a_call_is_found_in_every_form_wherever_the_text_is_cut(text: str) -> None:
     for before in ("", "\n ", "Let me see <b> [x] `y` {z}.\n\n", "```python\nx = [1]\n```\n"):
         for parts in cuts(f"{before}{text}\n"):
-            assert split(HERMES, parts) == (before.strip(), [("weather", ARGUMENTS)])
+            assert split(parts) == (before.strip(), [("weather", ARGUMENTS)])
+    assert split([*f"{text}\n{text}"]) == ("", [("weather", ARGUMENTS)] * 2)
+    assert split([*f"{text}\n{text}"], several=False) == ("", [("weather", ARGUMENTS)])
     if not text.startswith("{"):
-        assert split(HERMES, [*f"So: {text}"]) == ("So:", [("weather", ARGUMENTS)]), "inside a line"
+        assert split([*f"So: {text}"]) == ("So:", [("weather", ARGUMENTS)]), "inside a line"
 
 
 def test_of_an_answer_that_is_cut_in_a_call_no_mark_stays_content() -> None:
-    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
-    assert split(HERMES, [call[:-5]]) == ("", [("clock", {})])
+    call = f"<tool_call>{CALLED}</tool_call>"
+    assert split([call[:-5]]) == ("", [("clock", {})])
     for length in range(len(call)):
-        splitter = CallSplitter(rules(HERMES, forced=True))
-        assert splitter.feed(call[:length], final=True) == ""
-        if length:
-            splitter = CallSplitter(CallRules(HERMES, FUNCTIONS, True, False, '{"type": "object"}'))
-            assert splitter.feed(call[:length], final=True) == ""
+        assert splitting(forced=True).feed(call[:length], final=True) == ""
+        assert splitting(schema='{"type": "object"}').feed(call[:length], final=True) == "" or not length
     for length in range(len("<tool_call>")):
-        assert split(HERMES, [f"{call}\n{call[:length]}"]) == ("", [("clock", {})])
-    assert split(HERMES, [f"{call} so 1 <"]) == ("so 1 <", [("clock", {})])
+        assert split([f"{call}\n{call[:length]}"]) == ("", [("clock", {})])
+    assert split([f"{call} so 1 <"]) == ("so 1 <", [("clock", {})])
 
 
-@pytest.mark.parametrize(("form", "both", "call"), TWO.values(), ids=TWO)
-def test_several_calls_are_found_unless_one_is_allowed(form: CallFormat, both: str, call: str) -> None:
+@pytest.mark.parametrize(("both", "call"), TWO.values(), ids=TWO)
+def test_several_calls_are_found_unless_one_is_allowed(both: str, call: str) -> None:
     text = both.replace("{0}", call)
     for parts in cuts(text):
-        assert split(form, parts) == ("", [("clock", {})] * 2)
-        assert split(form, parts, several=False) == ("", [("clock", {})])
+        assert split(parts) == ("", [("clock", {})] * 2)
+        assert split(parts, several=False) == ("", [("clock", {})])
 
 
 @pytest.mark.parametrize(
-    ("form", "text"),
+    "text",
     [
-        (HERMES, 'It is <tool_call>{"name": "weather", "arguments": '),
-        (HERMES, '<tool_call>{"name": "nothing", "arguments": {}}</tool_call>'),
-        (HERMES, '<tool_call>{"arguments": {"a": NaN}, "name": "clock"}</tool_call>'),
-        (LLAMA3, '{"name": "nothing", "parameters": {}}'),
-        (LLAMA3, 'See {"name": "clock", "parameters": {}}'),
-        (LLAMA3, '{"a": [1, "}"]} is JSON'),
-        (LLAMA3, "{"),
-        (MISTRAL, "[TOOL_CALLS][1]"),
-        (MISTRAL, "[TOOL_CALLS]clock{}"),
-        (HERMES, '{"name": "nothing", "arguments": {}}'),
-        (HERMES, '```json\n{"name": "clock", "arguments": "now"}\n```'),
-        (HERMES, '{"name": "clock", "arguments": null}'),
-        (HERMES, '{"name": "clock", "price": {"city": "Bonn"}}'),
-        (HERMES, '[{"name": "Ada", "arguments": {"age": 36}}]'),
-        (HERMES, '{\n  "calls": [\n    {"name": "clock", "arguments": {}}\n  ]\n}'),
-        (HERMES, '```python\nclock()\ncalls = [{"name": "clock", "arguments": {}}]\n```'),
-        (HERMES, "{" * 50 + "[" * 50),
+        'It is <tool_call>{"name": "weather", "arguments": ',
+        '<tool_call>{"name": "nothing", "arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {"a": NaN}, "name": "clock"}</tool_call>',
+        '{"name": "nothing", "parameters": {}}',
+        'See {"name": "clock", "parameters": {}}',
+        '{"a": [1, "}"]} is JSON',
+        "{",
+        "[TOOL_CALLS][1]",
+        "[TOOL_CALLS]clock{}",
+        '{"name": "nothing", "arguments": {}}',
+        '```json\n{"name": "clock", "arguments": "now"}\n```',
+        '{"name": "clock", "arguments": null}',
+        '{"name": "clock", "price": {"city": "Bonn"}}',
+        '[{"name": "Ada", "arguments": {"age": 36}}]',
+        '{\n  "calls": [\n    {"name": "clock", "arguments": {}}\n  ]\n}',
+        '```python\nclock()\ncalls = [{"name": "clock", "arguments": {}}]\n```',
+        "{" * 50 + "[" * 50,
     ],
 )
-def test_what_is_no_call_stays_content(form: CallFormat, text: str) -> None:
+def test_what_is_no_call_stays_content(text: str) -> None:
     for parts in cuts(text):
-        assert split(form, parts) == (text, [])
+        assert split(parts) == (text, [])
 
 
 def test_a_call_without_its_last_bracket_swallows_nothing_of_what_follows() -> None:
     call = '<tool_call>{"name": "clock", "arguments": {}'
     for parts in cuts(f"{call}</tool_call> So. {call}}}</tool_call>"):
-        splitter = CallSplitter(rules(HERMES))
-        assert "".join(map(splitter.feed, parts)) + splitter.feed("", final=True) == "So."
-        assert [each.arguments for each in splitter.calls] == ["{}", "{}"]
-    assert split(HERMES, [f"{call}\nSo."]) == ("So.", [("clock", {})])
+        assert split(parts) == ("So.", [("clock", {})] * 2)
+    assert split([f"{call}\nSo."]) == ("So.", [("clock", {})])
 
 
 def test_text_that_begins_no_call_is_not_held_back() -> None:
     fed, out = ("a", " <b", "> <tool", "ing>", "<tool_call>x y"), ["a", " <b", ">", " <tooling>", "<tool_call>x y"]
-    splitter = CallSplitter(rules(HERMES))
+    splitter = splitting()
     assert [splitter.feed(text) for text in fed] == out
-
-
-@pytest.fixture(scope="module")
-def caller(qwen: str) -> OpenAI:
-    return OpenAI(api_key="none", base_url=f"{qwen}/v1", max_retries=0)
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
@@ -278,7 +256,7 @@ def test_a_required_call_comes_whole_and_in_a_stream_without_its_markup(caller: 
 
 
 def test_stop_texts_end_the_content_and_no_call() -> None:
-    call = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+    call = f"<tool_call>{CALLED}</tool_call>"
     for text, content, calls, stop in (
         (f"So a.{call}", "So a.", 1, ""),
         (f"So.{call} a clock b", "So.a", 1, " clock"),
@@ -287,9 +265,9 @@ def test_stop_texts_end_the_content_and_no_call() -> None:
         ("So a clo", "So a clo", 0, ""),
     ):
         for parts in cuts(text):
-            splitter = CallSplitter(rules(HERMES), (" clock", "name", "arg"))
-            assert "".join(map(splitter.feed, parts)) + splitter.feed("", final=True) == content
-            assert (len(splitter.calls), splitter.stop) == (calls, stop)
+            splitter = CallSplitter(CallRules("", FUNCTIONS, True, False), (" clock", "name", "arg"))
+            found, called = read(splitter, parts)
+            assert (found, len(called), splitter.stop) == (content, calls, stop)
 
 
 def test_an_answer_with_tools_ends_at_a_stop_text_outside_of_calls(qwen: str) -> None:
@@ -305,18 +283,12 @@ def test_an_answer_with_tools_ends_at_a_stop_text_outside_of_calls(qwen: str) ->
     assert streamed[-1]["timings"]["predicted_n"] < 40
 
 
-def test_a_reply_names_what_of_a_function_is_not_followed(qwen: str) -> None:
-    tool = taking({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True, "maxItems": 1}}})
-    body = {"messages": QUESTION, "tools": [tool], "tool_choice": "required"}
-    assert "uniqueItems" in post(f"{qwen}/v1/chat/completions", body)["warnings"][0]
-
-
-@pytest.mark.parametrize("form", [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, QWEN3, GEMMA4, HARMONY, LFM2])
-def test_a_grammar_makes_calls_of_every_format(form: CallFormat, model: lacli.Model) -> None:
-    grammar = rules(form, several=False, forced=True).grammar()
+@pytest.mark.parametrize("form", FORMS.values())
+def test_a_grammar_makes_calls_of_every_format(form: str, model: lacli.Model) -> None:
+    grammar = CallRules(form, FUNCTIONS, several=False, forced=True).grammar()
     answer = model.generate("Write a function.", grammar=grammar, max_tokens=300)
     assert answer.finish_reason == "eog"
-    content, calls = split(form, [answer.text])
+    content, calls = split([answer.text])
     assert not content and len(calls) == 1
 
 
@@ -338,9 +310,8 @@ WRITTEN_VALUES = {
 def test_values_of_every_kind_become_json_wherever_the_text_is_cut(text: str) -> None:
     before = "<|tool_call>" if text.startswith("call:") else ""
     for parts in cuts(f"{before}{text}</function>"):
-        splitter = CallSplitter(CallRules(HERMES, {"f": TYPED}, True, False))
-        assert "".join(map(splitter.feed, parts)) + splitter.feed("", final=True) == ""
-        assert [json.loads(call.arguments) for call in splitter.calls] == [VALUES]
+        splitter = CallSplitter(CallRules("", {"f": TYPED}, True, False))
+        assert read(splitter, parts) == ("", [("f", VALUES)])
 
 
 @pytest.mark.parametrize(
@@ -348,12 +319,11 @@ def test_values_of_every_kind_become_json_wherever_the_text_is_cut(text: str) ->
 )
 def test_a_message_of_gpt_oss_to_a_function_is_a_call(named: str) -> None:
     for parts in cuts(f"<|channel|>analysis<|message|>So.<|end|><|start|>assistant{named} json<|message|>{{}}"):
-        reasoning, splitter = ReasoningSplitter(bare=True), CallSplitter(rules(HARMONY))
+        reasoning = ReasoningSplitter(bare=True)
         steps = [*(reasoning.feed([Piece(part)]) for part in parts), reasoning.finish()]
         texts = ["".join(piece.text for piece in pieces if not piece.reasoning) for pieces in steps]
-        assert "".join(map(splitter.feed, texts)) + splitter.feed("", final=True) == ""
+        assert split(texts) == ("", [("clock", {})])
         assert "".join(piece.text for pieces in steps for piece in pieces if piece.reasoning) == "So."
-        assert [(call.name, call.arguments) for call in splitter.calls] == [("clock", "{}")]
 
 
 def test_with_tools_and_a_response_format_the_answer_is_a_call_or_keeps_to_the_format(qwen: str) -> None:
@@ -389,30 +359,13 @@ def test_control_tokens_in_calls_results_and_functions_are_plain_text() -> None:
         assert token not in tokens and model.engine.text(tokens).count(name) == 4
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
-        ({"tool_choice": "required"}, "no such function"),
-        ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "no such function"),
-        ({"tools": [CLOCK], "tool_choice": "required", "grammar": 'root ::= "a"'}, "another grammar"),
-        ({"tools": [taking({"type": "string"})], "tool_choice": "required"}, "parameters of f"),
-        ({"tools": [taking({"properties": {"a": {"type": "whole"}}})], "tool_choice": "required"}, "whole"),
-    ],
-)
-def test_tools_that_cannot_be_are_refused_in_a_sentence(qwen: str, body: dict[str, Any], words: str) -> None:
-    error = post(f"{qwen}/v1/chat/completions", {"messages": QUESTION, **body})["error"]
-    assert error["code"] == 400 and words in error["message"]
-
-
 @pytest.mark.parametrize(("depth", "words"), [(500, "too deeply|exceeds the available"), (100_000, "too deeply")])
 def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int, words: str) -> None:
     # Python 3.12 and later follow 500 levels, whose text is then longer than the context.
     nested: dict[str, Any] = {}
     for _ in range(500):
         nested = {"items": nested}
-    function = {"name": "a", "parameters": {"properties": {"a": nested}}}
-    body = json.dumps({"messages": QUESTION, "tools": [{"type": "function", "function": function}]})
+    body = json.dumps({"messages": QUESTION, "tools": [function("a", {"properties": {"a": nested}})]})
     body = body.replace("{}", '{"items": ' * (depth - 500) + "{}" + "}" * (depth - 500))
     with pytest.raises(HTTPError) as raised:
         urlopen(Request(f"{qwen}/v1/chat/completions", body.encode()))

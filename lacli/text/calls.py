@@ -11,7 +11,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from lacli.errors import UsageError
-from lacli.text.json_schema import HEAD, checked, json_value, types_in
+from lacli.text.json_schema import HEAD, checked_grammar, json_value, types_in
 from lacli.text.stream import until_stop
 from lacli.text.template import ChatTemplate
 
@@ -35,54 +35,25 @@ CLOSED = re.compile(
 )
 """The end of a call after its arguments, and the text between two calls."""
 
-TYPES: dict[str, Any] = {"string": str, "integer": int, "number": int | float, "boolean": bool, "null": type(None)}
-TYPES |= {"object": dict, "array": list}
-"""The types of JSON schemas in Python."""
+TYPES: dict[type, Set[str]] = {str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}}
+TYPES |= {dict: {"object"}, list: {"array"}, type(None): {"null"}}
+"""The types of JSON schemas that a value of Python's has."""
 
+HERMES = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 
-class CallFormat(NamedTuple):
-    """How a model writes a call: what stands before its arguments, with %s for its name, and after them.
-
-    The arguments are one JSON object unless there is a `parameter`: the text before a parameter's value, with %s for
-    the parameter's name. A free text stands between `quote` and `text_end`; without `text_end` it is JSON, as all other
-    values are, with `value_end` after each. `between`: what separates parameters.
-    """
-
-    before: str
-    after: str
-    parameter: str = ""
-    quote: str = ""
-    text_end: str = ""
-    value_end: str = ""
-    between: str = ""
-
-
-OBJECT = '{"name": "%s", "arguments": '
-HERMES = CallFormat(f"<tool_call>\n{OBJECT}", "}\n</tool_call>")
-LLAMA3 = CallFormat(OBJECT.replace("arguments", "parameters"), "}")
-MISTRAL = CallFormat(f"[TOOL_CALLS][{OBJECT}", "}]")
-MISTRAL_ARGS = CallFormat("[TOOL_CALLS]%s[ARGS]", "")
-HARMONY = CallFormat("<|channel|>commentary to=functions.%s <|constrain|>json<|message|>", "")
-ENDED = "\n</parameter>\n"
-QWEN3 = CallFormat(
-    "<tool_call>\n<function=%s>\n", "</function>\n</tool_call>", "<parameter=%s>\n", "", ENDED, value_end=ENDED
-)
-GEMMA4 = CallFormat("<|tool_call>call:%s{", "}<tool_call|>", "%s:", '<|"|>', '<|"|>', between=",")
-LFM2 = CallFormat(f"{PYTHON}[%s(", ")]<|tool_call_end|>", "%s=", between=", ")
-
-SIGNS = {
-    r"\[TOOL_CALLS\][\s\S]*\[ARGS\]": MISTRAL_ARGS,
-    r"\[TOOL_CALLS\]": MISTRAL,
-    r"<tool_call>[^<]{0,20}(?<!\{)\{\\?[\"']": HERMES,
-    r'\{"name": function name, "parameters"': LLAMA3,
-    r"<function=[\s\S]*<parameter=": QWEN3,
-    r"<\|tool_call>call:": GEMMA4,
-    r"<\|channel\|>commentary": HARMONY,
-    r"List of tools: (<\|tool_list_start\|>)?\[": LFM2,
+FORMS = {
+    r"\[TOOL_CALLS\][\s\S]*\[ARGS\]": "[TOOL_CALLS]%s[ARGS]%s",
+    r"\[TOOL_CALLS\]": '[TOOL_CALLS][{"name": "%s", "arguments": %s}]',
+    r"<tool_call>[^<]{0,20}(?<!\{)\{\\?[\"']|<function=[\s\S]*<parameter=": HERMES,
+    r'\{"name": function name, "parameters"': '{"name": "%s", "parameters": %s}',
+    r"<\|tool_call>call:": '<|tool_call>{"name": "%s", "arguments": %s}<tool_call|>',
+    r"<\|channel\|>commentary": "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s",
+    r"List of tools: (<\|tool_list_start\|>)?\[": f'{PYTHON}[{{"name": "%s", "arguments": %s}}]<|tool_call_end|>',
 }
-"""Patterns in a template's source that tell the format of its model's calls.
+"""How a forced call begins with its family's mark, by patterns in a template's source; %s: the name, and JSON.
 
-After <tool_call> other models write XML. A template may print the tag and the JSON by two expressions.
+Mistral's, Hermes' and Qwen's, Llama 3's, Gemma 4's, gpt-oss's and LFM2's. After <tool_call> other models write a form
+that is not read. A template may print the tag and the JSON by two expressions.
 """
 
 
@@ -98,14 +69,14 @@ class UnreadableError(UsageError):
     """The calls that a template asks for have a form of its own."""
 
 
-def format_of(template: ChatTemplate) -> CallFormat:
-    """How a model with this template writes calls.
+def form_of(template: ChatTemplate) -> str:
+    """The form of FORMS in which a model with this template is made to call.
 
     Raises UsageError if it knows no tools, UnreadableError if its form is an unknown one.
     """
     if not re.search(r"\btools\b", template.source):
         raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
-    for sign, form in SIGNS.items():
+    for sign, form in FORMS.items():
         if re.search(sign, template.source):
             return form
     raise UnreadableError("lacli cannot read the form in which the model's chat template asks for calls of tools")
@@ -115,11 +86,12 @@ def format_of(template: ChatTemplate) -> CallFormat:
 class CallRules:
     """What an answer may call: `functions` by name with the JSON schemas of their arguments.
 
-    `several`: more than one call in an answer. `forced`: the answer is a call. `schema`: the JSON schema of an answer
-    that does not call, "" for none. `warnings`: what the grammar does not follow of the schemas.
+    `form`: of calls that the grammar makes. `several`: more than one call in an answer. `forced`: the answer is a call.
+    `schema`: the JSON schema of an answer that does not call, "" for none. `warnings`: what the grammar does not follow
+    of the schemas.
     """
 
-    format: CallFormat
+    form: str
     functions: Mapping[str, Mapping[str, Any]]
     several: bool
     forced: bool
@@ -128,51 +100,20 @@ class CallRules:
 
     def grammar(self) -> str:
         """Return the grammar of an answer: one call, or the schema. Raises UsageError for a wrong one."""
-        answers, rules = [], []
-        for index, (name, schema) in enumerate(self.functions.items()):
+        answers = [json_value(json.loads(self.schema))] if self.schema else []
+        for name, schema in self.functions.items():
             if schema.get("type", "object") != "object":
                 raise UsageError(f"the parameters of {name} are no object", 'give {"type": "object", ...}')
-            rules.append(f"arguments_{index}: {self._arguments(schema)}")
-            answers.append(f"{_literal(self.format.before % name)} arguments_{index} {_literal(self.format.after)}")
-        if self.schema:
-            rules.append(f"answer: {json_value(json.loads(self.schema))}")
-            answers.append("answer")
-        start = f"start: {' | '.join(answers)}"
-        if self.format.text_end:
-            rules.append(f"text[suffix={_literal(self.format.text_end)}]: /(?s:.*)/")
-        grammar, self.warnings[:] = checked("\n".join([HEAD + start, *rules]), "a schema in tools or response_format")
+            before, between, after = self.form.split("%s")
+            arguments = json_value({**schema, "type": "object"})
+            answers.append(" ".join([_literal(before + name + between), arguments, _literal(after)]))
+        start = f"{HEAD}start: {' | '.join(answers)}"
+        grammar, self.warnings[:] = checked_grammar(start, "a schema in tools or response_format")
         return grammar
-
-    def _arguments(self, schema: Mapping[str, Any]) -> str:
-        """Return the part of the grammar that is a call's arguments; parameters that are required come first."""
-        form, properties = self.format, schema.get("properties", {})
-        if not form.parameter:
-            return json_value({**schema, "type": "object"})
-        shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-        required = [name for name in properties if name in schema.get("required", ())]
-        parts = []
-        for name in [*required, *(name for name in properties if name not in required)]:
-            value = f"{json_value({**shared, **properties[name]})} {_literal(form.value_end)}"
-            if form.text_end and is_free_text(properties[name]):
-                value = f"{_literal(form.quote)} text"
-            parts.append(f"{_literal(form.parameter % name)} {value}")
-        between, firsts = _literal(form.between), range(1 if required else len(parts))
-        lists = []
-        for first in firsts:
-            others = (f"{between} {each}" for each in parts[first + 1 : len(required)])
-            optional = (f"({between} {each})?" for each in parts[max(first + 1, len(required)) :])
-            lists.append(" ".join([parts[first], *others, *optional]))
-        return " | ".join(lists if required else [*lists, '""'])
 
 
 def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def is_free_text(schema: object) -> bool:
-    """Whether a schema takes every text and nothing else."""
-    notes = {"type", "title", "description", "default", "examples"}
-    return isinstance(schema, Mapping) and schema.get("type") == "string" and schema.keys() <= notes
 
 
 class CallSplitter:
@@ -180,13 +121,15 @@ class CallSplitter:
 
     One reader for the calls of all formats, because models mix them. A call needs the name of a known function and an
     object as arguments; anything else stays text, without space around calls. `calls`: the calls so far; the
-    arguments of the last call may be incomplete. `stop`: the one of the `stops` that ended the content, or "". Nothing
-    after it is read.
+    arguments of the last call may be incomplete. `parts`: the calls piece by piece, each with its call's number: first
+    the name and the id, then parts of the arguments; the reader may empty it. `stop`: the one of the `stops` that ended
+    the content, or "". Nothing after it is read.
     """
 
     def __init__(self, rules: CallRules, stops: Sequence[str] = ()) -> None:
         self._rules, self._stops = rules, stops
         self.calls: list[Call] = []
+        self.parts: list[tuple[int, Call]] = []
         self._held = self._waiting = self.stop = ""
         self._arguments: ArgumentReader | None = None
         self._is_kept = True
@@ -270,15 +213,17 @@ class CallSplitter:
         if self._is_kept:
             # Mistral's templates refuse other ids than of nine letters.
             self.calls.append(Call(name, "", token_hex(5)[:9]))
+            self.parts.append((len(self.calls) - 1, self.calls[-1]))
 
     def _read_arguments(self) -> bool:
         """Read on in a call's arguments; False if they go on."""
         if not self._arguments:
             return True
         found = self._arguments.feed(self._held)
-        if self._is_kept:
+        if self._is_kept and found:
             last = self.calls[-1]
             self.calls[-1] = last._replace(arguments=last.arguments + found)
+            self.parts.append((len(self.calls) - 1, Call("", found, "")))
         if self._arguments.rest is None:
             self._held = ""
             return False
@@ -310,7 +255,7 @@ class ArgumentReader:
         """`opener`: the bracket, or "<" for tags. `schema`: of the arguments; it tells which of the tags are texts."""
         self._stack, self._schema, self._begun = opener, schema, "{"
         self._held = self._closer = ""
-        self._value: Any = None  # the schema of a value in tags that may be no text
+        self._types: Set[str] | None = None  # of a value in tags that may be no text
         self._is_empty = True
         self.rest: str | None = None
 
@@ -333,14 +278,14 @@ class ArgumentReader:
             is_json = re.fullmatch(r"""\\(?:["\\/bfnrt]|u.{4})""", part[0])
             return part[0] if is_json else "'" if part[0] == r"\'" else _literal(part[0])[1:-1]
         length, stop = until_stop(self._held, [self._closer])
-        if not stop and (self._value is not None or not length):
+        if not stop and (self._types is not None or not length):
             return None
         text, self._held = self._held[:length], self._held[length + len(stop) :]
         if stop:
             self._closer = ""
-        if self._value is None:
+        if self._types is None:
             return _literal(text)[1:] if stop else _literal(text)[1:-1]
-        types, self._value = types_in(self._value, self._schema), None
+        types, self._types = self._types, None
         return _as_value(text, types)
 
     def _outside(self) -> str | None:
@@ -368,9 +313,9 @@ class ArgumentReader:
             return said.replace(")", "]") if self._stack else "}"
         if kind in ("tag", "line"):
             self._closer = "\n</parameter>" if kind == "line" else "</parameter>"
-            value = self._schema.get("properties", {}).get(part["tag"], {})
-            self._value = None if is_free_text(value) else value
-            return f"{comma}{_literal(part['tag'])}: " + ('"' if self._value is None else "")
+            types = types_in(self._schema.get("properties", {}).get(part["tag"], {}), self._schema)
+            self._types = None if types == {"string"} else types
+            return f"{comma}{_literal(part['tag'])}: " + ('"' if self._types is None else "")
         if kind == "quote":
             self._closer = said
             return '"'
@@ -384,5 +329,4 @@ def _as_value(text: str, types: Set[str]) -> str:
         value = json.loads(word)
     except (ValueError, RecursionError):
         return _literal(text)
-    fits = not types or any(isinstance(value, TYPES.get(each, ())) for each in types)
-    return word if fits else _literal(text)
+    return word if not types or types & TYPES[type(value)] else _literal(text)
