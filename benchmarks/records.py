@@ -1,6 +1,6 @@
 """Real answers, recorded once and decoded again on any machine's clock: what `benchmarks.replay` answers from.
 
-A record is one prompt's greedy answer by plain decoding, or the steps that lookahead 15/5/15 took to it.
+A record is one prompt's greedy answer by plain decoding, or the steps that mode lookahead took to it.
 `RecordedContext` stands in for the model: each row is followed by the recorded token of its place. That is right for
 every row that can be accepted, so a mode accepts exactly what it would accept of the real model. No test lives here.
 """
@@ -117,13 +117,15 @@ class Records:
         with np.load(path) as found:
             return Record(found["prompt"].tolist(), found["answer"].tolist(), found["ends"].tolist())
 
-    def lookahead(self, question: Question, *, decode: bool = True) -> list[tuple[int, int]] | None:
-        """Return the rows and tokens of the steps that lookahead 15/5/15 takes to a question's answer."""
-        path = self._path(question, "lookahead")
+    def lookahead(
+        self, question: Question, settings: DecodeSettings, *, decode: bool = True
+    ) -> list[tuple[int, int]] | None:
+        """Return the rows and tokens of the steps that mode lookahead takes to a question's answer."""
+        path = self._path(question, f"{settings.window}-{settings.ngram}-{settings.guesses}")
         if not path.exists():
             if not decode:
                 return None
-            engine = Engine(self._open().context, DecodeSettings(mode="lookahead"))
+            engine = Engine(self._open().context, settings)
             steps = list(engine.steps(self._prompt(question), SequenceOptions(self._tokens(question))))
             np.savez_compressed(path, steps=np.array([(step.rows, len(step.tokens)) for step in steps], np.int16))
         with np.load(path) as found:

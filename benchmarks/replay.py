@@ -3,11 +3,11 @@
     python -m benchmarks.replay --model FILE --spec-bench FILE            what is recorded, on some machines
     python -m benchmarks.replay --model FILE --spec-bench FILE --record   decode first what is not recorded yet
 
-First each prompt is answered once by plain decoding, and one of each class by lookahead 15/5/15. Then modes answer
-from the records, on the clock of a law: what a step of b rows costs in plain steps, linear between its points, and
-nothing beyond the last one. lookahead's own steps are costed by the same law, beyond its last point by its last slope.
-lacli's own Python counts as it is. Each answer begins with nothing learned. "auto" was told what steps cost, as after
-`lacli cost`; "auto learns" was not. No test lives here.
+First each prompt is answered once by plain decoding, and once by mode lookahead for each of its sizes (W/N/G) in
+--only. Then modes answer from the records, on the clock of a law: the cost of a step by its rows, in plain steps,
+linear between the law's points, and nothing beyond the last one. Lookahead's steps are costed by the same law, beyond
+its last point by its last slope. lacli's own Python counts as it is, apart from lookahead's. Each answer begins with
+nothing learned. "auto" knows the step costs, as after `lacli cost`; "auto learns" does not. No test lives here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOLDER = Path(__file__).parent
 CACHE = Path.home() / ".cache" / "lacli-replay"
 
 LEARNS, KNOWS = "auto learns", "auto"
-CONTENDERS = ("lookup", "lookahead", LEARNS, KNOWS)
+CONTENDERS = ("lookup", "15/5/15", LEARNS, KNOWS)
 
 LEAST = 0.99
 """Speed beside plain decoding below which auto is named."""
@@ -88,7 +88,7 @@ class LawContext(SimulatedContext):
 class Answer:
     """One answer: its class, its tokens, its steps and their rows, and the seconds of its decode phase by the clock.
 
-    `changes`: steps behind one of other rows.
+    `changes`: steps after a step with a different number of rows. `beyond`: steps with more rows than the law has.
     """
 
     kind: str
@@ -97,6 +97,7 @@ class Answer:
     rows: int
     seconds: float
     changes: int = 0
+    beyond: int = 0
 
 
 def answer(kind: str, record: Record, settings: DecodeSettings, law: Law, plain_s: float, cost: Cost | None) -> Answer:
@@ -120,6 +121,9 @@ def settings_of(contender: str, law: Law) -> DecodeSettings:
             return DecodeSettings(mode="plain")
         case "lookup":
             return DecodeSettings(mode="lookup", lookup_draft=min(10, law.max_rows - 1))
+        case size if "/" in size:
+            window, ngram, guesses = map(int, size.split("/"))
+            return DecodeSettings(mode="lookahead", window=window, ngram=ngram, guesses=guesses)
     return DecodeSettings(auto_rows=min(DecodeSettings().auto_rows, law.max_rows))
 
 
@@ -164,32 +168,31 @@ class Replay:
         """Answer the questions in every mode on one law."""
         plain_s, answers = plain_ms / 1e3, dict[str, list[Answer]]()
         for name in ("plain", *contenders):
-            if name == "lookahead":
-                answers[name] = list(self._lookahead(law, plain_s))
-                continue
             settings = settings_of(name, law)
+            if settings.mode == "lookahead":
+                answers[name] = list(self._lookahead(settings, law, plain_s))
+                continue
             cost = law.cost(plain_s, law.rows) if name == KNOWS else None
             answers[name] = [
                 answer(question.kind, record, settings, law, plain_s, cost) for question, record in self.asked
             ]
         return Cell(law.name, plain_ms, {name: found for name, found in answers.items() if found})
 
-    def _lookahead(self, law: Law, plain_s: float) -> Iterator[Answer]:
-        """Cost the recorded steps of lookahead 15/5/15, of the first question of each class, by a law."""
-        seen = set[str]()
+    def _lookahead(self, settings: DecodeSettings, law: Law, plain_s: float) -> Iterator[Answer]:
+        """Cost the recorded steps of mode lookahead by a law."""
         for question, _ in self.asked:
-            if question.kind in seen or not (steps := self._records.lookahead(question, decode=self._record)):
-                continue
-            seen.add(question.kind)
-            rows, tokens = map(sum, zip(*steps, strict=True))
-            yield Answer(question.kind, tokens, len(steps), rows, plain_s * sum(law(each) for each, _ in steps))
+            if steps := self._records.lookahead(question, settings, decode=self._record):
+                rows, tokens = map(sum, zip(*steps, strict=True))
+                seconds = plain_s * sum(law(each) for each, _ in steps)
+                beyond = sum(each > law.max_rows for each, _ in steps)
+                yield Answer(question.kind, tokens, len(steps), rows, seconds, beyond=beyond)
 
 
 def table(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
     """Speeds beside plain decoding by machine and mode: of each class, and their geometric mean."""
     rows = []
     for cell in cells:
-        for name in [name for name in CONTENDERS if name in cell.answers]:
+        for name in [name for name in cell.answers if name != "plain"]:
             there = {answer.kind for answer in cell.answers[name]}
             known = [kind for kind in kinds if kind in there]
             speeds = dict(zip(known, cell.speeds(name, known), strict=True))
@@ -199,18 +202,20 @@ def table(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
 
 
 def tokens_a_step(cells: Sequence[Cell], kinds: Sequence[str]) -> str:
-    """S, and the rows of a step, by machine, mode and class."""
+    """S and the rows of a step by machine, mode and class; then the share of steps beyond the law's last point."""
     rows = []
     for cell in cells:
-        for name in [name for name in CONTENDERS if name in cell.answers]:
+        for name in [name for name in cell.answers if name != "plain"]:
             shown = []
             for kind in kinds:
                 mine = [answer for answer in cell.answers[name] if answer.kind == kind]
                 steps = sum(answer.steps for answer in mine)
                 tokens, decoded = sum(answer.tokens for answer in mine), sum(answer.rows for answer in mine)
                 shown.append(f"{tokens / steps:.2f} ({decoded / steps:.1f})" if steps else "")
-            rows.append([cell.name, name, *shown])
-    return markdown(["machine", "mode", *kinds], rows)
+            all_steps = sum(answer.steps for answer in cell.answers[name])
+            beyond = sum(answer.beyond for answer in cell.answers[name]) / all_steps
+            rows.append([cell.name, name, *shown, f"{beyond:.0%}" if beyond else ""])
+    return markdown(["machine", "mode", *kinds, "beyond"], rows)
 
 
 def misses(cells: Sequence[Cell], kinds: Sequence[str], contender: str) -> str:
@@ -240,7 +245,9 @@ def main() -> None:
     parser.add_argument("--half", choices=("tune", "report"), default="report", help="of the questions")
     parser.add_argument("--laws", default=SHOWN, help="parts of names of laws, with commas, or all")
     parser.add_argument("--t1", type=float, default=10, help="milliseconds of a plain step where the law has none")
-    parser.add_argument("--only", default=",".join(CONTENDERS), help="some modes, with commas")
+    parser.add_argument(
+        "--only", default=",".join(CONTENDERS), help="some modes, or sizes W/N/G of lookahead, with commas"
+    )
     parser.add_argument("--record", action="store_true", help="decode what is not recorded yet")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where the records lie")
     arguments = parser.parse_args()

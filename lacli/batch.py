@@ -5,7 +5,7 @@
 One step of lookahead with W = 5, N = 4, G = 2 before paths are merged. I is the input, C a candidate's token, a digit
 the window row. Positions are relative to the input. `=` marks the rows whose choice is read: the input, all candidate
 tokens, and each window column's last row. `*` marks a row's ids:
-
+```text
     row          0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20
     part         I  C  C  C  C  C  C  1  2  0  1  2  0  1  2  0  1  2  0  1  2
     position     0  1  2  3  1  2  3  1  2  1  2  3  2  3  4  3  4  5  4  5  6
@@ -18,7 +18,7 @@ tokens, and each window column's last row. `*` marks a row's ids:
     id 5         *                          *        *        *        *  *  *
     id 6         *  *  *  *
     id 7         *           *  *  *
-
+```
 Every path begins at the input, so the input has all ids; row 0's c-th token belongs to columns c and later. Paths that
 begin alike share rows: two candidates, or a candidate and the window.
 Mirrors the batch of llama.cpp's examples/lookahead, which sends every candidate unshared.
@@ -123,7 +123,7 @@ class Batch:
         sequences: Sequence[Sequence[int]],
         outputs: Sequence[bool],
     ) -> Batch:
-        """Write rows as they are given; they go into the cache in this order."""
+        """Write these rows; they go into the cache in this order."""
         # Sums over a few dozen rows are faster in lists; numpy is for the one copy into llama.cpp's memory.
         rows = self.rows = len(tokens)
         counts = [len(ids) for ids in sequences]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from docs.generate import PAGES
 from lacli import DecodeSettings, ModelSettings
+from lacli.cli.main import program
 from tests.loading import STDLIB_7M
 
 ROOT = Path(__file__).parent.parent
@@ -61,9 +66,33 @@ def test_the_python_of_the_docs_runs(page: str, tmp_path: Path, monkeypatch: pyt
     assert "lacli" in names
 
 
+PAGES_OF_THE_DOCS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def lacli_calls(page: str) -> Iterator[list[str]]:
+    """The words of each call of lacli in the shell blocks of a page."""
+    for kind, block in re.findall(r"^```+(sh|bash|console)\n(.*?)^```+$", page, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            if kind != "console" or line.startswith("$ "):
+                lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
+                lexer.whitespace_split = True
+                for is_joint, words in groupby(lexer, lambda word: word in ("|", "&&", ";")):
+                    call = [word for word in words if word != "time"]
+                    if not is_joint and Path(call[0]).name == "lacli":
+                        yield call
+
+
+def test_the_program_takes_each_command_of_the_docs() -> None:
+    commands: Any = vars(typer.main.get_command(program()))["commands"]
+    calls = [call for page in PAGES_OF_THE_DOCS for call in lacli_calls(page.read_text())]
+    assert len(calls) > 20
+    for _, name, *arguments in calls:
+        assert commands[name].make_context(name, arguments)
+
+
 PAGES_AND_LINKS = [
     (page.relative_to(ROOT), link)
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    for page in PAGES_OF_THE_DOCS
     for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text())
 ]
 

@@ -13,13 +13,6 @@ from pathlib import Path
 
 from tests.program import ROOT
 
-PACKAGE = [
-    *("bench", "chat", "check", "cli", "engine", "hub", "ik", "llamacpp", "serve", "terminal", "text"),
-    *("closing.py", "context.py", "errors.py", "interrupts.py", "model.py", "modes.py", "pool.py", "report.py"),
-    *("settings.py", "stats.py", "tree.py", "verify.py", "window.py"),
-]
-"""The parts of the package revised so far, which keep the limits together; add each part that is revised."""
-PAGES: list[str] = []  # revised so far, likewise
 HABITS = {  # uses in 1,000 words, at most
     r"behind|beside|in front of|in the place of": 0.1,
     r"those|that of|that one": 0.5,
@@ -43,9 +36,9 @@ def python_prose(source: str) -> Iterator[str]:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """Prose of a page or docstring: no code, tables, headings and addresses; points of a list are paragraphs."""
-    text = re.sub(r"(?ms)^ *```.*?^ *```|^ *(?:>>>|[#|<]).*?$", "", text)
-    text = re.sub(r"`+[^`]+`+", "code", re.sub(r"\]\([^)]*\)|https?://\S+", "", text))
+    """Prose of a page or docstring: no code, tables, headings, addresses and generated lists; points are paragraphs."""
+    text = re.sub(r"(?ms)^ *```.*?^ *```|^<!-- \w+: begin.*?end -->|^ *(?:>>>|[#|<]).*?$", "", text)
+    text = re.sub(r"\]\([^)]*\)|https?://\S+", "", re.sub(r"`+[^`]+`+", "code", text))
     return filter(str.strip, re.split(r"\n\s*\n|\n(?=\s*(?:[-*] |\d+\. |\w+ ?(?:\([^)\n]*\))?: ))", text))
 
 
@@ -64,9 +57,9 @@ def prose_of(path: Path) -> Iterator[str]:
         yield from (python_prose if file.suffix == ".py" else paragraphs)(file.read_text())
 
 
-def test_prose_of_the_revised_parts_is_plain() -> None:
-    parts = [(prose_of(ROOT / "lacli" / each) for each in PACKAGE), (prose_of(ROOT / each) for each in PAGES)]
-    for most_long, prose in zip((0, 5), parts, strict=True):
+def test_prose_of_the_package_and_of_the_pages_is_plain() -> None:
+    pages = map(prose_of, [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+    for most_long, prose in ((0, [prose_of(ROOT / "lacli")]), (5, pages)):
         habits, sentences = figures(chain.from_iterable(prose))
         assert all(uses <= most for uses, most in zip(habits, HABITS.values(), strict=True)), habits
         assert len(long := [each for each in sentences if len(each.split()) > LONG]) <= most_long, long

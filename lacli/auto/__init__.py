@@ -1,1 +1,1 @@
-"""Mode auto: drafts from the sequence itself, one tree a step, and as many rows as pay on this machine."""
+"""Mode auto: drafts from the sequence itself, one tree a step, and as many rows as save time on this machine."""

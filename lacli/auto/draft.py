@@ -1,4 +1,4 @@
-"""Drafts of the next tokens with their probabilities, as a tree, and the step of several sequences that pays best."""
+"""Drafts of the next tokens with their probabilities, as a tree, and the fastest step of several sequences."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import NamedTuple
 from lacli.tree import Origin, Tree
 
 MIN_PROBABILITY = 0.004
-"""Probability below which a node is not worth the time to consider it; 0.3 plain steps for 63 rows are 0.005 each."""
+"""Less probable nodes are not considered. Source: 63 rows for 0.3 plain steps are 0.005 each."""
 
 DECAY, EXPECTED_TRIES, MAX_RATE = 0.98, 6.0, 0.999
-"""Weight of a draft when the next one of its kind comes; drafts that an expected rate counts as at first; the largest
-rate, since two drafts for one place cannot both be certain. Source: docs/internals/auto.md."""
+"""DECAY: factor of a draft's weight at the next draft of its kind. EXPECTED_TRIES: drafts that an expected rate counts
+as. MAX_RATE: the largest rate, since two different tokens cannot both be certain. Source: docs/internals/auto.md."""
 
 MAX_OVERDRAFT = 8.0
-"""Plain steps beyond the budget that a step may cost at most, if it promises twice as many tokens beyond it.
+"""At most so many plain steps may exceed the budget, if a step promises twice as many tokens beyond it.
 
-Where two rows cost 2.6 plain steps and eight 4.1 (Q8_0, two AVX-512 cores), no draft that pays fits into a new budget.
+If two rows cost 2.6 plain steps and eight 4.1 (Q8_0, two AVX-512 cores), no draft that pays fits into a new budget.
 """
 
 
 class HitRates:
-    """Accepted over drafted tokens of each kind in one sequence; a source defines its kinds. `rates`: now."""
+    """Accepted over drafted tokens in one sequence. `rates`: the current ones, by the kinds that a source defines."""
 
     def __init__(self, expected: Sequence[float]) -> None:
         self.rates = [min(rate, MAX_RATE) for rate in expected]
@@ -38,9 +38,9 @@ class HitRates:
 
 
 class Drafted(NamedTuple):
-    """A token that may come next, with the `probability` that it does if everything above it is accepted.
+    """A token that may come next. `probability`: of its acceptance if everything above it is accepted.
 
-    `place`, `length`: the source's own note of where it stands, passed back to `after`.
+    `place`, `length`: the source's own note of its position, passed back to `after`.
     """
 
     token: int
@@ -53,17 +53,17 @@ class Source:
     """Drafts tokens of one sequence."""
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Take in the prompt."""
+        """Learn the prompt."""
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take in the tokens accepted since the last call, and whether the draft for each was right."""
+        """Learn the tokens accepted since the last call, and whether the draft of each was right."""
 
     def first(self, tokens: Sequence[int]) -> Sequence[Drafted]:
         """Return drafts of the next token, best first."""
         raise NotImplementedError
 
     def after(self, drafted: Drafted) -> Sequence[Drafted]:
-        """Return what may follow one of the source's own drafts, best first."""
+        """Return drafts of the token after one of the source's own drafts, best first."""
         return ()
 
 
@@ -107,7 +107,7 @@ class Draft:
         return bool(self._nodes) or self.take()
 
     def plant(self, tree: Tree, count: int) -> None:
-        """Put the first `count` nodes into a tree: a single chain in sequence 0, else each branch in its own."""
+        """Put the first `count` nodes into a tree: a single chain gets id 0, else each branch an id of its own."""
         for parent, token in self._nodes[:count]:
             tree.add_node(parent + 1, token, Origin.SUFFIX)
         is_chain = all(parent == place for place, (parent, _) in enumerate(self._nodes[:count], start=-1))
@@ -117,7 +117,7 @@ class Draft:
         self.chance = -self._waiting[0][0] if self._waiting and len(self._nodes) < self.max_nodes else 0.0
 
     def _wait(self, parent: int, reach: float, found: Followers) -> None:
-        """Queue what may follow a node that is accepted with probability `reach`."""
+        """Queue the drafts after a node that is accepted with probability `reach`."""
         for chance, followers in _merged(found):
             if reach * chance >= MIN_PROBABILITY:
                 self._count += 1
@@ -125,10 +125,10 @@ class Draft:
 
 
 def _merged(found: Followers) -> list[tuple[float, Followers]]:
-    """Return by token its probability and all sources that drafted it.
+    """Return each drafted token's probability and all sources that drafted it.
 
-    Two drafts of one token are as probable as the surer one. Of two tokens at most one is right, so the other is worth
-    the less the surer that one is.
+    If several sources draft a token, their largest probability counts. At most one of two tokens is right: the more
+    likely the first, the less the second is worth.
     """
     if len(found) == 1:
         return [(found[0][1].probability, found)]
@@ -147,12 +147,12 @@ def _merged(found: Followers) -> list[tuple[float, Followers]]:
 
 
 class Limits(NamedTuple):
-    """What a step may be.
+    """The limits of a step.
 
     `costs`: by rows, in steps without drafts. `slopes`: by rows, the least cost of a further row. `max_rows`: the input
-    of each sequence included. `margin`: tokens a sequence that a step must promise for its cost. `max_cost`: that it
-    may have; beyond that, half of the tokens that it promises, at most MAX_OVERDRAFT. `max_wait`: cost that it may have
-    per token expected by the sequence that expects fewest.
+    of each sequence included. `margin`: tokens per plain step of cost that a step must promise each sequence.
+    `max_cost`: the largest cost; half of the tokens promised beyond it are added, at most MAX_OVERDRAFT. `max_wait`:
+    the largest cost per token that the sequence with the poorest drafts expects.
     """
 
     costs: Sequence[float]
@@ -163,15 +163,15 @@ class Limits(NamedTuple):
     max_wait: float
 
     def allow(self, tokens: float, cost: float) -> bool:
-        """Return whether a step that promises `tokens` a sequence may have a cost."""
+        """Return whether a step that promises `tokens` a sequence may cost `cost`."""
         promised = max(min((tokens - self.max_cost) / 2, MAX_OVERDRAFT), 0.0)
         return cost <= self.max_cost + (promised if self.max_cost > 1 else 0.0)
 
 
 def best_step(drafts: Sequence[Draft], sequences: int, limits: Limits) -> tuple[list[int], float]:
-    """Return how many nodes of each draft bring the most tokens a second, and what the step costs.
+    """Return how many nodes of each draft give the most tokens a second, and the step's cost.
 
-    The drafts are merged, the most probable node first, and every beginning of that order may be the step.
+    The drafts are merged, the most probable node first, and every beginning of this order may be the step.
     """
     costs, slopes = limits.costs, limits.slopes
     rows, tokens = sequences, float(sequences)

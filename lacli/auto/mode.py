@@ -1,4 +1,4 @@
-"""Mode auto: drafts tokens from the sequence itself, takes the step that pays best, and learns from the outcome."""
+"""Mode auto: drafts tokens from the sequence itself, takes the fastest step, and learns from the outcome."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from lacli.settings import DecodeSettings
 from lacli.tree import Tree
 
 FIRST_DRAFT = 4
-"""Rows of a sequence's first drafts; later ones may have twice the tokens of its best step more, or the match's length.
+"""Rows of a sequence's first drafts. Later drafts have two more for each token of its best step, or the match's length.
 
-Where 32 rows cost 5.4 plain steps, longer first drafts cost 6% (benchmarks.replay).
+If 32 rows cost 5.4 plain steps, longer first drafts cost 6% (benchmarks.replay).
 """
 
 MAX_DELAY = 1.5
-"""How many times longer than with its share of the machine a sequence may wait for a token, for the drafts of others.
+"""Other sequences' drafts may make a sequence wait this much longer than with its share of the machine.
 
-With 1, 1.5, 2 and without a bound an answer of 35 tokens took 0.9, 1.2, 3.5 and 2.6 s beside one that repeats itself
-(0.5B Q4_0, two AVX-512 cores).
+An answer of 35 tokens was decoded with one that repeats itself (0.5B Q4_0, two AVX-512 cores). It took 0.9, 1.2, 3.5
+and 2.6 s with 1, 1.5, 2 and no bound.
 """
 
 IDLE_DRAFTS, MAX_PAUSE = 4, 4
-"""Drafts that did not pay after which one step more passes between two, and most steps from one to the next. Without
+"""After every IDLE_DRAFTS unused drafts in a row the next one comes a step later, at most MAX_PAUSE steps. Without
 pauses summaries lose 1.4% on 20 machines, at worst 11% (benchmarks.replay, 0.5B)."""
 
 INITIAL_BALANCE, MIN_BALANCE, MAX_BALANCE, LEAST_AT_FIRST = 2.0, -12.0, 12.0, 1.0
-"""Plain steps that drafts may lose before they gain anything, bounds of the balance of losses and gains, and what they
-may lose in a sequence whatever was lost in those before it."""
+"""In plain steps. INITIAL_BALANCE: drafts may lose so much before they gain anything. MIN_BALANCE, MAX_BALANCE: bounds
+of gains minus losses. LEAST_AT_FIRST: the least balance when a sequence begins."""
 
 SHARE = 0.01
-"""Part of a run that drafts may lose besides: a run of wrong drafts is hardly longer than a plain one."""
+"""Part of a run that drafts may lose as well: a run of wrong drafts is hardly longer than a plain one."""
 
 MARGIN, EXTRA_MARGIN, AMPLE_BALANCE = 1.08, 0.3, 4.0
-"""Ratio to plain decoding that a draft must promise, since hit rates are a little too high; what an empty balance adds,
-and the balance that adds nothing."""
+"""MARGIN: the speed, compared with plain decoding, that a draft must promise, since hit rates are a little too high.
+EXTRA_MARGIN: an empty balance adds it. AMPLE_BALANCE: from this balance on nothing is added."""
 
 LIKELY = 0.7
-"""Probability of a draft from which it is worth a word that it was not taken, and a trial of saved costs.
+"""A draft of this probability that is not taken is worth a note, and a trial of the saved step costs.
 
-Saved costs that are too dear would never be corrected: a busy machine once saved 131 plain steps for 8 rows.
+Saved costs that are too high would never be corrected: a busy machine once saved 131 plain steps for 8 rows.
 """
 
 REGAINED, MAX_REGAINED = 0.25, 6.0
-"""Plain steps of losses that are forgotten for each token of a long copy while nothing may be spent, and in a sequence.
+"""Plain steps of losses that each token of a long copy cancels if the balance is negative, and the most in a sequence.
 
-Without this an answer whose first draft failed never followed its copies: 10% in three classes (benchmarks.replay).
+Without this an answer whose first draft failed never followed its copies: it cost 10% in three classes (replay).
 """
 
 
 class LossBudget:
-    """Plain steps that drafts have saved and lost."""
+    """The balance of plain steps that drafts have saved and lost."""
 
     def __init__(self) -> None:
         self._balance, self._regained = INITIAL_BALANCE, 0.0
 
     def begin(self) -> None:
-        """Forget the losses of the sequence before: those on a busy machine stopped drafts for 600 tokens."""
+        """Forget losses of earlier sequences: on a busy machine they stopped drafts for 600 tokens."""
         self._balance, self._regained = max(self._balance, LEAST_AT_FIRST), 0.0
 
     @property
     def max_cost(self) -> float:
-        """Plain steps that a step may cost; it brings at least one token."""
+        """The largest cost of a step in plain steps; a step gives at least one token."""
         return 1 + self._balance
 
     @property
@@ -74,20 +74,20 @@ class LossBudget:
         return MARGIN + EXTRA_MARGIN * max(1 - self._balance / AMPLE_BALANCE, 0.0)
 
     def record(self, tokens: float, cost: float) -> None:
-        """Book a step that brought `tokens` to each sequence at `cost` plain steps."""
+        """Record a step that gave each sequence `tokens` tokens for `cost` plain steps."""
         self._balance = min(max(self._balance + tokens - cost + SHARE, MIN_BALANCE), MAX_BALANCE)
 
     def regain(self) -> None:
-        """Forget some of the losses, since a step without drafts went on with a long copy."""
+        """Cancel some losses, since a step without drafts continued a long copy."""
         if self._balance < 0 and self._regained < MAX_REGAINED:
             self._balance += REGAINED
             self._regained += REGAINED
 
 
 class Experience:
-    """What the sequences of an engine learn together: the `costs` of steps, and the `budget` of losses.
+    """Knowledge that the sequences of an engine share: the `costs` of steps, and the `budget` of losses.
 
-    `fixed`: the cost that steps are taken to have, None if a clock tells.
+    `fixed`: the assumed cost of steps, None if a clock measures it.
     """
 
     def __init__(self, settings: DecodeSettings, cost: Cost | None = None) -> None:
@@ -97,9 +97,9 @@ class Experience:
 
 
 class SharedStep:
-    """A step of some `sequences`, which is recorded with the last one's outcome.
+    """A step of some `sequences`, recorded with the outcome of the last one.
 
-    `cost`: expected, in plain steps. `has_prompt`: rows of a prompt are in it. `has_drafts`: any sequence has some.
+    `cost`: expected, in plain steps. `has_prompt`: it has rows of a prompt. `has_drafts`: it has drafts.
     """
 
     def __init__(self, sequences: int, cost: float, *, has_prompt: bool) -> None:
@@ -107,7 +107,7 @@ class SharedStep:
         self.has_drafts, self._unseen, self._tokens = False, sequences, 0
 
     def take(self, outcome: Outcome, experience: Experience) -> None:
-        """Take in the outcome of one sequence."""
+        """Add the outcome of one sequence."""
         self._tokens += outcome.accepted
         self._unseen -= 1
         if self._unseen:
@@ -121,14 +121,14 @@ class SharedStep:
 
 
 class Auto(Mode):
-    """One tree a step, as large as pays; where nothing pays, a plain step."""
+    """One tree a step, as large as saves time; if no tree does, a plain step."""
 
     def __init__(self, settings: DecodeSettings, is_end: Callable[[int], bool], experience: Experience) -> None:
         self._settings, self.experience = settings, experience
         self._suffix = SuffixSource(is_end)
         self._sources = self._suffix, RewritingSource(self._suffix)
         self._step: SharedStep | None = None
-        # Tokens of the best step, drafts in a row that did not pay, and steps until the next draft.
+        # Tokens of the best step, unused drafts in a row, and steps until the next draft.
         self._longest = self._idle = self._pause = 0
 
     def begin(self, tokens: Sequence[int]) -> None:
@@ -156,7 +156,7 @@ class Auto(Mode):
         return trees
 
     def _begin_step(self, step: SharedStep) -> bool:
-        """Return whether tokens are drafted for a step that begins."""
+        """Begin a step; return whether tokens are drafted for it."""
         self._step = step
         self._pause -= 1
         return self._pause <= 0
@@ -170,7 +170,7 @@ class Auto(Mode):
         return Draft(self._sources, growing.tokens, leaves, rows - 1)
 
     def _draft_all(self, drafts: Sequence[tuple[Auto, Draft, Tree]], step: SharedStep, limits: Limits) -> None:
-        """Put the drafts that pay into the trees, or a likely one that shows whether the step costs are right."""
+        """Put the drafts that save time into the trees, or a likely one that tests the saved step costs."""
         likely = [draft.chance >= LIKELY for _, draft, _ in drafts]
         counts, cost = best_step([draft for _, draft, _ in drafts], step.sequences, limits)
         if any(likely) and not any(counts) and self.experience.costs.needs_test and not step.has_prompt:
@@ -186,7 +186,7 @@ class Auto(Mode):
                 step.cost, step.has_drafts = cost, True
 
     def _limits(self, sequences: int, beside: int, max_rows: int) -> Limits:
-        """Return what the step may be; it has to decode `beside` rows of prompts anyway."""
+        """Return the limits of a step that decodes `beside` rows of prompts in any case."""
         least = max(sequences, self._settings.constraints.min_outputs)
         costs, slopes = self.experience.costs.costs_for(least, beside)
         budget = self.experience.budget
@@ -207,7 +207,7 @@ class Auto(Mode):
 
 
 FIXED_COST = Cost((StepCost(0, {1: 1e-2, 64: 1.315e-2}),), is_fixed=True)
-"""Rows as cheap as on few machines, so that mode auto takes large steps, and the same ones each time.
+"""Rows as cheap as on few machines, so that mode auto takes large steps, the same ones each time.
 
-If drafts did not pay, auto would take plain steps, and a check of plain steps says nothing.
+If drafts saved no time, auto would take plain steps, and a check of plain steps proves nothing.
 """

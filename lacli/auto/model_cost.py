@@ -1,7 +1,7 @@
-"""What the steps of a model cost on this machine: measured now, or as the JSON file of lacli has it.
+"""The cost of a model's steps on this machine: measured now, or read from lacli's JSON file.
 
-Measured are steps of many sizes by a clock; their rows form a chain in sequence 0, as drafts do. Rounds spread the
-times of a size over the whole measurement, so what slows the machine down for a while slows all sizes down.
+A clock measures steps of many sizes; their rows form a chain with id 0, as drafts do. Rounds spread the times of a
+size over the whole measurement, so a slow phase of the machine slows all sizes down.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ KIND = "cost"
 """The kind of the records."""
 
 DECISIVE = ("threads", "threads_batch", "flash_attention", "cache_type_k", "cache_type_v", "engine", "repack", "tiled")
-"""Fields of ModelSettings that a step's time depends on as they are."""
+"""Fields of ModelSettings on whose values a step's time depends."""
 
 SERVING = MeasurePlan(contexts=(64,), rows=tuple(size for size in ROWS if size <= 32))
-"""What a server measures once of a new model: the sizes that steps of several sequences have.
+"""Sizes of steps of several sequences, which a server measures once for a new model.
 
-The 0.5B shape takes 11 s on an EPYC core; of the 3B, 5 s measured steps of one and two rows only.
+The 0.5B shape takes 11 s on an EPYC core; with the 3B, 5 s are enough for steps of one and two rows only.
 """
 
 SAMPLE = (
@@ -49,19 +49,19 @@ SAMPLE = (
     'bread, a map ... Turn this into JSON: {"name": "Ada", "age": 36, "town": "London"}. Once upon a time a lighthouse '
     "keeper found a letter in a bottle; der Wind kam von Norden, et la mer montait."
 )
-"""A varied text to measure on: a mixture of experts uses few of them for a monotonous one."""
+"""A varied text to measure with: a mixture of experts uses few experts for a monotonous text."""
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 6
-"""Times that a size is visited, unless the machine becomes slower, and at most."""
+"""Visits of a size: the fewest, unless the machine becomes slower, and the most."""
 
 VISIT = 3
-"""Steps of a visit. The first one comes behind another size, and llama.cpp builds its graph anew for it."""
+"""Steps of a visit. The first one comes after another size, so llama.cpp builds a new graph for it."""
 
 SURVEY, PREFILL = 0.25, 1 / 3
-"""Parts of the time in which sizes are tried once, to see how many can be measured, and that a prefill may take."""
+"""Parts of the time: for one trial of each size, to see how many can be measured, and at most for a prefill."""
 
 DENSE = 16
-"""Rows up to which all sizes are measured where there is no time for all: small ones differ most from each other."""
+"""If time is short, all sizes up to so many rows are measured: small ones differ most from each other."""
 
 Say = Callable[[str], None]
 
@@ -93,7 +93,7 @@ def device_names(settings: ModelSettings) -> str:
 
 
 def saved_cost(state: Path, path: Path, settings: ModelSettings) -> Cost | None:
-    """Return what the steps of a model cost on this machine as the file `state` has it, or None."""
+    """Return the cost of a model's steps on this machine from the file `state`, or None."""
     return _cost(Records(state).read(KIND, machine_key(path, settings)))
 
 
@@ -107,9 +107,9 @@ def cost_of(
     fresh: bool = False,
     progress: Say = lambda sentence: None,
 ) -> tuple[Cost, bool]:
-    """Return the saved cost if it covers the plan, else `measured` now and save it; and which it is.
+    """Return the saved cost if it covers the plan, else measure and save it; and whether it was saved before.
 
-    `fresh`: measure in any case. `progress`: gets the reason if it cannot be saved.
+    `measured`: measures. `fresh`: measure in any case. `progress`: gets the reason if the cost cannot be saved.
     """
     saved = saved_cost(state, path, settings)
     if saved and not fresh and saved.plan.covers(fit_plan(plan, settings)):
@@ -122,7 +122,7 @@ def cost_of(
 
 
 def fit_plan(plan: MeasurePlan, settings: ModelSettings, cells: int = 0) -> MeasurePlan:
-    """Return the part of a plan for which -b and -c, or a context of `cells` tokens, leave room."""
+    """Return the part of a plan that fits -b and -c, or a context of `cells` tokens."""
     cells = settings.context or cells or max(plan.contexts) + plan.rows[-1]
     rows = [size for size in plan.rows if size <= min(settings.batch, max(cells // 2, 1))]
     contexts = {max(min(context, cells - max(rows, default=1)), 1) for context in plan.contexts}
@@ -136,21 +136,21 @@ def measure_cost(
     open_context: OpenContext,
     progress: Say = lambda sentence: None,
 ) -> Cost:
-    """Measure a model in a context of its own, as small as it can be. Ctrl-C while that is made ends the process.
+    """Measure a model in the smallest context that fits. Ctrl-C while the context opens ends the process.
 
-    `open_context`: opens it with the library that has loaded the model.
-    Nothing is measured of a model with a recurrent state; mode auto learns from its own steps.
+    `open_context`: opens the context with the library that has loaded the model.
+    A model with a recurrent state is not measured; mode auto learns from its own steps.
     Raises ModelLoadError if there is no memory for the context.
     """
     settings = replace(with_threads(settings), gives_way=False)
     cost = Cost((), None, fit_plan(plan, settings), model.description, device_names(settings), model.chain_only, time())
     if model.chain_only:
         return cost
-    # A step's time depends on the cells in use, not on those that are there.
+    # A step's time depends on the cells in use, not on all cells.
     asked = fit_plan(plan, settings, model.default_limit)
     largest = asked.rows[-1]
     if not asked.covers(plan):
-        progress(f"-b and -c leave room for steps of {largest} rows behind {asked.contexts[-1]:,} tokens at most")
+        progress(f"-b and -c limit steps to {largest} rows after {asked.contexts[-1]:,} tokens")
     decode = DecodeSettings(mode="lookup", lookup_draft=largest - 1) if largest > 1 else DecodeSettings(mode="plain")
     with ctrl_c_ends_at_once():
         context = open_context(model, replace(settings, context=asked.contexts[-1] + largest), ContextSize.of(decode))
@@ -167,11 +167,11 @@ def measure(
     clock: Callable[[], float] = perf_counter,
     progress: Say = lambda sentence: None,
 ) -> tuple[tuple[StepCost, ...], float]:
-    """Return the step costs by context, and the seconds that a step costs more behind one of other rows.
+    """Return the step costs by context, and the extra seconds of a step after one with a different number of rows.
 
-    `context`: has room for all that is planned; its cache is cleared. `tokens`: the text of contexts and rows, repeated
-    as needed. Contexts and large sizes for which there is no time are left out. `progress`: gets a sentence when
-    something slow begins.
+    `context`: large enough for the plan; its cache is cleared. `tokens`: the text of contexts and rows, repeated
+    as needed. If time is short, contexts and large sizes are left out. `progress`: gets a sentence when something
+    slow begins.
     """
     timer, found, changes, end = _Timer(context, tokens, clock), list[StepCost](), list[float](), clock() + plan.seconds
     for left, length in zip(range(len(plan.contexts), 0, -1), plan.contexts, strict=True):
@@ -181,7 +181,7 @@ def measure(
             token_s = found[-1].seconds(found[-1].max_rows) / found[-1].max_rows
             if (length - found[-1].context) * token_s > PREFILL * seconds:
                 break
-        progress(f"timing steps of 1 to {plan.rows[-1]} rows behind {length} tokens")
+        progress(f"timing steps of 1 to {plan.rows[-1]} rows after {length} tokens")
         timer.prefill(length)
         for again in (True, False):
             times, first = timer.times(plan.rows, begin + seconds)
@@ -197,7 +197,7 @@ def measure(
 
 
 class _Timer:
-    """Times steps behind a context that stays as it is."""
+    """Times steps after a context that stays the same."""
 
     def __init__(self, context: Context, tokens: Sequence[int], clock: Callable[[], float]) -> None:
         self._context, self._tokens, self._clock = context, cycle(tokens), clock
@@ -205,7 +205,7 @@ class _Timer:
         context.clear()
 
     def prefill(self, length: int) -> None:
-        """Decode tokens until there are `length`."""
+        """Decode tokens until the cache has `length`."""
         while more := min(length - self._past, self._context.batch_rows, self._context.prefill_rows):
             fits = self._context.decode(from_tokens(list(islice(self._tokens, more)), self._past))
             assert fits, "the context has room for the plan"
@@ -214,7 +214,7 @@ class _Timer:
     def times(self, sizes: Sequence[int], end: float) -> tuple[dict[int, list[float]], dict[int, list[float]]]:
         """Return the seconds of steps by rows, of as many sizes as can be timed often enough by `end`.
 
-        Beside them those of steps that came behind other rows.
+        The second result has the seconds of steps that came after a different number of rows.
         """
         begin, survey = self._clock(), dict[int, float]()
         for size in _doubled(sizes):
@@ -248,7 +248,7 @@ class _Timer:
 
 
 def _doubled(sizes: Iterable[int]) -> list[int]:
-    """Return the sizes that are at least twice the one before, and the largest."""
+    """Return the sizes that are at least twice the size before, and the largest."""
     found = list[int]()
     for size in (ordered := sorted(sizes)):
         if not found or size >= 2 * found[-1] or size == ordered[-1]:
@@ -268,7 +268,7 @@ def _chosen(sizes: Sequence[int], survey: StepCost, seconds: float) -> list[int]
 
 
 def _cost(found: Any) -> Cost | None:
-    """Return a cost as it was saved, None for anything else."""
+    """Return a saved cost, None for anything else."""
     try:
         by_context = tuple(
             StepCost(each["context"], {int(rows): float(seconds) for rows, seconds in dict(each["measured"]).items()})

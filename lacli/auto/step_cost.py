@@ -1,4 +1,4 @@
-"""What a step of b rows costs, t(b): as measured once, and as corrected by the steps themselves."""
+"""The cost t(b) of a step of b rows: as measured once, and as corrected by the steps themselves."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 ROWS = (*range(1, 21), 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
-"""Sizes of steps. All up to 20: where kernels take rows by four, 13 cost more than 16 (0.5B Q4_0, AVX-512)."""
+"""Sizes of steps. All up to 20: if kernels take rows by four, 13 cost more than 16 (0.5B Q4_0, AVX-512)."""
 
 CONTEXTS = (64, 2048)
 """Tokens before the steps: a short and a long sequence."""
 
 UNKNOWN_ROW = 0.35
-"""Plain steps assumed for a further row where nothing was measured; the first steps correct it."""
+"""Plain steps assumed for a further row if nothing was measured; the first steps correct it."""
 
 FIRST_ROWS = 3
-"""Rows of the first steps where nothing was measured: a rejected draft costs a plain step or two."""
+"""Rows of the first steps if nothing was measured: a rejected draft costs a plain step or two."""
 
 LEAST_MEASURED = 8
-"""Rows that the largest measured step must have, else the cost is learned as if nothing were measured.
+"""If the largest measured step has fewer rows, the cost is learned as if nothing were measured.
 
 Kernels that take rows by four let two rows cost 1.92 plain steps and four 1.76 (3B Q4_0, an EPYC core).
 """
@@ -33,22 +33,22 @@ MEASURED_WEIGHT = 4
 """Steps that an earlier measurement of a size counts as."""
 
 RECENT, MEMORY, PATIENCE = 9, 512, 48
-"""Latest steps of a size whose median is its time; steps after which that is forgotten, or a size that looked too dear
-would never be tried again; steps with drafts after which one without is timed again."""
+"""RECENT: the median of so many latest steps is a size's time. MEMORY: after so many steps it is forgotten, or a size
+that looked too slow would never be tried again. PATIENCE: steps with drafts before a plain step is timed again."""
 
 CHANGE_S, MAX_CHANGE, LEAST_CHANGE = 2e-4, 2.0, 0.02
-"""Seconds that a change of rows is taken to cost at first (0.2 ms on a 7M model), and the most and least plain steps
-that are planned with: 1.2 on an H200 (0.5B), 0.02 and less on CPUs."""
+"""CHANGE_S: seconds assumed for a change of rows (0.2 ms on a 7M model). MAX_CHANGE, LEAST_CHANGE: bounds of the
+plain steps planned for a change: 1.2 on an H200 (0.5B), 0.02 and less on CPUs."""
 
 MIN_COST = 1e-3
-"""Plain steps that a further row costs at least, so that later times can still change its share."""
+"""Least cost of a further row in plain steps, so that later times can still change its share."""
 
 JUMP, FIRST_JUMP, NOTICEABLE = 1.5, 2.0, 0.05
-"""Slow-down beyond which something else has held up a step, and the first step of a size; change of a size's time from
-which the other sizes follow it."""
+"""JUMP, FIRST_JUMP: beyond this slow-down something else has delayed a step, or the first step of a size. NOTICEABLE:
+the other sizes follow a size whose time changes by more."""
 
 WRONG = 2.0
-"""How many times too dear or too cheap a measured size may be: from there on the measurement is dropped."""
+"""If a measured time is wrong by more than this factor, the measurement is dropped."""
 
 CONTEXT_STEP = 256
 """Tokens of growth after which the measured cost is looked up again."""
@@ -63,14 +63,14 @@ class MeasurePlan:
     seconds: float = 20.0
 
     def covers(self, other: MeasurePlan) -> bool:
-        """Return whether all that the other plan asks for is measured by this one too."""
+        """Return whether this plan measures everything in the other plan too."""
         has_all = {*self.contexts} >= {*other.contexts} and {*self.rows} >= {*other.rows}
         return has_all and self.seconds >= other.seconds
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """t(b) behind `context` tokens. `measured`: seconds by rows, ascending from a single row."""
+    """t(b) after `context` tokens. `measured`: seconds by rows, ascending from a single row."""
 
     context: int
     measured: Mapping[int, float]
@@ -89,10 +89,10 @@ class StepCost:
         return float(self.curve(np.array([rows]))[0])
 
     def curve(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the same for each of many sizes.
+        """Return the seconds for each of many sizes.
 
         Interpolates linearly, and extrapolates by the slope of the larger half of the sizes: the last two sizes differ
-        by little but noise.
+        mostly by noise.
         """
         sizes, seconds = [*self.measured], [*self.measured.values()]
         half = max((size for size in sizes if 2 * size <= sizes[-1]), default=0)
@@ -109,10 +109,10 @@ class StepCost:
 class Cost:
     """The step costs of one model on one machine, by ascending context, and how they were measured.
 
-    `change_s`: seconds that a step costs more behind one of another number of rows, None if that was not measured.
-    `plan`: what was asked for. `description`: the model in llama.cpp's words. `devices`: what computes. `chain_only`:
-    why the model takes no trees; then nothing is measured. `measured_at`: seconds since 1970. `is_fixed`: steps are
-    taken to cost this, however long they take.
+    `change_s`: extra seconds of a step after one with a different number of rows, None if not measured. `plan`: the
+    requested sizes. `description`: the model in llama.cpp's words. `devices`: their names. `chain_only`: why the model
+    takes no trees; then nothing is measured. `measured_at`: seconds since 1970. `is_fixed`: this cost is assumed,
+    however long steps take.
     """
 
     by_context: tuple[StepCost, ...]
@@ -126,11 +126,11 @@ class Cost:
 
     @property
     def is_usable(self) -> bool:
-        """Whether steps can be planned and compared with it: large enough ones were measured."""
+        """Whether steps can be planned with this cost: large enough ones were measured."""
         return bool(self.by_context) and self.at(0).max_rows >= LEAST_MEASURED
 
     def at(self, context: int) -> StepCost:
-        """Return the step cost behind `context` tokens: linear between two measured contexts, else the nearest."""
+        """Return the step cost after `context` tokens: linear between two measured contexts, else the nearest."""
         place = bisect_left(self.by_context, context, key=lambda each: each.context)
         if place in (0, len(self.by_context)):
             return self.by_context[min(place, len(self.by_context) - 1)]
@@ -143,18 +143,18 @@ class Cost:
 class StepCostModel:
     """Costs of steps in steps of one row, whose seconds are `single_s`.
 
-    relative[b]: cost of a step of b rows, up to `max_rows`. slopes[b]: least cost of a further row from there on, on
-    average up to any larger size. `change`: what a step costs more behind one of another number of rows, since
-    llama.cpp builds its graph anew then (llm_graph_result's `can_reuse`). `needs_test`: no step with drafts has shown
-    yet whether measured costs are right. `max_trial_rows`: of the largest step to be tried, twice those of the largest
-    one whose cost is known. `last`: rows of the last step.
+    relative[b]: cost of a step of b rows, up to `max_rows`. slopes[b]: least cost of a further row after b, on average
+    up to any larger size. `change`: extra cost of a step after one with a different number of rows, since llama.cpp
+    then builds a new graph (llm_graph_result's `can_reuse`). `needs_test`: no step with drafts has tested the measured
+    costs yet. `max_trial_rows`: rows of the largest step to be tried, twice the rows of the largest step with a known
+    cost. `last`: rows of the last step.
     """
 
     def __init__(self, max_rows: int, cost: Cost | None = None) -> None:
         self._max_rows = max_rows
         self._measured = cost if cost and cost.is_usable else None
         self._seen: dict[int, deque[float]] = {}
-        # By rows: the number of the step that last had so many.
+        # By rows: the number of the last step that had so many.
         self._seen_at: dict[int, int] = {}
         self._step = self._since_plain = 0
         self.needs_test = self._measured is not None
@@ -165,7 +165,7 @@ class StepCostModel:
         self._expect()
 
     def set_context(self, tokens: int) -> None:
-        """Look up the measured cost behind `tokens` tokens."""
+        """Look up the measured cost after `tokens` tokens."""
         if abs(tokens - self._context) >= CONTEXT_STEP:
             self._context = tokens
             self._expect()
@@ -176,7 +176,7 @@ class StepCostModel:
         return self._since_plain >= PATIENCE or not self.single_s
 
     def record(self, rows: int, seconds: float, *, is_plain: bool) -> float:
-        """Record the time of a step and return its cost in steps of one row; `is_plain`: it had no drafts."""
+        """Record a step's time and return its cost in steps of one row; `is_plain`: it had no drafts."""
         is_change, self.last = rows != self.last, rows
         self._since_plain = 0 if is_plain else self._since_plain + 1
         self._step += 1
@@ -191,7 +191,7 @@ class StepCostModel:
         change = self.change * self.single_s if is_change else 0.0
         own, before = max(seconds - change, 0.0), median_low(seen or [0.0])
         seen.append(own if seen or not expected else min(own, FIRST_JUMP * expected))
-        # Ctrl-C may come at any line: no size without a time is left.
+        # Ctrl-C may come at any line: no size is without a time.
         self._seen[rows] = seen
         booked = min(own, JUMP * expected) if before else own
         if self.needs_test and not is_plain:
@@ -206,7 +206,7 @@ class StepCostModel:
         return (booked + change) / self.single_s if self.single_s else 1.0
 
     def _record_return(self, rows: int, seconds: float) -> None:
-        """Record a plain step behind one of other rows: what the change costs, or that plain steps have changed."""
+        """Record a plain step after a step of other rows: the cost of the change, or a new time of plain steps."""
         before = median_low(self._seen[rows])
         if before / JUMP <= seconds <= (JUMP + self.change) * before:
             self._changes.append(max(seconds - before, 0.0))
@@ -216,10 +216,10 @@ class StepCostModel:
             self._follow()
 
     def costs_for(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
-        """Return costs and slopes by drafted and input rows, in steps of `least` rows.
+        """Return costs and slopes by drafted and input rows, in units of steps of `least` rows.
 
-        `beside`: further rows, which are decoded anyway. Without them a step of other rows than the last one costs a
-        change more, and leaving plain steps the way back too.
+        `beside`: further rows, which are decoded in any case. Without them a step costs a change more if its rows
+        differ from the last step's, and two changes more if the last step was plain.
         """
         base, costs, slopes = self.relative[least + beside], self.relative, self.slopes
         if base != 1:
@@ -236,7 +236,7 @@ class StepCostModel:
         return costs, slopes
 
     def _expect(self) -> None:
-        """Set what each size is expected to cost before its first step here."""
+        """Set the expected cost of each size before its first step here."""
         rows = np.arange(self._max_rows + 1)
         self._known_rows, self._expected = 1, 1 + (rows - 1) * UNKNOWN_ROW
         if self._measured:
@@ -266,7 +266,7 @@ class StepCostModel:
                 nearest = np.array(list(shares.values()))[distance.argmin(axis=1)]
                 factor = nearest ** np.exp(-distance.min(axis=1))
                 if not self._measured:
-                    # Large steps are tried where small ones cost less than expected.
+                    # Large steps are tried if small ones cost less than expected.
                     factor = np.minimum(factor, nearest)
                 cost[2:] = 1 + (cost[2:] - 1) * factor
         self._weigh_change()

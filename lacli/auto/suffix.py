@@ -1,8 +1,8 @@
 """The two sources that draft from the sequence itself.
 
-The suffix source drafts what followed the longest earlier match of the sequence's end, the most recent first. Matches
-are found by chains of equal token pairs, as in LZ77 compressors, in constant time at any length. The rewriting source
-goes on with a copy behind a change: a long match that breaks is looked for again near the place where it broke.
+The suffix source drafts the tokens after the longest earlier match of the sequence's end, the most recent first. Chains
+of equal token pairs find matches, as in LZ77 compressors, in constant time at any length. The rewriting source
+continues a copy after a change: when a long match breaks, it looks for the copy again near this place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KIND_OF_LENGTH = (0, 0, 1, 2, 3, 4, 4, 5, 5, *[6] * 4, *[7] * 4, *[8] * 8, *[9] 
 """Kind of a match by its length: 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, 25-39, and 40 or more tokens."""
 
 EXPECTED = (0.3, 0.55, 0.72, 0.76, 0.83, 0.85, 0.89, 0.9, 0.94, 0.965, 0.985, 0.26)
-"""Rate of the token after a match, by kind; the last kind: an older occurrence, where that one was wrong.
+"""Rate of the token after a match, by kind; the last kind: an older occurrence, if the match was wrong.
 
 The rates of Qwen2.5-Coder's answers (docs/internals/auto.md) gained nothing on any law.
 """
@@ -24,8 +24,8 @@ The rates of Qwen2.5-Coder's answers (docs/internals/auto.md) gained nothing on 
 OTHER = len(EXPECTED) - 1
 
 SUBSTITUTED, RESUMED, AGREED = range(3)
-"""Kinds of drafts behind a change: what follows the copied token that another one has replaced; what follows one token
-that agrees again; from AGREED on, what follows 2-5, 6-13, 14-29, and 30 and more tokens that agree."""
+"""Kinds of drafts after a change. SUBSTITUTED: after a copied token that was replaced. RESUMED: after one token that
+agrees again. From AGREED on: after 2-5, 6-13, 14-29, and 30 and more tokens that agree."""
 
 KIND_OF_RUN = (SUBSTITUTED, RESUMED, *[AGREED] * 4, *[AGREED + 1] * 8, *[AGREED + 2] * 16, AGREED + 3)
 
@@ -36,14 +36,14 @@ MIN_COPY = 8
 """Tokens of a match that counts as a copy, which may go on after a change. Source: docs/internals/auto.md."""
 
 NEAR, MAX_CHANGE = 6, 8
-"""Tokens behind the place where a copy was left among which it is looked for again, and tokens of the sequence in which
-it has to be found."""
+"""NEAR: copied tokens after the change among which the copy is looked for. MAX_CHANGE: tokens of the sequence within
+which it must be found."""
 
 PROBES, MAX_OTHERS = 8, 2
-"""Earlier occurrences that are compared when a match breaks, and branches. Source: docs/internals/auto.md."""
+"""Earlier occurrences that are compared when a match breaks, and the most branches. Source: docs/internals/auto.md."""
 
 MIN_MATCH, MAX_COMPARED = 2, 32
-"""Tokens of a match at least, and tokens compared at most; a match that is followed may grow longer."""
+"""The fewest tokens of a match, and the most tokens compared; a match that is followed may grow longer."""
 
 
 def kind_of(length: int) -> int:
@@ -52,15 +52,15 @@ def kind_of(length: int) -> int:
 
 
 def kind_of_run(run: int) -> int:
-    """Return the kind of a draft behind a change and `run` tokens that agree."""
+    """Return the kind of a draft after a change and `run` tokens that agree."""
     return KIND_OF_RUN[min(run, len(KIND_OF_RUN) - 1)]
 
 
 class SuffixSource(Source):
     """Drafts from the sequence itself. `is_end`: True for tokens that end an answer, which no draft needs.
 
-    `matches`: by length of the sequence, where its longest match goes on, and how long that is, 0 without one. `hits`:
-    rates by the kind of the match.
+    `matches`: by length of the sequence, the place after its longest match, and the match's length, 0 without one.
+    `hits`: rates by the kind of the match.
     """
 
     def __init__(self, is_end: Callable[[int], bool] = lambda _: False) -> None:
@@ -69,12 +69,12 @@ class SuffixSource(Source):
         self.is_end = cache(is_end)
         self.matches: list[tuple[int, int]] = [(0, 0)]
         self._tokens: Sequence[int] = ()
-        # The end of the latest occurrence of two tokens, and by place what that was before it.
+        # The end of the latest occurrence of two tokens, and by place the end of the occurrence before it.
         self._latest: dict[tuple[int, int], int] = {}
         self._earlier: list[int] = []
         # The end of the latest occurrence of one token.
         self._latest_single: dict[int, int] = {}
-        # The length of the sequence when branches were drafted beside the match, and their tokens.
+        # The length of the sequence when branches were drafted with the match, and their tokens.
         self._offered: tuple[int, list[int]] = (0, [])
 
     def begin(self, tokens: Sequence[int]) -> None:
@@ -136,7 +136,7 @@ class SuffixSource(Source):
             previous = token
 
     def _search(self, tokens: Sequence[int], here: int, end: int) -> tuple[int, int]:
-        """Return the longest match of what ends with the token at `here` among the occurrences chained from `end`."""
+        """Return the longest match of the tokens up to `here` among the occurrences chained from `end`."""
         found, longest = 0, MIN_MATCH - 1
         for place in self._chained(end):
             length, most = 0, min(place, MAX_COMPARED)
@@ -147,7 +147,7 @@ class SuffixSource(Source):
         return (found, longest) if found else (0, 0)
 
     def _others(self, last: int, first: int) -> list[int]:
-        """Return where tokens other than `first` followed the two tokens that end at `last`, each token once."""
+        """Return the places of tokens other than `first` after the two tokens that end at `last`, each token once."""
         found: dict[int, int] = {}
         for place in self._chained(self._earlier[last]):
             token = self._tokens[place]
@@ -156,7 +156,7 @@ class SuffixSource(Source):
         return [*found.values()][:MAX_OTHERS]
 
     def _chained(self, end: int) -> Iterator[int]:
-        """Yield the latest occurrences of two tokens, beginning with the one that ends at `end`, 0 for none."""
+        """Yield the latest occurrences of two tokens, first the occurrence that ends at `end`, 0 for none."""
         for _ in range(PROBES):
             if not end:
                 return
@@ -165,9 +165,9 @@ class SuffixSource(Source):
 
 
 class RewritingSource(Source):
-    """Drafts how a copy goes on behind a change; silent until a copy has changed something.
+    """Drafts the tokens of a copy after a change; it has no drafts until a copy has changed something.
 
-    `suffix`: tells of long matches; it takes in tokens first. `hits`: rates by kind.
+    `suffix`: finds long matches; it learns tokens first. `hits`: rates by kind.
     """
 
     def __init__(self, suffix: SuffixSource) -> None:
@@ -176,9 +176,9 @@ class RewritingSource(Source):
         self._tokens: Sequence[int] = ()
         self._known = 0
         self._is_copy = self._has_changed = False
-        # Where the copied tokens go on, and how many agreed before.
+        # The place of the next copied token, and how many agreed before.
         self._place = self._run = 0
-        # Where the copy was left, among the copied tokens and in the sequence.
+        # The place of the change, among the copied tokens and in the sequence.
         self._left: tuple[int, int] | None = None
 
     def begin(self, tokens: Sequence[int]) -> None:
@@ -207,7 +207,7 @@ class RewritingSource(Source):
         return Drafted(self._tokens[place], self.hits.rates[kind_of_run(run)], place + 1, run + 1)
 
     def _next(self) -> list[tuple[int, int]]:
-        """Return where the copied tokens go on and how many agreed before; nothing without a changed copy."""
+        """Return the place of the next copied token and how many agreed before; nothing without a changed copy."""
         place, run = self._place, self._run
         if self._left and not run:
             left, since = self._left
@@ -218,14 +218,14 @@ class RewritingSource(Source):
         return [(place, run)] if is_ready and not self._suffix.is_end(self._tokens[place]) else []
 
     def _watch(self) -> None:
-        """Take a long match for a copy."""
+        """Follow a long match as a copy."""
         place, length = self._suffix.matches[self._known]
         if length >= MIN_COPY:
             self._is_copy, self._left = True, None
             self._place, self._run = place, length
 
     def _take(self, token: int) -> None:
-        """Follow the copy by the sequence's next token."""
+        """Compare the copy with the sequence's next token."""
         place, agrees = self._place, self._place < self._known and token == self._tokens[self._place]
         if not self._left and agrees:
             self._place, self._run = place + 1, self._run + 1

@@ -51,6 +51,10 @@ def cell(**seconds: float) -> Cell:
     )
 
 
+def test_a_size_of_lookahead_is_a_contender() -> None:
+    assert settings_of("3/4/5", CLIFF) == DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=5)
+
+
 def test_a_miss_is_what_is_slower_than_plain_decoding() -> None:
     cells = [cell(plain=1.0, auto_learns=1.02), cell(plain=1.0, auto_learns=0.9)]
     said = misses(cells, ["edit"], LEARNS).splitlines()

@@ -90,7 +90,7 @@ def test_of_a_hybrid_model_nothing_is_measured_and_why_is_said(cache: dict[str, 
         (
             ("-c", "256", "-b", "3", "--rows", "1,2,4", "--contexts", "64,9999"),
             [(64, [1, 2]), (254, [1, 2])],
-            "-b and -c leave room for steps of 2 rows behind 254 tokens at most",
+            "-b and -c limit steps to 2 rows after 254 tokens",
         ),
         (("--rows", "8,16,1,4,7,4", "--contexts", "16,32"), [(each, [1, 4, 7, 8, 16]) for each in (16, 32)], ""),
     ],
@@ -99,7 +99,7 @@ def test_sizes_and_contexts_are_lists_and_steps_without_room_are_left_out(
     cache: dict[str, str], arguments: tuple[str, ...], sizes: list[tuple[int, list[int]]], note: str
 ) -> None:
     found = done(cache, "--json", *arguments, "--seconds", "1")
-    assert sizes_of(json.loads(found.out)) == sizes and note in found.err and ("leave room" in found.err) is bool(note)
+    assert sizes_of(json.loads(found.out)) == sizes and note in found.err and ("limit steps" in found.err) is bool(note)
 
 
 @pytest.mark.parametrize(
