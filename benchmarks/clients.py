@@ -1,68 +1,93 @@
 """The programs of docs/clients.md against a server with a model: which work, and what the others fail with.
 
-    python -m benchmarks.clients MODEL.gguf [--python PYTHON]
+    python -m benchmarks.clients MODEL.gguf [NAME ...] [--python PYTHON] [--folder FOLDER]
 
-Each block of Python on that page runs as it stands, with the server's address in the place of the page's own. PYTHON is
-an interpreter that has the clients. A block works if it ends without an error and prints something.
+Each block of Python, sh or JavaScript on that page runs as it stands, but with the server's address. A block works
+if it ends without an error and prints something. No client needs the network, and none reports its use.
 """
 
 from __future__ import annotations
 
-import ast
+import os
 import re
 import subprocess
 import sys
 from argparse import ArgumentParser
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from benchmarks.serving import serving
 
 PAGE = Path(__file__).parents[1] / "docs" / "clients.md"
-
 ADDRESS = "http://127.0.0.1:8080"
+PATIENCE_S = 240
+SLOTS = 8
+"""Slots of 2,048 tokens: together the cells hold the longest prompts, which aider and smolagents send."""
 
-PATIENCE_S = 180
+RUNS = {"python": ("python", "-c"), "sh": ("sh", "-ec"), "js": ("node", "--input-type=module", "-e")}
+"""How a block of each language is run."""
+
+QUIET = {
+    "AIDER_ANALYTICS": "false",
+    "AIDER_CHECK_UPDATE": "false",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Without these the clients look for updates, prices and data sets, or report their use."""
+
+MISSING = ("ModuleNotFoundError", "ERR_MODULE_NOT_FOUND", "timeout: failed to run command")
 
 
-def snippets(page: str) -> dict[str, str]:
-    """The blocks of Python on the page, by the headings above them."""
+class Block(NamedTuple):
+    language: str
+    text: str
+
+
+def blocks(page: str) -> dict[str, Block]:
+    """The first block of each section that can run, by the section's heading."""
     sections = (section.partition("\n") for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:])
-    found = {name: re.search(r"```python\n(.*?)```", text, re.DOTALL) for name, _, text in sections}
-    return {name: block[1] for name, block in found.items() if block}
+    fence = re.compile(rf"^```({'|'.join(RUNS)})\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    found = {name: fence.search(text) for name, _, text in sections}
+    return {name: Block(block[1], block[2]) for name, block in found.items() if block}
 
 
-def packages(snippet: str) -> list[str]:
-    """The packages that a snippet imports."""
-    found = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = [str(node.module) if isinstance(node, ast.ImportFrom) else node.names[0].name for node in found]
-    return [name.partition(".")[0] for name in names]
-
-
-def outcome(python: str, snippet: str, address: str) -> str:
-    """Run a snippet; return "works", "not installed", or what it fails with."""
-    find = f"import importlib.util as u; raise SystemExit(not all(map(u.find_spec, {packages(snippet)!r})))"
-    if subprocess.run([python, "-c", find], check=False).returncode:
+def outcome(block: Block, address: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """Run a block in a folder; return "works", "not installed", or what it fails with."""
+    # timeout also ends the programs that a shell started.
+    program = ["timeout", str(PATIENCE_S), *RUNS[block.language], block.text.replace(ADDRESS, address)]
+    done = subprocess.run(program, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    if done.returncode == 0:
+        return "works" if done.stdout.strip() else "fails: it prints nothing"
+    if done.returncode == 124:
+        return f"fails: no end after {PATIENCE_S} s"
+    if done.returncode == 127 or any(sign in done.stderr for sign in MISSING):
         return "not installed"
-    program = [python, "-c", snippet.replace(ADDRESS, address)]
-    try:
-        done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"fails: nothing after {PATIENCE_S} s"
-    if done.returncode:
-        return f"fails: {(done.stderr.strip().splitlines() or ['no message'])[-1][:160]}"
-    return "works" if done.stdout.strip() else "fails: it prints nothing"
+    lines = done.stderr.strip().splitlines() or ["no message"]
+    print(done.stderr, file=sys.stderr)
+    return f"fails: {next((line for line in reversed(lines) if 'error' in line.lower()), lines[-1])[:160]}"
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("names", nargs="*", help="run only headings that begin with one of these")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="an interpreter that has the clients")
+    parser.add_argument("--folder", type=Path, help="where to run, with node_modules and a tokenizer")
     given = parser.parse_args()
-    with TemporaryDirectory() as folder, serving(("lacli", "serve"), given.model, 2, Path(folder)) as (address, _):
+    with (
+        TemporaryDirectory() as home,
+        serving(("lacli", "serve"), given.model.resolve(), SLOTS, Path(home)) as (address, _),
+    ):
+        path = f"{given.python.absolute().parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, **QUIET, "HOME": home, "PATH": path}
         print("| client | outcome |\n|---|---|")
-        for name, snippet in snippets(PAGE.read_text(encoding="utf-8")).items():
-            print(f"| {name} | {outcome(given.python, snippet, address.removesuffix('/v1'))} |", flush=True)
+        for name, block in blocks(PAGE.read_text(encoding="utf-8")).items():
+            if name.startswith(tuple(given.names) or ""):
+                result = outcome(block, address.removesuffix("/v1"), given.folder or Path(home), environment)
+                print(f"| {name} | {result} |", flush=True)
 
 
 if __name__ == "__main__":

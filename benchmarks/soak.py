@@ -7,6 +7,7 @@ Before anything else each question is asked once, alone. Under --strict every la
 Answers that share steps may differ from it by rounding (docs/internals/exactness.md). Without --strict these answers
 are counted.
 
+Requests speak five protocols in turn: chats, completions, responses, messages and infilling, if the model can.
 Kinds of requests: whole answers, streams, clients that go away before or in an answer, slow readers, sockets that are
 closed in one direction or in the middle of a body, broken JSON, and bodies of 1 MB, some with a prompt beyond the
 context. Times are a client's, its wait for a place included. Memory is the server process's resident memory, in
@@ -68,6 +69,14 @@ KINDS = {
 }
 """Kinds of requests, and how many of a hundred each is."""
 
+ENDS = ("response.completed", "response.incomplete", "message_stop")
+"""Types of the last event of responses and messages."""
+
+CHATS = "/v1/chat/completions"
+
+Asked = tuple[str, dict[str, Any]]
+"""A request's path and body."""
+
 LARGE = ("1 MB beside a prompt", "1 MB of prompt")
 
 
@@ -119,27 +128,32 @@ def _quantile(times: Sequence[float], percent: int) -> float:
     return quantiles(times, n=100, method="inclusive")[percent - 1] if len(times) > 1 else times[0]
 
 
-def questions(count: int, tokens: int) -> list[dict[str, Any]]:
-    """The bodies of `count` requests, greedy and sampled, whose answers have at most `tokens` tokens."""
-    return [
-        {
-            "messages": [{"role": "user", "content": QUESTIONS[number % len(QUESTIONS)]}],
-            "max_tokens": 1 + tokens * (number + 1) // count,
-            "temperature": 0.8 * (number % 2),
-            "seed": number,
-        }
-        for number in range(count)
-    ]
+def questions(count: int, tokens: int) -> list[Asked]:
+    """`count` requests of all protocols, greedy and sampled, whose answers have at most `tokens` tokens."""
+    found = []
+    for number in range(count):
+        text, most = QUESTIONS[number % len(QUESTIONS)], 1 + tokens * (number + 1) // count
+        chat = [{"role": "user", "content": text}]
+        bodies: list[Asked] = [
+            (CHATS, {"messages": chat, "max_tokens": most}),
+            ("/v1/completions", {"prompt": text, "max_tokens": most}),
+            ("/v1/responses", {"input": text, "max_output_tokens": most}),
+            ("/v1/messages", {"messages": chat, "max_tokens": most}),
+            ("/infill", {"input_prefix": text, "input_suffix": "\n", "n_predict": most}),
+        ]
+        path, body = bodies[number % len(bodies)]
+        found.append((path, {**body, "temperature": 0.8 * (number % 2), "seed": number}))
+    return found
 
 
 class Soak:
     """Clients of one server. `resident`: bytes of memory that the server has."""
 
     def __init__(
-        self, port: int, asked: Sequence[dict[str, Any]], resident: Callable[[], int], *, strict: bool, seed: int = 1
+        self, port: int, asked: Sequence[Asked], resident: Callable[[], int], *, strict: bool, seed: int = 1
     ) -> None:
         """`strict`: an answer with another text than alone is wrong."""
-        self._port, self._asked, self._resident, self._strict = port, asked, resident, strict
+        self._port, self._asked, self._resident, self._strict = port, [*asked], resident, strict
         self._random = Random(seed)
         self._alone: list[str] = []
         self._large = 0
@@ -147,8 +161,11 @@ class Soak:
 
     async def run(self, requests: int, clients: int) -> Report:
         """Ask each question alone, then make `requests` requests by `clients` clients at once."""
-        for body in self._asked:
-            status, answer = await self._whole(json.dumps(body).encode())
+        for path, body in [*self._asked]:
+            status, answer = await self._whole(path, json.dumps(body).encode())
+            if path == "/infill" and b"no tokens for infilling" in answer:
+                self._asked.remove((path, body))
+                continue
             assert status == 200, answer
             self._alone.append(text_of(json.loads(answer)))
         kinds = self._random.choices([*KINDS], [*KINDS.values()], k=requests)
@@ -170,27 +187,27 @@ class Soak:
 
     async def _one(self, kind: str) -> None:
         number = self._random.randrange(len(self._asked))
-        body = self._asked[number]
+        path, body = self._asked[number]
         self._large += kind in LARGE
         try:
             if kind == "rubbish":
-                await self._refused(kind, self._random.choice(RUBBISH))
+                await self._refused(kind, path, self._random.choice(RUBBISH))
             elif kind == "1 MB of prompt":
                 long = [{"role": "user", "content": "a b " * (MB // 4)}]
-                await self._refused(kind, json.dumps({**body, "messages": long}).encode())
+                await self._refused(kind, CHATS, json.dumps({"messages": long}).encode())
             elif kind in ("stream", "slow reader"):
                 await self._streamed(kind, number)
             elif kind in ("whole", "1 MB beside a prompt"):
                 more = {"user": "a" * MB} if kind in LARGE else {}
-                status, answer = await self._whole(json.dumps({**body, **more}).encode())
+                status, answer = await self._whole(path, json.dumps({**body, **more}).encode())
                 if status == 200:
                     self._compare(kind, number, text_of(json.loads(answer)))
                 else:
-                    self.report.wrong.append(f"{kind}: {status} {answer[:200]!r}")
+                    self.report.wrong.append(f"{kind}, {path}: {status} {answer[:200]!r}")
             else:
-                await self._left(kind, body)
+                await self._left(kind, path, body)
         except (OSError, ValueError) as error:
-            self.report.wrong.append(f"{kind}: {error!r}")
+            self.report.wrong.append(f"{kind}, {path}: {error!r}")
         finally:
             self._large -= kind in LARGE
 
@@ -199,17 +216,20 @@ class Soak:
         self.report.equal += same
         self.report.differs += not same
         if self._strict and not same:
-            self.report.wrong.append(f"{kind}: {text!r:.80} is {self._alone[number]!r:.80} alone")
+            path = self._asked[number][0]
+            self.report.wrong.append(f"{kind}, {path}: {text!r:.80} is {self._alone[number]!r:.80} alone")
 
-    async def _refused(self, kind: str, body: bytes) -> None:
-        status, answer = await self._whole(body)
+    async def _refused(self, kind: str, path: str, body: bytes) -> None:
+        status, answer = await self._whole(path, body)
         if status != 400 or "error" not in json.loads(answer):
-            self.report.wrong.append(f"{kind}: {status} {answer[:200]!r}")
+            self.report.wrong.append(f"{kind}, {path}: {status} {answer[:200]!r}")
 
     async def _streamed(self, kind: str, number: int) -> None:
         slow = kind == "slow reader"
-        body = json.dumps({**self._asked[number], "stream": True}).encode()
-        reader, writer = await self._sent(body, buffer=4096 if slow else 0)
+        path, body = self._asked[number]
+        reader, writer = await self._sent(
+            path, json.dumps({**body, "stream": True}).encode(), buffer=4096 if slow else 0
+        )
         latest, text, events, ended = perf_counter(), [], 0, False
         try:
             async for line in reader:
@@ -217,23 +237,22 @@ class Soak:
                     await asyncio.sleep(0.01)
                 if not line.startswith(b"data: "):
                     continue
-                ended = line == b"data: [DONE]\n"
-                found = {} if ended else json.loads(line[6:])
-                if "error" in found:
-                    self.report.wrong.append(f"{kind}: {found}")
-                if found.get("choices"):
-                    text.append(found["choices"][0]["delta"].get("content") or "")
-                    # The first event comes before any token.
-                    if events and not slow:
-                        self._timed(events == 1, perf_counter() - latest)
-                    latest = perf_counter() if events else latest
-                    events += 1
+                is_done = line == b"data: [DONE]\n"
+                found = {} if is_done else json.loads(line[6:])
+                ended = is_done or found.get("type") in ENDS or found.get("stop") is True
+                if found.get("error"):
+                    self.report.wrong.append(f"{kind}, {path}: {found}")
+                if part := text_of(found):
+                    text.append(part)
+                    if not slow:
+                        self._timed(events == 0, perf_counter() - latest)
+                    latest, events = perf_counter(), events + 1
         finally:
             await closed(writer)
         if ended:
             self._compare(kind, number, "".join(text))
         else:
-            self.report.wrong.append(f"{kind}: no end behind {events} events")
+            self.report.wrong.append(f"{kind}, {path}: no end after {events} events")
 
     def _timed(self, first: bool, seconds: float) -> None:
         report = self.report
@@ -241,11 +260,11 @@ class Soak:
         if self._large:
             (report.first_large_s if first else report.gap_large_s).append(seconds)
 
-    async def _left(self, kind: str, body: dict[str, Any]) -> None:
+    async def _left(self, kind: str, path: str, body: dict[str, Any]) -> None:
         """Begin a request and do not finish it; what comes of it does not matter."""
         data = json.dumps({**body, "stream": self._random.random() < 0.7}).encode()
         half = data[: len(data) // 2] if kind == "half a body" else data
-        reader, writer = await self._sent(half, length=len(data))
+        reader, writer = await self._sent(path, half, length=len(data))
         with suppress(ConnectionError):
             if kind == "closes its half":
                 writer.write_eof()
@@ -255,9 +274,9 @@ class Soak:
                     await reader.readline()
         await closed(writer)
 
-    async def _whole(self, body: bytes) -> tuple[int, bytes]:
+    async def _whole(self, path: str, body: bytes) -> tuple[int, bytes]:
         """The status and the body that a request is answered with."""
-        reader, writer = await self._sent(body)
+        reader, writer = await self._sent(path, body)
         try:
             status = int((await reader.readline()).split()[1])
             while (await reader.readline()).strip():
@@ -267,7 +286,7 @@ class Soak:
             await closed(writer)
 
     async def _sent(
-        self, body: bytes, *, length: int | None = None, buffer: int = 0
+        self, path: str, body: bytes, *, length: int | None = None, buffer: int = 0
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection with a request. `length`: bytes that are announced. `buffer`: bytes that its socket keeps."""
         own = socket.socket()
@@ -277,7 +296,7 @@ class Soak:
         await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", self._port))
         reader, writer = await asyncio.open_connection(sock=own, limit=buffer or MB)
         # An answer to HTTP 1.0 ends with its connection.
-        head = f"POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length or len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length or len(body)}\r\n\r\n"
         with suppress(ConnectionError):
             writer.write(head.encode() + body)
             await writer.drain()
@@ -304,7 +323,20 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 
 def text_of(body: dict[str, Any]) -> str:
-    return str(body["choices"][0]["message"]["content"])
+    """The text in a reply or an event of any protocol, or nothing."""
+    match body:
+        case (
+            {"choices": [{"message": {"content": str(text)}}]}
+            | {"choices": [{"delta": {"content": str(text)}}]}
+            | {"choices": [{"text": str(text)}]}
+            | {"type": "response.output_text.delta", "delta": str(text)}
+            | {"type": "content_block_delta", "delta": {"text": str(text)}}
+            | {"output": [{"content": [{"text": str(text)}]}]}
+            | {"content": [{"text": str(text)}]}
+            | {"content": str(text)}
+        ):
+            return text
+    return ""
 
 
 def resident(process: int) -> int:
