@@ -152,11 +152,7 @@ class DecodeSettings:
     `strict`: the text does not depend on the rows of the steps. `constraints`: no user's choice, but the model's.
     """
 
-    mode: ModeName = option(
-        "auto",
-        "How to draft: " + ", ".join(MODES) + ".",
-        metavar="MODE",
-    )
+    mode: ModeName = option("auto", "How to draft: " + ", ".join(MODES) + ".", metavar="MODE")
     window: int = option(15, "Columns of the lookahead window.", "-W", "--window", least=0)
     ngram: int = option(5, "Tokens of an n-gram.", "-N", "--ngram", least=2)
     guesses: int = option(15, "Limit a step to this many n-grams.", "-G", "--guesses", least=0)
@@ -166,10 +162,7 @@ class DecodeSettings:
     lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)
     auto_rows: int = option(64, "Limit a step of mode auto to this many rows.", least=1, most=MAX_SEQUENCES)
     leaves: int = option(48, "", least=1)  # each takes an id, and llama.cpp's buffers grow with ids
-    strict: bool = option(
-        False,
-        "Give exactly the same text in every mode: slower, CPU only.",
-    )
+    strict: bool = option(False, "Give exactly the same text in every mode: slower, CPU only.")
     constraints: Constraints = Constraints()
 
     def __post_init__(self) -> None:

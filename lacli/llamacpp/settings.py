@@ -87,10 +87,7 @@ class ModelSettings:
     threads: int = option(0, "Threads. 0: one a core.", "-t", "--threads", **THREADS)
     threads_batch: int = option(0, "Threads for steps of several rows. 0: as -t.", "-tb", "--threads-batch", **THREADS)
     flash_attention: Switch = option(
-        "auto",
-        "Flash attention. auto on a CPU: only from -np 4.",
-        *("-fa", "--flash-attn"),
-        metavar="on|off|auto",
+        "auto", "Flash attention. auto on a CPU: only from -np 4.", *("-fa", "--flash-attn"), metavar="on|off|auto"
     )
     cache_type_k: str = option("f16", "Type of the cache's keys.", "-ctk", "--cache-type-k", metavar="TYPE")
     cache_type_v: str = option("f16", "Type of the cache's values.", "-ctv", "--cache-type-v", metavar="TYPE")
