@@ -19,7 +19,7 @@ from typing import Any
 import pexpect
 import pyte
 
-from lacli.cli.mask import rows_of
+from benchmarks.mask import rows_of
 from lacli.engine.load import open_engine
 from lacli.llamacpp.settings import ModelSettings
 from lacli.settings import DecodeSettings

@@ -120,7 +120,7 @@ def choose_points(engine: ModelEngine, axes: Axes, screen: Screen) -> list[Point
         base = base.constrained(max_rollback=back)
     found, skipped = points(replace(axes, modes=tuple(modes)), base, engine.model_settings)
     if skipped and not found[1:]:
-        raise UsageError(f"{skipped[0]} cannot run", "lacli mask shows what a setting takes")
+        raise UsageError(f"{skipped[0]} cannot run", "try a smaller -W, -N or -G, or a larger -b")
     for each in skipped:
         screen.note(f"left out: {each}")
     return found

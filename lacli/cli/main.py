@@ -25,7 +25,7 @@ TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 MODELS = {"list": "list_models", "pull": "pull", "show": "show", "rm": "remove", "cost": "cost"}
 """Functions of models.py by command; any other command has a module and a function of its name."""
 
-COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "mask", "rpc-server")
+COMMANDS = ("run", "chat", "serve", "doctor", *MODELS, "bench", "check", "rpc-server")
 """The commands in the order of the help."""
 
 ANSWERING = ("run", "chat", "serve")

@@ -83,7 +83,7 @@ FULL = Path("/dev/full")
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
-    ("arguments", "unbuffered"), [("--help", ""), ("--version", "1"), ("--show-completion", ""), ("mask -h", "1")]
+    ("arguments", "unbuffered"), [("--help", ""), ("--version", "1"), ("--show-completion", ""), ("cost -h", "1")]
 )
 def test_what_cannot_be_written_is_one_line_on_stderr_and_exit_code_1(arguments: str, unbuffered: str) -> None:
     with FULL.open("wb") as full:

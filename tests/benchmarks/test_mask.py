@@ -1,4 +1,4 @@
-"""`lacli mask`: the batch and its mask, held against the published example."""
+"""The drawing of a step: the batch and its mask, held against the published example."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.mask import drawn, full_step, rows_of
 from lacli.batch import Batch
-from lacli.cli.mask import drawn, full_step, rows_of
 from lacli.settings import DecodeSettings
 
 EXAMPLE = DecodeSettings(mode="lookahead", window=5, ngram=4, guesses=2)

@@ -1,17 +1,20 @@
-"""`lacli mask`: a drawing of one full lookahead step, with the part of each row and the rows it sees."""
+"""A drawing of one full lookahead step, with the part of each row and the rows it sees.
+
+    python -m benchmarks.mask -W 5 -N 4 -G 2
+
+It comes from the code that decodes, and needs no model. I: the input, V: candidates to verify, L: the window.
+"""
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass, replace
 
-from lacli.cli.options import sizes_group, with_groups
-from lacli.errors import UsageError
+from lacli.modes import Lookahead
+from lacli.pool import NgramPool
 from lacli.settings import DecodeSettings
 from lacli.text.format import align_columns, counted
 from lacli.tree import Tree
-
-MAX_ROWS = 200
-"""At most this many rows are drawn, each with as many columns."""
 
 INPUT = 2**30
 """The input token. The window's tokens are below it, the candidates' tokens above."""
@@ -30,20 +33,6 @@ class Row:
     def sees(self, other: Row) -> bool:
         """Whether it sees another row, by llama.cpp's mask for a unified cache."""
         return other.position <= self.position and not set(self.ids).isdisjoint(other.ids)
-
-
-@with_groups(settings=sizes_group)
-def mask(*, settings: DecodeSettings) -> None:
-    """Draw the batch of a lookahead step: what each row is and sees.
-
-    It comes from the code that decodes, and needs no model. I: the input, V: candidates to verify, L: the window.
-    """
-    from lacli.terminal.screen import Screen
-
-    if settings.max_rows > MAX_ROWS:
-        what = f"the step has {settings.max_rows} rows, and at most {MAX_ROWS} are drawn"
-        raise UsageError(what, "try a smaller -W, -N or -G")
-    Screen().line("\n".join(drawn(rows_of(settings), settings)))
 
 
 def rows_of(settings: DecodeSettings) -> list[Row]:
@@ -66,9 +55,6 @@ def rows_of(settings: DecodeSettings) -> list[Row]:
 
 def full_step(settings: DecodeSettings) -> Tree:
     """The tree of mode lookahead if its pool knows G n-grams after the input; token ids mean nothing here."""
-    from lacli.modes import Lookahead
-    from lacli.pool import NgramPool
-
     settings = replace(settings, mode="lookahead", pool_prompt=False)
     pool = NgramPool(settings.ngram, settings.guesses)
     mode = Lookahead(settings, pool, lambda token: False)
@@ -91,3 +77,16 @@ def drawn(rows: list[Row], settings: DecodeSettings) -> list[str]:
     last = f"{sizes}, {counted(sum(row.logits for row in rows), 'output')}, {settings.ids} sequences (W + G + 1)."
     past = "Every row also sees all tokens before the input."
     return [*align_columns(header, cells), "", *picture, "", last, past]
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    for flag, size in (("-W", 5), ("-N", 4), ("-G", 2)):
+        parser.add_argument(flag, type=int, default=size)
+    sizes = parser.parse_args()
+    settings = DecodeSettings(mode="lookahead", window=sizes.W, ngram=sizes.N, guesses=sizes.G)
+    print("\n".join(drawn(rows_of(settings), settings)))
+
+
+if __name__ == "__main__":
+    main()
