@@ -216,12 +216,7 @@ def test_a_closed_standard_input() -> None:
     assert run("run", "-q", "-p", "hi", "-n", "1", program=shell).code == 0
 
 
-def test_a_batch_smaller_than_a_step_and_the_one_that_fits(tiny: Path) -> None:
-    rows = DecodeSettings(mode="lookahead").max_rows
-    ahead = (str(tiny), "--mode", "lookahead", "-p", "hi")
-    line = refused(*ahead, "-b", str(rows - 1), code=USAGE)
-    assert f"up to {rows} rows" in line and f"-b {rows} has room" in line
-    assert call("run", *ahead, "-b", str(rows), "-n", "3").code == 0
+def test_a_batch_smaller_than_a_step_of_mode_auto_makes_its_steps_smaller(tiny: Path) -> None:
     for flags, rows in (("-b 8", 8), ("-b 3 --strict", 2), ("-b 8 --auto-rows 64", 8)):
         done = call("run", str(tiny), *flags.split(), "-p", "hi", "-n", "3", "--json")
         assert done.code == 0 and json.loads(done.out)["auto_rows"] == rows, flags
