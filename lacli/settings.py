@@ -153,7 +153,7 @@ class DecodeSettings:
     """
 
     mode: ModeName = option("auto", "How to draft: " + ", ".join(MODES) + ".", metavar="MODE")
-    window: int = option(15, "Columns of the lookahead window.", "-W", "--window", least=0)
+    window: int = option(15, "Columns of the window, for cheap rows.", "-W", "--window", least=0)
     ngram: int = option(5, "Tokens of an n-gram.", "-N", "--ngram", least=2)
     guesses: int = option(15, "Limit a step to this many n-grams.", "-G", "--guesses", least=0)
     pool_prompt: bool = True

@@ -266,7 +266,7 @@ model_group = group(ModelSettings, *parameters_of(ModelSettings, without=("repli
 preset = parameter(
     Option(
         ("--preset",),
-        "Lookahead sizes for a kind of text or a model size.",
+        "Lookahead sizes for a kind of text or a model size, if rows are cheap (lacli cost).",
         "preset",
         kind=Literal["code", "text", "creative", "7b", "13b", "34b"],
     )
