@@ -41,9 +41,9 @@ Ints = npt.NDArray[np.signedinteger]
 class BatchPart(NamedTuple):
     """The rows of one sequence in a step.
 
-    `tree`: the input and the drafts, None for a prompt chunk alone. `past`: tokens in the cache. `uncached`: tokens
-    after the past and before the input. `first_id`: the id for the tree's id 0. `scored`: the logits after the uncached
-    tokens are wanted too.
+    `tree`: the input and the drafts, None for a prompt chunk alone. `past`: the number of tokens in the cache.
+    `uncached`: the tokens between them and the input. `first_id`: the tree's ids count from it. `scored`: the logits
+    after the uncached tokens are wanted too.
     """
 
     tree: Tree | None
@@ -65,9 +65,9 @@ class BatchRow(NamedTuple):
 class Batch:
     """Rows of one llama_decode call, in arrays made once and written at every step.
 
-    `tokens`, `positions`, `sequence_counts`: (rows,) int32. `outputs`: (rows,) int8, 1 for wanted logits.
-    `sequence_ids`: the rows' ids one after another, int32. `sequence_pointers`: (rows,), the address of each row's
-    first id. Only the first `rows` rows count. `wanted`: the number of rows with wanted logits.
+    `tokens`, `positions`, `sequence_counts`: (capacity,) int32. `outputs`: (capacity,) int8, 1 for wanted logits.
+    `sequence_ids`: the rows' ids one after another, int32. `sequence_pointers`: (capacity,), the address of each row's
+    first id. A call uses the first `rows` elements. `wanted`: the number of rows with wanted logits.
     """
 
     def __init__(self, rows: int) -> None:

@@ -216,10 +216,10 @@ class StepCostModel:
             self._follow()
 
     def costs_for(self, least: int, beside: int = 0) -> tuple[list[float], list[float]]:
-        """Return costs and slopes by drafted and input rows, in units of steps of `least` rows.
+        """Return the cost of a step by its rows, and the least cost of a further row, in steps of `least` rows.
 
-        `beside`: further rows, which are decoded in any case. Without them a step costs a change more if its rows
-        differ from the last step's, and two changes more if the last step was plain.
+        `beside`: rows of prompts, which are decoded in any case and not counted. If there are none, a step with other
+        rows than the last step costs `change` more, and twice as much after a plain step.
         """
         base, costs, slopes = self.relative[least + beside], self.relative, self.slopes
         if base != 1:

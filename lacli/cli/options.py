@@ -203,7 +203,7 @@ Prompt = Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt; 
 def model_of(
     argument: Model = None, model_file: ModelFile = None, hf_repo: HubRepository = None, draft: DraftModel = None
 ) -> str | None:
-    """Return the model named on the command line or in the environment. Raises UsageError for two on the line."""
+    """Return the model named on the command line or in the environment. Raises UsageError for two, or for -md."""
     from lacli.hub.names import PREFIX
 
     if draft is not None:

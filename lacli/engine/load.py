@@ -148,7 +148,7 @@ class ModelEngine(Engine, Closing):
         return self.prompts.text(tokens, special=special)
 
     def generate(self, prompt: Sequence[int], max_tokens: int = -1, stops: str | Sequence[str] = ()) -> Generation:
-        """Begin an answer to prompt tokens in the caller's thread. `stops`: a text that ends it, or several."""
+        """Begin an answer, which is decoded as the caller reads it. `stops`: a text that ends it, or several."""
         self.model.check_open()
         stops = as_stops(stops)
         controls = self.prompts.control_tokens(stops)

@@ -91,7 +91,7 @@ class SamplingSettings:
         if 0 < self.temp < TINY:
             raise UsageError(f"a temperature of {self.temp} is too small", f"give 0, or at least {TINY}")
         if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in self.grammar + self.json_schema):
-            raise UsageError("a grammar or a schema has a NUL or half of a character", "give text that is UTF-8")
+            raise UsageError("a grammar or a schema has a NUL or half of a character", "give UTF-8 without NUL")
         if self.grammar and self.json_schema:
             raise UsageError("a grammar and a JSON schema are both given", "give one of them")
 

@@ -117,7 +117,7 @@ class ModelSettings:
                 hint = did_you_mean(name, CACHE_TYPES, "one of " + ", ".join(CACHE_TYPES))
                 raise UsageError(f"{name} is no cache type", hint)
         if self.flash_attention == "off" and self.cache_type_v not in PLAIN_CACHE_TYPES:
-            raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "leave -fa off out, or use -ctv f16")
+            raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "drop -fa off, or use -ctv f16")
 
     def attention(self, *, on_gpu: bool) -> Switch:
         """Resolve -fa auto: off on the CPU, 1.4 to 3 times slower with it at 3,100 tokens (docs/internals/measured.md).
@@ -212,7 +212,7 @@ def strict_settings(
     if on_gpu:
         raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
     if model_settings.flash_attention == "off":
-        raise UsageError("--strict needs flash attention", "leave -fa off out")
+        raise UsageError("--strict needs flash attention", "drop -fa off")
     # llama.cpp repacks these at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack).
     repack = model_settings.repack and not types & {"q2_K", "q3_K", "q4_K"}
     # Weights with a kernel of their own for one row: floats always, iq4_nl unless it is repacked.

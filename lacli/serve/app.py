@@ -192,7 +192,7 @@ class Server:
         is_bare = re.fullmatch(r"[\w-][\w.-]{0,99}", name)
         if number >= engine.slots or action not in ("save", "restore", "erase") or not is_bare:
             what = f"there are slots 0 to {engine.slots - 1}, and actions save, restore and erase"
-            raise UsageError(what, "a filename has letters, digits and . _ - alone")
+            raise UsageError(what, "a filename may have only letters, digits and the characters . _ -")
         path = Path(self._settings.slot_save_path, request.scope.get("owner", "") + name)
 
         def change() -> dict[str, object]:
