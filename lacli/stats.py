@@ -40,10 +40,7 @@ class Step(NamedTuple):
 
 
 MIN_CORE_SHARE = 0.8
-"""On a calm machine the threads have a core for at least this share of the time.
-
-The 7M model with one or two threads on two cores: 0.98 to 1 on a calm machine, 0.25 to 0.70 during other work.
-"""
+"""The threads' share of a core on a calm machine, at least: the 7M model has 0.98, and 0.25 to 0.70 with other work."""
 
 
 @dataclass

@@ -16,10 +16,7 @@ DECAY, EXPECTED_TRIES, MAX_RATE = 0.98, 6.0, 0.999
 as. MAX_RATE: the largest rate, since two different tokens cannot both be certain. Source: docs/internals/auto.md."""
 
 MAX_OVERDRAFT = 8.0
-"""At most so many plain steps may exceed the budget, if a step promises twice as many tokens beyond it.
-
-If two rows cost 2.6 plain steps and eight 4.1 (Q8_0, two AVX-512 cores), no draft that pays fits into a new budget.
-"""
+"""At most so many plain steps may exceed the budget, if a step promises twice as many tokens beyond it (auto.md)."""
 
 
 class HitRates:

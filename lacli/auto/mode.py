@@ -13,21 +13,13 @@ from lacli.settings import DecodeSettings
 from lacli.tree import Tree
 
 FIRST_DRAFT = 4
-"""Rows of a sequence's first drafts. Later drafts have two more for each token of its best step, or the match's length.
-
-If 32 rows cost 5.4 plain steps, longer first drafts cost 6% (benchmarks.replay).
-"""
+"""Rows of first drafts. Later drafts have two more for each token of the best step, or the match's length."""
 
 MAX_DELAY = 1.5
-"""Other sequences' drafts may make a sequence wait this much longer than with its share of the machine.
-
-An answer of 35 tokens was decoded with one that repeats itself (0.5B Q4_0, two AVX-512 cores). It took 0.9, 1.2, 3.5
-and 2.6 s with 1, 1.5, 2 and no bound.
-"""
+"""Other sequences' drafts may make a sequence wait this much longer than with its share of the machine."""
 
 IDLE_DRAFTS, MAX_PAUSE = 4, 4
-"""After every IDLE_DRAFTS unused drafts in a row the next one comes a step later, at most MAX_PAUSE steps. Without
-pauses summaries lose 1.4% on 20 machines, at worst 11% (benchmarks.replay, 0.5B)."""
+"""After every IDLE_DRAFTS unused drafts in a row the next one comes a step later, at most MAX_PAUSE steps."""
 
 INITIAL_BALANCE, MIN_BALANCE, MAX_BALANCE, LEAST_AT_FIRST = 2.0, -12.0, 12.0, 1.0
 """In plain steps. INITIAL_BALANCE: drafts may lose so much before they gain anything. MIN_BALANCE, MAX_BALANCE: bounds
@@ -41,16 +33,10 @@ MARGIN, EXTRA_MARGIN, AMPLE_BALANCE = 1.08, 0.3, 4.0
 EXTRA_MARGIN: an empty balance adds it. AMPLE_BALANCE: from this balance on nothing is added."""
 
 LIKELY = 0.7
-"""A draft of this probability that is not taken is worth a note, and a trial of the saved step costs.
-
-Saved costs that are too high would never be corrected: a busy machine once saved 131 plain steps for 8 rows.
-"""
+"""A draft of this probability that is not taken is worth a note, and a trial of the saved step costs."""
 
 REGAINED, MAX_REGAINED = 0.25, 6.0
-"""Plain steps of losses that each token of a long copy cancels if the balance is negative, and the most in a sequence.
-
-Without this an answer whose first draft failed never followed its copies: it cost 10% in three classes (replay).
-"""
+"""Plain steps of losses that each token of a long copy cancels below a balance of 0, and the most in a sequence."""
 
 
 class LossBudget:
@@ -207,7 +193,4 @@ class Auto(Mode):
 
 
 FIXED_COST = Cost((StepCost(0, {1: 1e-2, 64: 1.315e-2}),), is_fixed=True)
-"""Rows as cheap as on few machines, so that mode auto takes large steps, the same ones each time.
-
-If drafts saved no time, auto would take plain steps, and a check of plain steps proves nothing.
-"""
+"""Rows as cheap as on few machines: mode auto takes large steps, the same ones each time, for a check."""

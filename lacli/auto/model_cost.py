@@ -38,10 +38,7 @@ DECISIVE = ("threads", "threads_batch", "flash_attention", "cache_type_k", "cach
 """Fields of ModelSettings on whose values a step's time depends."""
 
 SERVING = MeasurePlan(contexts=(64,), rows=tuple(size for size in ROWS if size <= 32))
-"""Sizes of steps of several sequences, which a server measures once for a new model.
-
-The 0.5B shape takes 11 s on an EPYC core; with the 3B, 5 s are enough for steps of one and two rows only.
-"""
+"""Sizes of steps of several sequences, which a server measures once for a new model."""
 
 WARM_UP = MeasurePlan(contexts=(64,), rows=(1, 2, 4, LEAST_MEASURED), seconds=1.0)
 """What a GPU decodes when a model is loaded: an H100's first step of three rows took tens of ms, a plain one 2."""

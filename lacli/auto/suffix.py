@@ -16,10 +16,7 @@ KIND_OF_LENGTH = (0, 0, 1, 2, 3, 4, 4, 5, 5, *[6] * 4, *[7] * 4, *[8] * 8, *[9] 
 """Kind of a match by its length: 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, 25-39, and 40 or more tokens."""
 
 EXPECTED = (0.3, 0.55, 0.72, 0.76, 0.83, 0.85, 0.89, 0.9, 0.94, 0.965, 0.985, 0.26)
-"""Rate of the token after a match, by kind; the last kind: an older occurrence, if the match was wrong.
-
-The rates of Qwen2.5-Coder's answers (docs/internals/auto.md) gained nothing on any law.
-"""
+"""Rate of the token after a match, by kind; the last kind: an older occurrence, if the match was wrong."""
 
 OTHER = len(EXPECTED) - 1
 

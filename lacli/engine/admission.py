@@ -19,10 +19,7 @@ HEADROOM = 16
 """A sequence gets cells only with this many beyond its tokens: fewer would soon be taken from it again."""
 
 MIN_SHARED = 64
-"""A sequence shares at least this many tokens of a running one's cells, or waits until they are decoded.
-
-As rows they cost several plain steps (benchmarks/step_costs.jsonl); waiting costs one or two.
-"""
+"""Tokens of a running sequence's cells that are worth waiting for: as rows they cost several plain steps."""
 
 MOST_IDLE, IDLE_SHARE = 4, 1 / 4
 """Most idle slots that keep cells, and their share of the context if attention passes all cells.

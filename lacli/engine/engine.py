@@ -28,10 +28,7 @@ DECODED_PER_READ_S = 1 / 3
 """Seconds of decoding for each second of reading prompts, if both take turns."""
 
 OLDEST_PART = 4
-"""One of this many prompt rows of a step is the oldest prompt's, the others go to the shortest prompts first.
-
-Otherwise the oldest is never read while shorter prompts keep coming. Chosen: a server has four slots by default.
-"""
+"""One of this many prompt rows of a step is the oldest prompt's, or shorter prompts could keep it out for ever."""
 
 
 OnPrompt = Callable[[int, int], None]

@@ -43,10 +43,7 @@ MAX_ROLLBACK = 8
 """A recurrent state is rolled back by at most this many tokens: each costs a copy of the state."""
 
 MIXED_ROWS_ON_CPU = 63
-"""On a CPU, prompt chunks share steps of up to this many rows with other sequences without loss.
-
-From 64 rows on, llama.cpp's attention takes 64 rows at once, and each reads the cells of all.
-"""
+"""Rows of a shared step on a CPU: from 64 on llama.cpp's attention takes tiles, which read the cells of all rows."""
 
 
 class DecodingContext(Closing):

@@ -21,8 +21,8 @@ Model = TypeVar("Model", bound="BaseModel")
 HEAD = "%llguidance {}\n"
 """The first line of a llguidance grammar; a grammar without it is GBNF."""
 
-INDENT, DEEPEST = 4, 8
-"""Spaces of indent for each level of objects and arrays, and the most levels counted."""
+MOST_INDENT = 32
+"""Spaces of an indent, at most: eight levels of four."""
 
 NAMED = {"properties", "patternProperties", "additionalProperties"}
 HELD = {*NAMED, "items", "prefixItems", "additionalItems"}
@@ -68,7 +68,7 @@ def json_value(schema: Mapping[str, Any]) -> str:
         if is_alone and isinstance(names, dict) and required <= names.keys():
             part["additionalProperties"] = False
     # lenient: llguidance reports unknown keywords instead of refusing the schema.
-    options = {"lenient": True, "whitespace_pattern": rf" |\n {{0,{INDENT * _depth(root)}}}"}
+    options = {"lenient": True, "whitespace_pattern": rf" |\n {{0,{MOST_INDENT}}}"}
     return f"%json {json.dumps({**root, 'x-guidance': options})}"
 
 
@@ -79,25 +79,6 @@ def _joined(schema: Schema, root: Schema) -> list[Any]:
     if len(others - {"required"}) > 1:
         found += _parts(schema, {"anyOf", "oneOf"}, root)
     return found if len(others) > 1 or len(found) > 1 else []
-
-
-def _depth(root: Schema) -> int:
-    """How deep objects and arrays are nested in a schema's value, at most DEEPEST."""
-    level: list[Any] = [root]
-    for depth in range(DEEPEST):
-        alike = _reached(level, SAME, root)
-        if any(map(_is_free, alike)):
-            break
-        if not any(part.keys() & HELD for part in alike):
-            return depth
-        level = [{} if each is True else each for part in alike for each in _parts(part, HELD, root)]
-    return DEEPEST
-
-
-def _is_free(schema: Schema) -> bool:
-    """Whether the value may be an object or an array of anything."""
-    is_told = schema.keys() & {*HELD, *SAME, "required", "const", "enum"}
-    return not is_told and bool(re.search("object|array", str(schema.get("type", "object"))))
 
 
 def _reached(schemas: Iterable[Any], keywords: Set[str], root: Schema) -> list[Schema]:
