@@ -60,7 +60,7 @@ PAGE = Path(__file__).with_name("page")
 
 POLICY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
 """Keeps what a model wrote from running in the page."""
 
