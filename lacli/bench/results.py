@@ -57,11 +57,7 @@ def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[floa
 
 
 def _interval(logs: Sequence[Logs], value: float) -> tuple[float, float]:
-    """The middle 95% of resampled values, widened for the number of prompts.
-
-    A bootstrap of n prompts is too narrow by sqrt((n-1)/n), and because the scatter of few prompts is itself uncertain.
-    Without the widening, 95% intervals from 3 prompts hold the truth in 73 of 100 cases.
-    """
+    """The middle 95% of resampled values, widened by sqrt(n / (n-1)) and Student's t, as few prompts scatter more."""
     low, high = np.quantile(_resampled(logs), (0.025, 0.975))
     prompts = len(logs)
     wider = sqrt(prompts / (prompts - 1)) * student_point(prompts - 1) / NORMAL

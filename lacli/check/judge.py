@@ -1,13 +1,8 @@
 """Judges a difference from plain decoding, rounding or a bug, by a replay in the batches of the mode's run.
 
-One row and many rows take different kernels, and a tree leaves holes among the cells. So sums run in another order, and
-a near tie may fall the other way. The replay decodes the prompt and plain decoding's tokens with id 0, each in the row
-and cell of the mode's run. The other rows of the mode's batches have another id and share no cells with id 0. The
-replay uses neither the mode's masks nor its cache calls, so a bug in them cannot pass for rounding. On the CPU a mode
-without a bug has the logits of its replay, to the last bit.
-
-If the model chooses the mode's token in the replay too, the shapes of the batches explain it: rounding, at any margin.
-Otherwise the mode had other logits than its batches give: a bug.
+The replay decodes the prompt and plain decoding's tokens as one chain, each in the row and cell of the mode's run. It
+uses neither the mode's masks nor its cache calls. If the model chooses the mode's token in the replay too, it is
+rounding, at any margin, otherwise a bug (docs/internals/exactness.md).
 """
 
 from __future__ import annotations

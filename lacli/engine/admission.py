@@ -22,10 +22,7 @@ MIN_SHARED = 64
 """Tokens of a running sequence's cells that are worth waiting for: as rows they cost several plain steps."""
 
 MOST_IDLE, IDLE_SHARE = 4, 1 / 4
-"""Most idle slots that keep cells, and their share of the context if attention passes all cells.
-
-The slot used last always keeps its cells: a longer chat goes on there.
-"""
+"""Most idle slots that keep cells, the last used always; their share of the context if attention passes all cells."""
 
 
 class Admission:

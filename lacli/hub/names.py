@@ -1,11 +1,8 @@
 """What MODEL means: a path, an alias, or a GGUF file on the Hugging Face Hub. Nothing here asks the hub.
 
-The first meaning that fits counts: a path that exists or can be nothing else; an alias or `alias:quant`; a name on the
-hub. Such a name is `owner/repo` or `owner/repo:quant`, both also with `hf:` before them, `hf:owner/repo/file.gguf`, or
-the address of its page.
-
-A quant is found by the rule of llama.cpp's -hf: `quant.` or `quant-` in a file's path, in any case. The default is
-Q4_K_M, then Q8_0, then the first file. If several files match, llama.cpp takes the first; lacli asks.
+The first meaning that fits counts: a path that exists or can be nothing else; an alias; a name on the hub (the forms
+are in docs/models.md). A quant is found by the rule of llama.cpp's -hf: `quant.` or `quant-` in a file's path, in any
+case. The default is Q4_K_M, then Q8_0, then the first file. If several match, llama.cpp takes the first; lacli asks.
 """
 
 from __future__ import annotations

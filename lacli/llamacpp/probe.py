@@ -1,8 +1,7 @@
 """Try this build of llama.cpp on this processor in a child process, which may crash.
 
-Some builds end by a signal at their first batch of two rows: ggml's AMX kernels, compiled by GCC 12.2. Others end as
-soon as they are loaded: libraries for another processor. Each build is tried before its first use on a processor, and
-the records keep the outcome.
+Some builds end by a signal at their first batch of two rows, others as soon as they are loaded (docs/builds.md). Each
+build is tried before its first use on a processor, and the records keep the outcome.
 """
 
 from __future__ import annotations

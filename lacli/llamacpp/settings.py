@@ -199,10 +199,7 @@ class ContextSize:
 
 
 EXACT_CELLS = ("q8_0", "bf16")
-"""Cells for which flash attention adds up one row and many in the same order, with any number of threads.
-
-q8_0 is faster for single rows; bf16 is for heads whose width 32 does not divide. Source: docs/internals/exactness.md.
-"""
+"""Cells for which flash attention adds up one row and many in the same order (docs/internals/exactness.md)."""
 
 
 def strict_settings(

@@ -36,10 +36,7 @@ ORIGIN_COLORS: dict[Origin, str] = {
     Origin.WINDOW: "yellow",
     Origin.CHAIN: "bright_blue",
 }
-"""rich's names for the colours of drafted tokens; the model's own tokens have none.
-
-Terminals choose the first six colours to be readable on their background, but blue is too dark on black.
-"""
+"""rich's names for the colours of drafted tokens: the first six are readable on any background, but for blue."""
 
 
 class Screen:

@@ -50,10 +50,9 @@ FORMS = {
     r"<\|channel\|>commentary": "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s",
     r"List of tools: (<\|tool_list_start\|>)?\[": f'{PYTHON}[{{"name": "%s", "arguments": %s}}]<|tool_call_end|>',
 }
-"""How a forced call begins with its family's mark, by patterns in a template's source; %s: the name, and JSON.
+"""Forms of a forced call, by patterns in a template's source; %s: the name, and JSON.
 
-Mistral's, Hermes' and Qwen's, Llama 3's, Gemma 4's, gpt-oss's and LFM2's. After <tool_call> other models write a form
-that is not read. A template may print the tag and the JSON by two expressions.
+Mistral's, Hermes' and Qwen's, Llama 3's, Gemma 4's, gpt-oss's and LFM2's.
 """
 
 

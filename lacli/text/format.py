@@ -13,10 +13,7 @@ SIGNS = {
     **dict.fromkeys([*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD),
     **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),
 }
-"""Replacements, by code point, for characters that would control a terminal.
-
-C0 and DEL become Unicode's control pictures. C1, text direction marks and lone surrogates become U+FFFD.
-"""
+"""Replacements, by code point, for characters that would control a terminal: control pictures, and U+FFFD."""
 
 SIGNS_IN_LINES: dict[int, int | None] = {**SIGNS, **{ord(kept): ord(kept) for kept in "\n\t"}, ord("\r"): None}
 
