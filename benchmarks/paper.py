@@ -47,8 +47,7 @@ def table3_points() -> list[Point]:
     found = [Point(plain, name="1: plain"), Point(lookup, name="2: lookup")]
     for row, (ngram, window, guesses, reference) in enumerate(SIZES, start=3):
         settings = replace(
-            DecodeSettings(mode="lookahead", ngram=ngram, window=window, guesses=guesses),
-            pool_prompt=reference,
+            DecodeSettings(mode="lookahead", ngram=ngram, window=window, guesses=guesses), pool_prompt=reference
         )
         ending = ", prompt as reference" if reference else ""
         found.append(Point(settings, name=f"{row}: {Point(settings).label}{ending}"))

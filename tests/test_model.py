@@ -236,11 +236,7 @@ def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArra
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"temperature": 1.0, "seed": 5},
-        {"sampling": SamplingSettings(repeat_penalty=1.5, presence_penalty=1.0)},
-    ],
+    [{}, {"temperature": 1.0, "seed": 5}, {"sampling": SamplingSettings(repeat_penalty=1.5, presence_penalty=1.0)}],
 )
 def test_logprobs_are_the_models_own_whatever_draws(model: Model, options: dict[str, Any]) -> None:
     answer = model.generate(QUESTIONS[0], max_tokens=TOKENS, raw=True, logprobs=4, **options)
@@ -282,16 +278,8 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (lambda model: model.stream(b"Hello"), PromptError, "the prompt is b'Hello'"),
         (lambda model: model.stream(memoryview(b"a")), PromptError, "the prompt is <memory"),
         (lambda model: model.stream("a", max_tokens=-2), UsageError, "max_tokens is -2"),
-        (
-            lambda model: model.stream("a", temperature="hot"),
-            UsageError,
-            "^temperature is 'hot' .it must be",
-        ),
-        (
-            lambda model: model.stream("a", temperature=-1),
-            UsageError,
-            "^temperature is -1 .temperature must be",
-        ),
+        (lambda model: model.stream("a", temperature="hot"), UsageError, "^temperature is 'hot' .it must be"),
+        (lambda model: model.stream("a", temperature=-1), UsageError, "^temperature is -1 .temperature must be"),
         (lambda model: model.stream("a", temperature=1e-9), UsageError, "^a temperature of 1e-09 is too small"),
         (lambda model: model.stream("a", stop=["a", 5]), UsageError, "stop"),
         (lambda model: model.stream("a", grammar="root ::= ("), UsageError, "cannot be used: .* describes GBNF"),

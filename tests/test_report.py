@@ -82,10 +82,7 @@ def test_the_short_report_is_one_line_with_plain_decoding_if_the_costs_of_steps_
 def test_the_full_report_has_a_line_for_each_source_and_the_sizes_of_the_steps() -> None:
     made = answer(*plain_step(2), guessed((SUFFIX, SUFFIX, POOL), (SUFFIX,) * 9 + (POOL,) * 2), *plain_step(4))
     lines = as_lines(engine(), made, detail="full")
-    assert words(lines, "drafts") == [
-        "1 of 2 accepted from pool",
-        "2 of 9 accepted from suffix",
-    ]
+    assert words(lines, "drafts") == ["1 of 2 accepted from pool", "2 of 9 accepted from suffix"]
     assert words(lines, "tokens") == ["1 in 6 steps, 4 in 1 step"]
     assert words(lines, "rows") == ["1 in 6 steps, 12 in 1 step"]
     assert not words(lines, "pool") and words(

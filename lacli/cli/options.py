@@ -188,9 +188,7 @@ def model_names() -> Iterator[str]:
 Model = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODEL",
-        autocompletion=model_names,
-        help="A GGUF file, a name of 'lacli list', or OWNER/REPO[:QUANT].",
+        metavar="MODEL", autocompletion=model_names, help="A GGUF file, a name of 'lacli list', or OWNER/REPO[:QUANT]."
     ),
 ]
 ModelFile = Annotated[str | None, typer.Option("-m", "--model", autocompletion=model_names, help="MODEL as an option.")]

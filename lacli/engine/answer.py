@@ -122,10 +122,7 @@ class AnswerText:
         return self._note(self._stream.finish())
 
     def pieces(
-        self,
-        prompt: Sequence[int],
-        options: SequenceOptions,
-        on_prompt: OnPrompt = lambda done, total: None,
+        self, prompt: Sequence[int], options: SequenceOptions, on_prompt: OnPrompt = lambda done, total: None
     ) -> Generator[Piece]:
         """Decode the answer, and yield its text as it comes. If this is left early, it ends at the last step."""
         self.begin()

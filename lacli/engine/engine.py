@@ -82,13 +82,7 @@ class Engine:
     """
 
     def __init__(
-        self,
-        context: Context,
-        settings: DecodeSettings,
-        slots: int = 1,
-        *,
-        longest: int = 0,
-        cost: Cost | None = None,
+        self, context: Context, settings: DecodeSettings, slots: int = 1, *, longest: int = 0, cost: Cost | None = None
     ) -> None:
         """`longest`: limit of each of several sequences, 0 for the trained tokens."""
         self.slots, self.cost, self._longest = slots, cost, longest

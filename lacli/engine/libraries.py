@@ -71,11 +71,7 @@ def model_class(settings: ModelSettings) -> type[LlamaModel]:
 
 
 def open_context(
-    model: LlamaModel,
-    settings: ModelSettings,
-    size: ContextSize,
-    *,
-    backend_greedy: bool | None = None,
+    model: LlamaModel, settings: ModelSettings, size: ContextSize, *, backend_greedy: bool | None = None
 ) -> LlamaContext | IkContext:
     """Open a context of the library that loaded the model; `backend_greedy`: as in LlamaContext."""
     if isinstance(model, IkModel):

@@ -42,10 +42,7 @@ class PromptWriter:
         return self.tokenize(self.render(messages))
 
     def render(
-        self,
-        messages: Messages,
-        tools: Sequence[Mapping[str, Any]] = (),
-        variables: Mapping[str, object] | None = None,
+        self, messages: Messages, tools: Sequence[Mapping[str, Any]] = (), variables: Mapping[str, object] | None = None
     ) -> str:
         """A conversation as text of the template, for `tokenize`.
 

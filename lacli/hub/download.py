@@ -39,12 +39,7 @@ def address() -> str:
 
 
 def find_model(
-    name: str | Path,
-    *,
-    offline: bool = False,
-    aliases: Path | None = None,
-    quiet: bool = False,
-    say: Say | None = None,
+    name: str | Path, *, offline: bool = False, aliases: Path | None = None, quiet: bool = False, say: Say | None = None
 ) -> Path:
     """The file to load for a MODEL argument. For a split model it is the first part, whichever part was named.
 

@@ -240,12 +240,7 @@ class LlamaContext(DecodingContext):
     """
 
     def __init__(
-        self,
-        model: LlamaModel,
-        settings: ModelSettings,
-        size: ContextSize,
-        *,
-        backend_greedy: bool | None = None,
+        self, model: LlamaModel, settings: ModelSettings, size: ContextSize, *, backend_greedy: bool | None = None
     ) -> None:
         super().__init__(lib, start(), model, settings, size)
         parameters = self._parameters(settings, size)

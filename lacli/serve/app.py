@@ -30,15 +30,7 @@ from lacli.ik.context import decoding_library
 from lacli.llamacpp.sampling import MOST_SEED, SamplingSettings
 from lacli.model import AnswerOptions, Model, checked_tokens
 from lacli.serve.messages import MessagesReply, MessagesRequest
-from lacli.serve.protocol import (
-    REFUSED,
-    ChatRequest,
-    CompletionRequest,
-    InfillRequest,
-    Prompt,
-    body_of,
-    error_body,
-)
+from lacli.serve.protocol import REFUSED, ChatRequest, CompletionRequest, InfillRequest, Prompt, body_of, error_body
 from lacli.serve.replies import ChatReply, Choice, PlainReply, Reply, TextReply, rate
 from lacli.serve.responses import ResponsesReply, ResponsesRequest
 from lacli.stats import RunStatistics
@@ -68,7 +60,7 @@ PAGE = Path(__file__).with_name("page")
 
 POLICY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
 """Keeps what a model wrote from running in the page."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote

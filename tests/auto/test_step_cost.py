@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lacli.auto.step_cost import (
-    FIRST_ROWS,
-    MEMORY,
-    PATIENCE,
-    UNKNOWN_ROW,
-    Cost,
-    MeasurePlan,
-    StepCost,
-    StepCostModel,
-)
+from lacli.auto.step_cost import FIRST_ROWS, MEMORY, PATIENCE, UNKNOWN_ROW, Cost, MeasurePlan, StepCost, StepCostModel
 
 STAIRS = StepCost(64, {1: 2.0, 4: 3.2, 8: 6.0, 16: 10.0})
 

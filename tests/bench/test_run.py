@@ -67,10 +67,7 @@ def test_ctrl_c_prints_what_was_finished() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "words"),
-    [
-        (("--modes", "plain", "-n", "20000", "-c", "20000"), b"lacli: "),
-        (("--modes", "auto"), b"timing steps"),
-    ],
+    [(("--modes", "plain", "-n", "20000", "-c", "20000"), b"lacli: "), (("--modes", "auto"), b"timing steps")],
 )
 def test_ctrl_c_before_the_answers_is_no_traceback(flags: tuple[str, ...], words: bytes, tmp_path: Path) -> None:
     with start("bench", "--classes", "edit", *flags, env={"XDG_CACHE_HOME": str(tmp_path)}) as process:

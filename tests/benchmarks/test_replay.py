@@ -5,18 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.records import Record
-from benchmarks.replay import (
-    KNOWS,
-    LEARNS,
-    Answer,
-    Cell,
-    Law,
-    LawContext,
-    answer,
-    misses,
-    settings_of,
-    table,
-)
+from benchmarks.replay import KNOWS, LEARNS, Answer, Cell, Law, LawContext, answer, misses, settings_of, table
 from lacli.batch import from_tokens
 from lacli.settings import DecodeSettings
 from tests.engine.test_engine import engine_for

@@ -33,12 +33,7 @@ class Decoding:
     """
 
     def __init__(
-        self,
-        context: Context,
-        settings: DecodeSettings,
-        verifier: Verifier | None = None,
-        *,
-        cost: Cost | None = None,
+        self, context: Context, settings: DecodeSettings, verifier: Verifier | None = None, *, cost: Cost | None = None
     ) -> None:
         self.engine = Engine(context, settings, cost=cost)
         self._verifier = verifier
