@@ -48,7 +48,7 @@ MACHINE = {
     IN_TRIAL: FAULT,
 } | ({"LACLI_REPACK": "0"} if FAULT else {})
 """What every run gets: the quick model if it names none, one thread, no GPU, nothing learned by others, no trial of the
-build beside the one above."""
+build except the one above."""
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 HUBS = (

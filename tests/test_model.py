@@ -33,7 +33,7 @@ from tests.loading import STDLIB_7M
 
 QUESTIONS = ["How do I make a path?", "How do I make the parser?", "Show me a generator."]
 TOKENS = 12
-"""Of answers in whose first 13 tokens the second best is 0.57 nats behind or more: company changes none of them."""
+"""Of answers in whose first 13 tokens the second best is 0.57 nats lower or more: company changes none of them."""
 
 SIDE_BY_SIDE: list[dict[str, Any]] = [
     {},
@@ -92,7 +92,7 @@ def test_an_answer_tells_its_seed_and_what_of_its_own_schema_it_does_not_keep_to
     assert model.generate(QUESTIONS[0], temperature=1.0, seed=drawn.seed, max_tokens=TOKENS).text == drawn.text
 
 
-def test_the_tokens_of_a_conversation_are_those_its_answer_begins_behind(model: Model) -> None:
+def test_an_answer_begins_after_the_tokens_of_its_conversation(model: Model) -> None:
     messages = [{"role": "user", "content": QUESTIONS[0]}]
     assert model.tokenize(messages) == model.tokenize(QUESTIONS[0]) == [*model.stream(messages).prompt]
     assert len(model.tokenize(QUESTIONS[0], raw=True)) < len(model.tokenize(QUESTIONS[0]))
@@ -160,7 +160,7 @@ def test_tasks_share_a_model(model: Model) -> None:
     asyncio.run(ask())
 
 
-def test_a_task_that_asks_leaves_the_event_loop_free_and_gets_errors_where_it_waits(
+def test_a_task_that_asks_leaves_the_event_loop_free_and_gets_errors_at_its_await(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[Thread] = []
@@ -225,7 +225,7 @@ def test_without_a_seed_each_answer_draws_its_own_text(model: Model) -> None:
 
 
 def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArray[np.float64]]:
-    """Log probabilities behind a prompt, and behind each of these tokens, as plain decoding computes them."""
+    """Log probabilities after a prompt, and after each of these tokens, as plain decoding computes them."""
     prompt = model.engine.prompts.question(QUESTIONS[0], raw=True)
     settings = ModelSettings(threads=1, gpu_layers=0, context=256)
     with LlamaContext(model.engine.model, settings, ContextSize.of(PLAIN), backend_greedy=False) as engine:
@@ -238,7 +238,7 @@ def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArra
     "options",
     [{}, {"temperature": 1.0, "seed": 5}, {"sampling": SamplingSettings(repeat_penalty=1.5, presence_penalty=1.0)}],
 )
-def test_logprobs_are_those_of_the_model_whatever_draws(model: Model, options: dict[str, Any]) -> None:
+def test_logprobs_are_the_models_own_whatever_draws(model: Model, options: dict[str, Any]) -> None:
     answer = model.generate(QUESTIONS[0], max_tokens=TOKENS, raw=True, logprobs=4, **options)
     assert len(answer.logprobs) == len(answer.tokens)
     for found, token, expected in zip(

@@ -60,7 +60,7 @@ def words(lines: str, subject: str) -> list[str]:
     return [" ".join(found.split()) for found in re.findall(rf"^{subject:9} (.*)$", lines, re.MULTILINE)]
 
 
-def test_the_short_report_is_one_line_with_plain_decoding_where_the_costs_of_steps_were_measured() -> None:
+def test_the_short_report_is_one_line_with_plain_decoding_if_the_costs_of_steps_were_measured() -> None:
     made = answer(*plain_step(3), guessed((SUFFIX, SUFFIX, SUFFIX), (SUFFIX,) * 5), guessed((), (POOL,)))
     read = "41 prompt tokens in 0.50 s (80.0 tokens/s); "
     size = f"{read}8 tokens in 0.06 s (133.3 tokens/s), 1.60 tokens and 2.2 rows a step, 3 of 6 drafted tokens accepted"

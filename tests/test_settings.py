@@ -64,7 +64,7 @@ def test_what_just_fits_is_taken() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_is_valid_and_means_lookahead_where_no_mode_is_chosen(preset: str) -> None:
+def test_every_preset_is_valid_and_means_lookahead_if_no_mode_is_chosen(preset: str) -> None:
     settings = decode_settings(preset)
     assert settings.window == PRESETS[preset]["window"] and settings.mode == "lookahead"
     assert settings.max_rows <= ModelSettings().batch
@@ -72,7 +72,7 @@ def test_every_preset_is_valid_and_means_lookahead_where_no_mode_is_chosen(prese
     assert decode_settings(preset, window=3, ngram=None).ngram == PRESETS[preset]["ngram"]
 
 
-def test_a_size_of_lookahead_means_lookahead_where_no_mode_is_chosen_and_else_the_mode_is_auto() -> None:
+def test_a_size_of_lookahead_means_lookahead_if_no_mode_is_chosen_and_else_the_mode_is_auto() -> None:
     for name in ("window", "ngram", "guesses"):
         sizes: Any = {name: 4}
         assert decode_settings(mode=None, **sizes).mode == "lookahead"

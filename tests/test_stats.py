@@ -32,7 +32,7 @@ def test_steps_add_up() -> None:
     assert run.tokens_per_second == pytest.approx(5 / 3)
 
 
-def test_guesses_are_counted_where_they_came_from() -> None:
+def test_drafts_are_counted_by_their_source() -> None:
     run = RunStatistics()
     tried = (Origin.POOL, Origin.POOL, Origin.SUFFIX)
     run.add(step(Origin.POOL, Origin.SUFFIX, Origin.MODEL, rows=4)._replace(guesses=tried))

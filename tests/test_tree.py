@@ -59,7 +59,7 @@ def test_the_walk_accepts_the_longest_agreeing_path_and_one_more(guesses: list[l
     assert asked == [ROOT, *path.nodes], "one choice for each accepted node, none twice"
 
 
-def test_the_walk_stops_where_the_choice_is_not_known() -> None:
+def test_the_walk_stops_at_an_unknown_choice() -> None:
     tree = grown([[1, 2]], verify=False)
     assert verify_tree(tree, lambda node: 1, lambda token, count: None).tokens == [1]
 
@@ -155,7 +155,7 @@ def test_a_batch_is_written_again_and_again_and_each_row_points_at_its_own_ids()
         assert rows.positions[: len(rows)].tolist() == [7 + depth for depth in tree.depths]
 
 
-def test_the_picture_of_a_step_is_what_is_built() -> None:
+def test_the_picture_of_a_step_equals_the_step() -> None:
     tree = Tree(0)
     for candidate in range(2):
         tree.add_path([1000 + 10 * candidate + depth for depth in range(3)], 6 + candidate, Origin.POOL)

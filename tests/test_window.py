@@ -47,7 +47,7 @@ def found(window: Window, *steps: list[int]) -> list[list[int]]:
     return ends
 
 
-def test_no_ngram_holds_a_first_guess_behind_its_first_token() -> None:
+def test_no_ngram_holds_a_first_guess_after_its_first_token() -> None:
     window = Window(2, 5, DRAWN)
     assert found(window, [1, 2], [3, 4], [5, 6], [7, 8], [9, 10]) == [[], [], [], [7, 8], [9, 10]]
     assert found(Window(2, 2, DRAWN), [1, 2]) == [[1, 2]], "the results alone follow the first token"

@@ -18,7 +18,7 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 @dataclass
 class Timed(FakeContext):
-    """Each row takes time, more behind a longer context, and so does another size than before; prefill has its own.
+    """Each row takes time, more after a longer context, and so does another size than before; prefill has its own.
 
     `outliers`: numbers of steps that something else held up.
     """
@@ -58,7 +58,7 @@ def measured(
 
 
 @pytest.mark.parametrize("change", [0.0, 0.5])
-def test_the_measured_costs_are_the_contexts_and_those_of_a_change_of_rows(change: float) -> None:
+def test_the_costs_of_rows_and_of_a_change_of_rows_are_measured(change: float) -> None:
     engine = Timed(position=1 / 64, change=change)
     found, change_s = measured(engine, 8, 40)
     assert [each.context for each in found] == [8, 40] and change_s == pytest.approx(change)

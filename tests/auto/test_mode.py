@@ -323,14 +323,14 @@ def watched(
     return engine, steps
 
 
-def test_where_rows_are_dear_and_nothing_repeats_each_step_is_a_plain_one() -> None:
+def test_if_rows_are_dear_and_nothing_repeats_each_step_is_a_plain_one() -> None:
     engine, _ = watched(Writer(5, passage=1), CPU_F16)
     assert sum(rows > 1 for rows in engine.rows) < 0.02 * len(engine.rows)
     assert all(used == {0} for used in engine.used)
 
 
 @pytest.mark.parametrize("stairs", [CPU_F16, CPU_Q4])
-def test_where_rows_are_dear_drafts_are_chains_in_the_texts_own_sequence(stairs: Stairs) -> None:
+def test_if_rows_are_dear_drafts_are_chains_with_the_sequences_first_id(stairs: Stairs) -> None:
     engine, steps = watched(Writer(6), stairs)
     assert max(engine.rows) > 5 and all(used == {0} for used in engine.used)
     assert {origin for step in steps for origin in step.guesses} == {Origin.SUFFIX}
@@ -345,12 +345,12 @@ def test_saved_costs_that_are_wrong_are_out_within_sixty_steps(factor: float) ->
     assert engine.clock.now < 1.1 * right.clock.now
 
 
-def test_where_rows_are_nearly_free_drafts_grow_a_tree() -> None:
+def test_if_rows_are_nearly_free_drafts_grow_a_tree() -> None:
     engine, _ = watched(Writer(8, passage=10), GPU)
     assert max(engine.rows) > 30 and any(len(used) > 2 for used in engine.used)
 
 
-def test_where_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
+def test_if_nothing_is_known_the_first_steps_are_small_and_grow() -> None:
     engine = Watching(Writer(11), lambda rows, _: GPU.seconds(rows), clock := FakeClock(), ids=AUTO.ids)
     with clocked(clock):
         writer = Writer(11)
@@ -373,7 +373,7 @@ def test_a_model_that_takes_back_few_guesses_gets_chains_of_as_many(back: int, s
 
 @pytest.mark.parametrize("known", [True, False], ids=["measured", "learned"])
 @pytest.mark.parametrize(("shape", "most"), [("f16", 0.6), ("q4_0", 0.6), ("gpu", 0.2)])
-def test_where_the_text_copies_it_is_much_quicker(shape: str, most: float, known: bool) -> None:
+def test_a_text_that_copies_is_much_quicker(shape: str, most: float, known: bool) -> None:
     stairs = STAIRS[shape]
     took, _ = run(Writer(11), lambda rows, _: stairs.seconds(rows), stairs.measured if known else None, length=600)
     assert took < most

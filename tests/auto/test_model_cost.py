@@ -107,7 +107,7 @@ def found(
     return *result, " ".join(said)
 
 
-def test_a_cost_is_measured_once_again_where_it_is_asked_for_and_where_it_was_less(model: Path, state: Path) -> None:
+def test_a_cost_is_measured_again_on_request_and_if_less_was_measured_before(model: Path, state: Path) -> None:
     other = replace(COST, devices="another")
     assert saved_cost(state, model, SETTINGS) is None
     assert found(model, state) == (COST, False, "") and saved_cost(state, model, SETTINGS) == COST

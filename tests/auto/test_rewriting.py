@@ -1,4 +1,4 @@
-"""The rewriting source: where a copy goes on behind a change, and what is learned."""
+"""The rewriting source: how a copy goes on after a change, and what is learned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END = 1000
 
 
 class Pair:
-    """A rewriting source beside the suffix source that it listens to."""
+    """A rewriting source with the suffix source that it listens to."""
 
     def __init__(self, text: list[int]) -> None:
         self.suffix = SuffixSource(is_end={END}.__contains__)
@@ -71,7 +71,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
-def test_a_copy_goes_on_behind_a_change(change: list[int], expected: list[int]) -> None:
+def test_a_copy_goes_on_after_a_change(change: list[int], expected: list[int]) -> None:
     assert copying(change).tokens(2) == expected
 
 
@@ -84,13 +84,13 @@ SILENT = {
 
 
 @pytest.mark.parametrize("tokens", SILENT.values(), ids=SILENT)
-def test_nothing_is_drafted_where_no_changed_copy_is_in_sight(tokens: list[int]) -> None:
+def test_nothing_is_drafted_without_a_changed_copy(tokens: list[int]) -> None:
     pair = Pair([*COPIED, 1])
     pair.extend(tokens)
     assert pair.source.first(pair.text) == []
 
 
-def test_a_draft_stops_where_an_answer_ended() -> None:
+def test_a_draft_stops_at_the_end_of_an_answer() -> None:
     pair = Pair([*BEGIN, 9, 201, 202, 203, END, 204, 205])
     pair.extend([*BEGIN, 8, 201, 202])
     assert pair.tokens(9) == [203]
@@ -125,7 +125,7 @@ def test_a_draft_that_comes_true_is_what_was_drafted_token_by_token(
 
 
 @given(edits, st.integers(0, 80))
-def test_what_is_learned_is_how_often_its_own_first_draft_came_true(
+def test_a_source_learns_how_often_its_own_first_draft_is_accepted(
     changes: list[tuple[int, list[int], int]], pieces: int
 ) -> None:
     text = edited(changes)

@@ -79,7 +79,7 @@ def test_a_copy_takes_no_more_time_than_the_others_may_wait() -> None:
     assert costs[rows] / costs[2] <= MAX_DELAY * 2 / costs[2] < costs[32] / costs[2]
 
 
-def test_beside_a_prompt_drafts_pay_for_what_they_add_and_its_time_is_no_steps() -> None:
+def test_with_a_prompt_chunk_drafts_count_only_the_time_that_they_add() -> None:
     modes = modes_of(COPY, COPY)
     observed(modes, grown(modes, COPY, COPY), 1, 1)
     trees = grown(modes, COPY, COPY, beside=20)

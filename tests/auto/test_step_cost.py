@@ -63,7 +63,7 @@ def test_a_measured_cost_counts_until_the_steps_say_otherwise() -> None:
     assert model.relative[8] == pytest.approx(3.0, rel=0.3) and model.relative[16] > 2.6
 
 
-def test_where_nothing_is_known_the_first_steps_are_small_and_others_follow_the_nearest() -> None:
+def test_if_nothing_is_known_the_first_steps_are_small_and_others_follow_the_nearest() -> None:
     model = StepCostModel(64)
     assert model.max_trial_rows == FIRST_ROWS and model.relative[3] == 1 + 2 * UNKNOWN_ROW
     taught(model, 1, 1.0, 2)
@@ -123,7 +123,7 @@ def test_a_change_of_rows_is_added_unless_the_step_has_as_many_as_the_one_before
     assert slopes[7] == pytest.approx((costs[8] - costs[7]) / 1)
 
 
-def test_what_a_change_costs_is_learned_from_plain_steps_behind_others() -> None:
+def test_the_cost_of_a_change_is_learned_from_plain_steps_after_others() -> None:
     model = StepCostModel(16)
     taught(model, 1, 1.0, 2)
     for _ in range(8):

@@ -118,7 +118,7 @@ def test_how_often_a_match_was_right_is_learned_of_what_was_accepted_and_not_of_
 
 
 @given(any_text)
-def test_the_other_drafts_are_scored_where_the_first_one_failed(text: list[int]) -> None:
+def test_the_other_drafts_are_scored_if_the_first_one_failed(text: list[int]) -> None:
     source = SuffixSource()
     acceptance = source.hits = RecordedHits(EXPECTED)
     source.begin(text[:1])

@@ -108,7 +108,7 @@ def test_turns_of_a_conversation_are_one_prompt_of_the_interval(clock: FakeClock
     assert len(talk.answered) == 6 and talk.speedup == paired_ratio(*paces)
 
 
-def test_what_is_faster_comes_first_with_its_interval_and_its_classes(clock: FakeClock) -> None:
+def test_faster_modes_come_first_with_their_interval_and_classes(clock: FakeClock) -> None:
     found = [lasting(each, 2.0) if each.point.mode == "lookup" else each for each in results(answers(clock, 5, 50))]
     lines = summary(found, MACHINE).splitlines()
     assert lines[1] == "10 prompts of 2 classes, 500 tokens decoded plainly: plain decoding has 1.0 tokens/s."

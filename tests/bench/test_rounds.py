@@ -75,10 +75,10 @@ def test_the_time_is_kept_however_fast_prompts_are_read_and_steps_are_made(
         assert rounds.deadline - longest_s <= clock.now <= rounds.deadline + 6.0
     for number in range(points):
         found = [trial for exchange in range(len(rounds.exchanges)) for trial in rounds.of(number, exchange)]
-        assert all(trial.is_whole for trial in found) or len(found) == 1, "no cut answer beside whole ones"
+        assert all(trial.is_whole for trial in found) or len(found) == 1, "no cut answer among whole ones"
 
 
-def test_what_was_decoded_until_the_end_counts_where_no_answer_was_finished(clock: FakeClock) -> None:
+def test_tokens_decoded_until_the_end_count_if_no_answer_was_finished(clock: FakeClock) -> None:
     for left, counts in ((-5.0, (1, 0)), (10.0, (10, 0)), (25.0, (20, 5))):
         rounds = field(clock, free, PLAIN, LOOKAHEAD, deadline=clock.now + left)
         played(rounds)
@@ -87,7 +87,7 @@ def test_what_was_decoded_until_the_end_counts_where_no_answer_was_finished(cloc
         assert len(rounds.trials) == sum(map(bool, counts))
 
 
-def test_a_later_turn_comes_behind_plain_decodings_answer_and_what_does_not_fit_is_left_out(clock: FakeClock) -> None:
+def test_a_later_turn_follows_plain_decodings_answer_and_is_left_out_if_it_does_not_fit(clock: FakeClock) -> None:
     two_turns, long = task("1 2 3", "7 8", max_tokens=5), task("1 " * CELLS)
     rounds = played(field(clock, free, PLAIN, tasks=[two_turns, long], repetitions=1))
     first, second = rounds.exchanges

@@ -34,7 +34,7 @@ def test_json_is_a_list_of_rows_with_the_names_that_are_documented() -> None:
     assert (plain["speedup"], plain["tokens_per_step"], plain["steps"]) == (1.0, 1.0, plain["tokens"])
 
 
-def test_where_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lacli.bench.rounds.perf_counter", lambda: perf_counter() + 60)
     done = call("bench", "--classes", "edit", "--modes", "lookup", "--seconds", "6", "-o", "md")
     assert done.code == 0 and "lookup: cannot tell, there was no time for it" in done.out
@@ -42,7 +42,7 @@ def test_where_the_time_is_up_before_an_answer_there_is_a_table_all_the_same(mon
     assert f" with llama.cpp {version()} on " in done.out and "| plain | llama.cpp |" in done.out
 
 
-def test_settings_whose_steps_are_too_dear_are_left_out_where_nothing_was_named() -> None:
+def test_settings_whose_steps_are_too_dear_are_left_out_if_nothing_was_named() -> None:
     asked = ("bench", "--classes", "edit", "--each", "1", "-r", "1", "-n", "8", "-o", "json")
     name, why = "lookahead W=15 N=5 G=15", "a step takes 41 plain steps, more than the tokens it can bring"
     for flags, modes in (((), ["plain", "auto", "lookup"]), (("--modes", "lookahead"), ["plain", "lookahead"])):

@@ -36,7 +36,7 @@ def test_numbers_are_read_with_commas_between_them_and_each_once(text: str, numb
 
 
 @pytest.mark.parametrize("text", ["", "1,,2", "-5", "5-", "1-5", "1.5", "W", "9" * 5000])
-def test_what_is_no_number_is_an_error_that_names_the_flag_and_gives_an_example(text: str) -> None:
+def test_a_value_that_is_no_number_is_an_error_that_names_the_flag_and_gives_an_example(text: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_numbers(text, "-W")
     assert "-W" in raised.value.what

@@ -28,7 +28,7 @@ def test_a_run_of_each_kind_is_clean(kind: str, capsys: pytest.CaptureFixture[st
         ("import sys; sys.exit(3)", ""),
     ],
 )
-def test_what_is_not_clean_is_told(program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unclean_end_is_told(program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lacli.py").write_text(program)
     monkeypatch.setattr(fuzz, "ROOT", tmp_path)
     assert problem(Run(()), tmp_path) == said

@@ -23,7 +23,7 @@ def test_the_clock_moves_by_the_law_and_by_the_work_between_the_steps() -> None:
     assert took > 1000 * (CLIFF(2) + 1) and took == pytest.approx(1000 * (CLIFF(2) + 1), abs=10)
 
 
-def test_a_recorded_answer_is_the_same_in_every_mode_and_takes_fewer_steps_where_it_repeats() -> None:
+def test_a_recorded_answer_is_the_same_in_every_mode_and_takes_fewer_steps_if_it_repeats() -> None:
     repeating = Record([1, 2, 3], [4, 5, 6, 7, 8, 9] * 8, [])
     steps = {}
     for name in ("plain", "lookup", LEARNS, KNOWS):
@@ -44,7 +44,7 @@ def test_a_size_of_lookahead_is_a_contender() -> None:
     assert settings_of("3/4/5", CLIFF) == DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=5)
 
 
-def test_a_miss_is_what_is_slower_than_plain_decoding() -> None:
+def test_a_miss_is_a_class_slower_than_plain_decoding() -> None:
     cells = [cell(plain=1.0, auto_learns=1.02), cell(plain=1.0, auto_learns=0.9)]
     said = misses(cells, ["edit"], LEARNS).splitlines()
     assert "below 0.99: 1 of 2" in said[0] and "0.980: edit, machine" in said[1]

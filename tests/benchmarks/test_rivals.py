@@ -1,4 +1,4 @@
-"""Other programs beside lacli: found on PATH, started with the same model and flags, read, and ended."""
+"""Other programs than lacli: found on PATH, started with the same model and flags, read, and ended."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_programs_get_the_prompt_and_lacli_s_settings_and_each_token_not_accepte
 @pytest.mark.parametrize(
     ("timings", "counted"),
     [({}, (4, 4)), ({"draft_n_accepted": 1}, (4, 3)), ({"draft_n_accepted": 40}, (4, 1)), ({"predicted_n": 1}, (0, 0))],
-    ids=["nothing-drafted", "drafted", "accepted-behind-the-end", "one-token"],
+    ids=["nothing-drafted", "drafted", "accepted-after-the-end", "one-token"],
 )
 def test_a_server_gets_token_ids_and_its_steps_follow_from_accepted_guesses(
     timings: dict[str, int], counted: tuple[int, int], monkeypatch: pytest.MonkeyPatch

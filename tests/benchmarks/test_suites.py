@@ -32,7 +32,7 @@ ROWS: Mapping[str, Mapping[str, object]] = {
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_every_suite_reads_its_form_and_stops_where_it_should(
+def test_every_suite_reads_its_form_and_stops_at_its_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (file := tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROWS[name])}\n" * 1200)

@@ -144,7 +144,7 @@ def test_a_line_of_a_pipe_is_no_command_unless_commands_are_wanted(tmp_path: Pat
     assert not (tmp_path / "saved").exists()
 
 
-def test_all_flags_beside_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
+def test_all_flags_given_with_load_win_and_the_environment_does_not(tmp_path: Path) -> None:
     file, grammar = tmp_path / "chat.json", tmp_path / "form.gbnf"
     grammar.write_text('root ::= "a"')
     chat("-sys", "Be nice.", "--chat-template", "chatml", "-c", "512", lines=[f"/save {file}"])

@@ -128,5 +128,5 @@ def test_the_list_of_settings_has_changed_ones_first_then_all_others_under_headi
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
-def test_what_is_shown_of_texts_can_be_typed_again(stops: list[str]) -> None:
+def test_shown_texts_can_be_typed_again(stops: list[str]) -> None:
     assert read(SETTINGS["stops"], show(SETTINGS["stops"], tuple(stops))) == tuple(stops)

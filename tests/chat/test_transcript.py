@@ -35,7 +35,7 @@ def line(event: str, **what: Any) -> str:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXT, TEXT, TEXT, st.lists(TEXT, max_size=5), st.integers(0, 2**31 - 1))
-def test_what_is_saved_is_read_again(
+def test_a_saved_chat_is_read_again(
     tmp_path: Path, model: str, template: str, system: str, texts: list[str], context: int
 ) -> None:
     messages = [Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)]
@@ -107,7 +107,7 @@ STEPS = ["talk", "talk", "talk", "/undo", "/regen", "/clear", "/system be long",
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(STEPS), max_size=20))
-def test_a_log_has_the_chat_as_it_is_behind_what_it_had(tmp_path: Path, steps: list[str]) -> None:
+def test_a_log_keeps_its_chats_and_ends_with_the_current_one(tmp_path: Path, steps: list[str]) -> None:
     path, saved, chat = tmp_path / "log", tmp_path / "saved", FakeChat()
     write_chat(path, replace(CHAT, conversation=Conversation("", [Message("user", "earlier")])))
     write_chat(saved, CHAT)

@@ -56,7 +56,7 @@ def test_a_planted_mistake_is_a_bug(kind: type[FakeContext], sampler: FakeSample
     assert found.verdict == "bug"
 
 
-def test_where_a_replay_need_not_repeat_a_run_a_small_margin_is_unclear() -> None:
+def test_if_a_replay_need_not_repeat_a_run_a_small_margin_is_unclear() -> None:
     assert "unclear" in {run.verdict for _, _, run in run_check(FaintMask, repeats=False).partings}
     differences = [run.difference for _, _, run in run_check(FaintMask).partings if run.difference]
     bugs = [each for each in differences if each.verdict == "bug"]
@@ -98,7 +98,7 @@ def test_rounding_closes_a_margin_of_at_most_twice_its_size() -> None:
     assert largest_difference(np.array([-np.inf, 1.0]), np.array([0.0, 1.0])) == np.inf
 
 
-def test_plain_logits_are_those_that_plain_decoding_chose_from() -> None:
+def test_plain_logits_are_the_ones_that_plain_decoding_chose_from() -> None:
     prompt = [1, 2, 3, 1, 2]
     tokens = [
         token for step in Engine(FakeContext(), PLAIN).steps(prompt, SequenceOptions(20)) for token in step.tokens

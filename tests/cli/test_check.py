@@ -94,7 +94,7 @@ def test_prompts_are_a_file_and_each_takes_some_of_every_class(tmp_path: Path) -
     assert json.loads(call(*flags, "--each", "1").out)["prompts"] == 2
 
 
-def test_the_help_names_what_is_checked_without_mode() -> None:
+def test_the_help_names_the_modes_checked_by_default() -> None:
     words = " ".join(check("-h").out.split())
     assert "lookahead, auto. [default: all]" in words
     assert "lookahead, auto. [default: auto]" in " ".join(call("run", "-h").out.split())

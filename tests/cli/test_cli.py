@@ -186,7 +186,7 @@ def test_help_and_import_load_none_of_the_large_libraries(arguments: list[str]) 
     assert not imported & {"llama_cpp", "huggingface_hub", "numpy", "rich"}
 
 
-def test_escape_codes_come_where_they_are_wanted_and_only_there() -> None:
+def test_escape_codes_come_only_if_they_are_wanted() -> None:
     for flags, env in (["--show-accepted"], {"NO_COLOR": "1"}), (["-q"], {}):
         assert "\x1b" not in finish(on_terminal(*SHOWN, *flags, env=env)).out
     plain = call(*SHOWN, "--show-accepted").out

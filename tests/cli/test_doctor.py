@@ -43,7 +43,9 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
         ({"gpu_kind": "cuda"}, "better", "does not use the GPU here"),
     ],
 )
-def test_the_devices_are_those_that_llama_cpp_uses(changes: dict[str, Any], state: str, words: str, play: Play) -> None:
+def test_the_devices_are_the_ones_that_llama_cpp_uses(
+    changes: dict[str, Any], state: str, words: str, play: Play
+) -> None:
     play(**changes)
     found = doctor.check_devices()
     assert found.state == state and words in found.words and ("pip install" in found.todo) == (state == "better")

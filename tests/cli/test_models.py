@@ -33,7 +33,7 @@ def complaint(done: Done, code: int = 1) -> str:
     return lines[0]
 
 
-def test_what_is_on_the_disk_is_listed_with_damaged_files_and_the_users_own_names(home: Home) -> None:
+def test_models_on_the_disk_are_listed_with_damaged_files_and_the_users_own_names(home: Home) -> None:
     home.alias("broken", "mine me/a Q8_0 my own")
     link = home.add("me/a", "a-Q8_0.gguf")
     damaged = home.add("me/a", "a-Q4_0.gguf", home.model.read_bytes()[:5000])
@@ -48,7 +48,7 @@ def test_what_is_on_the_disk_is_listed_with_damaged_files_and_the_users_own_name
     assert line.split()[:2] == ["mine", "*"] and line.split()[-3:] == ["my", "own", "me/a:Q8_0"]
 
 
-def test_where_llama_cpp_does_not_load_one_line_says_so_and_what_reads_no_model_works(home: Home) -> None:
+def test_if_llama_cpp_does_not_load_one_line_says_so_and_commands_without_a_model_work(home: Home) -> None:
     link = home.add("me/a", "a-Q8_0.gguf")
     package = home.folder / "broken" / "llama_cpp" / "__init__.py"
     package.parent.mkdir(parents=True)

@@ -131,7 +131,7 @@ def test_the_flags_of_devices_are_llama_cpps(flags: str, placed: dict[str, Any])
         *((f"--replicas={number}", "at ") for number in ("0", "65")),
     ],
 )
-def test_what_is_no_list_is_refused(flags: str, words: str) -> None:
+def test_a_value_that_is_no_list_is_refused(flags: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         typed(*flags.split())
     assert words in str(caught.value)

@@ -84,7 +84,7 @@ def test_every_prompt_gets_the_answer_that_it_gets_alone(tmp_path: Path) -> None
     assert [row["predicted_n"] for row in single] == [each.statistics.tokens for each in alone]
 
 
-def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_it(
+def test_draws_are_the_same_alone_and_with_others_and_each_row_has_a_seed_that_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without flash attention on both sides, which -np 4 turns on, and with seeds that are known: else a draw lies next
@@ -101,7 +101,7 @@ def test_draws_are_the_same_beside_others_and_each_row_has_a_seed_that_repeats_i
 
 
 @pytest.mark.parametrize("torn", ["", LINES[1][:3], LINES[1][:20], LINES[1].strip()])
-def test_what_is_there_stays_and_a_line_that_was_cut_off_is_written_anew(tmp_path: Path, torn: str) -> None:
+def test_finished_lines_stay_and_a_line_that_was_cut_off_is_written_anew(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(LINES[2] + torn)
     with answers_in(str(path), ASKED, Screen()) as lines:

@@ -160,9 +160,7 @@ def test_no_command_takes_an_answer_without_numbers_for_an_answer(numberless: st
 
 @pytest.mark.parametrize("mode", ["plain", "auto"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_choices_made_where_the_logits_are_are_looked_at_too(
-    tiny: Path, tmp_path: Path, mode: ModeName, value: float
-) -> None:
+def test_choices_made_by_the_backend_are_checked_too(tiny: Path, tmp_path: Path, mode: ModeName, value: float) -> None:
     path = tmp_path / "numberless.gguf"
     path.write_bytes(tiny.read_bytes())
     norm = next(each.data for each in gguf.GGUFReader(path, "r+").tensors if each.name == "output_norm.weight")

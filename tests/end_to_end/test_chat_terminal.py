@@ -36,12 +36,12 @@ CUT = f"lacli: the answer was cut after {SIZE} tokens (-n); /set n -1 lifts the 
 
 
 def shown(text: str, told: str = CUT) -> str:
-    """An answer as the chat shows it: its last line ended, what is told of it, and an empty line behind."""
+    """An answer as the chat shows it: its last line ended, what is told of it, and an empty line after it."""
     return text.removesuffix("\n") + f"\n{told}\n"
 
 
 PASTES, TAKEN = "\x1b[?2004h", "\x1b[?2004l"
-"""Marks of pastes are asked for before the prompt is drawn and behind it, and not once it has a line."""
+"""Marks of pastes are asked for before the prompt is drawn and after it, and not once it has a line."""
 
 DRAWN = re.compile(r"\x1b\[\?2004h(?:\x1b\[\?1l)?\x1b\[\?25l")
 """The beginning of a prompt: pastes are marked and the cursor is hidden."""
@@ -183,9 +183,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came(start_chat: Start, tmp_path:
     assert chat.says(QUESTION) == shown(answer("-p", QUESTION))
 
 
-def test_what_is_read_of_a_prompt_is_seen_until_ctrl_c_and_the_turns_before_it_stay(
-    start_chat: Start, tmp_path: Path
-) -> None:
+def test_prefill_is_seen_until_ctrl_c_and_the_earlier_turns_stay(start_chat: Start, tmp_path: Path) -> None:
     long_file = tmp_path / "long.txt"
     long_file.write_text("".join(f"self.x{number} = {number}\n" for number in range(200)))
     program = until_ctrl_c("batch.positions[0] > 400")

@@ -38,7 +38,7 @@ def asked(*flags: str) -> dict[str, Any]:
     return found
 
 
-def test_a_seed_repeats_an_answer_and_is_named_where_it_was_chosen_at_random() -> None:
+def test_a_seed_repeats_an_answer_and_is_named_if_it_was_chosen_at_random() -> None:
     chosen = asked("--temp", "0.9", "--mode", "plain")
     again = asked("--temp", "0.9", "--mode", "plain", "-s", str(chosen["seed"]))
     assert again["text"] == chosen["text"]
@@ -64,7 +64,7 @@ def test_rejection_answers_and_another_seed_differs() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_dead_end_behind_guesses_leaves_the_same_text_in_every_mode(mode: str) -> None:
+def test_a_dead_end_after_drafts_leaves_the_same_text_in_every_mode(mode: str) -> None:
     grammar = 'root ::= "    self._value = value\\n"'
     prompt = "Repeat:\n    self._value = value\n    self._value = value\n"
     done = call("run", "-q", "-p", prompt, "--grammar", grammar, "--ignore-eos", "--mode", mode)

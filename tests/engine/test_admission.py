@@ -160,7 +160,7 @@ def plain_schedule(cells: int, rows: int = 256) -> tuple[Engine, SharedContext]:
 
 
 @pytest.mark.parametrize(("places", "prefill", "read"), [(2, 128, 64), (1, 128, 128), (2, 512, 190)])
-def test_a_prompt_is_read_in_short_pieces_where_others_may_come(places: int, prefill: int, read: int) -> None:
+def test_prompt_chunks_are_short_if_other_sequences_may_come(places: int, prefill: int, read: int) -> None:
     engine = FakeContext(400, 256, places, VOCABULARY, prefill_rows=prefill, mixed_rows=63)
     schedule = Engine(engine, PLAIN, places)
     sequence = add(schedule, [3] * 190, 2)
@@ -214,7 +214,7 @@ def test_a_cut_that_a_recurrent_state_cannot_make_empties_the_slot() -> None:
     assert again.tokens[-10:] == alone(Visit([*first.tokens, 3], 10, 0, None), 400)
 
 
-def test_idle_slots_are_emptied_oldest_first_where_others_need_their_cells() -> None:
+def test_idle_slots_are_emptied_oldest_first_when_others_need_their_cells() -> None:
     schedule, _ = plain_schedule(150)
     ended = [answered(schedule, [token] * 40, 5) for token in (1, 2, 3)]
     running = add(schedule, [4] * 60, 20)
@@ -282,7 +282,7 @@ def test_a_long_prompt_is_read_while_short_ones_keep_coming() -> None:
         assert number < 100, "a quarter of 8 rows is read of it in each step"
 
 
-def test_a_sequence_among_others_ends_where_the_models_context_does() -> None:
+def test_a_sequence_among_others_ends_at_the_models_trained_length() -> None:
     engine = engine_of(PLAIN, 200)
     engine.trained_tokens = 30
     schedule = Engine(engine, PLAIN, PLACES)

@@ -102,7 +102,7 @@ def test_an_answer_that_is_iterated_again_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("mode", ["lookup", "auto", "plain"])
-def test_an_answer_is_compared_with_plain_decoding_where_costs_were_measured(mode: ModeName, tmp_path: Path) -> None:
+def test_an_answer_is_compared_with_plain_decoding_if_costs_were_measured(mode: ModeName, tmp_path: Path) -> None:
     tiny_models.write_llama(path := tmp_path / "tiny.gguf")
     cost = Cost((StepCost(64, {1: 1.0, 8: 2.4}),))
     chosen = DecodeSettings(mode=mode)

@@ -77,7 +77,7 @@ ON_A_CLOSED_ENGINE: dict[str, Callable[[ModelEngine], object]] = {
 }
 
 
-def test_what_is_asked_of_a_closed_engine_is_one_error(tiny: Path) -> None:
+def test_a_question_to_a_closed_engine_is_one_error(tiny: Path) -> None:
     with load(tiny, model_settings=SETTINGS, decode_settings=PLAIN) as engine:
         generate(engine, "the thing", max_tokens=3)
     for name, ask in ON_A_CLOSED_ENGINE.items():
@@ -155,7 +155,7 @@ def test_a_program_may_end_while_a_thread_of_its_own_is_answering(tiny: Path) ->
     assert run(str(tiny), program=(sys.executable, "-c", program)) == Done(0, "", "")
 
 
-def test_what_is_asked_after_the_exit_handlers_is_refused_and_does_not_wait(tiny: Path) -> None:
+def test_a_question_after_the_exit_handlers_is_refused_and_does_not_wait(tiny: Path) -> None:
     program = (
         "import atexit\n"
         "def ask():\n"

@@ -70,7 +70,7 @@ def tokens_of(model: Path, text: str = TEXT) -> list[int]:
 
 @pytest.mark.parametrize("mode", ["plain", "auto"])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_prompt_goes_on_where_a_file_ends_and_one_that_differs_before_is_answered_as_without(
+def test_a_prompt_goes_on_after_a_files_tokens_and_a_different_one_is_answered_as_without_it(
     kind: str, mode: str, tmp_path: Path
 ) -> None:
     model, cache, settings = tmp_path / "model.gguf", tmp_path / "a.cache", DecodeSettings(mode=mode)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_a_prompt_goes_on_where_a_file_ends_and_one_that_differs_before_is_answe
     assert said[0].startswith(f"{reused} of {len(longer)} tokens were in a.cache, ")
     found, reused, said = ask(model, other, cache, SETTINGS, settings, read_only=True)
     assert found == ask(model, other, None, SETTINGS, settings)[0]
-    # What a window has left behind is in no file, and a recurrent state cannot be cut back.
+    # What a window has dropped is in no file, and a recurrent state cannot be cut back.
     assert reused == (len(prompt) - 9 if kind == "attention" else 0)
     assert ("goes on after all of them" in said[0]) == (kind != "attention")
 
@@ -100,7 +100,7 @@ def rows_after(context: DecodingContext, prompt: Sequence[int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("types", ["f16", "f32", "bf16", "q8_0", "q4_0", "q5_1", "iq4_nl"])
-def test_the_logits_after_a_restore_are_those_before_to_the_bit(types: str, tiny: Path, tmp_path: Path) -> None:
+def test_a_restore_keeps_the_logits_to_the_bit(types: str, tiny: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, cache_type_k=types, cache_type_v=types, flash_attention="on")
     prompt = tokens_of(tiny)
     with open_engine(tiny, settings, DecodeSettings(mode="lookahead")) as engine:
@@ -204,7 +204,9 @@ def test_a_damaged_file_and_any_other_is_refused_in_one_line_and_stays(tiny: Pat
 
 
 @pytest.mark.parametrize("name", ["/dev/null", "/", "missing/a.cache"])
-def test_a_place_where_no_file_can_be_is_said_before_anything_is_read(name: str, tiny: Path, tmp_path: Path) -> None:
+def test_a_path_that_cannot_hold_a_file_is_refused_before_anything_is_read(
+    name: str, tiny: Path, tmp_path: Path
+) -> None:
     with pytest.raises(LacliError, match="is no prompt cache|cannot read|cannot write in"):
         ask(tiny, [5, 6, 7], tmp_path / name)
 

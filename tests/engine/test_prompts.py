@@ -56,7 +56,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("template", WRITERS)
-def test_a_prompt_begins_with_one_bos_where_the_vocabulary_adds_it_or_the_template_writes_it(
+def test_a_prompt_begins_with_one_bos_if_the_vocabulary_adds_it_or_the_template_writes_it(
     template: str, tiny: Path, adding: Path
 ) -> None:
     with opened(adding, WRITERS[template]) as engine:

@@ -147,7 +147,7 @@ def test_a_model_that_takes_no_trees_is_decoded_by_one_copy(tmp_path: Path) -> N
         assert generate(engine, "the cat sat on", max_tokens=10, raw=True).tokens
 
 
-def test_strict_is_refused_where_other_machines_compute() -> None:
+def test_strict_is_refused_if_other_machines_compute() -> None:
     with pytest.raises(UsageError, match="--rpc computes on others"):
         engine_of(replace(BRANCHES, strict=True), replace(LOADING, rpc=("192.0.2.1:50052",)))
 

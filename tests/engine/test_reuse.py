@@ -33,7 +33,7 @@ from tests.fakes.decoding import Decoding, fixed_clock_decoder
 
 few = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
 turn = st.tuples(st.integers(0, 60), few, st.integers(0, 12))
-"""Tokens of the sequence that are kept, tokens behind them, the answer's limit."""
+"""Tokens of the sequence that are kept, tokens after them, the answer's limit."""
 turns = st.lists(turn, min_size=1, max_size=5)
 
 

@@ -265,7 +265,7 @@ def test_closing_tells_all_readers_from_any_thread_and_twice_is_harmless() -> No
 
 
 @pytest.mark.parametrize(("prompt", "words"), [([], "the prompt is empty"), ([1] * (CELLS + 1), "301 tokens")])
-def test_a_prompt_that_cannot_be_is_refused_where_it_is_made(prompt: list[int], words: str) -> None:
+def test_an_impossible_prompt_is_refused_by_the_call_that_makes_it(prompt: list[int], words: str) -> None:
     with stepped(1) as (loop, _), pytest.raises(PromptError, match=words):
         Reader(loop, prompt)
 

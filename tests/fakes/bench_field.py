@@ -46,7 +46,7 @@ TASKS = (task("1 2 3 1 2", kind="code"), task("4 5 6 4 5 6 4", kind="edit"), tas
 
 
 def tokens_of(task: Task, answers: Sequence[str]) -> list[int]:
-    """Toy tokens of a task's next turn behind the answers before: their numbers."""
+    """Toy tokens of a task's next turn after the answers before: their numbers."""
     said = [part for turn, answer in zip(task.turns, answers, strict=False) for part in (turn, answer)]
     return [int(word) for part in [*said, task.turns[len(answers)]] for word in part.split()]
 

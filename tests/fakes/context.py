@@ -1,4 +1,4 @@
-"""A toy language model behind the Context protocol that enforces llama.cpp's rules.
+"""A toy language model with the Context protocol that enforces llama.cpp's rules.
 
 Its next token is a function of exactly those (position, token) pairs that a row's sequence ids make visible, so a
 mistake in a mask or a cache call changes the text or breaks a rule. No test lives here.

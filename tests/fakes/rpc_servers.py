@@ -40,7 +40,7 @@ class Server:
 
 @contextmanager
 def rpc_server(*arguments: str, program: tuple[str, ...] = PROGRAM) -> Iterator[Server]:
-    """A real server of this machine's processor, on a free port; it has ended behind the block."""
+    """A real server of this machine's processor, on a free port; it has ended after the block."""
     with start("rpc-server", "-p", "0", *arguments, program=program) as process:
         assert process.stderr
         said: list[str] = []

@@ -1,4 +1,4 @@
-"""A toy sampler behind the Sampler protocol: temperature, a penalty for tokens that were seen, one number a draw.
+"""A toy sampler with the Sampler protocol: temperature, a penalty for tokens that were seen, one number a draw.
 
 Like llama.cpp's chain it knows the prompt, learns of a token once, and goes through its candidates from the most
 probable down. No test lives here.

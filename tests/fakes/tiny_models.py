@@ -141,7 +141,7 @@ class _Builder:
     def tokens_matrix(self, name: str, gain: float = 1.0, likely: int = len(TOKENS)) -> None:
         """Add an embedding or output matrix, vocabulary x width.
 
-        Rows of special tokens, and of those behind the first `likely`, are a tenth of the others.
+        Rows of special tokens, and of tokens after the first `likely`, are a tenth of the others.
         """
         values = gain * self.normal(len(TOKENS), _WIDTH)
         values[: len(SPECIAL_TOKENS)] *= 0.1

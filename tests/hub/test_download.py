@@ -71,7 +71,7 @@ def test_the_cache_is_the_librarys_own(here: Here, content: bytes) -> None:
     assert here.find(NAME).name == "tiny-Q4_K_M.gguf"
 
 
-def test_the_newest_is_asked_for_where_that_is_wanted(here: Here, content: bytes) -> None:
+def test_the_newest_is_asked_for_on_request(here: Here, content: bytes) -> None:
     old = here.find(NAME)
     main = old.parents[2] / "refs" / "main"
     os.utime(main, (1, 1))

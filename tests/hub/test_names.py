@@ -57,7 +57,7 @@ def test_columns_after_the_repository_may_be_left_out(line: str, alias: Alias, t
     assert read_list(own_list(tmp_path, "# mine", "", line)) == [alias]
 
 
-def test_other_names_work_beside_broken_lines_each_of_which_is_told(tmp_path: Path) -> None:
+def test_each_broken_line_is_told_and_other_names_still_work(tmp_path: Path) -> None:
     broken = {
         "alone": "no repository",
         "me a-word": "a-word is neither OWNER/REPO nor a .gguf file",

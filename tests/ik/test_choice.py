@@ -27,7 +27,7 @@ from tests.program import call
 AUTO, IK = ModelSettings(), ModelSettings(engine="ik")
 
 
-def test_auto_takes_ik_where_it_is_installed_and_llama_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_ik_if_it_is_installed_and_llama_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_library(STDLIB_7M, AUTO).engine == "ik"
     assert choose_library(STDLIB_7M, ModelSettings(engine="llama")).engine == "llama"
     monkeypatch.setattr(libraries, "version", lambda: "")

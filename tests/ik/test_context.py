@@ -1,4 +1,4 @@
-"""ik_llama.cpp as an engine: beside llama.cpp in one process, its own text in every mode, and what ends a step."""
+"""ik_llama.cpp as an engine: with llama.cpp in one process, its own text in every mode, and what ends a step."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_every_mode_gives_plain_decodings_text_but_for_rounding(model: IkModel) 
             assert len(runs[0].steps) < 60, mode
 
 
-def test_rows_have_the_same_logits_beside_any_number_of_others(model: IkModel) -> None:
+def test_rows_have_the_same_logits_with_any_number_of_others(model: IkModel) -> None:
     prompt, wide = [*model.tokenize(QUESTION) * 4][:64], DecodeSettings(mode="lookup", lookup_draft=63)
     with IkContext(model, ONE_THREAD, ContextSize.of(wide)) as engine:
         found = []
@@ -159,7 +159,7 @@ def test_several_sequences_get_what_each_gets_alone_and_the_library_takes_as_man
     assert all(shared > len(prompt) + 10 for shared, prompt in zip(alike, prompts, strict=True)), "but for rounding"
 
 
-def test_the_logits_after_a_restore_are_those_before_to_the_bit_and_a_part_of_a_state_is_refused(
+def test_a_restore_keeps_the_logits_to_the_bit_and_a_part_of_a_state_is_refused(
     model: IkModel,
 ) -> None:
     prompt, wide = [*model.tokenize(QUESTION) * 9][:200], ContextSize.of(DecodeSettings(mode="lookahead"))

@@ -187,7 +187,7 @@ def test_a_state_that_was_taken_back_is_a_fresh_contexts_or_stays(
             if gone:
                 past -= back
                 assert not engine.remove(0, past - 1, -1), "there is one way back a step"
-            assert engine.remove(0, past, -1), "nothing is behind the end"
+            assert engine.remove(0, past, -1), "nothing is after the end"
             assert fresh.decode(from_tokens(text[:past], 0))
             after = [fed(each, [text[-1]], past) for each in (engine, fresh)]
             np.testing.assert_allclose(after[0], after[1], atol=1e-3)

@@ -65,7 +65,7 @@ def test_several_texts_have_the_cells_of_one_each_or_as_many_as_there_is_memory_
         LlamaContext(toy, replace(SETTINGS, context=4 * one), capacity)
 
 
-def test_samplers_are_freed_once_where_a_context_needs_a_second_try(
+def test_samplers_are_freed_once_if_a_context_needs_a_second_try(
     toy: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gc.collect()  # other tests' samplers are freed before this one counts
@@ -151,7 +151,7 @@ def test_a_piece_of_prompt_in_another_thread_is_ended_too(toy: LlamaModel, monke
         assert thread.submit(engine.decode, from_tokens([*range(3, 103)], 0)).result(), "it holds for one call only"
 
 
-def test_ctrl_c_while_a_context_is_made_is_raised_behind_it(toy: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_a_context_is_made_is_raised_after_it(toy: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     def press_once(log: Log, level: int, text: bytes) -> None:

@@ -65,7 +65,7 @@ def test_devices_that_cannot_be_had_are_said(settings: ModelSettings, message: s
         deal_devices(settings, FOUR)
 
 
-def test_llama_cpp_takes_integrated_gpus_only_where_there_is_no_other() -> None:
+def test_llama_cpp_takes_integrated_gpus_only_if_there_is_no_other() -> None:
     shared = card(0, "Iris", backend="Vulkan")._replace(is_integrated=True)
     of_another = card(0, "Iris", backend="SYCL")._replace(is_integrated=True)
     assert chosen([card(0), shared, PROCESSOR]) == ("CUDA0",)

@@ -90,7 +90,7 @@ def _written(path: Path, file_type: int | None) -> Path:
 
 
 @pytest.mark.parametrize(("number", "name"), [(7, "Q8_0"), (1024 + 15, "Q4_K_M"), (999, "F16"), (None, "F16")])
-def test_the_type_is_named_as_in_llama_h_or_is_that_of_most_parameters(
+def test_the_type_is_named_as_in_llama_h_or_is_the_type_of_most_parameters(
     number: int | None, name: str, tmp_path: Path
 ) -> None:
     header = read_header(_written(tmp_path / "a.gguf", number))

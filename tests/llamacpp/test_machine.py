@@ -36,7 +36,7 @@ def test_the_threads_are_the_machines_and_every_copy_has_one(threads: int, copie
         (ModelSettings(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on"), True),
     ],
 )
-def test_threads_give_way_where_nobody_said_how_many_and_the_bits_of_a_text_stay_the_same(
+def test_threads_give_way_unless_they_were_set_and_the_bits_of_a_text_stay_the_same(
     settings: ModelSettings, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Device(CPU, "", is_gpu=False)]

@@ -69,7 +69,7 @@ def test_a_models_own_words_in_the_log_cannot_steer_a_terminal(capsys: pytest.Ca
     assert capsys.readouterr().err == "print_info: general.name = ␛]0;title␇␛[2J\ufffd\n"
 
 
-def test_ctrl_c_while_c_code_runs_is_heard_behind_it() -> None:
+def test_ctrl_c_while_c_code_runs_is_heard_after_it() -> None:
     before, reached = signal.signal(signal.SIGINT, signal.default_int_handler), False
     try:
         with pytest.raises(KeyboardInterrupt), late_ctrl_c() as is_stopped:

@@ -67,7 +67,7 @@ def test_devices_are_numbered_in_the_order_of_their_servers_and_a_server_at_faul
         (None, "no answer; it serves one client at a time"),
     ],
 )
-def test_what_is_no_server_of_this_version_is_said_in_one_line(
+def test_a_server_of_another_version_or_none_is_said_in_one_line(
     answer: bytes | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc, "ANSWER_S", rpc.ANSWER_S if answer else 3.0)
@@ -78,7 +78,7 @@ def test_what_is_no_server_of_this_version_is_said_in_one_line(
 
 
 @with_rpc
-def test_the_process_that_asks_ends_by_itself_where_ggml_would_abort_it() -> None:
+def test_the_process_that_asks_ends_by_itself_before_ggml_aborts_it() -> None:
     with Pretender(b"") as pretender:
         done = run_python([PYTHON, "-P", "-m", rpc.__name__, pretender.endpoint], rpc.ANSWER_S)
     assert (done.returncode, done.stdout) == (1, b"") and b"Remote RPC server crashed" in done.stderr

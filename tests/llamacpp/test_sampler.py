@@ -109,7 +109,7 @@ SAMPLERS: dict[str, tuple[SamplingSettings, Callable[[Any], list[Any]]]] = {
 
 @contextmanager
 def llama_cpps(samplers: Sequence[Any], text: Sequence[int] = ()) -> Iterator[Any]:
-    """A chain of llama.cpp's own, behind a prompt."""
+    """A chain of llama.cpp's own, after a prompt."""
     chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     for sampler in samplers:
         lib.llama_sampler_chain_add(chain, sampler)
@@ -205,7 +205,7 @@ def test_with_a_grammar_llama_cpp_draws_again_among_what_it_allows(
     assert 0 < again < 40
 
 
-def test_the_distribution_with_a_grammar_is_that_of_the_draws(model: LlamaModel) -> None:
+def test_the_distribution_with_a_grammar_equals_the_draws(model: LlamaModel) -> None:
     settings = replace(WARM, top_k=6, min_p=0.0, grammar='root ::= [a-z "=()]+')
     logits = np.full(model.vocabulary, -5.0, np.float32)
     for place, text in enumerate((" self", "\n", "A", " return", "(", "_", " the", "7")):
@@ -282,7 +282,7 @@ def test_a_grammar_that_waits_for_a_marker_leaves_all_before_it_free(model: Llam
         SamplingSettings(seed=1, logit_bias=tuple((token, -np.inf) for token in range(4096))),
     ],
 )
-def test_where_nothing_may_come_next_there_is_one_line_and_no_token(
+def test_if_nothing_may_come_next_there_is_one_line_and_no_token(
     model: LlamaModel, logits: Floats, settings: SamplingSettings, drawing: str
 ) -> None:
     with LlamaSampler(model, settings) as sampler:

@@ -61,7 +61,7 @@ def test_settings_that_contradict_each_other_are_refused_in_one_line(given: dict
     assert words in str(raised.value) and raised.value.hint and "\n" not in str(raised.value)
 
 
-def test_a_sampler_is_needed_exactly_where_the_most_probable_token_may_not_win() -> None:
+def test_a_sampler_is_needed_exactly_if_the_most_probable_token_may_not_win() -> None:
     assert SamplingSettings().greedy
     assert not SamplingSettings(temp=0.1).greedy
     assert SamplingSettings(top_k=3, top_p=0.5, min_p=0.5, seed=1, dry_base=2.0, repeat_last_n=3).greedy
@@ -83,7 +83,7 @@ def test_addresses_are_read_as_llama_cpp_writes_them(text: str, read: tuple[str,
 
 
 @pytest.mark.parametrize("text", ["box:1,,", "box:0", "box:65536", ":50052", "http://box:1", "[::1]:50052"])
-def test_what_is_no_address_is_said_in_one_line(text: str) -> None:
+def test_a_text_that_is_no_address_is_said_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match="is no address") as caught:
         endpoints(text)
     assert caught.value.hint and "\n" not in str(caught.value)
@@ -160,7 +160,7 @@ def test_only_exact_cells_make_batches_of_all_sizes_agree(cells: str, agree: boo
 
 
 def logits_in_batches(engine: LlamaContext, before: Sequence[int], tokens: Sequence[int], size: int) -> list[bytes]:
-    """Bits of the logits behind each of `tokens`, decoded `size` at a time behind the tokens `before`."""
+    """Bits of the logits after each of `tokens`, decoded `size` at a time after the tokens `before`."""
     engine.clear()
     assert engine.decode(from_tokens(before, 0, 0))
     found = []

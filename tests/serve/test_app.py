@@ -74,7 +74,7 @@ def test_each_of_several_answers_has_its_place(client: OpenAI) -> None:
     assert reply.usage and reply.usage.prompt_tokens == sum(each.prompt_tokens for each in alone if each)
 
 
-def test_log_probabilities_stand_beside_their_tokens(client: OpenAI) -> None:
+def test_each_token_has_its_log_probability(client: OpenAI) -> None:
     reply = client.chat.completions.create(
         model="any", messages=QUESTION, max_tokens=5, logprobs=True, top_logprobs=3
     ).choices[0]

@@ -1,4 +1,4 @@
-"""Reasoning: fields of messages to the template and back, its words in the template, grammars behind it."""
+"""Reasoning: fields of messages to the template and back, its words in the template, grammars after it."""
 
 from __future__ import annotations
 

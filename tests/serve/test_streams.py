@@ -97,7 +97,7 @@ def test_a_client_that_goes_away_leaves_no_complaint(port: int, caplog: pytest.L
     assert not caplog.records
 
 
-def test_an_engine_that_fails_is_told_to_those_who_wait_and_by_health(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_clients_and_health_are_told_of_an_engine_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(engine: Engine) -> list[Progress]:
         if not (news := one_step(engine)):
             return news

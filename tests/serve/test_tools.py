@@ -217,7 +217,7 @@ def test_several_calls_are_found_unless_one_is_allowed(both: str, call: str) -> 
         "{" * 50 + "[" * 50,
     ],
 )
-def test_what_is_no_call_stays_content(text: str) -> None:
+def test_text_that_is_no_call_stays_content(text: str) -> None:
     for parts in cuts(text):
         assert split(parts) == (text, [])
 

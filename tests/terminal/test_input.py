@@ -24,7 +24,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
 
 @pytest.mark.parametrize("piped", ["", " \n\t\n"])
 @pytest.mark.parametrize("prompt", ["p", None])
-def test_an_empty_pipe_beside_a_prompt_is_refused_unless_it_is_left_alone(
+def test_an_empty_pipe_with_a_prompt_is_refused_unless_it_is_left_alone(
     piped: str, prompt: str | None, pipe: BinaryIO, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("text")

@@ -70,7 +70,7 @@ def test_ctrl_c_while_a_model_loads_is_heard_in_the_middle_of_a_call_and_the_lin
     assert terminal.signalstatus == signal.SIGINT, "a shell's loop would go on"
 
 
-def test_the_second_ctrl_c_ends_the_process_where_the_first_one_does_not() -> None:
+def test_the_second_ctrl_c_ends_the_process_if_the_first_does_not() -> None:
     terminal = program(INTERRUPTED + NATIVE, "interrupts.second_ctrl_c_ends()")
     terminal.expect_exact("WAITING")
     terminal.sendintr()

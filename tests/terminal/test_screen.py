@@ -203,7 +203,7 @@ def test_text_without_words_to_keep_is_left_to_the_terminal(monkeypatch: pytest.
     assert len(streamed(f"1. {chinese}", every, monkeypatch)[0]) > 28, "a row may end between wide characters"
 
 
-def test_no_line_is_drawn_where_it_is_not_wanted_or_cannot_be_erased(
+def test_no_line_is_drawn_if_it_is_not_wanted_or_cannot_be_erased(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for screen, tokens, shown in ((Screen(quiet=True), 900, True), (Screen(), 9, True), (Screen(), 900, False)):

@@ -20,7 +20,7 @@ def test_a_file_of_exactly_the_most_is_read(tmp_path: Path, monkeypatch: pytest.
         read_text(str(tmp_path / "a"))
 
 
-def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(
+def test_a_file_that_cannot_be_replaced_stays_and_no_other_file_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"

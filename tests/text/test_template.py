@@ -36,7 +36,7 @@ def test_a_prompt_begins_with_one_bos_at_most(prompt: str, adding: str, silent: 
     assert with_one_bos(prompt, "", adds_bos=True) == prompt
 
 
-def test_the_models_own_template_is_used_where_nothing_else_is_wanted() -> None:
+def test_the_models_own_template_is_used_unless_another_is_wanted() -> None:
     template, notes = choose_template("", FileOnly(fixture("qwen3")))
     assert (template.name, template.source, template.stops, notes) == (OWN, fixture("qwen3"), (), [])
 
@@ -89,7 +89,7 @@ def test_variables_that_are_no_json_object_are_refused_in_one_line(text: str, re
 
 
 @pytest.mark.parametrize("name", ["gemma2", "mistral-v1", "command-r"])
-def test_neighbours_of_one_role_become_one_only_where_roles_must_alternate(name: str) -> None:
+def test_neighbours_of_one_role_become_one_only_if_roles_must_alternate(name: str) -> None:
     apart = [{"role": "user", "content": "a?"}, {"role": "user", "content": "b?"}]
     template = compiled(fixture(name))
     assert template.render(apart) == template.render(as_messages("a?\n\nb?"))
