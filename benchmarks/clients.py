@@ -65,9 +65,9 @@ def outcome(block: Block, address: str, folder: Path, environment: Mapping[str, 
         return f"fails: no end after {PATIENCE_S} s"
     if done.returncode == 127 or any(sign in done.stderr for sign in MISSING):
         return "not installed"
-    lines = done.stderr.strip().splitlines() or ["no message"]
     print(done.stderr, file=sys.stderr)
-    return f"fails: {next((line for line in reversed(lines) if 'error' in line.lower()), lines[-1])[:160]}"
+    lines = done.stderr.strip().splitlines() or ["no message"]
+    return f"fails: {next(filter(re.compile(r'[\w.]+: ').match, reversed(lines)), lines[-1])[:160]}"
 
 
 def main() -> None:
