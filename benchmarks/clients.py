@@ -67,7 +67,8 @@ def outcome(block: Block, address: str, folder: Path, environment: Mapping[str, 
         return "not installed"
     print(done.stderr, file=sys.stderr)
     lines = done.stderr.strip().splitlines() or ["no message"]
-    return f"fails: {next(filter(re.compile(r'[\w.]+: ').match, reversed(lines)), lines[-1])[:160]}"
+    last = next(filter(re.compile(r"[\w.]+: ").match, reversed(lines)), lines[-1])
+    return f"fails: {last[:160]}"
 
 
 def main() -> None:

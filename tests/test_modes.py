@@ -1,4 +1,4 @@
-"""Mode lookup: what followed the most recent occurrence of the longest run is drafted."""
+"""The drafts of single modes, without an engine; tests/engine/test_engine.py compares modes with plain decoding."""
 
 from __future__ import annotations
 

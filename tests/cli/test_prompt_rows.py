@@ -27,9 +27,7 @@ def rows(folder: Path, *written: object, question: PromptOptions = QUESTION) -> 
     return read_rows(str(path), question, SAMPLING, Screen(color="off"))
 
 
-def test_messages_without_a_system_prompt_get_the_one_of_the_command_line(
-    tmp_path: Path,
-) -> None:
+def test_messages_without_a_system_prompt_get_the_one_of_the_command_line(tmp_path: Path) -> None:
     parts: list[dict[str, Any]] = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, *HELLO]
     asked = PromptOptions(system="Speak French.")
     found = rows(tmp_path, {"messages": HELLO, "id": 1}, {"messages": parts}, question=asked)

@@ -159,9 +159,7 @@ def test_several_sequences_get_what_each_gets_alone_and_the_library_takes_as_man
     assert all(shared > len(prompt) + 10 for shared, prompt in zip(alike, prompts, strict=True)), "but for rounding"
 
 
-def test_a_restore_keeps_the_logits_to_the_bit_and_a_part_of_a_state_is_refused(
-    model: IkModel,
-) -> None:
+def test_a_restore_keeps_the_logits_to_the_bit_and_a_part_of_a_state_is_refused(model: IkModel) -> None:
     prompt, wide = [*model.tokenize(QUESTION) * 9][:200], ContextSize.of(DecodeSettings(mode="lookahead"))
     with IkContext(model, ONE_THREAD, wide) as engine:
         for sequence in (0, 3):
