@@ -219,10 +219,7 @@ def answer_file(
 async def _answer_all(
     model: Model, rows: Sequence[PromptRow], left: Sequence[int], lines: Answers, advance: Callable[[], None]
 ) -> str:
-    """Answer the rows at the indices `left`; return the number of answers and their speed in words.
-
-    `lines`: gets each answer. `advance`: is called after each answer.
-    """
+    """Answer the rows at the indices `left` into `lines`; return the number of answers and their speed in words."""
     begin, tokens, indices, engine = perf_counter(), 0, iter(left), model.engine
 
     async def answer_next() -> None:

@@ -39,10 +39,7 @@ def gpu_kind() -> str:
 
 
 def sound_kind() -> str:
-    """Return the build to try after one that fails here: without AMX if the processor has it, else a native one.
-
-    GCC 12.2 makes the set-up of ggml's AMX kernels crash (llama.cpp issue 20824); GCC 12.4, 13.3, 14 and clang do not.
-    """
+    """Return the build to try after one that fails here: without AMX if the processor has it, else a native one."""
     return "no-amx" if "amx_int8" in processor().flags else "native"
 
 

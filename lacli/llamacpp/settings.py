@@ -227,10 +227,7 @@ def strict_settings(
 
 
 def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
-    """Return the settings for `texts` sequences at a time: on the CPU, from four on, -fa auto means on.
-
-    Attention that skips the cells of other sequences then makes up for its cost (docs/internals/measured.md).
-    """
+    """The settings for `texts` sequences at a time: on the CPU, from four on, -fa auto means on (measured.md)."""
     if texts < 4 or on_gpu or settings.flash_attention != "auto":
         return settings
     return replace(settings, flash_attention="on")
