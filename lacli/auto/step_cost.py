@@ -185,8 +185,8 @@ class StepCostModel:
             self._record_return(rows, seconds)
             return self.relative[rows]
         expected = self.relative[rows] * self.single_s
-        change = self.change * self.single_s if is_change else 0.0
-        own, before = max(seconds - change, 0.0), median_low(seen or [0.0])
+        change = min(self.change * self.single_s, seconds / 2) if is_change else 0.0
+        own, before = seconds - change, median_low(seen or [0.0])
         seen.append(own if seen or not expected else min(own, FIRST_JUMP * expected))
         # Ctrl-C may come at any line: no size is without a time.
         self._seen[rows] = seen
