@@ -40,6 +40,9 @@ QUIET = {
 
 MISSING = ("ModuleNotFoundError", "ERR_MODULE_NOT_FOUND", "timeout: failed to run command")
 
+ERROR = re.compile(r"[\w.]+( \[\w+\])?: ")
+"""How the line begins that names an error and says what it is."""
+
 
 class Block(NamedTuple):
     language: str
@@ -67,8 +70,8 @@ def outcome(block: Block, address: str, folder: Path, environment: Mapping[str, 
         return "not installed"
     print(done.stderr, file=sys.stderr)
     lines = done.stderr.strip().splitlines() or ["no message"]
-    last = next(filter(re.compile(r"[\w.]+: ").match, reversed(lines)), lines[-1])
-    return f"fails: {last[:160]}"
+    named = (line for line in reversed(lines) if ERROR.match(line))
+    return f"fails: {next(named, lines[-1])[:160]}"
 
 
 def main() -> None:
