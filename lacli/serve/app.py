@@ -258,7 +258,8 @@ class Server:
         """Count the tokens of a request's prompt, as OpenAI and Anthropic name it."""
         asked, tokenize = checked(kind, await body_of(request)), self._model.engine.prompts.tokenize
         tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
-        return JSONResponse({"object": "response.input_tokens", "input_tokens": len(tokens)})
+        named = {"object": "response.input_tokens"} if kind is ResponsesRequest else {}
+        return JSONResponse({**named, "input_tokens": len(tokens)})
 
     async def _answer(
         self, kind: type[ChatRequest | CompletionRequest], shape: type[Reply], request: Request

@@ -45,7 +45,8 @@ def test_a_message_is_the_answer_of_a_chat(claude: Anthropic, address: str, begu
     assert (reply.model, reply.stop_reason, reply.stop_sequence) == (NAME, "max_tokens", None)
     usage, count = reply.usage, claude.messages.count_tokens(model="any", system="Be brief.", messages=messages)
     assert usage.cache_read_input_tokens and usage.output_tokens == 9
-    assert count.input_tokens == usage.input_tokens + usage.cache_read_input_tokens == chat["usage"]["prompt_tokens"]
+    read = usage.input_tokens + usage.cache_read_input_tokens
+    assert count.to_dict() == {"input_tokens": read} and read == chat["usage"]["prompt_tokens"]
 
 
 def test_the_events_of_a_message_come_in_order_and_make_it(caller: Anthropic) -> None:
