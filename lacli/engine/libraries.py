@@ -20,8 +20,8 @@ NEEDED = {"avx2", "fma", "f16c"}
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 """Architectures that compute the same as with llama.cpp, but for rounding (tests/ik)."""
 
-TYPES = {"q4_K", "q5_0", "q6_K", "q8_0"}
-"""Weight types whose batches of 2 to 63 rows move logits by at most 0.4 (docs/internals/measured.md); Q4_1: by 24."""
+TYPES = {"iq4_nl", "iq4_xs", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8_0"}
+"""Weight types whose batches of 2 to 63 rows move logits by at most 0.6 (docs/internals/measured.md); Q4_1: by 24."""
 
 
 def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:
