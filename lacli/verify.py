@@ -141,7 +141,7 @@ class LogprobRecorder:
     def __init__(
         self, verifier: Verifier | None, count: int, drawn_from: Callable[[Floats], Distribution] | None = None
     ) -> None:
-        """`count`: most probable tokens to keep in each place. `drawn_from`: gives the distribution, to use that."""
+        """`count`: most probable tokens kept. `drawn_from`: makes the distribution; None: from all logits."""
         self._verifier, self._count, self._drawn_from = verifier, count, drawn_from
         self.found: list[TokenLogprob] = []
         self.of_prompt: list[TokenLogprob] = []

@@ -49,7 +49,7 @@ def kind_of(length: int) -> int:
 
 
 def kind_of_run(run: int) -> int:
-    """Return the kind of a draft after a change and `run` tokens that agree."""
+    """Return the kind of hit rate for a draft after `run` tokens that agree with a copy since it changed."""
     return KIND_OF_RUN[min(run, len(KIND_OF_RUN) - 1)]
 
 

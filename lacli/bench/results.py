@@ -44,7 +44,7 @@ def paired_ratio(plain: Sequence[Sequence[float]], other: Sequence[Sequence[floa
 
     The n-th repetitions of a prompt run one after the other and are paired, so drift cancels. The value is the
     geometric mean over prompts of the median over repetitions: exchanging the modes gives the inverse. The interval is
-    for the value of many more prompts of the kind; from two prompts it would be 12.7 standard errors.
+    for the value of many more prompts of the kind; fewer than three have none.
     """
     pairs = list(zip(plain, other, strict=True))
     assert pairs and all(len(one) == len(two) > 0 for one, two in pairs), "each run needs its pair"

@@ -90,8 +90,8 @@ class Rounds:
     """Trials by point and exchange; each iteration adds one trial.
 
     `points`: plain decoding first. `repetitions`: at most so many answers to each exchange, None for all that begin
-    before `deadline`, a time of `perf_counter`. `left_out`: tasks with prompts too long for the context.
-    `prompt_token_s`: the last prefill's seconds a token; `token_s`: an answer's, by point. `interrupted`: by Ctrl-C.
+    before `deadline`, a time of `perf_counter`. `left_out`: tasks with prompts too long for the context. Seconds a
+    token: `prompt_token_s` of the last prefill, `token_s` of each point's last answer. `interrupted`: by Ctrl-C.
     """
 
     points: list[Point]

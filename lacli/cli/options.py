@@ -84,7 +84,7 @@ def given_name(context: typer.Context, given: typer.CallbackParam) -> str:
 
 
 def _checked(each: Option, context: typer.Context, given: typer.CallbackParam, value: Any) -> Any:
-    """Read and check a value under the name that the user gave."""
+    """Read and check a value. Raises UsageError with the flag or variable that the user gave."""
     name = given_name(context, given)
     try:
         if each.read:

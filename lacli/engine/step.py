@@ -160,8 +160,8 @@ class Stepper:
     ) -> Step | SamplingError:
         """Verify a decoded tree, commit the accepted tokens, and return the step.
 
-        `first`: the batch's output row of the tree's input. With several sequences, each one's time is the whole step's
-        up to its own end.
+        `first`: the batch's output row of the tree's input. `ready`: all sequences of the step; the time of each lasts
+        until it is verified. A sampler without candidates gives an error instead of a step.
         """
         begin, cells = perf_counter(), sequence.cells
         outputs = [node for node, wanted in enumerate(tree.verified) if wanted]

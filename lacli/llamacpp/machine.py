@@ -73,7 +73,7 @@ def cgroup_cores() -> float:
 def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSettings:
     """Return the settings with both numbers of threads decided; replicas on the processor share them.
 
-    Threads whose number nobody chose give way to other programs, if one replica has them all.
+    If nobody chose a number and there is one replica, fewer threads decode while other programs are busy.
     """
     copies = max(replicas_on_cpu, 1)
     threads = max(settings.threads, 0) or physical_cores()

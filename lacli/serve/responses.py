@@ -47,7 +47,7 @@ class GivenResponse(WithoutNull, extra="allow"):
 
 
 class ResponsesRequest(ChatRequest):
-    """POST /v1/responses. `repeated`: fields of the request for its body."""
+    """POST /v1/responses. `repeated`: fields of the request that the reply's body gives back."""
 
     repeated: dict[str, Any] = {}
 

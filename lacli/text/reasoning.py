@@ -105,7 +105,7 @@ class ReasoningSplitter:
 
 
 def mark_reasoning(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]:
-    """Mark the reasoning in a stream; the held text comes out even if the stream breaks off."""
+    """Mark the reasoning in a stream, also if it breaks off. `begun`: the opening tag at the prompt's end, or ""."""
     splitter = ReasoningSplitter(begun)
     try:
         for piece in pieces:
