@@ -30,6 +30,7 @@ def test_a_recorded_answer_is_the_same_in_every_mode_and_takes_fewer_steps_if_it
         settings = settings_of(name, CHEAP)
         cost = CHEAP.cost(0.01, CHEAP.rows) if name == KNOWS else None
         steps[name] = answer("edit", repeating, settings, CHEAP, 0.01, cost).steps
+    assert settings_of("3/4/5", CLIFF) == DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=5)
     assert steps["plain"] == 48 and all(steps[name] < 30 for name in ("lookup", LEARNS, KNOWS))
 
 
@@ -38,10 +39,6 @@ def cell(**seconds: float) -> Cell:
     return Cell(
         "machine", 15.0, {name.replace("_", " "): [Answer("edit", 2, 2, 2, each)] for name, each in seconds.items()}
     )
-
-
-def test_a_size_of_lookahead_is_a_contender() -> None:
-    assert settings_of("3/4/5", CLIFF) == DecodeSettings(mode="lookahead", window=3, ngram=4, guesses=5)
 
 
 def test_a_miss_is_a_class_slower_than_plain_decoding() -> None:
