@@ -89,10 +89,11 @@ def open_engine(
         notes += told
         prompts = PromptWriter(weights.model, replace(chosen, variables=template_variables or {}))
         engine = ModelEngine(weights, prompts, decode_settings, sampling, slots, notes, on_prompt)
+        stack.enter_context(engine)
+        warm = engine.warm_up()
+        if cost := saved_cost(state_file(), path, engine.model_settings) or warm:
+            engine.use_cost(cost)
         stack.pop_all()
-    warm = engine.warm_up()
-    if cost := saved_cost(state_file(), path, engine.model_settings) or warm:
-        engine.use_cost(cost)
     return engine
 
 

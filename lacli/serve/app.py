@@ -115,7 +115,8 @@ class Server:
         change_slot = self.change_slot if self._settings.slot_save_path else not_offered
         posts: dict[str, Callable[[Request], Any]]
         posts = {path: partial(self._answer, *kinds) for paths, kinds in ANSWERED.items() for path in paths}
-        posts["/v1/responses/input_tokens"] = partial(self._count_tokens, ResponsesRequest)
+        count_response = partial(self._count_tokens, ResponsesRequest, object="response.input_tokens")
+        posts["/v1/responses/input_tokens"] = count_response
         posts["/v1/messages/count_tokens"] = partial(self._count_tokens, MessagesRequest)
         posts |= {"/apply-template": self.apply_template, "/slots/{id:int}": change_slot}
         posts |= {"/tokenize": self.tokenize, "/detokenize": self.detokenize}
@@ -254,11 +255,10 @@ class Server:
         asked = checked(ChatRequest, await body_of(request))
         return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
 
-    async def _count_tokens(self, kind: type[ChatRequest], request: Request) -> Response:
-        """Count the tokens of a request's prompt, as OpenAI and Anthropic name it."""
+    async def _count_tokens(self, kind: type[ChatRequest], request: Request, **named: str) -> Response:
+        """Count the tokens of a request's prompt. `named`: further fields of the reply."""
         asked, tokenize = checked(kind, await body_of(request)), self._model.engine.prompts.tokenize
         tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
-        named = {"object": "response.input_tokens"} if kind is ResponsesRequest else {}
         return JSONResponse({**named, "input_tokens": len(tokens)})
 
     async def _answer(
