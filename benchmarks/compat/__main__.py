@@ -68,6 +68,7 @@ def compare(
     program: Annotated[Path | None, typer.Option(help="llama-server, built from the same archive.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="A file of tests, such as completion. Repeatable.")] = None,
     wanted: Annotated[str, typer.Option("-k", help="Tests, as pytest's -k takes them.")] = "",
+    engine: Annotated[str, typer.Option(help="The library that lacli decodes with: llama or ik.")] = "llama",
     why: Annotated[bool, typer.Option(help="Say why tests failed.")] = False,
     docs: Annotated[bool, typer.Option("--docs", help="Write the lists of docs/serve.md. Needs --program.")] = False,
 ) -> None:
@@ -76,7 +77,8 @@ def compare(
         raise typer.BadParameter("the lists need all tests with both servers: --program, without --only and -k")
     with TemporaryDirectory() as folder:
         ours = Path(folder) / "lacli-server"
-        ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m benchmarks.compat.program "$@"\n', encoding="utf-8")
+        program_line = f'exec "{sys.executable}" -m benchmarks.compat.program --engine {engine} "$@"'
+        ours.write_text(f"#!/bin/sh\n{program_line}\n", encoding="utf-8")
         ours.chmod(0o700)
         programs = {"lacli": ours} if program is None else {"llama-server": program.absolute(), "lacli": ours}
         found = {

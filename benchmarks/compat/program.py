@@ -28,8 +28,8 @@ def own_flags(theirs: Sequence[str]) -> list[str]:
     parser.add_argument("--model", required=True)
     parser.add_argument("--chat-template-file")
     parser.add_argument("--ctx-size", type=int, default=0)
-    # llama-server's auto is on for every model of the tests; with it both compute the same to the last bit.
-    parser.add_argument("-fa", "--flash-attn", default="on")
+    parser.add_argument("--engine", default="llama")
+    parser.add_argument("-fa", "--flash-attn")
     for name in SAME:
         parser.add_argument(name, default=None)
     for name in (*SWITCHES, "--metrics", "--kv-unified"):
@@ -43,7 +43,10 @@ def own_flags(theirs: Sequence[str]) -> list[str]:
 
     # llama-server divides the context among its slots, unless they share it.
     context = given["ctx_size"] if given["kv_unified"] else given["ctx_size"] // int(given["parallel"] or 1)
-    found = [given["model"], "--ctx-size", str(context), "--flash-attn", given["flash_attn"], "--no-measure"]
+    # llama-server's auto is on for every model of the tests; with it both compute the same to the last bit.
+    flash = given["flash_attn"] or ("on" if given["engine"] == "llama" else "off")
+    found = [given["model"], "--ctx-size", str(context), "--flash-attn", flash, "--no-measure"]
+    found += ["--engine", given["engine"]]
     for name in SAME:
         if (text := value(name)) is not None:
             found += [name, text]
