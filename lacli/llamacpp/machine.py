@@ -96,7 +96,7 @@ RETRY_S = 10.0
 class ThreadsInUse:
     """Decides how many threads the next decode uses, its `count`: fewer while other programs take the cores.
 
-    If all threads together had less than MIN_CORE_SHARE of their cores, `count` is what they had, for RETRY_S seconds.
+    If all threads had less than MIN_CORE_SHARE of their cores, `count` is the number of cores they had, for RETRY_S.
     """
 
     def __init__(self, threads: int) -> None:

@@ -85,7 +85,7 @@ class GbnfGrammar:
 
 
 class LateGrammar:
-    """A grammar for the text after `marker`. Until then an answer cannot end, and no token may extend past it."""
+    """A grammar for the text after `marker`. Until then an answer cannot end, nor a token extend past the marker."""
 
     def __init__(self, grammar: Grammar, model: LlamaModel, marker: str) -> None:
         self._grammar, self._ends, self._marker, self._seen = grammar, model.ends, marker, ""
@@ -136,7 +136,7 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 @contextmanager
 def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
-    """Hold back C code's stderr. After the block, the list has the text from `begin` to `end`, and stderr the rest."""
+    """Hold back stderr in the block. Then the yielded list gets its text from `begin` to `end`, and stderr the rest."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)
@@ -250,7 +250,7 @@ class LlamaSampler(Closing):
         return _array_over(self._candidates)
 
     def _constrained(self, grammar: Grammar, logits: Floats) -> Floats:
-        """Return `logits` with -inf for tokens that `grammar` forbids. Raises SamplingError if it forbids all."""
+        """Return `logits` with -inf for tokens that `grammar` forbids. Raises SamplingError if all are forbidden."""
         constrained: Floats = np.where(grammar.allowed(self._tokens), logits, -inf)
         if not np.isfinite(constrained).any():
             raise _nothing_left()
@@ -301,7 +301,7 @@ def _sampler_chain(model: LlamaModel, settings: SamplingSettings, biases: Sequen
 
 
 def _reach(tokens: int) -> int:
-    """Return how many tokens a penalty looks back at: `tokens`, or all (LONGEST_MEMORY) if it is -1."""
+    """Return how many tokens a penalty looks back at: `tokens`, or all of them (LONGEST_MEMORY) for -1."""
     return tokens if tokens >= 0 else LONGEST_MEMORY
 
 

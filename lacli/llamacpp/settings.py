@@ -205,7 +205,7 @@ EXACT_CELLS = ("q8_0", "bf16")
 def strict_settings(
     model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
 ) -> tuple[ModelSettings, DecodeSettings]:
-    """Return both settings changed for --strict. `types`: the weights' (q4_K). Raises UsageError if they exclude it."""
+    """Return settings changed for --strict. `types`: the weights' (q4_K). Raises UsageError if that is impossible."""
     if on_gpu:
         raise UsageError("--strict works on the CPU only", "use -ngl 0; lacli check shows what differs on a GPU")
     if model_settings.flash_attention == "off":
@@ -227,14 +227,14 @@ def strict_settings(
 
 
 def shared_settings(settings: ModelSettings, slots: int, *, on_gpu: bool) -> ModelSettings:
-    """Return the settings for `slots` sequences at a time: on the CPU, 4 or more turn -fa auto on (measured.md)."""
+    """Return settings for `slots` sequences at a time: on the CPU, 4 or more change -fa auto to on (measured.md)."""
     if slots < 4 or on_gpu or settings.flash_attention != "auto":
         return settings
     return replace(settings, flash_attention="on")
 
 
 def check_draws(sampling: SamplingSettings) -> None:
-    """Raise UsageError if random numbers, and so the answer, depend on the mode (`draws_otherwise`), for --strict."""
+    """Raise UsageError if the random numbers depend on the mode (`draws_otherwise`), because --strict forbids that."""
     if sampling.draws_otherwise:
         raise UsageError("--strict: --verify rejection gives another answer in each mode", "leave --verify out")
 
