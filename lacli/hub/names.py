@@ -233,7 +233,7 @@ def _stem(file: str) -> str:
 
 
 def with_quant(names: Iterable[str], quant: str) -> list[str]:
-    """Return the models among `names` with `quant` before a dot or hyphen; only as a whole word, if any has that."""
+    """Return the models among `names` with `quant` before a dot or hyphen; if a whole word in some, only these."""
     pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
     found = [name for name in models(names) if pattern.search(name)]
     # "F16." also matches BF16 files.
