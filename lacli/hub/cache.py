@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 class LocalModel:
     """A model on this disk.
 
-    `name`: what to type for it. `path`: the file to open. `repository`, `file`: its names on the hub, "" outside the
-    cache. `size`: bytes of all parts. `last_used`: last read or written, in seconds since 1970. `header`: None if it
-    was not or cannot be read. `problem`: why the model cannot run, in a few words, or "".
+    `name`: the name that a user types. `path`: the file to open. `repository`, `file`: their names on the hub, "" for a
+    file outside the cache. `size`: bytes of all parts. `last_used`: last read or written, in seconds since 1970.
+    `header`: None if it was not read or cannot be. `problem`: why the model cannot run, in a few words, or "".
     """
 
     name: str
@@ -50,14 +50,14 @@ class LocalModel:
 
 
 def cache_folder() -> Path:
-    """The cache's folder: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub; absolute, without `..`."""
+    """Return the hub cache's folder, HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub: absolute, without `..`."""
     from huggingface_hub import constants
 
     return Path(os.path.abspath(constants.HF_HUB_CACHE))
 
 
 def cached_models(repository: str = "", *, headers: bool = True) -> list[LocalModel]:
-    """The models in the cache, of one `repository` if given. `headers`: read their headers too."""
+    """Return the models in the cache, or only the models of one `repository`. `headers`: read their files' headers."""
     found = []
     for repo in _repositories(_scanned(), repository):
         files = _files(repo)
@@ -68,7 +68,7 @@ def cached_models(repository: str = "", *, headers: bool = True) -> list[LocalMo
 
 
 def _scanned() -> HFCacheInfo | None:
-    """The library's list of the cache; None if there is no cache."""
+    """Return huggingface_hub's list of the cache; None if there is no readable cache."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -81,7 +81,7 @@ def _scanned() -> HFCacheInfo | None:
 
 @contextmanager
 def silent_library(*, bars: bool = False) -> Iterator[None]:
-    """Silence the library's warnings. `bars`: keep its progress bars, which it shows if stderr is a terminal."""
+    """Silence huggingface_hub in this block. `bars`: keep its progress bars, which it shows if stderr is a terminal."""
     from huggingface_hub.utils.logging import get_verbosity, set_verbosity
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -100,7 +100,7 @@ def _repositories(info: HFCacheInfo | None, repository: str = "") -> list[Cached
 
 
 def _files(repo: CachedRepoInfo) -> dict[str, list[CachedFileInfo]]:
-    """A repository's files by printable name, each in all commits: first `main`'s, then the newest."""
+    """Return all versions of each file of a repository, by printable name: `main`'s first, then newer before older."""
     found: defaultdict[str, list[CachedFileInfo]] = defaultdict(list)
     for revision in sorted(repo.revisions, key=lambda each: ("main" not in each.refs, -each.last_modified)):
         for file in sorted(revision.files, key=lambda each: each.file_path):
@@ -111,22 +111,22 @@ def _files(repo: CachedRepoInfo) -> dict[str, list[CachedFileInfo]]:
 
 
 def _model(
-    repository: str, file: str, names: Iterable[str], there: Sequence[CachedFileInfo], *, headers: bool
+    repository: str, file: str, names: Iterable[str], cached: Sequence[CachedFileInfo], *, headers: bool
 ) -> LocalModel:
-    """A model in the cache. `names`: all files of its repository. `there`: its parts on this disk."""
+    """Return the model of `file`. `names`: all files of its repository. `cached`: the model's parts in the cache."""
     expected = all_parts(file)
     header, problem = None, ""
-    if len(there) < len(expected):
-        problem = f"{len(expected) - len(there)} of {len(expected)} parts missing"
+    if len(cached) < len(expected):
+        problem = f"{len(expected) - len(cached)} of {len(expected)} parts missing"
     elif headers:
-        header, problem = _read_header(there[0].file_path)
-    size, used = sum(each.size_on_disk for each in there), max(each.blob_last_accessed for each in there)
+        header, problem = _read_header(cached[0].file_path)
+    size, used = sum(each.size_on_disk for each in cached), max(each.blob_last_accessed for each in cached)
     name = _shortest_name(repository, file, names)
-    return LocalModel(name, there[0].file_path, repository, file, size, used, header, problem)
+    return LocalModel(name, cached[0].file_path, repository, file, size, used, header, problem)
 
 
 def local_file(name: str, path: Path) -> LocalModel:
-    """A model file outside the cache."""
+    """Return the model in a file outside the cache. `name`: the name that a user types for the file."""
     header, problem = _read_header(path)
     found = [part.stat() for part in parts(path) if part.exists()]
     size, used = sum(each.st_size for each in found), max((each.st_atime for each in found), default=0.0)
@@ -134,7 +134,7 @@ def local_file(name: str, path: Path) -> LocalModel:
 
 
 def cached_names(cache: Path) -> list[str]:
-    """The names of all models in a cache, from its folders alone: importing the library takes too long for a shell."""
+    """Return the names of all models in a cache, for a shell's completion: quick, without huggingface_hub."""
     found = []
     for folder in sorted(cache.glob("models--*--*")):
         paths = folder.glob("snapshots/*/**/*.gguf")
@@ -145,20 +145,20 @@ def cached_names(cache: Path) -> list[str]:
 
 
 def matching(found: Iterable[LocalModel], wanted: HubModel) -> list[LocalModel]:
-    """The models that a hub name means: one file, all files of a quant, or all of a repository."""
+    """Return the models of `found` that `wanted` means: one file, all files of a quant, or a whole repository."""
     there = [model for model in found if model.repository == wanted.repository]
     if wanted.file:
         return [model for model in there if all_parts(model.file) == all_parts(wanted.file)]
     return [model for model in there if not wanted.quant or has_quant(model.file, wanted.quant)]
 
 
-def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
-    """The model's file in the cache, or the first of its parts; None unless all parts are there.
+def find_cached(model: HubModel, *, without_hub: bool = False) -> Path | None:
+    """Return the file to open for `model`, from the newest commit in the cache; None if not all files are there.
 
-    `anything`: the hub cannot be asked, so also accept older commits and other quants. Raises SeveralModels if several
-    files match then.
+    The file must certainly have the quant (`has_quant`). `without_hub`: the hub cannot be asked, so older commits and
+    uncertain quants count too. Raises SeveralModels if several files match then.
     """
-    for snapshot in _snapshots(model.repository)[: None if anything else 1]:
+    for snapshot in _snapshots(model.repository)[: None if without_hub else 1]:
         names = (path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file())
         there = sorted(filter(str.isprintable, names))
         try:
@@ -166,17 +166,17 @@ def find_cached(model: HubModel, *, anything: bool = False) -> Path | None:
                 return snapshot / with_parts(model.file, there, model.repository)[0]
             first = choose(there, model.quant, model.repository)[0]
         except ModelLoadError as error:
-            if anything and isinstance(error, SeveralModels):
+            if without_hub and isinstance(error, SeveralModels):
                 raise
             continue
         # The hub may have a better match.
-        if anything or has_quant(first, model.quant or DEFAULT_QUANTS[0]):
+        if without_hub or has_quant(first, model.quant or DEFAULT_QUANTS[0]):
             return snapshot / first
     return None
 
 
 def _snapshots(repository: str) -> list[Path]:
-    """The folders of a repository's commits: first the one that `main` names, then the last written."""
+    """Return the cache's folders of a repository's commits: first the commit of `main`, then newer before older."""
     folder, found, newest = cache_folder() / f"models--{repository.replace('/', '--')}", list[Path](), ""
     with suppress(OSError, UnicodeDecodeError):
         found = [path for path in folder.glob("snapshots/*") if path.is_dir()]
@@ -185,7 +185,7 @@ def _snapshots(repository: str) -> list[Path]:
 
 
 def _shortest_name(repository: str, file: str, names: Iterable[str]) -> str:
-    """The shortest name that means this file and no other of its repository's `names`."""
+    """Return the shortest name that means only this file. `names`: all files of the repository."""
     quant = quant_of(file)
     if quant and [all_parts(found)[0] for found in with_quant(names, quant)] == [file]:
         return str(HubModel(repository, quant))
@@ -202,10 +202,10 @@ def _read_header(path: Path) -> tuple[Header | None, str]:
 
 
 def remove(model: LocalModel) -> int:
-    """Remove a model from the cache, in all commits. Returns the bytes freed.
+    """Remove a model's files of all commits from the cache. Return the bytes freed, 0 if the model is not there.
 
-    Contents that other files share stay. Raises LacliError if a file stays, UsageError if a link leads out of the
-    cache.
+    Contents that another file also uses stay. Raises LacliError if a file cannot be removed, UsageError if a link
+    leads out of the cache.
     """
     info = _scanned()
     if not info or not (repos := _repositories(info, model.repository)):
@@ -218,9 +218,9 @@ def remove(model: LocalModel) -> int:
     strategy = info.delete_files(*chosen)
     with silent_library():
         strategy.execute()
-    # The contents include unfinished downloads, of other programs too.
+    # The folder goes only if no content is left: it may be an unfinished download of another program.
     if {*files} <= {*gone} and not any(repo.repo_path.glob("blobs/*")):
         shutil.rmtree(repo.repo_path, ignore_errors=True)
     if left := [file.file_path for file in chosen if os.path.lexists(file.file_path)]:
-        raise LacliError(f"cannot remove {left[0]}", "is the cache yours? HF_HOME says where it is")
+        raise LacliError(f"cannot remove {left[0]}", "check who owns the cache; HF_HOME sets its folder")
     return strategy.expected_freed_size

@@ -1,4 +1,4 @@
-"""The GGUF file that MODEL means: a path, a model in huggingface_hub's cache, or one fetched from the hub."""
+"""The GGUF file that MODEL means: from a path, from huggingface_hub's cache, or fetched from the hub."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from lacli.text.format import did_you_mean, shortened, size_in_words, suggest
 Say = Callable[[str], None]
 
 LISTING_TIMEOUT = 10.0
-"""Seconds that the hub has to begin its list of a repository's files."""
+"""Seconds to wait for the first bytes of the hub's list of a repository's files."""
 
 
 def address() -> str:
-    """The hub's address: HF_ENDPOINT or its own."""
+    """Return the hub's address: HF_ENDPOINT or https://huggingface.co."""
     from huggingface_hub import constants
 
     return constants.ENDPOINT
@@ -41,11 +41,11 @@ def address() -> str:
 def find_model(
     name: str | Path, *, offline: bool = False, aliases: Path | None = None, quiet: bool = False, say: Say | None = None
 ) -> Path:
-    """The file to load for a MODEL argument. For a split model it is the first part, whichever part was named.
+    """Return the file to load for a MODEL argument; for a split model the first part, whichever part was named.
 
-    A hub model that the cache lacks is fetched, unless `offline`. `aliases`: the user's own list. `quiet`: no progress
-    bar. `say`: gets a sentence about the file chosen. Raises ModelLoadError if the model is unknown, is not a GGUF file
-    or lacks a part.
+    A hub model that is not in the cache is fetched, unless `offline`. `aliases`: the file of the user's aliases.
+    `quiet`: no progress bar. `say`: called with a sentence about the file chosen. Raises ModelLoadError if the model is
+    unknown, is not a GGUF file or lacks a part, and as `fetch_model` does.
     """
     path = Path(os.path.expanduser(name))
     if isinstance(name, Path) or os.path.isfile(path):
@@ -59,7 +59,7 @@ def find_model(
 
 
 def check_file(path: Path) -> Path:
-    """The part of a GGUF file to open. Raises ModelLoadError for any other file and if a part is missing."""
+    """Return the first part of the GGUF file at `path`. Raises ModelLoadError for other files and missing parts."""
     shown = shortened(str(path))
     try:
         with path.open("rb") as file:
@@ -82,14 +82,14 @@ def check_file(path: Path) -> Path:
 def fetch_model(
     model: HubModel, *, offline: bool = False, quiet: bool = False, fresh: bool = False, say: Say | None = None
 ) -> Path:
-    """The model's file to open (the first part of a split model). A model that the cache lacks is fetched.
+    """Return the file to open for a hub model, the first part of a split one; fetch the model if the cache lacks it.
 
     `offline`: use only the cache. `quiet`: no progress bar. `fresh`: ask the hub for its newest version even if the
-    cache has the model. `say`: gets a sentence about the file chosen. Raises ModelLoadError, or Interrupted after
-    Ctrl-C.
+    cache has the model. `say`: called with a sentence about the file chosen. Raises ModelLoadError if there is no such
+    model or it cannot be fetched, Interrupted after Ctrl-C.
     """
     say = say or (lambda sentence: None)
-    cached = find_cached(model, anything=offline) if offline or not fresh else None
+    cached = find_cached(model, without_hub=offline) if offline or not fresh else None
     if cached is not None:
         return _from_cache(model, cached, say)
     if offline:
@@ -101,9 +101,9 @@ def fetch_model(
         raise
     except KeyboardInterrupt:
         raise Interrupted(f"stopped fetching {model}", "the same command fetches it again") from None
-    except Exception as error:  # the library, its transport and the disk raise many kinds
+    except Exception as error:  # huggingface_hub, its transport and the disk raise many kinds
         why = _reason(error, model.repository)
-        cached, remedy = find_cached(model, anything=True), why.remedy
+        cached, remedy = find_cached(model, without_hub=True), why.remedy
         if cached is not None:
             if why.unreached:
                 return _from_cache(model, cached, say, f" ({why.what})")
@@ -118,7 +118,7 @@ def _from_cache(model: HubModel, path: Path, say: Say, why: str = "") -> Path:
 
 
 def _fetch(model: HubModel, say: Say) -> Path:
-    """Fetch the model from the hub. Raises the library's errors too."""
+    """Fetch the model's newest version; return the file to open. Raises ModelLoadError and huggingface_hub's errors."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     cache, repository = cache_folder(), model.repository
@@ -136,9 +136,9 @@ def _fetch(model: HubModel, say: Say) -> Path:
 
 
 def _list_files(repository: str) -> tuple[str, dict[str, int]]:
-    """A repository's newest commit and the bytes (0: unknown) of each GGUF file by name, in one request.
+    """Return a repository's newest commit and the bytes (0: unknown) of each GGUF file by name, with one request.
 
-    Raises the library's errors, and ModelLoadError for unsafe names: paths out of the folder, terminal control codes.
+    Raises huggingface_hub's errors, and ModelLoadError for names that lead out of the folder or are not printable.
     """
     from huggingface_hub import HfApi
 
@@ -157,13 +157,13 @@ def _choose(model: HubModel, files: Collection[str]) -> list[str]:
         return choose(files, model.quant, model.repository)
     if model.file not in files:
         similar = suggest(model.file, models(files)) or [f"{address()}/{model.repository}/tree/main"]
-        raise ModelLoadError(f"{model.repository} has no {model.file}", f"there are {', '.join(similar)}")
+        raise ModelLoadError(f"{model.repository} has no {model.file}", f"look at {', '.join(similar)}")
     return with_parts(model.file, files, model.repository)
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a request failed and the remedy. `unreached`: the hub said nothing about the model itself."""
+    """Why a request to the hub failed. `remedy`: what to do. `unreached`: the hub gave no answer about the model."""
 
     what: str
     remedy: str
@@ -171,7 +171,7 @@ class Reason:
 
 
 def _reason(error: Exception, repository: str) -> Reason:
-    """Explain an error of the library, the connection or the disk."""
+    """Return the reason and remedy for an error of huggingface_hub, the connection or the disk."""
     import httpx2
     from huggingface_hub import errors
 

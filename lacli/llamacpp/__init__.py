@@ -1,1 +1,1 @@
-"""The only folder that knows llama.cpp; `library.py` is the only file that imports it."""
+"""All calls of llama.cpp; `library.py` is the only file that imports llama_cpp."""

@@ -26,11 +26,11 @@ CMAKE = {
     "native": "-DGGML_NATIVE=on",
     "no-amx": "-DCMAKE_CXX_FLAGS=-mno-amx-int8",
 }
-"""CMake's arguments for a kind of build: a backend, all instructions of this processor, or no AMX."""
+"""CMake's argument by kind of build: with a backend, with all instructions of this processor, or without AMX."""
 
 
 def gpu_kind() -> str:
-    """Return the kind of build for this machine's GPU, even if the installed build ignores it; "" without a GPU."""
+    """Return the key of CMAKE for this machine's GPU, which the installed build may lack; "" if no GPU is found."""
     if platform.system() == "Darwin":
         return "metal" if platform.machine() == "arm64" else ""
     if Path("/dev/nvidia0").exists():
@@ -39,22 +39,22 @@ def gpu_kind() -> str:
 
 
 def sound_kind() -> str:
-    """Return the build to try after one that fails here: without AMX if the processor has it, else a native one."""
+    """Return the key of CMAKE to rebuild with if this build fails here: no-amx on a processor with AMX, else native."""
     return "no-amx" if "amx_int8" in processor().flags else "native"
 
 
 def rebuild_command(kind: str = "") -> str:
-    """Return the shell command that builds llama.cpp again for this Python and GPU, with a further `kind`."""
+    """Return the shell command that rebuilds llama.cpp for this Python and GPU. `kind`: a further key of CMAKE."""
     arguments = " ".join(CMAKE[each] for each in dict.fromkeys((gpu_kind(), kind)) if each)
     pip = f"{shlex.quote(PYTHON)} -m pip install --force-reinstall --no-cache-dir '{REQUIREMENT}'"
     return f'CMAKE_ARGS="{arguments}" {pip}' if arguments else pip
 
 
 def build_files() -> list[tuple[str, int, int]]:
-    """Identify this build: each library's name, its bytes and the time of its last change in nanoseconds."""
+    """Return (name, bytes, last change in ns since 1970) of each library file of this build, sorted by name."""
     spec, found = find_spec("llama_cpp"), []
     package = Path(spec.origin).parent if spec and spec.origin else Path()
-    # llama_cpp reads this variable too, so the described build is the loaded one.
+    # llama_cpp reads this variable too, so these files are the loaded ones.
     for path in sorted(Path(os.environ.get("LLAMA_CPP_LIB_PATH") or package / "lib").glob("*")):
         if re.search(r"\.(so|dylib|dll)\b", path.name) and path.exists():
             found.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))

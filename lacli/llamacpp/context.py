@@ -25,7 +25,7 @@ from lacli.llamacpp.settings import CPU, PLAIN_CACHE_TYPES, ContextSize, ModelSe
 from lacli.settings import DecodeSettings
 
 CONTEXT_PAD = 256
-"""Cells to whose multiple llama.cpp rounds a context up."""
+"""llama.cpp rounds the cells of a context up to a multiple of this."""
 
 PREFILL_ROWS = 512
 """Rows of a prefill call: llama.cpp computes no more at once anyway (n_ubatch)."""
@@ -34,7 +34,7 @@ PREFILL_ROWS_ON_CPU = 128
 """Rows of a prefill call on a CPU, for models without experts: as fast as 512, and Ctrl-C acts sooner."""
 
 CHUNK_ROWS = 64
-"""A step with this many rows without logits is a prompt chunk, which can be interrupted."""
+"""A step with at least this many rows without logits is a prompt chunk, which can be interrupted."""
 
 BF16 = 30
 """ggml's GGML_TYPE_BF16, which llama_cpp lacks."""
@@ -47,9 +47,9 @@ MIXED_ROWS_ON_CPU = 63
 
 
 class DecodingContext(Closing):
-    """Decodes batches in one llama_context; a subclass makes its parameters, and `_open` the context.
+    """A Context that decodes with one llama_context. A subclass fills in the parameters and calls `_open` with them.
 
-    `max_rollback`: drafted tokens that can be rolled back after a step, -1 for any number and trees.
+    `max_rollback`: most drafted tokens that can be removed after a step; -1 for any number, and for trees.
     """
 
     max_rollback = -1
@@ -71,7 +71,7 @@ class DecodingContext(Closing):
         self._views: dict[int, npt.NDArray[np.float32]] = {}
 
     def _parameters(self, settings: ModelSettings, size: ContextSize) -> Any:
-        """Return the llama_context_params that both libraries share."""
+        """Return llama_context_params with the fields filled in that both libraries share."""
         parameters = self._api.llama_context_default_params()
         # llama.cpp cuts -b to the requested cells, so request the rounded-up number.
         parameters.n_ctx = padded(settings.context or size.slots * self._model.default_limit)
@@ -86,17 +86,17 @@ class DecodingContext(Closing):
         return parameters
 
     def _open(self, weights: Any, parameters: Any, samplers: Sequence[Any] = ()) -> None:
-        """Make the context of `weights`, which owns the `samplers`. Raises ModelLoadError if the library cannot."""
+        """Open the context of `weights`; `close` frees it and `samplers`. Raises ModelLoadError if that fails."""
         while True:
             self._log.forget()
-            # A GPU's driver reserves addresses beyond the memory. The log's callback would lose Ctrl-C.
+            # A GPU's driver reserves more addresses than memory. Ctrl-C in the log's callback would be lost.
             with late_ctrl_c() as is_stopped, nullcontext() if self._model.offloaded else bounded_by_free_memory():
                 self._handle = self._api.llama_init_from_model(weights, parameters)
                 if is_stopped():
                     _free_context(self._api, self._handle, samplers, self._model)
             if self._handle or parameters.n_ctx <= self._fewest_cells:
                 break
-            # Sequences that find no cells wait for each other.
+            # With fewer cells, some sequences start only after others end.
             parameters.n_ctx = max(parameters.n_ctx // 2, self._fewest_cells)
         # The model is an argument, so that it outlives the context when both are dropped at once.
         self._free = free_with(self, _free_context, self._api, self._handle, samplers, self._model)
@@ -111,7 +111,7 @@ class DecodingContext(Closing):
         self.prefill_rows = PREFILL_ROWS_ON_CPU if few else PREFILL_ROWS
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Return whether settings fit into this context. `raw_logits`: all logits of a row are needed."""
+        """Return whether this context is open and fits the settings `decode`. `raw_logits`: `row_logits` is needed."""
         return bool(self._handle) and decode.ids <= self.ids and decode.max_outputs <= self.max_outputs
 
     def decode(self, batch: Batch) -> bool:
@@ -120,14 +120,14 @@ class DecodingContext(Closing):
         assert batch.wanted <= self.max_outputs, f"{batch.wanted} outputs in a context for {self.max_outputs}"
         if not self._handle:
             self._model.check_open()
-            raise LacliError("there is no context: memory was too short for it", "settings of fewer rows may fit")
+            raise LacliError("there is no context: it did not fit into memory", "try settings with fewer rows a step")
         if batch is not self._batch:
             self._batch, self._struct = batch, _struct_over(self._api, batch)
         self._struct.n_tokens = rows
         self.calls += 1
         status = self._decoded(prefills=not batch.wanted or rows - batch.wanted >= CHUNK_ROWS)
         if status == 0:
-            # llama.cpp keeps a state after each row but none before the first, each for one rollback.
+            # llama.cpp keeps the state after each row, but none before the first row. They serve one rollback.
             self._snapshots = min(self.max_rollback, rows - 1)
             return True
         if status == 1:
@@ -161,23 +161,23 @@ class DecodingContext(Closing):
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, end))
 
     def state(self, sequence: int) -> Any:
-        """Copy the cells of a sequence, as an array of bytes."""
+        """Return a copy of the cells of the id `sequence`, a ctypes array of bytes for `set_state`."""
         state = (ctypes.c_uint8 * self._api.llama_state_seq_get_size_ext(self._handle, sequence, 0))()
         self._api.llama_state_seq_get_data_ext(self._handle, state, len(state), sequence, 0)
         return state
 
     def set_state(self, sequence: int, state: Any) -> bool:
-        """Fill the cells of an empty sequence. False if the library refuses; some cells may be filled then."""
+        """Write `state` into the id `sequence`, which has no cells. False if that fails, perhaps with cells written."""
         self._snapshots = 0
         return bool(self._api.llama_state_seq_set_data_ext(self._handle, state, len(state), sequence, 0))
 
     def clear(self) -> None:
-        # NaN in free cells would spoil later sequences; clearing values takes a while.
+        # NaN in free cells would spoil later sequences. Clearing the values takes time, so it is done only then.
         self._api.llama_memory_clear(self._memory, self._is_spoilt)
         self._is_spoilt = False
 
     def close(self) -> None:
-        # A generator closed later finds no memory, which llama.cpp takes for an empty one.
+        # A generator that is closed later passes None as the memory, and llama.cpp does nothing.
         self._handle = self._memory = self._batch = None
         self._free()
 
@@ -185,17 +185,17 @@ class DecodingContext(Closing):
         return self._model.is_end(token)
 
     def interrupt(self) -> None:
-        """Let a prompt chunk raise KeyboardInterrupt at its next operation on the CPU; called by any thread."""
+        """Make a running prompt chunk raise KeyboardInterrupt at its next CPU operation; any thread may call this."""
         self._interrupted = True
 
     def _best(self) -> tuple[Ints, Iterable[float]]:
-        """Return the most probable token of each output row, and their logits."""
+        """Return the most probable token of each output row, (outputs,), and the logits of these tokens."""
         logits = self.logits()
         best: Ints = logits.argmax(axis=1)
         return best, map(logits.item, range(len(best)), best.tolist())
 
     def _rows_at(self, pointer: Any) -> npt.NDArray[np.float32]:
-        """Return the output rows at `pointer`, (outputs, vocabulary). Views are kept: each costs as much as a row."""
+        """Return the (outputs, vocabulary) array at `pointer`. Views are kept: each takes as long as reading a row."""
         assert self._batch is not None, "nothing is decoded yet"
         address = ctypes.addressof(pointer.contents)
         if address not in self._views:
@@ -205,7 +205,7 @@ class DecodingContext(Closing):
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C or `interrupt` end a prompt chunk, whose rows the caller removes from the cache."""
+        """Raise KeyboardInterrupt if Ctrl-C or `interrupt` stops the decode in this block. Its rows must be removed."""
         self._interrupted = False
         callback = self._api.ggml_abort_callback(lambda _: self._interrupted)
         with ctrl_c_calls(self.interrupt):
@@ -218,7 +218,7 @@ class DecodingContext(Closing):
             raise KeyboardInterrupt
 
     def _decoded(self, *, prefills: bool) -> int:
-        """Decode the batch and return llama.cpp's status. `prefills`: it is a prompt chunk, which Ctrl-C aborts."""
+        """Decode the batch and return llama_decode's status. `prefills`: as a prompt chunk, which Ctrl-C can stop."""
         if (in_use := self._in_use) and in_use.count != self._threads_set:
             self._threads_set = in_use.count
             self._api.llama_set_n_threads(self._handle, in_use.count, in_use.count)
@@ -234,9 +234,9 @@ class DecodingContext(Closing):
 class LlamaContext(DecodingContext):
     """One llama_context as a Context; close it before its model, or use it in `with`.
 
-    `backend_greedy`: choose greedy tokens on the backend. None: only on a GPU, to save the transfer of logits; on the
-    CPU one vectorised argmax is faster (docs/internals/measured.md). Raises ModelLoadError if the context does not fit
-    into memory or its options contradict each other.
+    `backend_greedy`: let llama.cpp choose the greedy tokens. None: only on a GPU, to save the transfer of logits; on
+    the CPU, numpy's argmax is faster (docs/internals/measured.md). Raises ModelLoadError if the context does not fit
+    into memory, if its options contradict each other, and for an embedding model.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class LlamaContext(DecodingContext):
     def logits(self) -> npt.NDArray[np.float32]:
         if not self._samplers:
             return super().logits()
-        # A sampler that the device cannot run leaves the logits as they are; none are copied raw.
+        # If the device cannot run a sampler, the sampled logits are the unchanged ones; raw logits are never copied.
         there = lib.llama_get_sampled_logits_count_ith(self._handle, self._first)
         assert there == self.vocabulary, "only the best tokens were copied"
         return self._rows_at(lib.llama_get_sampled_logits_ith(self._handle, self._first))
@@ -272,7 +272,7 @@ class LlamaContext(DecodingContext):
         if self.max_rollback >= 0 and start > 0:
             last = lib.llama_memory_seq_pos_max(self._memory, sequence)
             if start <= last and not 0 <= end <= last:
-                # llama.cpp would also take the snapshot of another step.
+                # llama.cpp would also restore a snapshot of an earlier step.
                 if last + 1 - start > self._snapshots:
                     return False
                 self._snapshots = 0
@@ -300,16 +300,16 @@ class LlamaContext(DecodingContext):
     def _best(self) -> tuple[Ints, Iterable[float]]:
         if not self._samplers or lib.llama_get_sampled_candidates_count_ith(self._handle, self._first) != 1:
             return super()._best()
-        # One address is enough: llama.cpp lays the rows out a whole vocabulary apart.
+        # The first row's address is enough: llama.cpp puts the rows one vocabulary apart.
         tokens = self._rows_at(lib.llama_get_sampled_candidates_ith(self._handle, self._first)).view(np.int32)
         logits = self._rows_at(lib.llama_get_sampled_logits_ith(self._handle, self._first))
         # The argmax of nothing but NaN is -1 on a GPU.
         return tokens[:, 0], np.where(tokens[:, 0] < 0, np.nan, logits[:, 0]).tolist()
 
     def _add_samplers(self, parameters: Any) -> None:
-        """Give each sequence a sampler chain: an output row without one would bring all raw logits back.
+        """Add a sampler chain for each id to `parameters`: the GPU then returns a row's best token and its logit only.
 
-        A temperature of 0 brings the best token and its logit; llama.cpp's greedy sampler would bring all logits too.
+        A row without a chain would return all raw logits. So would llama.cpp's greedy sampler; temperature 0 does not.
         """
         configs = (lib.llama_sampler_seq_config * self.ids)()
         for sequence, config in enumerate(configs):
@@ -323,14 +323,14 @@ class LlamaContext(DecodingContext):
 
 
 def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
-    """Return the drafted tokens that the model can roll back after a step: -1 for any number and trees."""
+    """Return how many drafted tokens can be removed after a step: -1 for any number, and for trees; 0 for none."""
     if not model.chain_only:
         return -1
     # llama.cpp needs the rows of a rollback and one more in one ubatch, and aborts otherwise.
     most = min(MAX_ROLLBACK, model_settings.batch - 2)
     if most <= 0:
         return 0
-    # Only a context knows whether llama.cpp can do it with this architecture.
+    # Only an open context tells whether llama.cpp supports rollbacks for this architecture.
     smallest = replace(model_settings, context=CONTEXT_PAD, batch=min(model_settings.batch, CONTEXT_PAD))
     with LlamaContext(
         model, smallest, ContextSize.of(DecodeSettings(mode="lookup").constrained(max_rollback=1)), backend_greedy=False
@@ -339,10 +339,10 @@ def max_rollback(model: LlamaModel, model_settings: ModelSettings) -> int:
 
 
 def can_give_way(settings: ModelSettings) -> bool:
-    """Return whether fewer threads may decode: the bits of the logits stay the same, and nothing but the CPU computes.
+    """Return whether decodes may use fewer threads while other programs are busy (`ThreadsInUse`).
 
-    Flash attention over plain cells adds up in another order with each number of threads, over Q8_0 cells it does not.
-    A GPU or BLAS computes large batches with -ngl 0 too, and then the threads only seem to wait for a core.
+    False if flash attention reads plain cells: its sums depend on the number of threads; over Q8_0 cells they do not.
+    False with a GPU or BLAS, which compute large batches even with -ngl 0: idle threads would look slowed down.
     """
     has_plain_cells = not {settings.cache_type_k, settings.cache_type_v}.isdisjoint(PLAIN_CACHE_TYPES)
     is_split = settings.attention(on_gpu=False) != "off" and has_plain_cells
@@ -362,7 +362,7 @@ def _free_context(api: Any, handle: Any, samplers: Sequence[Any], _: LlamaModel)
 
 
 def _struct_over(api: Any, batch: Batch) -> Any:
-    """Return a llama_batch over the arrays of `batch`, valid as long as they are."""
+    """Return a llama_batch that points to the arrays of `batch`; use it only as long as `batch` exists."""
     pointer = ctypes.POINTER
     return api.llama_batch(
         token=batch.tokens.ctypes.data_as(pointer(api.llama_token)),

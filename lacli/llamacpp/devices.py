@@ -1,4 +1,4 @@
-"""The devices of this build on this machine: a list, llama.cpp's choice, and the shares of replicas."""
+"""The devices that this build of llama.cpp can use: their list, llama.cpp's choice, and the shares of replicas."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ GPU, INTEGRATED = 1, 2
 
 
 class Device(NamedTuple):
-    """A device of llama.cpp: ggml's name ("CPU", "CUDA0"), its make, and its kind.
+    """A device of llama.cpp. `name`: ggml's ("CPU", "CUDA0"). `description`: the product ("NVIDIA H200").
 
-    `free`, `total`: bytes of its memory, 0 if unknown. `is_integrated`: it shares the processor's memory.
+    `free`, `total`: bytes of memory, 0 if unknown. `is_integrated`: a GPU that shares the processor's memory.
     """
 
     name: str
@@ -31,50 +31,51 @@ class Device(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Its name, description and memory: CUDA0: NVIDIA H200, 138.2 of 139.8 GiB free."""
+        """The device in words, such as "CUDA0: NVIDIA H200, 138.2 of 139.8 GiB free"."""
         # ggml calls all of the processor's memory free.
         free = f"{self.free / GIB:.1f} of " if self.is_gpu else ""
         memory = f", {free}{self.total / GIB:.1f} GiB{' free' if free else ''}" if self.total else ""
         return f"{self.name}: {self.description.strip()}{memory}"
 
 
-def deal_devices(settings: ModelSettings, found: Sequence[Device]) -> list[tuple[str, ...]]:
-    """Return the devices of each replica, dealt out evenly and in order: the devices of `settings`, or all GPUs.
+def deal_devices(settings: ModelSettings, available: Sequence[Device]) -> list[tuple[str, ...]]:
+    """Return the device names of each replica: equal shares, in order, of `settings.devices` or of llama.cpp's choice.
 
-    Raises UsageError for unknown names, and for a number of devices that cannot be dealt out.
+    A single replica without --device and --rpc has (), for llama.cpp to choose. Without a GPU each replica has the CPU.
+    Raises UsageError for unavailable names, and if the devices cannot be shared equally.
     """
     if settings.replicas == 1:
-        # llama.cpp chooses the servers' devices too, but does not name them.
-        return [named(settings.devices or (chosen(found) if settings.rpc else ()), found)]
-    names = [named((name,), found)[0] for name in settings.devices] or list(chosen(found)) or [CPU]
+        # llama.cpp would choose the servers' devices too, but without telling their names.
+        return [named(settings.devices or (chosen(available) if settings.rpc else ()), available)]
+    names = [named((name,), available)[0] for name in settings.devices] or list(chosen(available)) or [CPU]
     if names == [CPU]:
         return [(CPU,)] * settings.replicas
     each, left = divmod(len(names), settings.replicas)
     if left or not each:
         what = f"--replicas {settings.replicas} cannot share {', '.join(names)} evenly"
-        raise UsageError(what, "name as many devices for each: --device CUDA0,CUDA1")
-    return [named(names[start : start + each], found) for start in range(0, len(names), each)]
+        raise UsageError(what, "name the same number of devices for each: --device CUDA0,CUDA1")
+    return [named(names[start : start + each], available) for start in range(0, len(names), each)]
 
 
-def named(names: Sequence[str], found: Sequence[Device]) -> tuple[str, ...]:
-    """Return the devices of one replica as ggml spells them. Raises UsageError for unknown and mixed names."""
-    known = {device.name.lower(): device.name for device in found if device.is_gpu or device.name == CPU}
+def named(names: Sequence[str], available: Sequence[Device]) -> tuple[str, ...]:
+    """Return `names` in ggml's spelling. Raises UsageError if one is unknown or repeated, or CPU is one of several."""
+    known = {device.name.lower(): device.name for device in available if device.is_gpu or device.name == CPU}
     if unknown := [name for name in names if name.lower() not in known]:
         there = ", ".join(known.values())
         raise UsageError(f"there is no device {unknown[0]!r}", f"there is {there}; --rpc adds RPC0 ..")
     spelled = tuple(known[name.lower()] for name in names)
     if len(set(spelled)) < len(spelled) or (CPU in spelled and len(spelled) > 1):
         what = f"one copy of the model cannot have {'+'.join(spelled)}"
-        raise UsageError(what, f"name each device once, and {CPU} alone: -ngl N leaves the other layers to it")
+        raise UsageError(what, f"name each device once, or only {CPU}; with -ngl N the other layers are on the {CPU}")
     return spelled
 
 
-def chosen(found: Sequence[Device]) -> tuple[str, ...]:
-    """Return llama.cpp's choice without --device: RPC's devices, then GPUs, or else one integrated GPU.
+def chosen(available: Sequence[Device]) -> tuple[str, ...]:
+    """Return the names of the devices that llama.cpp uses without --device, () for the CPU alone.
 
-    Source: `llama_prepare_model_devices` of llama.cpp 0.3.36.
+    All RPC devices, and all GPUs or else one integrated GPU, as `llama_prepare_model_devices` of llama.cpp 0.3.36 does.
     """
-    cards = [device for device in found if device.is_gpu]
+    cards = [device for device in available if device.is_gpu]
     remote = [device.name for device in cards if device.name.startswith(RPC)]
     local = [device for device in cards if not device.name.startswith(RPC)]
     own = [device.name for device in local if not device.is_integrated]
@@ -82,7 +83,7 @@ def chosen(found: Sequence[Device]) -> tuple[str, ...]:
 
 
 def devices(*, memory: bool = True) -> list[Device]:
-    """Return the devices here in llama.cpp's order. `memory`: with their memory, which starts a GPU's driver."""
+    """Return all devices in llama.cpp's order. `memory`: also ask for their memory, which starts a GPU's driver."""
     start()
     found = []
     for handle in map(ggml.ggml_backend_dev_get, range(ggml.ggml_backend_dev_count())):
@@ -97,16 +98,16 @@ def devices(*, memory: bool = True) -> list[Device]:
 
 
 def offloads(settings: ModelSettings) -> bool:
-    """Return whether a model with these settings computes on a GPU, of this machine or of another."""
+    """Return whether a model with these settings computes on a GPU, here or on an RPC server."""
     names = [name.upper() for name in settings.devices or chosen(devices(memory=False))]
     return settings.gpu_layers != 0 and names not in ([], [CPU])
 
 
 def apply_placement(parameters: Any, settings: ModelSettings) -> list[object]:
-    """Write the layers and devices of settings into llama_model_params; return the arrays that it points to.
+    """Write layers and devices into llama_model_params; return the arrays to keep alive until the model is loaded.
 
-    llama.cpp's list of devices never names the processor, which takes all other layers. For the processor alone the
-    list is empty: a GPU would still compute large batches.
+    llama.cpp's list of devices never contains the CPU, which computes all other layers. For the CPU alone the list is
+    empty, because with -ngl 0 a GPU in the list would still compute large batches.
     """
     parameters.n_gpu_layers = settings.gpu_layers
     parameters.split_mode = getattr(lib, f"LLAMA_SPLIT_MODE_{settings.split_mode.upper()}")
@@ -128,7 +129,7 @@ def apply_placement(parameters: Any, settings: ModelSettings) -> list[object]:
 
 
 def version_lines() -> list[str]:
-    """Return lines about the library, its build and each device."""
+    """Return lines of text for a user about llama.cpp's version, its build and each device."""
     start()
     features = lib.llama_print_system_info().decode("utf-8", "replace").strip()
     return [f"llama-cpp-python {version()}", features, *(f"device {device.words}" for device in devices())]

@@ -1,4 +1,4 @@
-"""GGUF files without their model: names of split parts, the header's facts, and the types of the weights."""
+"""Facts of GGUF files, read without loading the model: the parts of split files, the header, types of weights."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SPLIT = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf")
 
 
 class GgufFile(NamedTuple):
-    """One file: its keys, with KEY.length for an array of texts; its tensors; the bytes of both.
+    """The header of one GGUF file. `tensors`: name, ggml's type (q4_K) and number of elements of each tensor.
 
-    `tensors`: the name of each, ggml's name of its type (q4_K), and its number of elements.
+    `keys`: metadata, but of an array of texts only its length, as KEY.length. `header_size`: its bytes in the file.
     """
 
     keys: Mapping[str, Any]
@@ -41,7 +41,7 @@ class GgufFile(NamedTuple):
         return max(self.numbers(key), default=missing)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """Return the whole numbers of a key: one, or those of an array; () without one."""
+        """Return the whole numbers of `key`: its only value, or the values of its array; () without the key."""
         value = self.keys.get(key, ())
         return tuple(int(each) for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, int))
 
@@ -50,9 +50,9 @@ class GgufFile(NamedTuple):
 class Header:
     """A model's facts from all parts of its file; 0, "" or () for missing facts.
 
-    `parameters`: elements of all tensors. `file_type`: Q4_K_M for example; without one, the type of most parameters.
-    `weights`: bytes after the headers. `size`: bytes of the files. `trained_tokens`: of a sequence. `heads`,
-    `kv_heads`: one number, or one a layer. `cell_values`: numbers in one cell of the KV cache, of all layers.
+    `parameters`: elements of all tensors. `file_type`: Q4_K_M for example, or the type of most parameters.
+    `weights`: bytes after the headers. `size`: bytes of the files. `trained_tokens`: longest sequence of the training.
+    `heads`, `kv_heads`: one number for all layers, or one a layer. `cell_values`: numbers in a KV cell of all layers.
     """
 
     architecture: str
@@ -74,7 +74,7 @@ class Header:
 
 
 def all_parts(name: str) -> list[str]:
-    """Return the file names of all parts of the split model that `name` belongs to; otherwise `name` alone."""
+    """Return the file names of all parts of the split model that `name` is a part of; [`name`] for any other name."""
     match = SPLIT.fullmatch(name)
     if match is None or not (count := int(match["parts"])):
         return [name]
@@ -82,22 +82,22 @@ def all_parts(name: str) -> list[str]:
 
 
 def parts(path: Path) -> list[Path]:
-    """Return all files of a model, given any part of a split one."""
+    """Return the paths of all files of a model, whether they exist or not, from the path of any of them."""
     return [path.with_name(name) for name in all_parts(path.name)]
 
 
 def architecture_and_types(path: Path) -> tuple[str, frozenset[str]]:
-    """Return a model's architecture and ggml's names of the types of its matrices (q4_K). Raises ModelLoadError."""
+    """Return a model's architecture and its matrices' types (q4_K). Raises ModelLoadError if `path` is no GGUF file."""
     files = [_read_file(part) for part in parts(path)]
     matrices = ((name, kind) for file in files for name, kind, _ in file.tensors)
-    # Tensors with such names are multiplied with no batch as a matrix, and are F32 in every file.
+    # Tensors with these words in their names are F32 in every file, and no batch is multiplied with them.
     vectors = ("norm", ".bias", "rope_", "position_embd", "token_types", "ssm_", "time_mix")
     types = {kind for name, kind in matrices if not any(vector in name for vector in vectors)}
     return files[0].text("general.architecture"), frozenset(types)
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a model, given any part of a split one. Raises ModelLoadError when it cannot be read."""
+    """Read a model's header from its file, or from any part if it is split. Raises ModelLoadError if unreadable."""
     files = [_read_file(part) for part in parts(path)]
     first, size = files[0], sum(part.stat().st_size for part in parts(path))
     elements = Counter[str]()
@@ -130,7 +130,7 @@ def read_header(path: Path) -> Header:
 
 
 def _file_type(number: int, elements: Counter[str]) -> str:
-    """Return the name of `number` in llama_ftype, or the type of most parameters."""
+    """Return the name of llama_ftype `number`, or else the type of most elements. `elements`: their number by type."""
     from lacli.llamacpp.library import lib
 
     for name, value in vars(lib).items():
@@ -141,7 +141,7 @@ def _file_type(number: int, elements: Counter[str]) -> str:
 
 
 def _read_file(path: Path) -> GgufFile:
-    """Read one file. Raises ModelLoadError when it cannot be read."""
+    """Read one file's header. Raises ModelLoadError if it cannot be read."""
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             return _parsed(data)
@@ -149,11 +149,11 @@ def _read_file(path: Path) -> GgufFile:
         raise ModelLoadError(f"cannot read {path.name}: {reason_of(error)}") from error
     except BROKEN as error:
         hint = "the file may be damaged: fetch it again"
-        raise ModelLoadError(f"cannot read {path.name}: it is no whole GGUF file", hint) from error
+        raise ModelLoadError(f"cannot read {path.name}: it is no complete GGUF file", hint) from error
 
 
 def _parsed(data: mmap) -> GgufFile:
-    """Read a file's header. Raises one of BROKEN if it makes no sense."""
+    """Return the header in a file's `data`. Raises one of BROKEN if it is damaged."""
     from lacli.llamacpp.library import ggml, lib
 
     at, keys = 0, dict[str, Any]()

@@ -1,4 +1,4 @@
-"""The library: the only file that imports llama_cpp. Its functions, its start, its log and its version."""
+"""llama.cpp's functions, start, log and version. No other file imports llama_cpp."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DEBUG, ERROR, CONTINUE = 1, 4, 5
 BUFFER = re.compile(r"(?P<device>\S+) +(?P<kind>\w+) buffer size = +(?P<mebibytes>[\d.]+) MiB")
 
 CELLS = re.compile(r"kv_cache\S*: size = +(?P<mebibytes>[\d.]+) MiB")
-"""Logged for each part of a cache, also when its buffer is only simulated and has no size."""
+"""The log has this line for each part of a cache, even if its buffer is only simulated and its size not logged."""
 
 
 class Log:
-    """Receives llama.cpp's log; `verbose` passes it on to stderr, without the debug lines of each step.
+    """The log of a library. `verbose`: also write it to stderr, without the debug lines of each step.
 
-    `callbacks`: kept alive here, for the library has only their addresses. `buffers`: MiB made since the last `forget`,
-    by kind, for graphs by device.
+    `callbacks`: C callbacks to keep alive, because the library only has their addresses. `buffers`: MiB of the buffers
+    made since the last `forget`, by kind ("KV", "RS", "output"); compute buffers by device.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Log:
         self.buffers: defaultdict[str, float] = defaultdict(float)
 
     def receive(self, level: int, text: bytes) -> None:
-        """Take one call of the library's callback: a line, or the next part of one."""
+        """Record a call of the log callback. `text`: a line, or the next part of the line if `level` is CONTINUE."""
         if level != CONTINUE:
             self._level = level
         line = text.decode("utf-8", "replace")
@@ -50,7 +50,7 @@ class Log:
         if cells := CELLS.search(line):
             self.buffers["KV"] += float(cells["mebibytes"])
         elif (buffer := BUFFER.search(line)) and buffer["kind"] == "compute":
-            # It is made anew for a larger graph.
+            # A larger graph replaces the buffer.
             self.buffers[buffer["device"]] = float(buffer["mebibytes"])
         elif buffer and buffer["kind"] != "KV":
             self.buffers[buffer["kind"]] += float(buffer["mebibytes"])
@@ -58,20 +58,20 @@ class Log:
             sys.stderr.write(printable(line, lines=True))
 
     def forget(self) -> None:
-        """Drop all errors and buffers, before a call whose own are wanted."""
+        """Drop all errors and buffers, so that later ones belong to the next call of the library."""
         self._errors.clear()
         self.buffers.clear()
 
     def last_error(self) -> str:
-        """Take the first of the last error lines, without the C function's name; the lines after it follow from it."""
+        """Return the oldest of the last 3 error lines, which names the cause, without the C function. Drop all 3."""
         line = self._errors[0] if self._errors else "llama.cpp gives no reason"
         self._errors.clear()
         return " ".join(line.split(": ", 1)[-1].split())
 
 
-# Read by ggml while it is loaded; otherwise a debugger prints over its last words.
+# ggml reads this while it is loaded. Without it, a backtrace hides the message of a failed assertion.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-# A library for another processor can end this process by a signal as soon as it is loaded.
+# A build for another processor can crash this process as soon as it is loaded, so it is tried before.
 working_settings(ModelSettings())
 
 try:
@@ -104,18 +104,18 @@ for _name, _arguments, _result in (
     _function.argtypes, _function.restype = _arguments, _result
 
 TILED_SWITCH = "GGML_CPU_TILED_MM"
-"""Read by ggml at its first matrix product: the switch of its kernels for 8 rows and more (ggml-cpu/tiled)."""
+"""The variable that switches ggml's kernels for 8 rows and more (ggml-cpu/tiled), read at its first matrix product."""
 
 
 def on_abort(report: Callable[[str], None]) -> None:
-    """Call `report` with ggml's last words if one of its assertions fails; then the process aborts."""
+    """Call `report` with the message if one of ggml's assertions fails; after `report` returns, the process aborts."""
     callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: report(message.decode("utf-8", "replace")))
     start().callbacks.append(callback)
     ggml.ggml_set_abort_callback(callback)
 
 
 def abort_error(message: str, hint: str) -> LacliError:
-    """Return ggml's last words as an error. `hint`: for words that are not about an RPC server."""
+    """Return the error for a user about ggml's abort `message`. `hint`: what to do, unless an RPC server has ended."""
     if "Remote RPC server crashed" in message:
         return LacliError("an RPC server went away", "start it again there, and then this")
     return LacliError(f"llama.cpp cannot go on: {message.rsplit('/', 1)[-1]}", hint)
@@ -123,7 +123,7 @@ def abort_error(message: str, hint: str) -> LacliError:
 
 @cache
 def start() -> Log:
-    """Start llama.cpp once a process, with its log connected."""
+    """Start llama.cpp at the first call and return its log; later calls return the same log."""
     log = Log()
     callback = lib.llama_log_callback(lambda level, text, _: log.receive(level, text))
     log.callbacks.append(callback)
@@ -133,9 +133,9 @@ def start() -> Log:
 
 
 def free_with(owner: object, free: Callable[..., object], *arguments: object) -> weakref.finalize[..., Any]:
-    """Call `free` when the result is called or `owner` is collected.
+    """Return a finalizer, which calls `free(*arguments)` once: when called or when `owner` is garbage-collected.
 
-    At the end of the program the system takes the memory instead: a thread may still decode.
+    It does not run at the end of the program, because a thread may still decode; the system frees the memory then.
     """
     finalizer = weakref.finalize(owner, free, *arguments)
     finalizer.atexit = False
@@ -143,13 +143,13 @@ def free_with(owner: object, free: Callable[..., object], *arguments: object) ->
 
 
 def switch_tiles(on: bool) -> None:
-    """Decide about the tiled kernels for this process; once off they stay off. Raises LacliError if it is too late."""
+    """Switch the tiled kernels of this process; only the first call counts. Raises LacliError for off after on."""
     if os.environ.setdefault(TILED_SWITCH, "1" if on else "0") != "0" and not on:
-        raise LacliError("--strict comes too late: another model has decided about the kernels", "open it first")
+        raise LacliError("--strict comes too late: this process uses other kernels", "open the strict model first")
 
 
 def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stopped: Callable[[], bool]) -> Any:
-    """Return a callback that tells `loading` the share of weights that is loaded, and gives up if `is_stopped`."""
+    """Return a C callback that calls `loading` with the loaded share, 0 to 1, and stops loading if `is_stopped()`."""
 
     def tell(share: float, _: object) -> bool:
         if loading:
@@ -160,5 +160,5 @@ def progress_callback(api: Any, loading: Callable[[float], None] | None, is_stop
 
 
 def version() -> str:
-    """Return llama-cpp-python's version, which stands for llama.cpp's."""
+    """Return the version of llama-cpp-python, which also tells the version of the llama.cpp in it."""
     return str(lib.__version__)

@@ -1,4 +1,4 @@
-"""This machine without a library: its processor, its cores, the threads that compute, and the free memory."""
+"""This machine, described without llama.cpp: processor, cores, free memory; and how many threads should decode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CGROUP, SYSCTL = Path("/sys/fs/cgroup"), "/usr/sbin/sysctl"
 
 
 class Processor(NamedTuple):
-    """The processor's name, and on Linux the flags of its instruction sets and other features."""
+    """The processor's name, and on Linux the flags of its instruction sets and other features; () elsewhere."""
 
     name: str
     flags: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Processor(NamedTuple):
 
 @cache
 def processor() -> Processor:
-    """Describe the processor, on Linux from /proc/cpuinfo."""
+    """Return the processor's description, on Linux from /proc/cpuinfo."""
     try:
         first = Path("/proc/cpuinfo").read_text("utf-8", "replace").split("\n\n")[0]
     except OSError:
@@ -42,7 +42,7 @@ def processor() -> Processor:
 
 
 def physical_cores() -> int:
-    """Return the physical cores open to this process; all logical ones on systems that do not tell them apart."""
+    """Return how many physical cores this process may use; logical cores if the system names no physical cores."""
     cores = 0
     with suppress(AttributeError, OSError):
         siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -51,7 +51,7 @@ def physical_cores() -> int:
 
 
 def mac_cores() -> int:
-    """Return a Mac's physical cores without the efficiency cores, for which all others would wait; 0 elsewhere."""
+    """Return how many fast cores a Mac has; 0 elsewhere. Threads on its efficiency cores would hold up all others."""
     for name in ("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
         with suppress(OSError, ValueError):
             return int(subprocess.run([SYSCTL, "-n", name], capture_output=True).stdout)
@@ -59,7 +59,7 @@ def mac_cores() -> int:
 
 
 def cgroup_cores() -> float:
-    """Return the cores that Linux's cpu.max allows this process's cgroup and its parents; inf without a limit."""
+    """Return how many cores Linux's cpu.max allows this process, by its cgroup and all parents; inf without a limit."""
     cores = inf
     with suppress(OSError):
         own = CGROUP / Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
@@ -71,9 +71,9 @@ def cgroup_cores() -> float:
 
 
 def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSettings:
-    """Return the settings with both numbers of threads decided; replicas on the processor share them.
+    """Return the settings with `threads` and `threads_batch` decided, at least 1, and divided among the replicas.
 
-    If nobody chose a number and there is one replica, fewer threads decode while other programs are busy.
+    `gives_way` becomes true for a single replica if neither number was set; a later call keeps it true.
     """
     copies = max(replicas_on_cpu, 1)
     threads = max(settings.threads, 0) or physical_cores()
@@ -87,16 +87,16 @@ def with_threads(settings: ModelSettings, replicas_on_cpu: int = 1) -> ModelSett
 
 
 OBSERVED_S = 0.25
-"""Seconds of decoding that show the threads' share of the cores: a few waiting steps of the 0.5B."""
+"""Seconds of decoding after which the threads' share of the cores is judged: a few slow steps of the 0.5B."""
 
 RETRY_S = 10.0
-"""Seconds until all threads are tried again: a try that fails lasts OBSERVED_S or two."""
+"""Seconds until all threads are tried again. A try that fails lasts once or twice OBSERVED_S."""
 
 
 class ThreadsInUse:
-    """The threads of the next decode: as many as had a core while all of them decoded, until all are tried again.
+    """Decides how many threads the next decode uses, its `count`: fewer while other programs take the cores.
 
-    A step is slow if it takes longer than its threads' processor seconds. `count`: threads of the next decode.
+    If all threads had less than MIN_CORE_SHARE of their cores, `count` is the number of cores they had, for RETRY_S.
     """
 
     def __init__(self, threads: int) -> None:
@@ -104,7 +104,7 @@ class ThreadsInUse:
         self._seconds = self._core_s = self._until_s = 0.0
 
     def note(self, seconds: float, core_s: float, now_s: float) -> None:
-        """Record a decode of `seconds` and `core_s` processor seconds that ended at `now_s`."""
+        """Record a decode that took `seconds` and `core_s` processor seconds, and ended at `now_s` (perf_counter)."""
         if self.count < self._all:
             if now_s >= self._until_s:
                 self.count = self._all
@@ -120,12 +120,12 @@ class ThreadsInUse:
 
 
 ONE_LIMIT = Lock()
-"""Held while the memory is limited: of two limits that overlap the second would put back the first one's."""
+"""Held while the memory is limited. Otherwise a second block could restore the limit of the first, for good."""
 
 
 @contextmanager
 def bounded_by_free_memory() -> Iterator[None]:
-    """On Linux, refuse allocations beyond the free memory in this block; it would kill the process later."""
+    """Make allocations beyond the free memory fail in this block, on Linux, which would kill the process later."""
     try:
         import resource
 

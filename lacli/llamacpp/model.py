@@ -24,7 +24,7 @@ from lacli.text.reasoning import PAIRS
 from lacli.text.template import CALL_MARKERS, compile_template
 
 LARGEST_DEFAULT_LIMIT = 8192
-"""Most tokens of a context without -c: 1 GiB of F16 cache at 32 layers with 8 key-value heads of width 128."""
+"""Most tokens of a sequence without -c: 1 GiB of F16 cache at 32 layers with 8 key-value heads of width 128."""
 
 DAMAGED = "the file may be damaged, incomplete or of a newer kind: fetch it again or update llama-cpp-python"
 TOO_LARGE = "a smaller model, fewer layers on a GPU (-ngl) or more devices (-dev) may fit"
@@ -33,14 +33,14 @@ TOO_LARGE = "a smaller model, fewer layers on a GPU (-ngl) or more devices (-dev
 class LlamaModel(Closing):
     """The weights and the vocabulary of one GGUF file; close it, or use it in `with`.
 
-    `simulated`: do not load the weights; contexts then say how much memory they would take. `loading`: gets the share
-    of the loaded weights again and again. Kernels that fail on this processor are left out (`working_settings`). Raises
-    ModelLoadError for a file that llama.cpp cannot load or lacli cannot decode.
+    `simulated`: do not load the weights; contexts then only log the memory that they would take. `loading`: called with
+    the loaded share, 0 to 1, while loading. Kernels that fail on this processor are not used (`working_settings`).
+    Raises ModelLoadError for a file that llama.cpp cannot load or lacli cannot decode.
 
-    `parameters`, `size`: elements and bytes of all weights. `trained_tokens`: of the longest sequence in its training.
-    `default_limit`: of a sequence without -c. `vocabulary`: number of tokens. `chain_only`: why the model takes no
-    trees, and only chains of at most `max_rollback` drafted tokens; "" if it takes trees. `window`: tokens
-    that some layers attend to, 0 for all. `scaled_from`: cells above which positions may be scaled otherwise, or 0.
+    `parameters`, `size`: elements and bytes of all weights. `trained_tokens`: longest sequence of the training.
+    `default_limit`: most tokens of a sequence without -c. `vocabulary`: number of tokens. `chain_only`: why drafts
+    must be chains of at most `max_rollback` tokens, "" if they can be trees. `window`: the last tokens that some layers
+    attend to, 0 if all layers see all tokens. `scaled_from`: cells above which positions may be scaled, 0 for never.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LlamaModel(Closing):
 
     @property
     def handle(self) -> Any:
-        """The llama_model. Raises LacliError once the model is closed and freed."""
+        """The pointer to the llama_model. Raises LacliError after the model is closed."""
         self.check_open()
         return self._handle
 
@@ -107,7 +107,7 @@ class LlamaModel(Closing):
 
     @property
     def description(self) -> str:
-        """Architecture, size and type. The file tells the size; llama.cpp would guess it from the layers."""
+        """Architecture, size and type: "qwen2 1.5B Q4_K - Medium". The size is the file's, for llama.cpp guesses it."""
         buffer = ctypes.create_string_buffer(256)
         lib.llama_model_desc(self.handle, buffer, len(buffer))
         architecture, _, kind = buffer.value.decode("utf-8", "replace").split(" ", 2)
@@ -117,7 +117,7 @@ class LlamaModel(Closing):
 
     @property
     def devices(self) -> str:
-        """The computing device, or the named devices."""
+        """The names of the devices that compute, joined by " + "; "GPU offload" if llama.cpp chooses them."""
         if not self.offloaded:
             return CPU
         names = self.settings.devices
@@ -127,19 +127,19 @@ class LlamaModel(Closing):
 
     @property
     def chooses(self) -> bool:
-        """Whether a GPU can choose tokens itself; with -sm tensor the logits are spread over several GPUs."""
+        """Whether a GPU can choose greedy tokens. It cannot with -sm tensor, which spreads a row's logits over GPUs."""
         return self.offloaded and self.settings.split_mode != "tensor"
 
     def tokenize(self, text: str, *, add_special: bool = True, special: bool = True) -> list[int]:
-        """Return the token ids of `text`; names of special tokens become those tokens, as in llama.cpp's programs.
+        """Return the token ids of `text`. `add_special`: add the BOS and EOS tokens that the model wants.
 
-        `special`: False leaves the names of control tokens text. Raises PromptError for text that is no valid Unicode.
+        `special`: names of control tokens become tokens; False: stay text. Raises PromptError for invalid Unicode.
         """
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
             raise PromptError("the prompt is not valid Unicode (half of a character)", "give UTF-8") from error
-        # A text rarely has more tokens than bytes, so that one call is enough.
+        # A text rarely has more tokens than bytes, so one call is usually enough.
         count = -(len(raw) + 8)
         while count < 0:
             tokens = (lib.llama_token * -count)()
@@ -148,16 +148,16 @@ class LlamaModel(Closing):
 
     @cached_property
     def control_tokens(self) -> frozenset[str]:
-        """Names of tokens that stay text with `special` False."""
+        """Names of the tokens that `tokenize` reads as text if `special` is False."""
         control, tokens = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN, range(self.vocabulary)
         attributes = map(lib.llama_vocab_get_attr, repeat(self.vocabulary_handle), tokens)
         return frozenset(self._special(token) for token, has in zip(tokens, attributes, strict=True) if has & control)
 
     @cached_property
     def schema_tokenizer(self) -> Any:
-        """llguidance's copy of the vocabulary, made for the first schema: 150,000 tokens take a second.
+        """The vocabulary for llguidance, made when a schema first needs it: 150,000 tokens take a second.
 
-        A first byte of 255 marks tokens that are never text.
+        The bytes of a token begin with 255 if its name is never a part of an answer's text.
         """
         from llguidance import LLTokenizer
 
@@ -171,12 +171,12 @@ class LlamaModel(Closing):
         return make.from_llamacpp(tokens=tokens, vocab_ptr=handle, tokenize_fptr=tokenize, eos_token=self.ends)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of one token, possibly a part of a character; special tokens have some only with `special`.
+        """Return a token's bytes, which can be part of a character; b"" for a special token unless `special`.
 
-        Raises PromptError for an unknown token: llama.cpp would end the process.
+        Raises PromptError for an unknown token, because llama.cpp would end the process.
         """
         if not 0 <= token < self.vocabulary:
-            raise PromptError(f"there is no token {token}", f"ids go from 0 to {self.vocabulary - 1:,}")
+            raise PromptError(f"there is no token {token}", f"token ids are from 0 to {self.vocabulary - 1:,}")
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
@@ -193,20 +193,20 @@ class LlamaModel(Closing):
 
     @cached_property
     def ends(self) -> list[int]:
-        """All tokens that end an answer; a vocabulary of 152,000 tokens takes 44 ms."""
+        """All tokens that end an answer; finding them takes 44 ms for a vocabulary of 152,000 tokens."""
         vocabulary = self.vocabulary_handle
         return [token for token in range(self.vocabulary) if lib.llama_vocab_is_eog(vocabulary, token)]
 
     @cached_property
     def infill_tokens(self) -> dict[str, int]:
-        """The vocabulary's tokens around a text with a hole, by llama.cpp's short names of them."""
+        """The ids of the vocabulary's fill-in-the-middle tokens, by llama.cpp's names: pre, suf, mid, rep, sep."""
         names, vocabulary = ("pre", "suf", "mid", "rep", "sep"), self.vocabulary_handle
         tokens = {name: getattr(lib, f"llama_vocab_fim_{name}")(vocabulary) for name in names}
         return {name: token for name, token in tokens.items() if token >= 0}
 
     @property
     def suppressed(self) -> list[int]:
-        """Tokens that must never be generated, by the model's file."""
+        """Tokens that the model's file forbids in an answer."""
         count = ctypes.c_int32()
         tokens = lib.llama_vocab_get_suppress_tokens(self.vocabulary_handle, ctypes.byref(count))
         return [tokens[index] for index in range(count.value)]
@@ -218,11 +218,11 @@ class LlamaModel(Closing):
         return template.decode("utf-8", "replace") if template else ""
 
     def compile_template(self, source: str) -> Callable[..., str]:
-        """Compile the Jinja template `source` to a function of `messages`. Raises PromptError if it is broken."""
+        """Compile the Jinja template `source` to a function of `messages`. Raises PromptError if it is invalid."""
         return compile_template(source, self.bos(), self._special(lib.llama_vocab_eos(self.vocabulary_handle)))
 
     def has_token(self, text: str) -> bool:
-        """Return whether this text is a token by itself."""
+        """Return whether `text` is the name of one token."""
         tokens = self.tokenize(text, add_special=False)
         return len(tokens) == 1 and self._special(tokens[0]) == text
 
@@ -234,7 +234,7 @@ class LlamaModel(Closing):
             raise LacliError(f"{self.path.name} is closed", "load the model again")
 
     def _metadata(self, key: str) -> str:
-        """Return a value of the file's metadata, at most 63 bytes of it; "" without one."""
+        """Return the value of `key` in the file's metadata, cut to 63 bytes; "" without the key."""
         buffer = ctypes.create_string_buffer(64)
         lib.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace")

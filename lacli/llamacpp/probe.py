@@ -1,7 +1,7 @@
 """Try this build of llama.cpp on this processor in a child process, which may crash.
 
 Some builds end by a signal at their first batch of two rows, others as soon as they are loaded (docs/builds.md). Each
-build is tried before its first use on a processor, and the records keep the outcome.
+build is tried before its first use on a processor, and the outcome is saved.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lacli.text.format import counted
 from lacli.text.records import Records, state_file
 
 COMMAND = (PYTHON, "-P", "-m", "lacli.llamacpp.probe")
-"""Command of a trial; the folder for its files and `repack` or `plain` follow."""
+"""The command of a trial, before its two arguments: a folder for its files, and `repack` or `plain`."""
 
 IN_TRIAL = "_LACLI_TRIAL"
-"""The variable of a process that must use the build untried: its known fault, "" in a trial."""
+"""The variable of a process that must use the build without a trial. Its value: the known fault, "" in a trial."""
 
 ROWS = (1, 2, 16)
 """Rows of the tried batches: one row, a few rows and a whole AMX tile have kernels of their own."""
 
 TRIAL_S = 60.0
-"""Seconds for a trial: a hundred times its time on two cores."""
+"""Seconds after which a trial is ended: a hundred times its usual time on two cores."""
 
 CRASHES = ("SIGSEGV", "SIGILL", "SIGBUS", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS")
 """Signals of failed computing; others come from a user, a supervisor or a system short of memory."""
@@ -49,9 +49,9 @@ KIND = "trial"
 
 
 def working_settings(settings: ModelSettings) -> tuple[ModelSettings, str]:
-    """Return settings under which this build computes here, and a sentence if that took a change.
+    """Return `settings`, changed if this build would fail with them here, and a sentence about the change, or "".
 
-    Both numbers of threads are decided in the result. Raises ModelLoadError if no settings help.
+    `threads` and `threads_batch` are set in the result. Raises ModelLoadError if the build fails with any settings.
     """
     settings = with_threads(settings)
     if not (fault := fault_of(repack=settings.repack)):
@@ -59,12 +59,12 @@ def working_settings(settings: ModelSettings) -> tuple[ModelSettings, str]:
     if settings.repack and not fault_of(repack=False):
         return replace(settings, repack=False), f"{KERNELS_OFF}; lacli doctor has a cure"
     fails = f"this build of llama.cpp fails on this processor: {fault}"
-    raise ModelLoadError(fails, f"build it: {rebuild_command(sound_kind())}")
+    raise ModelLoadError(fails, f"build it for this machine: {rebuild_command(sound_kind())}")
 
 
 @cache
 def fault_of(*, repack: bool) -> str:
-    """Return this build's fault here in a few words, "" for none or if no child could tell.
+    """Return how this build fails on this processor, in a few words; "" if it works or the trial had no result.
 
     `repack`: with the kernels for repacked weights and AMX (llama.cpp's use_extra_bufts).
     """
@@ -76,19 +76,19 @@ def fault_of(*, repack: bool) -> str:
             return kept
     fault = trial(repack=repack)
     if fault is not None:
-        # If it cannot be kept, the next process tries again.
+        # If the fault cannot be saved, the next process tries the build again.
         records.save(KIND, key, {"fault": fault})
     return fault or ""
 
 
 def forget() -> None:
-    """Remove all outcomes, so that the next use tries this build again."""
+    """Delete the saved outcomes of all trials, so that the next use tries this build again."""
     fault_of.cache_clear()
     Records(state_file()).forget(KIND)
 
 
 def trial(*, repack: bool) -> str | None:
-    """Try this build now and return its fault, "" for none; None if the child's end does not tell."""
+    """Try this build now. Return how it fails, in a few words; "" if it works; None if the trial had no result."""
     with TemporaryDirectory(prefix="lacli-", ignore_cleanup_errors=True) as folder:
         try:
             child = run_python([*COMMAND, folder, "repack" if repack else "plain"], TRIAL_S, {IN_TRIAL: ""})
@@ -102,16 +102,16 @@ def trial(*, repack: bool) -> str | None:
 
 
 def crash_of(code: int) -> str:
-    """Return the name of the crash that a child's exit code means on its system, "" for another end."""
+    """Return the name of the crash that the exit `code` of a child process stands for, "" for no crash."""
     return WINDOWS_CRASHES.get(code) or next((name for name in CRASHES if getattr(signal, name, None) == -code), "")
 
 
 def run_python(
     command: Sequence[str], timeout_s: float, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run Python with this one's modules, in a process group that a terminal's Ctrl-C does not reach.
+    """Run `command`, a Python with the same import path, so that Ctrl-C in the terminal does not end it.
 
-    `command` has -P: otherwise a json.py in the user's folder would come first.
+    `command` needs -P, or it could import a json.py of the user's folder. `variables`: added to the environment.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(variables or {})}
     # Windows: CREATE_NEW_PROCESS_GROUP, which the module has only there.
@@ -122,7 +122,7 @@ def run_python(
 
 
 def decode_batches(folder: Path, *, repack: bool) -> None:
-    """Decode every batch with the bundled model (recipes/trial.py), a line for each before it begins."""
+    """Decode a batch of each size in ROWS with recipes/trial.py's model, put in `folder`; print each size first."""
     import gzip
     from importlib.resources import files
 

@@ -1,7 +1,7 @@
-"""llama.cpp's RPC: the devices of servers, and serving this machine's.
+"""llama.cpp's RPC: using the devices of servers, and serving this machine's devices.
 
-ggml's client aborts the process if a server is absent or ends, so `check_servers` asks from a child process. This file
-as a program prints each of its arguments, an address, after it has added the server.
+ggml's client aborts the process if a server is absent or ends, so `check_servers` asks from a child process. The child
+runs this file: it adds the server of each address in its arguments, and then prints the address.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from lacli.llamacpp.probe import run_python
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 
 ANSWER_S = 15.0
-"""Seconds for the child process; a free server needs milliseconds."""
+"""Seconds after which the child process is ended; a server without a client needs milliseconds."""
 
 ADD, SERVE = "ggml_backend_rpc_add_server", "ggml_backend_rpc_start_server"
 """ggml's functions, found by name as llama.cpp's programs do (common/arg.cpp), also in backends loaded at run time."""
 
 
 def check_servers(endpoints: Sequence[str]) -> None:
-    """Raise LacliError if this build has no RPC, or a server is absent, busy, something else or of another version."""
+    """Raise LacliError if this build has no RPC, or a server is absent, busy, no RPC server or of another version."""
     need_support()
     try:
         child = run_python([PYTHON, "-P", "-m", "lacli.llamacpp.rpc", *endpoints], ANSWER_S)
@@ -42,7 +42,7 @@ def check_servers(endpoints: Sequence[str]) -> None:
     except subprocess.TimeoutExpired as late:
         out, said = late.stdout or b"", "no answer; it serves one client at a time, and another may be using it"
     if (good := len(out.splitlines())) < len(endpoints):
-        # A line before the last names the version; each begins with a file and line of ggml's code.
+        # A line before the last one names the version. Each line begins with a file and line of ggml's code.
         lines = [re.sub(r"^\S+: ", "", line) for line in said.strip().splitlines()]
         reason = next((line for line in lines if "mismatch" in line), lines[-1] if lines else "no reason given")
         what = f"--rpc: the RPC server at {endpoints[good]} cannot be used: {reason}"
@@ -50,14 +50,14 @@ def check_servers(endpoints: Sequence[str]) -> None:
 
 
 def need_support() -> None:
-    """Raise LacliError, with the command that builds llama.cpp again, if it was built without RPC."""
+    """Raise LacliError, with the command that rebuilds llama.cpp, if this build has no RPC."""
     if not (_address(ADD) and _address(SERVE)):
         raise LacliError("this llama.cpp was built without RPC", f"build it again: {rebuild_command('rpc')}")
 
 
 @cache
 def register(endpoint: str) -> None:
-    """Add the devices of a server to this process, as RPC0 or the next number, with the address as description."""
+    """Add a server's devices as RPC0, RPC1 .., with `endpoint` as description. Raises LacliError if there are none."""
     registry = ctypes.CFUNCTYPE(POINTER, TEXT)(_address(ADD))(endpoint.encode())
     if not registry:
         raise LacliError(f"the RPC server at {endpoint} is absent or has no devices")
@@ -65,7 +65,7 @@ def register(endpoint: str) -> None:
 
 
 def free_port(address: str, port: int) -> int:
-    """Check that this machine can listen at `address` on `port`, or take any free port for 0. Raises LacliError."""
+    """Return `port`, or for 0 any free port of `address`. Raises LacliError if this machine cannot listen there."""
     try:
         with socket.create_server((address, port)) as server:
             return int(server.getsockname()[1])
@@ -75,10 +75,10 @@ def free_port(address: str, port: int) -> int:
 
 
 def start_server(address: str, port: int, names: Sequence[str], threads: int, cache: Path | None) -> Thread:
-    """Serve the devices `names` in a thread, which ends only if ggml cannot go on, and wait until it listens.
+    """Serve the devices `names` in a new thread, and return it when the server listens or the thread has ended.
 
-    The thread keeps ggml's endless call from holding back Ctrl-C. `threads`: of the processor, if it is served.
-    `cache`: a folder for weights that clients send, None to keep none.
+    The thread runs ggml's endless call, which would block Ctrl-C in the main thread. It ends only if ggml fails.
+    `threads`: for computing on the CPU. `cache`: a folder for the weights that clients send, None to keep none.
     """
     start = ctypes.CFUNCTYPE(None, TEXT, TEXT, SIZE, SIZE, POINTER)(_address(SERVE))
     handles = (POINTER * len(names))(*(ggml.ggml_backend_dev_by_name(name.encode()) for name in names))
@@ -95,7 +95,7 @@ def start_server(address: str, port: int, names: Sequence[str], threads: int, ca
 
 
 def _address(function: str) -> int:
-    """Return the address of a function of ggml's RPC library, 0 in a build without it."""
+    """Return the address of the C function named `function` in ggml's RPC library, 0 in a build without RPC."""
     start()
     backend: int | None = ggml.ggml_backend_reg_by_name(b"RPC")
     found: int | None = ggml.ggml_backend_reg_get_proc_address(backend, function.encode()) if backend else None
@@ -103,7 +103,7 @@ def _address(function: str) -> int:
 
 
 def _end(message: str) -> NoReturn:
-    """Say why, and end without a core dump."""
+    """Print `message` to stderr and exit with 1, without a core dump."""
     print(message, file=sys.stderr, flush=True)
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""llama.cpp's sampler chain as a sampler of the loop, with a grammar of llama.cpp or llguidance."""
+"""llama.cpp's samplers as a `lacli.context.Sampler`, with grammars of llama.cpp and of llguidance."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 """A llama_token_data."""
 
 DEEPEST, MOST_RULES = 1000, 5000
-"""llama.cpp's parser recurses for each parenthesis and each leading rule: more would end the process."""
+"""Most parentheses and rules of a grammar: llama.cpp's parser recurses for each, and more would end the process."""
 
 ONE_CAPTURE = Lock()
-"""Held while stderr is another file: of two captures that overlap the second would put back the first one's file."""
+"""Held while stderr is another file. Otherwise a second capture could restore the first one's file, for good."""
 
 
 class SchemaGrammar:
-    """A grammar of llguidance: tells which tokens may follow the accepted ones."""
+    """A JSON schema as a grammar of llguidance. `allowed`: whether each token may follow the accepted tokens."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher, self._vocabulary = matcher, vocabulary
@@ -65,7 +65,7 @@ class SchemaGrammar:
 
 
 class GbnfGrammar:
-    """A GBNF grammar as a llama_sampler."""
+    """A GBNF grammar as a llama_sampler. `allowed`: whether each token may follow the accepted tokens."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -85,7 +85,7 @@ class GbnfGrammar:
 
 
 class LateGrammar:
-    """A grammar that begins after a marker. No answer ends before the marker, and no token extends past it."""
+    """A grammar for the text after `marker`. Until then an answer cannot end, nor a token extend past the marker."""
 
     def __init__(self, grammar: Grammar, model: LlamaModel, marker: str) -> None:
         self._grammar, self._ends, self._marker, self._seen = grammar, model.ends, marker, ""
@@ -115,7 +115,7 @@ Grammar = GbnfGrammar | SchemaGrammar | LateGrammar
 
 
 def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
-    """Return the grammar of a text, None for "". Raises UsageError with the parser's reason."""
+    """Return the grammar that `text` describes, None for "". Raises UsageError with the reason if it is invalid."""
     if not text:
         return None
     if text.startswith(HEAD):
@@ -136,7 +136,7 @@ def open_grammar(model: LlamaModel, text: str) -> Grammar | None:
 
 @contextmanager
 def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
-    """Collect C code's stderr from `begin` to `end` for after the block; all else is written then."""
+    """Hold back stderr in the block. Then the yielded list gets its text from `begin` to `end`, and stderr the rest."""
     collected: list[str] = []
     with ONE_CAPTURE, TemporaryFile() as file:
         original = os.dup(2)
@@ -155,11 +155,10 @@ def captured_stderr(begin: str, end: str) -> Iterator[list[str]]:
 
 
 class LlamaSampler(Closing):
-    """llama.cpp's samplers for one model and one setting, in its default order; close it before its model.
+    """A Sampler of llama.cpp's samplers, in their default order; close it before its model.
 
-    A grammar checks the drawn token. If it refuses, it masks the whole vocabulary for another draw (common_sampler_init
-    and common_sampler_sample of llama.cpp). Raises UsageError for a broken grammar and for a biased token that does not
-    exist.
+    If the grammar forbids a drawn token, another token is drawn among all that are allowed (common_sampler_init and
+    common_sampler_sample of llama.cpp). Raises UsageError for an invalid grammar and for a bias of an unknown token.
     """
 
     def __init__(self, model: LlamaModel, settings: SamplingSettings) -> None:
@@ -173,7 +172,7 @@ class LlamaSampler(Closing):
         if self._grammar and settings.grammar_after:
             self._grammar = LateGrammar(self._grammar, model, settings.grammar_after)
         self._chain, self._last = _sampler_chain(model, settings, biases), lib.llama_sampler_init_dist(settings.seed)
-        # The model is an argument, so that it outlives its samplers when all are dropped at once.
+        # The model is an argument, so that it is freed after its samplers if all are dropped at once.
         self._free = free_with(self, _free_samplers, (*grammars, self._chain, self._last), model)
 
     def begin(self, text: Sequence[int]) -> None:
@@ -201,7 +200,7 @@ class LlamaSampler(Closing):
             self._grammar.accept(token)
 
     def preview(self, logits: Floats) -> Distribution:
-        """Return the distribution of the next draw, in the order of the draw, without a change of the samplers."""
+        """Return what `distribution` would return, without using up random numbers of the samplers."""
         # XTC draws a random number each time it is applied; asking a grammar changes nothing.
         sampler_chain = lib.llama_sampler_clone(self._chain)
         try:
@@ -246,12 +245,12 @@ class LlamaSampler(Closing):
         return Distribution(left["id"], weights / weights.sum())
 
     def _filled(self, logits: Floats) -> Any:
-        """Return all tokens with their logits as a llama_token_data_array."""
+        """Return a llama_token_data_array of all tokens with these `logits`, (vocabulary,)."""
         self._candidates["id"], self._candidates["logit"] = self._tokens, logits
         return _array_over(self._candidates)
 
     def _constrained(self, grammar: Grammar, logits: Floats) -> Floats:
-        """Return the logits, -inf for tokens that the grammar forbids."""
+        """Return `logits` with -inf for tokens that `grammar` forbids. Raises SamplingError if all are forbidden."""
         constrained: Floats = np.where(grammar.allowed(self._tokens), logits, -inf)
         if not np.isfinite(constrained).any():
             raise _nothing_left()
@@ -268,7 +267,7 @@ def _nothing_left() -> SamplingError:
 
 
 def _array_over(candidates: npt.NDArray[Any]) -> Any:
-    """Return a llama_token_data_array over candidates, (tokens,) CANDIDATE."""
+    """Return a llama_token_data_array that points to `candidates`, a (tokens,) array of the type CANDIDATE."""
     pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
     return lib.llama_token_data_array(data=pointer, size=len(candidates), selected=-1, sorted=False)
 
@@ -279,11 +278,11 @@ def _apply(sampler: Any, array: Any) -> Any:
 
 
 def _sampler_chain(model: LlamaModel, settings: SamplingSettings, biases: Sequence[tuple[int, float]]) -> Any:
-    """Make the samplers that change or remove candidates, in llama.cpp's default order; an unused one costs nothing."""
+    """Make the chain of samplers before the draw, in llama.cpp's default order. `biases`: (token id, bias) pairs."""
     array = (lib.llama_logit_bias * len(biases))(*(lib.llama_logit_bias(*bias) for bias in biases))
     penalties = settings.repeat_penalty, settings.frequency_penalty, settings.presence_penalty
     dry = settings.dry_multiplier, settings.dry_base, settings.dry_allowed_length
-    # Texts that end a passage of DRY, as in llama.cpp's programs.
+    # DRY compares passages up to one of these texts, as in llama.cpp's programs.
     breakers = (ctypes.c_char_p * 4)(b"\n", b":", b'"', b"*")
     sampler_chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
     for sampler in (
@@ -302,12 +301,12 @@ def _sampler_chain(model: LlamaModel, settings: SamplingSettings, biases: Sequen
 
 
 def _reach(tokens: int) -> int:
-    """Return the tokens that a penalty looks back at; -1 is the whole text, as in llama.cpp's server."""
+    """Return how many tokens a penalty looks back at: `tokens`, or all of them (LONGEST_MEMORY) for -1."""
     return tokens if tokens >= 0 else LONGEST_MEMORY
 
 
 def _biases(model: LlamaModel, settings: SamplingSettings) -> list[tuple[int, float]]:
-    """Return the user's biases, and -inf for the tokens of --ignore-eos and of the model's suppressed list."""
+    """Return (token id, bias) pairs: the user's; -inf for suppressed tokens and, with --ignore-eos, for end tokens."""
     for token, _ in settings.logit_bias:
         if not 0 <= token < model.vocabulary:
             what = f"a bias names token {token}, and the model has {model.vocabulary}"

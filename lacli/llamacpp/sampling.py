@@ -21,11 +21,11 @@ LONGEST_MEMORY = 2**20
 """A penalty looks back at most this many tokens: llama.cpp allocates all of them at once."""
 
 TINY, HUGE = 1e-6, 1e6
-"""The smallest and the largest useful number: llama.cpp's 32-bit floats stay finite within them."""
+"""The smallest and the largest number of a setting; between them, llama.cpp's 32-bit floats stay finite."""
 
 
 def token_bias(text: str) -> tuple[int, float]:
-    """Parse a bias as llama.cpp takes it, a token id, a sign and a number: 15043+1 or 2-inf. Raises UsageError."""
+    """Parse a token id with a signed bias, as llama.cpp does: 15043+1 or 2-inf. Raises UsageError for other texts."""
     if found := re.fullmatch(r"(\d+)([+-].+)", text):
         with suppress(ValueError):
             return int(found[1]), float(found[2])
@@ -33,7 +33,7 @@ def token_bias(text: str) -> tuple[int, float]:
 
 
 def bias_words(token: int, bias: float) -> str:
-    """Write a bias as `token_bias` reads it."""
+    """Return the text that `token_bias` parses to this token id and bias."""
     return f"{token}{bias:+}"
 
 
@@ -44,7 +44,7 @@ TEMPERATURE, TYPICAL = ("--temp", "--temperature"), ("--typical", "--typical-p")
 class SamplingSettings:
     """Settings of llama.cpp's sampler chain, with its defaults except a temperature of 0.
 
-    `logit_bias`: (token id, number added to its logit) pairs. `grammar_after`: ASCII text that a grammar comes after.
+    `logit_bias`: (token id, number added to its logit) pairs. `grammar_after`: ASCII text after which a grammar holds.
     `verify`: match (draw as plain decoding does and compare with the draft) or rejection (Algorithm 4 of the paper).
     """
 
@@ -97,17 +97,17 @@ class SamplingSettings:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable token is always the next one, so that no sampler is needed."""
+        """Whether each next token is simply the most probable one, so that no sampler is needed."""
         return not self.temp and all(getattr(self, name) == DEFAULT[name] for name in ALTERS_GREEDY)
 
     @property
     def drawn_seed(self) -> int | None:
-        """The seed that tokens are drawn with, None if none are: at temperature 0 XTC alone draws."""
+        """The seed of the random numbers, None if none are used: at temperature 0 without XTC."""
         return self.seed if self.temp or self.xtc_probability else None
 
     @property
     def draws_otherwise(self) -> bool:
-        """Whether a drafting mode draws other random numbers than plain decoding, and so gives another answer."""
+        """Whether modes with drafts use other random numbers than plain decoding, and so give other answers."""
         return self.verify == "rejection" and not self.greedy
 
 

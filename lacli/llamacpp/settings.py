@@ -1,4 +1,4 @@
-"""Settings of llama.cpp: how a model is loaded, its devices and its context; --strict."""
+"""Settings of llama.cpp: how a model is loaded, its devices and its context; settings for --strict."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CPU = "CPU"
 """ggml's name of the processor, as a backend and as a device."""
 
 RPC = "RPC"
-"""The beginning of the names of other machines' devices."""
+"""The beginning of the names of RPC servers' devices."""
 
 MOST_CELLS = 2**31 - 1
-"""Positions are 32-bit integers."""
+"""Most cells of a context: positions are 32-bit integers."""
 
 RPC_PORT, LARGEST_PORT = 50052, 65535
 """llama.cpp's port of an RPC server, and the largest port of TCP."""
@@ -30,24 +30,24 @@ CACHE_TYPES = (*PLAIN_CACHE_TYPES, "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5
 
 
 def layers(text: str) -> int:
-    """Read -ngl as llama.cpp takes it: a number, or `auto` or `all` for every layer."""
+    """Parse -ngl: a whole number, or -1 for "auto" and "all". Raises UsageError for other texts."""
     if text not in ("auto", "all") and not re.fullmatch(r"-?\d+", text):
         raise UsageError(f"{text!r} is no number of layers", "give a whole number, auto or all")
     return -1 if text in ("auto", "all") else int(text)
 
 
 def device_names(text: str) -> tuple[str, ...]:
-    """Read --device: names with commas between them; `none` is the processor alone."""
+    """Parse --device, names separated by commas. "none" gives ("CPU",), "" (). Raises UsageError for an empty name."""
     if text.strip().lower() in NOTHING:
         return ("CPU",)
     names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
     if not all(names):
-        raise UsageError(f"{text!r} lacks a name", "for example CUDA0,CUDA1")
+        raise UsageError(f"{text!r} has an empty name", "for example CUDA0,CUDA1")
     return names
 
 
 def proportions(text: str) -> tuple[float, ...]:
-    """Read -ts: numbers with commas or slashes between them."""
+    """Parse -ts, numbers separated by commas or slashes; "" gives (). Raises UsageError for other texts."""
     try:
         return tuple(float(share) for share in re.split(r"[,/]", text)) if text.strip() else ()
     except ValueError:
@@ -55,13 +55,13 @@ def proportions(text: str) -> tuple[float, ...]:
 
 
 def endpoints(text: str) -> tuple[str, ...]:
-    """Read --rpc, "host:port,host:port" as llama.cpp writes it; a missing port is 50052."""
+    """Parse --rpc, HOST[:PORT],.., to distinct texts "host:port"; PORT is 50052 if missing. Raises UsageError."""
     parts = map(str.strip, text.lower().split(",")) if text.strip() else ()
     found = tuple(dict.fromkeys(part if ":" in part else f"{part}:{RPC_PORT}" for part in parts))
     for each in found:
         address = re.fullmatch(r"[^\s:/\\\[\]\x00]+:([0-9]{1,5})", each)
         if not address or not 0 < int(address[1]) <= LARGEST_PORT:
-            raise UsageError(f"{each!r} is no address", f"an IPv4 address or a name, box:{RPC_PORT}")
+            raise UsageError(f"{each!r} is no address", f"give an IPv4 address or a name: box:{RPC_PORT}")
     return found
 
 
@@ -76,9 +76,9 @@ class ModelSettings:
     """How a model is loaded, its devices and its context; names follow llama.cpp's flags.
 
     `gpu_layers`: -1 for all. `devices`: ggml's names ("CUDA0", "CPU", "RPC0"), () for llama.cpp's choice.
-    `tensor_split`: () for a split by free memory. `engine`: `choose_library` decides `auto`. `tiled`: use llama.cpp's
-    faster CPU kernels for several rows; a process can switch them off only before its first decode. `gives_way`: fewer
-    threads decode after steps that other programs slowed down; machine.py decides it.
+    `tensor_split`: () for a split by free memory. `engine`: `choose_library` replaces `auto`. `tiled`: use llama.cpp's
+    faster CPU kernels for several rows; a process can switch them off only before its first decode. `gives_way`: decode
+    with fewer threads while other programs take the cores; set by `with_threads`.
     """
 
     context: int = option(0, "KV cache in tokens. 0: at most 8192.", "-c", "--ctx-size", least=0, most=MOST_CELLS)
@@ -120,9 +120,9 @@ class ModelSettings:
             raise UsageError(f"-ctv {self.cache_type_v} needs flash attention", "drop -fa off, or use -ctv f16")
 
     def attention(self, *, on_gpu: bool) -> Switch:
-        """Resolve -fa auto: off on the CPU, 1.4 to 3 times slower with it at 3,100 tokens (docs/internals/measured.md).
+        """Return the value of -fa for llama.cpp: `auto` becomes `off` on the CPU, unless cache values are quantised.
 
-        Quantised cache values need it on; with a GPU the choice stays llama.cpp's.
+        On the CPU, -fa on is 1.4 to 3 times slower at 3,100 tokens (docs/internals/measured.md).
         """
         if self.flash_attention != "auto" or self.cache_type_v not in PLAIN_CACHE_TYPES:
             return self.flash_attention
@@ -130,19 +130,19 @@ class ModelSettings:
 
     @property
     def thread_words(self) -> str:
-        """The threads of single-row and of larger steps in words."""
+        """Both numbers of threads in words, such as "4 threads (8 for batches)"; the second only if it differs."""
         batches = f" ({self.threads_batch} for batches)" if self.threads_batch != self.threads else ""
         return f"{counted(self.threads, 'thread')}{batches}"
 
     @property
     def flags(self) -> str:
-        """The flags that change what a context computes, as they are typed."""
+        """The flags that change what a context computes, as typed: "-fa auto -ctk f16 -ctv f16 -b 2048"."""
         repack = "" if self.repack else " --no-repack"
         return f"-fa {self.flash_attention} -ctk {self.cache_type_k} -ctv {self.cache_type_v} -b {self.batch}{repack}"
 
     @property
     def by_name(self) -> dict[str, int | str]:
-        """The settings in lacli's JSON; "" for llama.cpp's own choice of devices."""
+        """The settings by their names in lacli's JSON. `device`, `tensor_split`: "" if llama.cpp chooses."""
         own = ("batch", "threads", "threads_batch", "gpu_layers", "flash_attention", "cache_type_k", "cache_type_v")
         shares = ",".join(f"{share:g}" for share in self.tensor_split)
         placed = {"device": ",".join(self.devices), "tensor_split": shares}
@@ -150,27 +150,27 @@ class ModelSettings:
 
 
 def fit_to_batch(decode_settings: DecodeSettings, model_settings: ModelSettings) -> DecodeSettings:
-    """Cut the steps of mode auto to the size of a batch."""
+    """Return `decode_settings`, in mode auto with `auto_rows` so small that no step has more rows than a batch (-b)."""
     if decode_settings.mode != "auto":
         return decode_settings
     most = model_settings.batch
     if decode_settings.constraints.ordered:
-        # The accepted part is decoded again with the next step.
+        # The accepted tokens are decoded again with the next step.
         most = min((most + 1) // 2, most + 1 - decode_settings.constraints.min_outputs)
     return replace(decode_settings, auto_rows=max(min(decode_settings.auto_rows, most), 1))
 
 
 def check_rows(decode_settings: DecodeSettings, model_settings: ModelSettings) -> None:
-    """Raise UsageError if a step can be larger than a batch."""
+    """Raise UsageError if a step can have more rows than one batch (-b)."""
     if (rows := decode_settings.max_rows) > model_settings.batch:
         raise UsageError(f"a step has up to {rows} rows and -b is {model_settings.batch}", f"-b {rows} has room for it")
 
 
 @dataclass(frozen=True)
 class ContextSize:
-    """The size of a context in which several settings decode in turn, or `slots` sequences at a time.
+    """The size of a context for `slots` sequences at a time.
 
-    `ids`: sequence ids. `max_outputs`: most rows of a step with computed logits.
+    `ids`: sequence ids. `max_outputs`: most rows of a step with logits. `ordered`, `max_rollback`: as in Constraints.
     """
 
     ids: int
@@ -181,7 +181,7 @@ class ContextSize:
 
     @classmethod
     def of(cls, *settings: DecodeSettings) -> ContextSize:
-        """Return a size for each of `settings`; they agree on `ordered`, which the model decides."""
+        """Return the smallest size of a context in which one sequence can decode with any of `settings`."""
         return cls(
             ids=max(each.ids for each in settings),
             max_outputs=max(each.max_outputs for each in settings),
@@ -191,7 +191,7 @@ class ContextSize:
 
     @classmethod
     def for_slots(cls, settings: DecodeSettings, slots: int, batch: int) -> ContextSize:
-        """Return a size for `slots` sequences that decode in common steps of at most `batch` rows."""
+        """Return the size for `slots` sequences that share each step. `batch`: most rows of a step."""
         # A step of mode auto has a row of each sequence and shares the others.
         outputs = max(settings.max_outputs, slots) if settings.mode == "auto" else slots * settings.max_outputs
         ids = min(slots * settings.ids, MAX_SEQUENCES)
@@ -205,44 +205,44 @@ EXACT_CELLS = ("q8_0", "bf16")
 def strict_settings(
     model_settings: ModelSettings, decode_settings: DecodeSettings, types: frozenset[str], *, on_gpu: bool
 ) -> tuple[ModelSettings, DecodeSettings]:
-    """Make settings strict for weights of these `types` (ggml's names). Raises UsageError if they contradict it."""
+    """Return settings changed for --strict. `types`: the weights' (q4_K). Raises UsageError if that is impossible."""
     if on_gpu:
-        raise UsageError("--strict holds on the CPU only", "-ngl 0 computes there; lacli check tells what differs")
+        raise UsageError("--strict works on the CPU only", "use -ngl 0; lacli check shows what differs on a GPU")
     if model_settings.flash_attention == "off":
         raise UsageError("--strict needs flash attention", "drop -fa off")
-    # llama.cpp repacks these at loading, for kernels of 4 rows and others for the rest (ggml-cpu/repack).
+    # llama.cpp repacks these types at loading. Four rows then have another kernel than the rest (ggml-cpu/repack).
     repack = model_settings.repack and not types & {"q2_K", "q3_K", "q4_K"}
-    # Weights with a kernel of their own for one row: floats always, iq4_nl unless it is repacked.
+    # These weights have a separate kernel for one row: floats always, iq4_nl unless it is repacked.
     one_row_differs = types & {"f32", "f16", "bf16"} or ("iq4_nl" in types and not repack)
     model_settings = replace(
         model_settings,
         flash_attention="on",
         cache_type_k=_exact(model_settings.cache_type_k),
         cache_type_v=_exact(model_settings.cache_type_v),
-        # ggml-cpu/tiled has another kernel for 8 rows and more of these.
+        # For these types, ggml-cpu/tiled has another kernel from 8 rows on.
         tiled=not any(name.endswith("_K") or (name.startswith("iq") and name != "iq4_nl") for name in types),
         repack=repack,
     )
     return model_settings, decode_settings.constrained(ordered=True, min_outputs=2 if one_row_differs else 1)
 
 
-def shared_settings(settings: ModelSettings, texts: int, *, on_gpu: bool) -> ModelSettings:
-    """The settings for `texts` sequences at a time: on the CPU, from four on, -fa auto means on (measured.md)."""
-    if texts < 4 or on_gpu or settings.flash_attention != "auto":
+def shared_settings(settings: ModelSettings, slots: int, *, on_gpu: bool) -> ModelSettings:
+    """Return settings for `slots` sequences at a time: on the CPU, 4 or more change -fa auto to on (measured.md)."""
+    if slots < 4 or on_gpu or settings.flash_attention != "auto":
         return settings
     return replace(settings, flash_attention="on")
 
 
 def check_draws(sampling: SamplingSettings) -> None:
-    """Raise UsageError for draws that differ from mode to mode."""
+    """Raise UsageError if the random numbers depend on the mode (`draws_otherwise`), because --strict forbids that."""
     if sampling.draws_otherwise:
-        raise UsageError("--verify rejection draws other numbers in every mode", "leave it out with --strict")
+        raise UsageError("--strict: --verify rejection gives another answer in each mode", "leave --verify out")
 
 
-def _exact(cells: str) -> str:
-    """Return `cells` if they are exact, and exact cells instead of the default. Raises UsageError for others."""
-    if cells == ModelSettings().cache_type_k:
+def _exact(cache_type: str) -> str:
+    """Return the cache type for --strict: q8_0 for the default f16. Raises UsageError for types not in EXACT_CELLS."""
+    if cache_type == ModelSettings().cache_type_k:
         return EXACT_CELLS[0]
-    if cells not in EXACT_CELLS:
-        raise UsageError(f"--strict needs {' or '.join(EXACT_CELLS)} cells, not {cells}", "leave -ctk and -ctv out")
-    return cells
+    if cache_type not in EXACT_CELLS:
+        raise UsageError(f"--strict needs {' or '.join(EXACT_CELLS)} cells, not {cache_type}", "drop -ctk and -ctv")
+    return cache_type

@@ -126,7 +126,7 @@ def test_the_flags_of_devices_are_llama_cpps(flags: str, placed: dict[str, Any])
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--device CUDA0,", "'CUDA0,' lacks a name"),
+        ("--device CUDA0,", "'CUDA0,' has an empty name"),
         ("-ts 3,,1", "no list of numbers"),
         *((f"--replicas={number}", "at ") for number in ("0", "65")),
     ],

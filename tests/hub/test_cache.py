@@ -29,10 +29,10 @@ def names(found: list[LocalModel]) -> list[str]:
     return [each.name for each in found]
 
 
-def find(name: str, *, anything: bool = False) -> Path | None:
+def find(name: str, *, without_hub: bool = False) -> Path | None:
     wanted = read_name(name, {})
     assert isinstance(wanted, HubModel)
-    return find_cached(wanted, anything=anything)
+    return find_cached(wanted, without_hub=without_hub)
 
 
 def test_every_name_finds_the_file_that_it_is_the_name_of(cache: Path, model: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_split_model_is_one_with_the_size_of_all_parts_and_says_what_is_missin
     assert found.header == read_header(files[0])
     links[0].unlink()
     found = only()
-    assert (found.problem, found.header, find("me/split", anything=True)) == ("1 of 2 parts missing", None, None)
+    assert (found.problem, found.header, find("me/split", without_hub=True)) == ("1 of 2 parts missing", None, None)
 
 
 def test_the_newest_commit_comes_first_and_what_only_an_older_one_has_is_there_too(cache: Path, model: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_newest_commit_comes_first_and_what_only_an_older_one_has_is_there_t
     assert (found["me/a:Q8_0"].path, found["me/a:Q8_0"].size) == (new, len(raw) + 1000)
     assert found["me/a:Q4_0"].path == old
     assert find("me/a:Q8_0") == new
-    assert find("me/a:Q4_0") is None and find("me/a:Q4_0", anything=True) == old
+    assert find("me/a:Q4_0") is None and find("me/a:Q4_0", without_hub=True) == old
 
 
 @given(

@@ -57,7 +57,7 @@ def test_replicas_get_the_devices_that_are_asked_for(settings: ModelSettings, fo
         (ModelSettings(replicas=3), "--replicas 3 cannot share CUDA0, CUDA1, CUDA2, CUDA3 evenly"),
         (ModelSettings(devices=("CUDA7",)), "there is no device 'CUDA7' .there is CUDA0.*--rpc adds RPC0"),
         (ModelSettings(devices=("CUDA0", "cuda0")), "cannot have CUDA0.CUDA0"),
-        (ModelSettings(devices=("CUDA0", "cpu")), "cannot have CUDA0.CPU .*-ngl N leaves"),
+        (ModelSettings(devices=("CUDA0", "cpu")), "cannot have CUDA0.CPU .*with -ngl N the other"),
     ],
 )
 def test_devices_that_cannot_be_had_are_said(settings: ModelSettings, message: str) -> None:
