@@ -194,7 +194,7 @@ def test_a_field_is_taken_refused_or_named_in_the_log_once(
     for _ in range(2):
         assert client.post("/v1/completions", json={**body, **taken}).json()["choices"]
     named = [record.message for record in caplog.records if record.name.startswith("lacli")]
-    told = [message.removeprefix("a field without effect here: ") for message in named]
+    told = [message.removeprefix("a field of a request is ignored: ") for message in named]
     assert told == ["user", "n_keep", "max_tokenz\N{SYMBOL FOR LINE FEED}"]
     for refused in ({"functions": [{"name": "f"}]}, {"min_tokens": 30}):
         error = client.post("/v1/completions", json={**body, **refused}).json()["error"]
