@@ -1,4 +1,4 @@
-"""Addresses and who may ask: keys, names of this machine, pages; connections that send half of a request."""
+"""Addresses and refused requests: keys, names of this machine, pages; connections that send half of a request."""
 
 from __future__ import annotations
 
