@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TYPE_CHECKING = False
-"""Importing `typing` for its own would take longer than all that happens before Ctrl-C is heard."""
+"""Importing `typing` for it would take longer than everything else before Ctrl-C is handled."""
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Load a public name on first use, so that `import lacli` does not wait for numpy and llama.cpp."""
+        """Import a public name on first use, so that `import lacli` alone does not load numpy and llama.cpp."""
         homes = {
             "Answer": "engine.answer",
             "DecodeSettings": "settings",

@@ -1,4 +1,4 @@
-"""Errors that a user can cause: what happened, what to do about it, and an exit code.
+"""Errors for users: each has a message about what happened, a hint about what to do, and an exit code.
 
 Programming errors are not here: they stay `assert` and a traceback.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class LacliError(Exception):
-    """An error that the user can fix; `hint` says how, in one line."""
+    """An error that the user can fix. `what`: what happened. `hint`: what to do, or "". Both have one line."""
 
     exit_code = 1
 
@@ -21,12 +21,12 @@ class LacliError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """The system's own words for an error."""
+    """Return the operating system's message for an error, or else the error's own text."""
     return getattr(error, "strerror", None) or str(error)
 
 
 def in_one_line(error: Exception) -> str:
-    """An error's message without line breaks, or the name of its type if the message is empty."""
+    """Return an error's message without line breaks, or the name of its type if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -35,15 +35,15 @@ class ModelLoadError(LacliError):
 
 
 class BatchRefused(LacliError):
-    """llama.cpp calls a batch invalid, which no user can cause."""
+    """llama.cpp refuses a batch as invalid: a fault of lacli or llama.cpp, not of the user."""
 
 
 class PromptError(LacliError):
-    """The prompt is empty, unreadable or longer than the context."""
+    """The prompt is empty, unreadable or too long, or the chat template fails."""
 
 
 class OutputError(LacliError):
-    """Standard output cannot take the answer."""
+    """The answer cannot be written to standard output."""
 
 
 class NumbersError(LacliError):
@@ -51,11 +51,11 @@ class NumbersError(LacliError):
 
 
 class SamplingError(LacliError):
-    """The sampler has no token left to choose."""
+    """The sampler has no token left to choose, because of a grammar or biases for example."""
 
 
 class UsageError(LacliError):
-    """Options contradict each other or are out of range."""
+    """Options or fields of a request contradict each other or are out of range."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""The model that programs use: answers whole, in pieces or asynchronous, all decoded together."""
+"""The Python API: a model that answers in whole, in pieces or asynchronously, and decodes all answers together."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ SAMPLED = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Options of one answer; an option that is missing or None is as in `load`.
+    """Options of one answer. If an option is missing or None, the default from `load` applies.
 
-    `max_tokens`: -1 for no limit but the context's. `stop`: a text that ends the answer, or several. `temperature`,
-    `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or a class of pydantic's): as
-    in SamplingSettings. `sampling`: all of them at once; other options override its fields. `system`: the system prompt
-    before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the log
-    probability of each token, and of this many most probable tokens in its place. `drawn_logprobs`: after all samplers,
-    instead of the model's own. `prompt_logprobs`: with `logprobs`, also of each token of the prompt but the first, by
-    the model's distribution.
+    `max_tokens`: -1 for as many as the context allows. `stop`: one or several texts that end the answer. `temperature`,
+    `top_k`, `top_p`, `min_p`, `seed`, `grammar` (GBNF), `json_schema` (a text, a mapping or a pydantic class): as in
+    SamplingSettings. `sampling`: all sampling settings at once; other options override its fields. `system`: the system
+    prompt before a question. `raw`: continue the prompt as it stands, without the chat template. `logprobs`: keep the
+    log probability of each token, and of the N most probable tokens at its position. `drawn_logprobs`: after all
+    samplers, instead of the model's own. `prompt_logprobs`: with `logprobs`, also the model's own log probabilities of
+    the prompt's tokens, except the first.
     """
 
     max_tokens: int | None
@@ -69,21 +69,21 @@ class AnswerOptions(TypedDict, total=False):
 
 
 class Model(Closing):
-    """A model that answers; use it in `with`, or close it. A closed model raises LacliError.
+    """A model that answers. Use it in `with`, or close it. A closed model raises LacliError.
 
-    Safe to use from several threads and tasks. Their answers decode together in the slots of `load`, and further ones
-    wait in order. An answer is the same alone and among others, up to rounding. `engine`: the loaded model with its
-    settings and prompts; `engine.notes`: sentences about choices made for the user, such as a shorter context.
+    Threads and tasks can share it. At most `parallel` answers (see `load`) decode together, and further answers wait in
+    order. An answer is the same alone and among others, up to rounding. `engine`: the loaded model with its settings
+    and prompts. `engine.notes`: sentences about choices made for the user, such as a shorter context.
     """
 
     def __init__(self, engine: ModelEngine, sampling: SamplingSettings | None = None) -> None:
-        """`sampling`: for answers without their own; by default the engine's."""
+        """`sampling`: the default for answers; None: the engine's."""
         self.engine = engine
         self._sampling = sampling or engine.sampling
-        # llama.cpp's vocabulary is not freed while it is asked.
+        # Held while llama.cpp's vocabulary is read, so that `close` does not free it.
         self._asking = Lock()
         self.worker = Worker(engine)
-        # The worker's thread keeps all but this object alive until it ends.
+        # Until the worker's thread ends, it keeps everything but this object alive.
         finalize(self, self.worker.stop).atexit = False
 
     @overload
@@ -91,11 +91,11 @@ class Model(Closing):
     @overload
     def generate(self, prompt: Sequence[str], **options: Unpack[AnswerOptions]) -> list[Answer]: ...
     def generate(self, prompt: str | Sequence[str], **options: Unpack[AnswerOptions]) -> Answer | list[Answer]:
-        """Answer a prompt, or several prompts together, with the answers in the order of the prompts.
+        """Return the answer to a prompt, or a list of the answers to several prompts, which decode together.
 
         `options`: max_tokens, temperature, stop, json_schema and others of `lacli.model.AnswerOptions`. Raises
-        PromptError for an empty prompt or a prompt longer than the context, SamplingError if a grammar or biases leave
-        no token, UsageError for impossible options.
+        PromptError for an empty prompt or a prompt longer than the context. Raises SamplingError if a grammar or biases
+        leave no token, UsageError for impossible options.
         """
         if isinstance(prompt, str):
             return self.stream(prompt, **options).answer()
@@ -113,49 +113,46 @@ class Model(Closing):
             return [stream.answer() for stream in streams]
 
     def chat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer a conversation. Turns that were decoded before are not decoded again."""
+        """Return the answer to a conversation. Turns in the KV cache are reused. Raises as `generate` does."""
         return self.stream(checked_messages(messages), **options).answer()
 
     def stream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> Stream:
-        """Ask for an answer to a prompt or a conversation: iterate it for its text as it is accepted."""
+        """Return an answer in progress: iterate it for its text, as tokens are accepted. Raises as `generate` does."""
         return self.set_up(Stream(self.worker, self), prompt, options)
 
     async def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer a prompt as a task among others; `asyncio.gather` answers several."""
+        """Return the answer to a prompt in a coroutine. For several prompts at once use `asyncio.gather`."""
         if not isinstance(prompt, str):
             raise UsageError(f"the prompt is {prompt!r:.60}", "agenerate takes a text; asyncio.gather answers several")
         return await self.astream(prompt, **options).answer()
 
     async def achat(self, messages: Messages, **options: Unpack[AnswerOptions]) -> Answer:
-        """The same as `chat`, for a task among others."""
+        """Return the answer to a conversation in a coroutine; otherwise the same as `chat`."""
         return await self.astream(checked_messages(messages), **options).answer()
 
     def astream(self, prompt: Prompt, **options: Unpack[AnswerOptions]) -> AsyncStream:
-        """The same as `stream`, for `async for`; a thread sets it up, and errors come at the first await."""
+        """Return an answer in progress for `async for`. A thread prepares it; errors are raised at the first await."""
         return AsyncStream(self.worker, self, partial(self.set_up, prompt=prompt, given=options))
 
     def tokenize(self, prompt: Prompt, *, system: str = "", raw: bool = False) -> list[int]:
-        """Tokens of a prompt or a conversation as `stream` decodes them, the chat template's included.
-
-        `system`, `raw`: as an answer takes them. Raises PromptError and UsageError as `stream` does.
-        """
+        """Return a prompt's or conversation's tokens, with the template's. Options and errors are as in `stream`."""
         with self._asking:
             self.engine.model.check_open()
             return self._prompt_tokens(prompt, system, raw=raw)
 
     @property
     def context(self) -> int:
-        """Tokens that a prompt and its answer may have."""
+        """Tokens that a prompt and its answer may have together."""
         return self.engine.limit
 
     def close(self) -> None:
-        """End all answers at their last step, and free the memory."""
+        """End all answers after the current step, and free the memory."""
         self.worker.close()
         with self._asking, self.worker.reading:
             self.engine.close()
 
     def set_up(self, stream: AnyStream, prompt: Prompt, given: AnswerOptions) -> AnyStream:
-        """Return the stream with its tokens, text and sampler. Raises as `generate` does."""
+        """Prepare `stream` to answer `prompt` with `given` options, and return `stream`. Raises as `generate` does."""
         options = checked_options(given)
         engine, raw = self.engine, options.get("raw", False)
         with self._asking:
@@ -192,7 +189,7 @@ class Model(Closing):
             raise PromptError(f"the prompt is {prompt!r:.60}", "give a text: decode the bytes")
         is_tokens = isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
         if system or (raw and not is_tokens):
-            raise UsageError("raw and system are for a prompt that is a text", "write a system message first")
+            raise UsageError("raw and system need a text as the prompt", "begin a conversation with a system message")
         if is_tokens:
             return checked_tokens(cast("Sequence[int]", prompt), self.engine.model.vocabulary)
         return prompts.conversation(checked_messages(cast("Messages", prompt)))
@@ -230,15 +227,15 @@ def load(
     template_variables: Mapping[str, object] | None = None,
     prompt_cache: str | Path | None = None,
 ) -> Model:
-    """Load a model: a GGUF file, or a name as for `lacli run`; a model of the hub is fetched if the cache lacks it.
+    """Load a model: a GGUF file, or a name as for `lacli run`. A hub model that is not in the cache is downloaded.
 
-    `mode`, `window`, `ngram`, `guesses`, `strict`: how it decodes; W, N or G without a mode means lookahead. `context`:
-    cells for all sequences together; by default each may have as many as in `lacli run`, if memory allows. `threads`: 0
-    for one a core. `gpu_layers`: -1 for all. These arguments override the fields of `decode_settings` and
-    `model_settings`. `parallel`: answers decoded at a time; by default four, or one with `strict` or devices of other
-    machines. `sampling`: for answers without their own.
+    `mode`, `window`, `ngram`, `guesses`, `strict`: as in DecodeSettings; W, N or G without a mode means lookahead.
+    `context`: cells for all sequences together; by default each sequence may have as many as in `lacli run`, if memory
+    allows. `threads`: 0 for one a core. `gpu_layers`: -1 for all. These arguments override the fields of
+    `decode_settings` and `model_settings`. `parallel`: answers decoded at a time; by default four, or one with `strict`
+    or devices of other machines. `sampling`: the default for answers.
 
-    `template`: a bundled chat template's name, a file or a Jinja text. Empty: the model's own, or a bundled one if it
+    `template`: the name of a bundled chat template, a file or a Jinja text. "": the model's own, or a bundled one if it
     has none (`engine.notes` says which). None: prompts are continued as they are. `template_variables`: further
     variables of the template, {"enable_thinking": False} for example. `prompt_cache`: a file that keeps decoded
     prompts; it is written when the model is closed.
@@ -252,7 +249,7 @@ def load(
     if model_settings.rpc:
         end_at_abort(Screen(), "")
     if parallel is not None and parallel < 1:
-        raise UsageError(f"parallel is {parallel}", "at least 1")
+        raise UsageError(f"parallel is {parallel}", "it must be at least 1")
     sampling = sampling or SamplingSettings()
     engine = open_engine(
         find_model(model, aliases=own_aliases()),
@@ -279,7 +276,7 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
     if unknown := sorted(given.keys() - known):
         hint = did_you_mean(unknown[0], known, ", ".join(known))
         raise UsageError(f"an answer has no option {unknown[0]!r}", hint)
-    # A caller that passes its own options on has None for missing ones.
+    # A caller may pass on options of its own, with None for the missing ones.
     options = {name: value for name, value in given.items() if value is not None}
     for name in SAMPLED.keys() & options.keys():
         options_of(SamplingSettings)[SAMPLED[name]].check(options[name], name)
@@ -297,7 +294,7 @@ def checked_options(given: AnswerOptions) -> dict[str, Any]:
 
 
 def checked_messages(messages: Messages) -> Messages:
-    """The messages of a conversation. Raises PromptError for none, and for a message without a role or a content."""
+    """Return the messages unchanged. Raises PromptError if there are none, or one has no text as role or content."""
     form = 'give messages, [{"role": "user", "content": "..."}]'
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise PromptError(f"the conversation is {messages!r:.60}", form)
@@ -312,7 +309,7 @@ def checked_messages(messages: Messages) -> Messages:
 
 
 def checked_tokens(tokens: Sequence[int], vocabulary: int) -> list[int]:
-    """The tokens of a prompt. Raises PromptError for an unknown token."""
+    """Return a prompt's tokens as a list. Raises PromptError for a token that is not in 0 .. `vocabulary`-1."""
     for token in tokens:
         if type(token) is not int or not 0 <= token < vocabulary:
             raise PromptError(f"there is no token {token!r:.20}", f"ids go from 0 to {vocabulary - 1:,}")

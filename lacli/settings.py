@@ -1,7 +1,7 @@
 """The one registry of options, and the settings of answers and of decoding with their presets.
 
 A field of a settings class declares its flags, help, range and names, once. The command line, /set, saved chats, rows
-of prompts and requests are made of these declarations.
+of prompt files and requests are derived from these declarations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Detail = Literal["", "short", "full"]
 MODES: tuple[ModeName, ...] = get_args(ModeName)
 
 PARALLEL = 4
-"""Answers that are decoded at a time by default: an editor or an agent seldom has more, and each takes memory."""
+"""Answers decoded at a time by default: an editor or an agent seldom asks for more, and each needs memory."""
 
 MAX_SEQUENCES = 256
 """Sequence ids that llama.cpp 0.3.36 allows in one context (`llama_max_parallel_sequences`)."""
@@ -33,7 +33,7 @@ KINDS: dict[object, tuple[str, tuple[type[object], ...]]] = {
     bool: ("True or False", (bool,)),
     tuple: ("a tuple", (tuple,)),
 }
-"""The types of fields that are checked, in words, and the types that they take."""
+"""The types of fields that are checked: their names in messages, and the types of values that they accept."""
 
 NOTHING = ("none", "off")
 """Words for an empty list of names."""
@@ -41,12 +41,12 @@ NOTHING = ("none", "off")
 
 @dataclass(frozen=True)
 class Option:
-    """How users name a setting, and which values it takes.
+    """The names of a setting for users, and the values that it accepts.
 
-    `kind`: the type of the field `name`. `flags`: its spellings; the first, without dashes, names it in /set. `help`:
-    "" for a field without a flag. `least`, `most`: the range of a number. `request`: its name in requests if not
-    `name`. `metavar`, `shown`: its value and its default in help. `read`: makes a value of a text, of a `repeated`
-    option one of its values. `variable`: whether the environment sets a default.
+    `name`, `kind`: name and type of the field. `flags`: the first, without dashes, is its name in /set. `help`: "" for
+    a field without a flag. `least`, `most`: the range of a number. `request`: its name in requests if not `name`.
+    `metavar`, `shown`: how help texts show its value and its default. `read`: converts a text to a value, or to one of
+    the values of a `repeated` option. `variable`: whether an environment variable sets a default.
     """
 
     flags: tuple[str, ...] = ()
@@ -65,18 +65,18 @@ class Option:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that the value can be; empty if it can be others."""
+        """The only accepted values, if the type is a Literal; otherwise empty."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     def check(self, value: Any, name: str) -> None:
-        """Raise UsageError about `name` for another type, an unknown word, or a number out of range."""
+        """Raise UsageError if `value` has a wrong type, is an unknown word or out of range. `name`: for the message."""
         if get_origin(self.kind) is Literal and value not in self.words:
             raise UsageError(f"{name} cannot be {value!r}", f"one of {', '.join(self.words)}")
         kind = get_origin(self.kind) or self.kind
         if kind in KINDS and not isinstance(value, KINDS[kind][1]):
             raise UsageError(f"{name} is {value!r}", f"it must be {KINDS[kind][0]}")
         form = "g" if self.kind is float else ""
-        # Written so that "not a number" is out of range.
+        # NaN fails both comparisons, so it is out of range too.
         if self.least is not None and not value >= self.least:
             raise UsageError(f"{name} is {value:{form}}", f"{name} must be at least {self.least:{form}}")
         if self.most is not None and not value <= self.most:
@@ -84,13 +84,13 @@ class Option:
 
 
 def option(default: Any, help: str, *flags: str, **more: Any) -> Any:
-    """Return the dataclass field of an option. `flags`: without any, the field's name is its flag."""
+    """Return a dataclass field with an Option. `flags`: by default from the field's name. `more`: fields of Option."""
     return field(default=default, metadata={"option": Option(flags, help, **more)})
 
 
 @cache
 def options_of(settings: Any) -> Mapping[str, Option]:
-    """Return the options of a settings class by their fields' names, fields without a flag among them."""
+    """Return the Option of each field of a settings class, by the field's name. Fields without a flag are included."""
     hints = get_type_hints(settings)
     found = {}
     for each in fields(settings):
@@ -101,14 +101,14 @@ def options_of(settings: Any) -> Mapping[str, Option]:
 
 
 def check_options(settings: object) -> None:
-    """Raise UsageError for a field of `settings` that is out of its range or of another type than declared."""
+    """Raise UsageError if a field of `settings` is out of its range or has another type than declared."""
     for each in options_of(type(settings)).values():  # type: ignore[arg-type]  # mypy doubts that classes have hashes
         each.check(getattr(settings, each.name), each.name)
 
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How an answer ends. `max_tokens`: -1 for no limit; `stops`: texts before which it ends."""
+    """When an answer ends: after `max_tokens` tokens (-1: no limit), or before one of the texts `stops`."""
 
     max_tokens: int = option(
         -1,
@@ -124,16 +124,16 @@ class AnswerSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if "" in self.stops:
-            raise UsageError("a stop text is empty", "give the text that an answer is to end before")
+            raise UsageError("a stop text is empty", "give the text before which an answer is to end")
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a model demands of steps, by itself or if the text is to be exact (`strict_settings`).
+    """Restrictions of steps, which the model needs or `--strict` (`strict_settings`).
 
-    `max_rollback`: drafted tokens that the model can take back after a step, -1 for any number and trees; otherwise one
-    chain of at most this length is drafted. `ordered`: cells lie in the order of their sequence. `min_outputs`: rows of
-    a step whose logits are computed, at least.
+    `max_rollback`: drafted tokens that the model can take back after a step. -1: any number, and trees of drafts.
+    Otherwise each step drafts one chain of at most this length. `ordered`: a sequence's cells must lie in the order of
+    its tokens. `min_outputs`: the least number of rows of a step whose logits are computed.
     """
 
     max_rollback: int = -1
@@ -145,15 +145,15 @@ class Constraints:
 class DecodeSettings:
     """How tokens are drafted and verified; the defaults are the paper's for a 7B model.
 
-    `window`, `ngram`, `guesses`: the paper's W, N and G. `pool_prompt`: n-grams of the text enter the pool too. Mode
-    jacobi (Algorithm 1) has a block of `window` drafted tokens and starts a new one after `jacobi_iterations`. Mode
-    lookup (Table 3, row 2) matches the sequence's last `lookup_match` tokens and drafts `lookup_draft`. Mode auto
-    takes steps of at most `auto_rows` rows, and a sequence has at most `leaves` branches in a step.
-    `strict`: the text does not depend on the rows of the steps. `constraints`: no user's choice, but the model's.
+    `window`, `ngram`, `guesses`: the paper's W, N and G. `pool_prompt`: n-grams of prompt and answer enter the pool
+    too. Mode jacobi (Algorithm 1) drafts a block of `window` tokens and starts a new block after `jacobi_iterations`
+    steps. Mode lookup (Table 3, row 2) matches the sequence's last `lookup_match` tokens and drafts `lookup_draft`.
+    Mode auto takes steps of at most `auto_rows` rows; a sequence has at most `leaves` branches in a step. `strict`: the
+    text is exactly the same in every mode, whatever rows its steps have. `constraints`: set by lacli.
     """
 
     mode: ModeName = option("auto", "How to draft: " + ", ".join(MODES) + ".", metavar="MODE")
-    window: int = option(15, "Columns of the window, for cheap rows.", "-W", "--window", least=0)
+    window: int = option(15, "Columns of the window, if rows are cheap.", "-W", "--window", least=0)
     ngram: int = option(5, "Tokens of an n-gram.", "-N", "--ngram", least=2)
     guesses: int = option(15, "Limit a step to this many n-grams.", "-G", "--guesses", least=0)
     pool_prompt: bool = True
@@ -161,7 +161,7 @@ class DecodeSettings:
     lookup_match: int = option(2, "Limit the match of mode lookup to this many tokens.", least=1)
     lookup_draft: int = option(10, "Tokens that mode lookup drafts in a step.", least=1)
     auto_rows: int = option(64, "Limit a step of mode auto to this many rows.", least=1, most=MAX_SEQUENCES)
-    leaves: int = option(48, "", least=1)  # each takes an id, and llama.cpp's buffers grow with ids
+    leaves: int = option(48, "", least=1)  # each needs an id, and llama.cpp's buffers grow with ids
     strict: bool = option(False, "Give exactly the same text in every mode: slower, CPU only.")
     constraints: Constraints = Constraints()
 
@@ -170,48 +170,48 @@ class DecodeSettings:
         if self.ids > MAX_SEQUENCES:
             fits = MAX_SEQUENCES - 1
             hint = f"W + G of at most {fits} fits, for example -W {fits // 2} -G {fits - fits // 2}"
-            raise UsageError(f"W + G + 1 = {self.ids} sequences, and llama.cpp has {MAX_SEQUENCES}", hint)
+            raise UsageError(f"W + G + 1 = {self.ids} sequence ids, and llama.cpp has {MAX_SEQUENCES}", hint)
 
     @property
     def ids(self) -> int:
-        """Sequence ids a context needs for this mode: W + G + 1 in lookahead, one for chains."""
+        """Number of ids that a sequence needs: W + G + 1 in lookahead, `leaves` + 1 for trees in auto, otherwise 1."""
         if self.mode == "lookahead":
             return self.window + self.guesses + 1
         return self.leaves + 1 if self.mode == "auto" and self.constraints.max_rollback < 0 else 1
 
     def constrained(self, **constraints: Any) -> DecodeSettings:
-        """Return the settings with other `constraints`, fields of Constraints."""
+        """Return a copy with these fields of Constraints changed."""
         return replace(self, constraints=replace(self.constraints, **constraints))
 
     def for_slots(self, count: int) -> DecodeSettings:
-        """Return the settings of each of `count` sequences that share a context.
+        """Return the settings for each of `count` slots of one context.
 
-        In mode auto they share its sequence ids. Raises UsageError if they need more than llama.cpp has.
+        In mode auto, `leaves` shrinks until llama.cpp's ids suffice. Raises UsageError if the ids do not suffice.
         """
         if count == 1:
             return self
         chosen, others = self, ", and so does mode auto"
         if self.mode == "auto":
-            # One id a sequence is left for an idle slot.
+            # One id of each slot is left over.
             leaves = max(min(self.leaves, MAX_SEQUENCES // count - 2), 1)
             chosen, others = replace(self, leaves=leaves), ""
         if (needed := count * chosen.ids) > MAX_SEQUENCES:
-            what = f"{count} texts at a time with {chosen.ids} sequences each are {needed}"
+            what = f"{count} texts at a time with {chosen.ids} sequence ids each need {needed}"
             hint = f"--parallel {MAX_SEQUENCES // chosen.ids} fits{others}"
             raise UsageError(f"{what}, and llama.cpp has {MAX_SEQUENCES}", hint)
         return chosen
 
     @property
     def deepest(self) -> int:
-        """Most drafted tokens that a lookahead step can accept: a candidate's, or the window's last column's.
+        """Most drafted tokens that a lookahead step can accept: N-1 of an n-gram, or W+N-3 of the window.
 
-        A column's tokens count if other paths through them have their choices read.
+        The window's tokens are accepted only if the model's choices after them are read for other paths.
         """
         return max(self.ngram - 1, self.window + self.ngram - 3)
 
     @property
     def linear_draft(self) -> int:
-        """Most drafted tokens of a step in the modes of one chain; a mode without an entry drafts none."""
+        """Most drafted tokens of a step in modes jacobi and lookup, which draft one chain; 0 in other modes."""
         most = {"jacobi": self.window, "lookup": self.lookup_draft}.get(self.mode, 0)
         return most if self.constraints.max_rollback < 0 else min(most, self.constraints.max_rollback)
 
@@ -222,14 +222,14 @@ class DecodeSettings:
 
     @property
     def max_step_tokens(self) -> int:
-        """Most tokens that a step can bring: the drafted ones that can be accepted, and the model's own."""
+        """Most tokens that a step can add to a sequence: the accepted drafted tokens, and the model's own token."""
         if self.mode == "auto":
             return self._auto_rows
         return 1 + (self.deepest if self.mode == "lookahead" else self.linear_draft)
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest step, before prefixes are shared."""
+        """Rows of the largest step of a sequence, if its drafts share no prefixes."""
         if self.mode == "lookahead":
             again = self.deepest if self.constraints.ordered else 0
             guesses = window_rows(self.window, self.ngram) + self.guesses * (self.ngram - 1)
@@ -241,7 +241,7 @@ class DecodeSettings:
 
     @property
     def max_outputs(self) -> int:
-        """Rows of the largest step whose choice is read."""
+        """Most rows with computed logits in a step of a sequence."""
         if self.mode == "auto":
             return max(self._auto_rows, self.constraints.min_outputs)
         if self.mode != "lookahead":
@@ -250,7 +250,7 @@ class DecodeSettings:
 
 
 def window_rows(columns: int, ngram: int) -> int:
-    """Rows that a window of `columns` adds to a step, the input not counted: (N-1) columns - 1."""
+    """Return how many rows a window adds to a step, without the input's row: (N-1) * `columns` - 1, at least 0."""
     return columns * (ngram - 1) - 1 if columns else 0
 
 
@@ -266,9 +266,9 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
-    """Make settings from a preset and from what was chosen besides, which wins; None was not chosen.
+    """Return the settings of a preset (None: the defaults), changed by the fields in `chosen` that are not None.
 
-    W, N or G, or a preset of them, without a mode means lookahead.
+    With a preset, W, N or G, but no mode, the mode is lookahead. Raises UsageError for an unknown preset or bad values.
     """
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}", "one of " + ", ".join(PRESETS))
@@ -281,9 +281,11 @@ def decode_settings(preset: str | None = None, **chosen: Any) -> DecodeSettings:
 def restrict_to_chain(
     settings: DecodeSettings, chain_only: str, max_rollback: Callable[[], int]
 ) -> tuple[DecodeSettings, list[str]]:
-    """Return the settings that a model can decode with, and notes on what that changes.
+    """Return the settings with which a model can decode, and a sentence about each restriction.
 
-    `chain_only`: why the model takes no trees, or ''. `max_rollback`: drafted tokens that it can take back.
+    `chain_only`: why the model cannot decode trees. "": it can, and the settings stay as they are. `max_rollback`:
+    gives the number of drafted tokens that the model can take back. Mode lookahead becomes auto. If this number is 0,
+    or with `strict`, every mode becomes plain.
     """
     if not chain_only:
         return settings, []
@@ -297,5 +299,5 @@ def restrict_to_chain(
         return chained, [note] if chained.linear_draft < settings.linear_draft else []
     why = "--strict has no rule for a recurrent state" if settings.strict else chain_only
     notes = [f"decoding plainly: {why}"] if drafts else []
-    # One mode is the same as itself, so nothing has to be done for it, and a second row could not be forgotten.
+    # Plain decoding alone needs no rules for equal texts, and the model could not take back a second row.
     return replace(settings, mode="plain").constrained(ordered=False, min_outputs=1), notes

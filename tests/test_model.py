@@ -1,4 +1,4 @@
-"""The model that programs use, on the 7M model: whole, in pieces, asynchronous, several at a time."""
+"""The Python API on the 7M model: answers in whole, in pieces, asynchronous, and several at a time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ENDLESS = SamplingSettings(ignore_eos=True)
 
 
 def ends_of(model: Model, streams: Sequence[Stream | AsyncStream]) -> set[str | None]:
-    """How the texts of streams have ended, once nothing is decoded any more; None for one that had no place."""
+    """Return the reasons why answers ended, after all decoding; None stands for answers that never had a slot."""
     while model.worker.running or model.worker.waiting:
         model.generate("A stack?", max_tokens=1)
     return {text.finish if (text := stream.sequence) else None for stream in streams}
@@ -225,7 +225,7 @@ def test_without_a_seed_each_answer_draws_its_own_text(model: Model) -> None:
 
 
 def plain_logprobs(model: Model, tokens: tuple[int, ...]) -> Iterator[npt.NDArray[np.float64]]:
-    """Log probabilities after a prompt, and after each of these tokens, as plain decoding computes them."""
+    """Yield the log probabilities of all tokens at the place of each of `tokens`, by plain decoding."""
     prompt = model.engine.prompts.question(QUESTIONS[0], raw=True)
     settings = ModelSettings(threads=1, gpu_layers=0, context=256)
     with LlamaContext(model.engine.model, settings, ContextSize.of(PLAIN), backend_greedy=False) as engine:

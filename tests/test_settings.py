@@ -25,7 +25,7 @@ NO_TUPLES: list[tuple[Callable[..., object], str, list[object]]] = [
 
 REFUSED: list[tuple[str, Callable[[], object]]] = [
     (
-        r"W \+ G \+ 1 = 301 sequences.* 256 .*-W 127 -G 128",
+        r"W \+ G \+ 1 = 301 sequence ids.* 256 .*-W 127 -G 128",
         lambda: DecodeSettings(mode="lookahead", window=200, guesses=100),
     ),
     (r"^there is no preset 'speed' \(one of code, ", lambda: decode_settings("speed")),

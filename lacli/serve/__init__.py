@@ -1,1 +1,1 @@
-"""OpenAI's protocol over HTTP: requests to answers of a Model, and answers to bodies and events."""
+"""OpenAI's and Anthropic's protocols over HTTP: a Model answers requests, in one JSON body or as a stream of events."""

@@ -48,13 +48,13 @@ ANSWERED: dict[Sequence[str], tuple[type[ChatRequest | CompletionRequest], type[
     ("/completion", "/completions"): (CompletionRequest, PlainReply),
     ("/infill",): (InfillRequest, PlainReply),
 }
-"""How requests are read and replies written, by their paths."""
+"""The classes that read a request and write its reply, by the paths that have them."""
 
 COUNTED = [each.name for each in fields(RunStatistics) if each.type in ("int", "float")]
-"""Numbers of an answer that add up."""
+"""The numeric fields of an answer's statistics, which /metrics adds up over all answers."""
 
 ABSENT = r"/v1/(embeddings|images|audio|moderations|files|uploads|batches|fine_tuning|vector_stores|conversations)\b"
-"""Paths of OpenAI's that are not here."""
+"""Paths of OpenAI's API that this server does not have."""
 
 PAGE = Path(__file__).with_name("page")
 
@@ -62,15 +62,17 @@ POLICY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
-"""Keeps what a model wrote from running in the page."""
+"""Prevents scripts in a model's answer from running in the page."""
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How requests are answered. `sampling`, `system`, `max_tokens`, `stops`: if a request gives none.
+    """How a server answers. `sampling`, `max_tokens` (-1: no limit): the values of fields that a request leaves out.
 
-    `names`: of the model, first the name in replies. `tags`: words about it. `slot_save_path`: folder of
-    saved slots, or "". `off`: paths that are not offered; "/" is the page. `verbose`: replies have the prompt.
+    `names`: the model's names; replies have the first. `system`: the system prompt of a chat that begins without one.
+    `stops`: stop texts of every answer; a request can add others. `tags`: words about the model in /v1/models.
+    `slot_save_path`: folder for saved slots; "": saving is off. `off`: paths of GET requests that are refused; "/" is
+    the web page. `verbose`: replies contain the prompt.
     """
 
     names: tuple[str, ...]
@@ -85,15 +87,15 @@ class ServeSettings:
 
 
 class TooLong(PromptError):
-    """A prompt of `tokens` tokens that is longer than the context."""
+    """The error of a prompt of `tokens` tokens if a prompt and its answer may have at most `limit` tokens."""
 
-    def __init__(self, tokens: int, context: int) -> None:
-        super().__init__(f"the request has {tokens:,} tokens and exceeds the available context size of {context:,}")
-        self.sizes = {"n_prompt_tokens": tokens, "n_ctx": context}
+    def __init__(self, tokens: int, limit: int) -> None:
+        super().__init__(f"the request has {tokens:,} tokens and exceeds the available context size of {limit:,}")
+        self.sizes = {"n_prompt_tokens": tokens, "n_ctx": limit}
 
 
 class Server:
-    """The endpoints over one model."""
+    """The HTTP endpoints of one model, and the sums of its answers' statistics."""
 
     def __init__(self, model: Model, settings: ServeSettings) -> None:
         self._model, self._settings = model, settings
@@ -102,7 +104,7 @@ class Server:
         self._key = key_of(model.engine) if settings.slot_save_path else {}
         self._total, self._longest = RunStatistics(), 0
         warn = logging.getLogger(__name__).warning
-        self._note_unknown = lru_cache(256)(partial(warn, "a field without effect here: %s"))
+        self._note_unknown = lru_cache(256)(partial(warn, "a field of a request is ignored: %s"))
         try:
             form_of(model.engine.prompts.template)
         except UnreadableError as error:
@@ -110,8 +112,8 @@ class Server:
         except UsageError:
             pass
 
-    def app(self, layers: Sequence[Middleware] = ()) -> Starlette:
-        """Return the application for an ASGI server. `layers`: say who may ask, the outermost first."""
+    def app(self, access: Sequence[Middleware] = ()) -> Starlette:
+        """Return the ASGI application. `access`: the middleware of `access_for`, the outermost first."""
         change_slot = self.change_slot if self._settings.slot_save_path else not_offered
         posts: dict[str, Callable[[Request], Any]]
         posts = {path: partial(self._answer, *kinds) for paths, kinds in ANSWERED.items() for path in paths}
@@ -127,10 +129,10 @@ class Server:
         if "/" not in self._settings.off:
             routes.append(Route("/", lambda request: FileResponse(PAGE / "index.html", headers=POLICY)))
             routes.append(Mount("/page", StaticFiles(directory=PAGE)))
-        return Starlette(routes=routes, middleware=layers, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
+        return Starlette(routes=routes, middleware=access, exception_handlers=HANDLERS, max_body_size=8 * 2**20)
 
     def count(self, stream: AsyncStream) -> None:
-        """Count an answer at its end."""
+        """Add the statistics of an ended answer to the sums of /metrics."""
         run = stream.statistics
         for name in COUNTED:
             setattr(self._total, name, getattr(self._total, name) + getattr(run, name))
@@ -171,7 +173,7 @@ class Server:
         return JSONResponse(props)
 
     async def slots(self, request: Request) -> Response:
-        """Show each slot's state and the counts of its answer, never a text."""
+        """Reply with each slot's state, and with the token counts of the answer in it, but no text."""
         slots = []
         for number, stream in zip_longest(range(self._model.engine.slots), [*self._model.worker.running]):
             counts = {"n_prompt_tokens": len(stream.prompt), "n_decoded": stream.statistics.tokens} if stream else {}
@@ -179,7 +181,7 @@ class Server:
         return JSONResponse(slots)
 
     async def change_slot(self, request: Request) -> Response:
-        """Save, restore or erase a slot, as the query's `action` says. A file belongs to the key that saved it."""
+        """Save, restore or erase a slot, as the query's `action` says. Each API key has files of its own."""
         engine, number, action = self._model.engine, request.path_params["id"], request.query_params.get("action")
         name = "-" if action == "erase" else str((await body_of(request)).get("filename", ""))
         is_bare = re.fullmatch(r"[\w-][\w.-]{0,99}", name)
@@ -207,18 +209,18 @@ class Server:
         counters = [
             ("prompt_tokens_total", "Tokens of prompts that were decoded.", read),
             ("prompt_tokens_cached_total", "Tokens of prompts that were in the KV cache.", total.reused_tokens),
-            ("prompt_seconds_total", "Seconds of prefill, of each request.", total.prompt_s),
+            ("prompt_seconds_total", "Seconds of prefill, summed over requests.", total.prompt_s),
             ("tokens_predicted_total", "Tokens of answers.", total.tokens),
-            ("tokens_predicted_seconds_total", "Seconds of answers from their first step on.", total.predicted_s),
-            ("n_decode_total", "Steps, of each answer.", total.steps),
+            ("tokens_predicted_seconds_total", "Seconds of decoding answers, without the prefill.", total.predicted_s),
+            ("n_decode_total", "Steps, summed over answers.", total.steps),
             ("spec_decode_num_draft_tokens_total", "Drafted tokens that were verified.", total.drafted),
             ("spec_decode_num_accepted_tokens_total", "Drafted tokens that were accepted.", total.accepted),
             ("spec_decode_num_drafts_total", "Steps with drafts.", total.drafts),
             ("n_tokens_max", "Tokens of the longest sequence so far.", self._longest),
         ]
         gauges = [
-            ("prompt_tokens_seconds", "Tokens of prompts a second, by the two totals.", rate(read, total.prompt_s)),
-            ("predicted_tokens_seconds", "Tokens of an answer a second, the mean of all.", total.tokens_per_second),
+            ("prompt_tokens_seconds", "Tokens of prompts a second of prefill.", rate(read, total.prompt_s)),
+            ("predicted_tokens_seconds", "Tokens of an answer a second, without the prefill.", total.tokens_per_second),
             ("requests_processing", "Answers in a slot.", len(worker.running)),
             ("requests_deferred", "Answers that wait for a slot.", len(worker.waiting)),
             ("n_busy_slots_per_decode", "Slots in use.", len(worker.running)),
@@ -255,46 +257,46 @@ class Server:
         asked = checked(ChatRequest, await body_of(request))
         return JSONResponse({"prompt": (await run_in_threadpool(self._rendered, asked)).replace(MARK, "")})
 
-    async def _count_tokens(self, kind: type[ChatRequest], request: Request, **named: str) -> Response:
-        """Count the tokens of a request's prompt. `named`: further fields of the reply."""
-        asked, tokenize = checked(kind, await body_of(request)), self._model.engine.prompts.tokenize
+    async def _count_tokens(self, request_type: type[ChatRequest], request: Request, **more: str) -> Response:
+        """Reply with the number of tokens in a request's prompt. `more`: further fields of the reply."""
+        asked, tokenize = checked(request_type, await body_of(request)), self._model.engine.prompts.tokenize
         tokens = await run_in_threadpool(lambda: tokenize(self._rendered(asked)))
-        return JSONResponse({**named, "input_tokens": len(tokens)})
+        return JSONResponse({**more, "input_tokens": len(tokens)})
 
     async def _answer(
-        self, kind: type[ChatRequest | CompletionRequest], shape: type[Reply], request: Request
+        self, request_type: type[ChatRequest | CompletionRequest], reply_type: type[Reply], request: Request
     ) -> Response:
-        """Answer a request: whole, or event by event."""
-        asked = checked(kind, await body_of(request))
+        """Reply with one JSON body, or with a stream of events if the request has "stream": true."""
+        asked = checked(request_type, await body_of(request))
         asked.verbose |= self._settings.verbose
         for name in asked.model_extra or ():
             if name not in REFUSED:
                 self._note_unknown(printable(name[:40]))
-        # In a thread, so that streams go on; one at a time, so that they have the processor too.
+        # In a thread, so that streams go on. One request at a time, so that streams have processor time too.
         async with self._preparing:
-            reply = await run_in_threadpool(self._begin, asked, shape)
+            reply = await run_in_threadpool(self._begin, asked, reply_type)
         if asked.stream:
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
             return StreamingResponse(_as_sent(reply), headers=headers, media_type="text/event-stream")
-        return JSONResponse(await _unless_gone(request, reply.whole()))
+        return JSONResponse(await _while_connected(request, reply.whole()))
 
-    def _begin(self, asked: ChatRequest | CompletionRequest, shape: type[Reply]) -> Reply:
-        """Begin the answers to a request, without decoding yet; `shape` writes them.
+    def _begin(self, asked: ChatRequest | CompletionRequest, reply_type: type[Reply]) -> Reply:
+        """Return the reply to a request, as a `reply_type`. Its answers are prepared, but nothing is decoded yet.
 
-        Every protocol with messages comes down to a chat. The first answer to a prompt has the request's seed, each
-        further one the next number, as llama-server does. Raises TooLong for a prompt longer than the context.
+        The first answer to a prompt has the request's seed, each further answer the next number, as in llama-server.
+        Raises TooLong for a prompt longer than the limit, UsageError for impossible requests.
         """
         model, settings, rules, options = self._model, self._settings, None, AnswerOptions()
         sampling = asked.sampling(settings.sampling, lambda text: model.engine.model.tokenize(text, add_special=False))
         if isinstance(asked, ChatRequest):
             rendered = self._rendered(asked)
             prompts, most = [model.engine.prompts.tokenize(rendered)], asked.top_logprobs if asked.logprobs else -1
-            # The model may think before the form that the answer is to have.
+            # The grammar applies only after the reasoning.
             sampling = replace(sampling, grammar_after=begun_closer(rendered))
             if asked.offered:
                 sampling, rules = self._with_calls(asked, sampling)
         else:
-            if len(asked.prompt) * asked.n > 128:  # samplers, all of which are made before the first step
+            if len(asked.prompt) * asked.n > 128:  # the samplers of all answers are made before the first step
                 raise UsageError("prompt, n: a request has at most 128 answers")
             prompts, most = self._prompts(asked), (asked.n_probs or -1) if asked.logprobs is None else asked.logprobs
             options |= {"raw": True, "prompt_logprobs": asked.echo}
@@ -310,20 +312,20 @@ class Server:
                 seed = sampling.seed if sampling.seed < 0 else (sampling.seed + place) % (MOST_SEED + 1)
                 options["sampling"] = replace(sampling, seed=seed)
                 choices.append(Choice(model, self.count, tokens, len(choices), options, rules, stops))
-        return shape(asked, choices, model, settings.names[0], sampling, limit)
+        return reply_type(asked, choices, model, settings.names[0], sampling, limit)
 
     def _with_calls(self, asked: ChatRequest, sampling: SamplingSettings) -> tuple[SamplingSettings, CallRules]:
-        """How an answer is drawn that may call functions, and what it may call."""
+        """Return an answer's sampling and call rules. A forced call or a schema adds a grammar to the sampling."""
         forced = asked.has_to_call
-        # A response_format is for a text; a grammar and a json_schema are for the whole answer.
+        # A response_format applies to a text, but a grammar and a json_schema apply to the whole answer.
         if forced and (asked.grammar or asked.json_schema is not None):
-            raise UsageError("an answer that has to call a tool cannot have another grammar")
+            raise UsageError("tool_choice: an answer that must call a tool cannot have another grammar")
         form, schema = form_of(self._model.engine.prompts.template), "" if forced else sampling.json_schema
         rules = CallRules(form, asked.offered, asked.parallel_tool_calls, forced, schema)
         return replace(sampling, grammar=rules.grammar(), json_schema="") if forced or schema else sampling, rules
 
     def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
-        """The tokens of a request's prompts. Text around a hole leaves a quarter of the context to the answer."""
+        """Return the tokens of each prompt, cut to 3/4 of the limit if text follows the answer (infill, suffix)."""
         infill, room = self._model.engine.prompts.infill, 3 * self._model.context // 4
         if isinstance(asked, InfillRequest):
             files = [(each.filename, each.text) for each in asked.input_extra]
@@ -332,11 +334,11 @@ class Server:
             return [*map(self._tokens, asked.prompt)]
         texts = [each for each in asked.prompt if isinstance(each, str)]
         if len(texts) < len(asked.prompt):
-            raise UsageError("suffix: the prompt before it has to be a text")
+            raise UsageError("suffix: with a suffix the prompt must be a text")
         return [infill(each, asked.suffix, room) for each in texts]
 
     def _rendered(self, asked: ChatRequest) -> str:
-        """The prompt of a conversation. Raises UsageError for tools if the model's template knows none."""
+        """Return a chat's prompt text. Raises UsageError if the chat has tools and the chat template supports none."""
         prompts = self._model.engine.prompts
         if asked.offered or any(message.role == "tool" or message.tool_calls for message in asked.messages):
             form_of(prompts.template)
@@ -350,13 +352,13 @@ class Server:
         variables = {**prompts.template.variables, **(told if effort else {}), **asked.chat_template_kwargs}
         begun = messages.pop() if asked.is_begun else None
         rendered = prompts.render(messages, tools, variables)
-        # A template may open a block although thinking is off, and what a begun message says is no reasoning either.
+        # A template may open a reasoning block although thinking is off, and a begun message is no reasoning either.
         if (begun or variables.get("enable_thinking") is False) and (closer := begun_closer(rendered)):
             rendered += f"{closer}\n\n"
         return rendered + (prompts.marked(begun["content"], "assistant") if begun else "")
 
     def _tokens(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt; of one in parts, the first gets what the model wants at a text's beginning."""
+        """Return the tokens of a prompt. In a list of texts and ids, only a text at index 0 gets special tokens."""
         if isinstance(prompt, dict):
             prompt = prompt.get("prompt_string", "")
         if isinstance(prompt, str):
@@ -370,19 +372,19 @@ class Server:
 
 
 async def not_offered(request: Request) -> Response:
-    raise HTTPException(501, "this server was started without it")
+    raise HTTPException(501, "this server was started without this endpoint")
 
 
-def _piece(text: bytes) -> str | list[int]:
-    """A piece as a text, or its bytes if they are a part of a character."""
+def _piece(token_bytes: bytes) -> str | list[int]:
+    """Return a token's bytes as text, or as a list of integers if they are no valid UTF-8."""
     try:
-        return text.decode()
+        return token_bytes.decode()
     except UnicodeDecodeError:
-        return [*text]
+        return [*token_bytes]
 
 
 async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
-    """The frames of a stream; an error in the middle is an event too, and the last."""
+    """Yield the bytes of a reply's events. An error becomes the last event; if no LacliError, it is raised too."""
     events = reply.events()
     try:
         async for event in events:
@@ -391,14 +393,13 @@ async def _as_sent(reply: Reply) -> AsyncGenerator[bytes]:
     except Exception as error:
         yield reply.frame(reply.failure(_failure(error)[1]))
         if not isinstance(error, LacliError):
-            # For the log.
-            raise
+            raise  # Starlette logs it
     finally:
         await events.aclose()
 
 
-async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
-    """Return what `answering` does, or end it: ClientDisconnect if the client goes away, 503 if the server does."""
+async def _while_connected(request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
+    """Return `answering`'s result. Raises ClientDisconnect if the client leaves, HTTPException if the server stops."""
     task, gone = asyncio.create_task(answering), asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -413,7 +414,7 @@ async def _unless_gone(request: Request, answering: Coroutine[Any, Any, Any]) ->
 
 
 def _failure(error: Exception) -> tuple[int, dict[str, Any]]:
-    """The status and the body of an error: what a request asks for is its fault, the rest is not."""
+    """Return the HTTP status and the JSON body for an error: 400 if the request is at fault, otherwise 500."""
     if isinstance(error, TooLong):
         return 400, error_body(400, str(error), "exceed_context_size_error", **error.sizes)
     if isinstance(error, RecursionError):
@@ -423,7 +424,7 @@ def _failure(error: Exception) -> tuple[int, dict[str, Any]]:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """Say in OpenAI's shape what was wrong; Starlette raises an unknown error again, for the log."""
+    """Reply with an error in OpenAI's shape. Starlette raises an unexpected error again, so that it is logged."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=499)
     if isinstance(error, HTTPException):
@@ -438,4 +439,4 @@ async def _refuse(request: Request, error: Exception) -> Response:
 HANDLERS: dict[type[Exception], Callable[[Request, Exception], Any]] = dict.fromkeys(
     (LacliError, HTTPException, ClientDisconnect, RecursionError, Exception), _refuse
 )
-"""What answers for each kind of error."""
+"""The handler that replies to each kind of error."""

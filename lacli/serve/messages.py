@@ -1,4 +1,4 @@
-"""Anthropic's messages: a request is read as a chat, and its answer written as content blocks."""
+"""Anthropic's messages: requests are converted to chat requests, and answers to content blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lacli.serve.replies import Block, BlockReply
 from lacli.text.json_schema import checked
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-"""The words of a chat for the types of a tool_choice that names no tool."""
+"""The tool_choice of a chat for each type of Anthropic's tool_choice, except the type `tool`, which names a tool."""
 
 
 class ContentBlock(WithoutNull):
@@ -32,7 +32,7 @@ class Turn(BaseModel):
 
     @property
     def for_chat(self) -> Iterator[dict[str, Any]]:
-        """Its messages in a chat: a result of a tool is one of its own."""
+        """Yield the turn as messages of a chat: one for each tool result, then one for all other blocks."""
         content = self.content
         blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
         others = [block for block in blocks if block.type != "tool_result"]
@@ -61,7 +61,7 @@ class ToolChoice(BaseModel):
 
 
 class GivenMessage(WithoutNull, extra="allow"):
-    """The body of a request; fields that are not here are the same in a chat."""
+    """The body of POST /v1/messages: the fields that differ from a chat's. Other fields go into the chat unchanged."""
 
     messages: list[Turn]
     system: str | list[Part] = ""
@@ -71,7 +71,7 @@ class GivenMessage(WithoutNull, extra="allow"):
 
 
 class MessagesRequest(ChatRequest):
-    """POST /v1/messages."""
+    """The body of POST /v1/messages, converted to a chat request."""
 
     @model_validator(mode="before")
     @classmethod
@@ -93,7 +93,7 @@ class MessagesRequest(ChatRequest):
 
 
 class MessagesReply(BlockReply):
-    """A message, whole or as events."""
+    """The reply to POST /v1/messages: a message in one body, or as events."""
 
     ends_with_timings = False
 

@@ -1,4 +1,4 @@
-"""Requests of OpenAI's protocol with llama.cpp's fields, checked by pydantic, and the errors that they get."""
+"""Request bodies of OpenAI's protocol with llama.cpp's fields, checked by pydantic, and the bodies of errors."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ REFUSED = {
     *("thinking_budget_tokens", "t_max_predict_ms", "dry_sequence_breakers", "response_fields"),
     *("mirostat", "dynatemp_range", "top_n_sigma"),
 }
-"""Fields of OpenAI's, llama.cpp's and vLLM's that would change the answer and are not offered."""
+"""Fields of OpenAI, llama.cpp and vLLM that would change the answer but are not supported: a request with one fails."""
 
 NUMBERS = {
     each.request or name: each for name, each in options_of(SamplingSettings).items() if each.kind in (int, float, bool)
 }
-"""Settings of sampling that are one field of a request, by its name."""
+"""Sampling settings that are a number or a bool, by the name of their field in a request."""
 
 
-def error_body(status: int, message: str, kind: str = "", **more: Any) -> dict[str, Any]:
-    """The body of an error in OpenAI's shape, which is Anthropic's too by its type."""
+def error_body(status: int, message: str, kind: str = "", **error_fields: Any) -> dict[str, Any]:
+    """Return an error's JSON body in OpenAI's and Anthropic's shape. `kind`: its type; by default `status` decides."""
     kind = kind or ("not_found_error" if status == 404 else "invalid_request_error" if status < 500 else "server_error")
-    return {"type": "error", "error": {"code": status, "message": message, "type": kind, **more}}
+    return {"type": "error", "error": {"code": status, "message": message, "type": kind, **error_fields}}
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object of a request. Raises UsageError for anything else."""
+    """Return the JSON object in the body of a request. Raises UsageError if the body is anything else."""
     try:
         found = json.loads(await request.body())
     except ValueError as error:
@@ -63,7 +63,7 @@ async def body_of(request: Request) -> dict[str, Any]:
 
 
 class WithoutNull(BaseModel):
-    """An object whose null fields count as left out."""
+    """A JSON object in a request. A field with the value null counts as missing."""
 
     _without_null = model_validator(mode="before")(without_null)
 
@@ -73,11 +73,11 @@ FORMAT = AliasChoices(
 )
 EFFORT = AliasChoices("reasoning_effort", AliasPath("reasoning", "effort"), AliasPath("output_config", "effort"))
 LIMIT = AliasChoices("max_completion_tokens", "max_output_tokens", "max_tokens", "n_predict")
-"""Names of the same field in chats, responses, messages and completions."""
+"""The names of one field in chats, responses, messages and completions."""
 
 
 class ResponseFormat(WithoutNull):
-    """The form of an answer, as OpenAI and llama.cpp write it."""
+    """The value of OpenAI's or llama.cpp's field `response_format`. `form`: the JSON schema; None: none is given."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     form: dict[str, Any] | None = Field(
@@ -106,7 +106,7 @@ else:
 
 
 class Sampled(_Numbers):
-    """How the tokens of an answer are drawn, with the fields of NUMBERS; None is as the server's flags say."""
+    """The sampling fields of a request, with the fields of NUMBERS. A field that is None has the server's default."""
 
     seed: int | None = None
     repetition_penalty: float | None = None  # vLLM's name of repeat_penalty
@@ -115,18 +115,18 @@ class Sampled(_Numbers):
     json_schema: dict[str, Any] | None = None
     response_format: ResponseFormat | None = Field(None, validation_alias=FORMAT)
 
-    def sampling(self, defaults: SamplingSettings, tokens_of: Callable[[str], Sequence[int]]) -> SamplingSettings:
-        """Return the settings of the request, the others from `defaults`. Raises UsageError for impossible ones.
+    def sampling(self, defaults: SamplingSettings, tokenize: Callable[[str], Sequence[int]]) -> SamplingSettings:
+        """Return `defaults`, changed by the request's sampling fields. Raises UsageError if the result is impossible.
 
-        `tokens_of`: the tokens of a text that has a bias.
+        `tokenize`: gives the tokens of a text in `logit_bias`, each of which gets the bias.
         """
         given = [(each, getattr(self, field)) for field, each in NUMBERS.items()]
-        # llama-server takes -1 for 0 if numbers begin at 0.
+        # As in llama-server, -1 means 0 for a setting whose least value is 0.
         chosen = {each.name: value if each.least else max(value, 0) for each, value in given if value is not None}
         if self.repetition_penalty is not None:
             chosen.setdefault("repeat_penalty", self.repetition_penalty)
         if seed := chosen.get("seed"):
-            # OpenAI's seeds have 64 bits, llama.cpp's 32; its largest one is a random one, as -1 is.
+            # OpenAI's seeds have 64 bits, llama.cpp's 32. llama.cpp's largest seed means a random seed, as -1 does.
             chosen["seed"] = -1 if seed in (-1, MOST_SEED + 1) else seed % (MOST_SEED + 1)
         if self.logit_bias:
             biases = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
@@ -135,7 +135,7 @@ class Sampled(_Numbers):
                 (token, float("-inf") if bias is False else float(bias))
                 for what, bias in biases
                 if bias is not None
-                for token in ([int(what)] if str(what).isdecimal() else tokens_of(str(what)))
+                for token in ([int(what)] if str(what).isdecimal() else tokenize(str(what)))
             )
         schema = json.dumps(self.json_schema) if self.json_schema is not None else ""
         if not schema and self.response_format:
@@ -146,7 +146,7 @@ class Sampled(_Numbers):
 
 
 def as_stops(given: object) -> object:
-    """Put a single stop text in a list, and pass over empty ones."""
+    """Return stop texts as a list without empty texts. A value that is no text and no list is returned unchanged."""
     found = [given] if isinstance(given, str) else given
     return [each for each in found if each not in ("", None)] if isinstance(found, list) else found
 
@@ -155,7 +155,7 @@ Stops = Annotated[list[str], BeforeValidator(as_stops)]
 
 
 class AnswerRequest(Sampled):
-    """What chats and completions have in common; `lacli`: {"steps": true} for events that tell of their steps."""
+    """The fields that all requests for answers have. `lacli`: with {"steps": true}, events describe their steps."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -180,7 +180,7 @@ class AnswerRequest(Sampled):
 
 
 class Part(BaseModel):
-    """A text of a message, by the names that it has in chats, responses and messages."""
+    """A text in a message. `type`: what chats, responses or Anthropic's messages call such a text."""
 
     type: Literal["text", "input_text", "output_text", "reasoning_text", "summary_text", "refusal"]
     text: str = Field(validation_alias=AliasChoices("text", "refusal"))
@@ -191,16 +191,16 @@ def text_of(content: str | Sequence[Part] | None) -> str:
 
 
 class Function(WithoutNull):
-    """A function that the model may call; `parameters`: the JSON schema of its arguments.
+    """A function that the model may call. `parameters`: the JSON schema of its arguments.
 
-    `type`: of a tool in the protocols whose tools are functions themselves.
+    `type`: only in responses and Anthropic's messages, whose tools are functions with a type.
     """
 
     model_config = ConfigDict(extra="allow")
 
     type: str = Field("", exclude=True)
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
-    # Some templates fail without one of these.
+    # Some templates fail if a function has no description or no parameters.
     description: str = ""
     parameters: dict[str, Any] = Field(
         {"type": "object", "properties": {}}, validation_alias=AliasChoices("parameters", "input_schema")
@@ -208,7 +208,7 @@ class Function(WithoutNull):
 
     @property
     def tool(self) -> dict[str, Any]:
-        """The function as a tool of a chat."""
+        """The function as an entry of a chat's `tools`."""
         return {"type": "function", "function": self}
 
 
@@ -220,17 +220,17 @@ class Tool(BaseModel):
 
 
 def short_id(name: str) -> str:
-    """The id of a call as nine letters and digits, which Mistral's templates ask for."""
+    """Return a call's id if it is nine letters and digits, or else nine digits of its hash: Mistral needs nine."""
     return name if fullmatch("[a-zA-Z0-9]{9}", name) else sha256(name.encode()).hexdigest()[:9]
 
 
 def as_object(arguments: dict[str, Any] | str) -> dict[str, Any]:
-    """The arguments of a call for a template; arguments that are no object, or were cut, as the model wrote them."""
+    """Return `arguments` if they are an object. A text becomes {"arguments": text}, and "" becomes {}."""
     return arguments if isinstance(arguments, dict) else {"arguments": arguments} if arguments else {}
 
 
 class CalledFunction(BaseModel):
-    """A function and the arguments that an earlier answer gave it."""
+    """A function that an earlier answer called. `arguments`: a JSON object, or its text, which is parsed."""
 
     name: str
     arguments: Annotated[
@@ -254,7 +254,7 @@ class Message(WithoutNull):
 
     @property
     def for_template(self) -> dict[str, Any]:
-        # OpenAI's later name of the role, which templates do not know.
+        # "developer" is OpenAI's later name of the role; templates have only "system".
         role = "system" if self.role == "developer" else self.role
         found: dict[str, Any] = {"role": role, "content": text_of(self.content)}
         found |= {"reasoning_content": self.reasoning_content} if self.reasoning_content else {}
@@ -267,7 +267,7 @@ class Message(WithoutNull):
 
 
 class ChatRequest(AnswerRequest):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
     add_generation_prompt: bool | None = None
@@ -283,7 +283,7 @@ class ChatRequest(AnswerRequest):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for place, message in enumerate(self.messages):
-            # A refusal of OpenAI's has none.
+            # An assistant's refusal in OpenAI's form has no content.
             if message.content is None and not message.tool_calls and message.role != "assistant":
                 raise ValueError(f"messages.{place}: a message needs a content")
         begun, before = self.is_begun, self.messages[:-1]
@@ -292,8 +292,8 @@ class ChatRequest(AnswerRequest):
             "tool_choice: tools has no such function": self.has_to_call and not self.offered,
             "top_logprobs: it needs logprobs: true": self.top_logprobs and not self.logprobs,
             "messages: two answers are at the end": begun and before and before[-1].role == "assistant",
-            "messages: an answer is continued after a question, and there is none": begun and not before,
-            "continue_final_message, add_generation_prompt: only an assistant's last message is continued": (
+            "messages: an answer can be continued only after a question": begun and not before,
+            "continue_final_message, add_generation_prompt: only an assistant's last message can be continued": (
                 goes_on and not begun
             ),
         }
@@ -304,13 +304,13 @@ class ChatRequest(AnswerRequest):
 
     @property
     def is_begun(self) -> bool:
-        """Whether the last message is the beginning of the answer."""
+        """Whether the last message is an assistant's, which the answer continues."""
         last = self.messages[-1]
         return last.role == "assistant" and not last.tool_calls and not self.add_generation_prompt
 
     @property
     def offered(self) -> dict[str, dict[str, Any]]:
-        """The functions that the answer may call, by name, with the JSON schemas of their arguments."""
+        """The JSON schemas of the arguments of all functions that the answer may call, by the functions' names."""
         functions = [tool.function for tool in self.tools if self.tool_choice != "none"]
         if isinstance(self.tool_choice, Tool):
             functions = [each for each in functions if each.name == self.tool_choice.function.name]
@@ -322,17 +322,17 @@ class ChatRequest(AnswerRequest):
 
 
 Prompt = str | dict[Literal["prompt_string"], str] | list[int | str]
-"""A text, an object of llama.cpp's with one, or parts that are texts or token ids."""
+"""A text, llama.cpp's {"prompt_string": text}, or a list of texts and token ids."""
 
 
 def as_prompts(given: object) -> object:
-    """Put a single prompt in a list. A list with a token id in it is one prompt, and so is an empty one."""
+    """Return a list of prompts. A text, a list with a token id in it and an empty list each are one prompt."""
     is_several = isinstance(given, list) and given and not any(isinstance(each, int) for each in given)
     return given if is_several else [given]
 
 
 class CompletionRequest(AnswerRequest):
-    """POST /v1/completions, and llama.cpp's /completion."""
+    """The body of POST /v1/completions, and of llama.cpp's POST /completion."""
 
     prompt: Annotated[list[Prompt], BeforeValidator(as_prompts)]
     logprobs: int | None = Field(None, ge=-1, le=20)
@@ -347,7 +347,7 @@ class InfillFile(WithoutNull):
 
 
 class InfillRequest(CompletionRequest):
-    """POST /infill, as llama.cpp's server has it; the prompt, which may be left out, is the hole's first part."""
+    """The body of llama.cpp's POST /infill. `prompt`: at most one text, with which the text to fill in begins."""
 
     prompt: Annotated[list[str], BeforeValidator(as_prompts), Field(max_length=1)] = [""]  # type: ignore[assignment]
     input_prefix: str

@@ -1,4 +1,4 @@
-"""What a reply is, in all protocols, and how OpenAI's chats and completions and llama.cpp's write it."""
+"""The replies of all protocols, and the details of OpenAI's chats and completions and llama.cpp's completions."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def rate(amount: float, per: float) -> float:
 
 
 def timings(run: RunStatistics) -> dict[str, Any]:
-    """What an answer took, in llama-server's words: milliseconds, and tokens a second."""
+    """Return an answer's token counts, milliseconds and tokens a second, named as in llama-server's `timings`."""
     read = run.prompt_tokens - run.reused_tokens
-    # llama.cpp counts the first token as the prompt's; a rate over the others here is rather too low.
+    # llama.cpp counts the first token as the prompt's. The rates over the later tokens are rather too low here.
     later = max(run.tokens - 1, 0)
     found = counts(run)
     prompt_ms, predicted_ms = found["prompt_ms"], found["predicted_ms"]
@@ -49,11 +49,11 @@ def timings(run: RunStatistics) -> dict[str, Any]:
 
 
 class Delta(NamedTuple):
-    """The parts that a step added to an answer, or, before the first step, the `progress` of the prefill.
+    """What a step added to an answer, or, before the first step, the `progress` of the prefill.
 
-    `logprobs`: of tokens whose text has begun to come. `calls`: new parts of calls with their numbers, first the name
-    and the id, then pieces of the arguments. `echoed`: log probabilities of the prompt's tokens, NaN for the first.
-    `pieces`: of text and reasoning in their order, before calls are taken out. `ended`: the last one, without a part.
+    `logprobs`: of each token, once a part of its text has been returned. `calls`: a call's index and a new part of it,
+    first its name and id, then pieces of its arguments. `echoed`: log probabilities of the prompt's tokens, NaN for the
+    first. `pieces`: text, reasoning and the text of calls in order. `ended`: marks the last delta, which adds nothing.
     """
 
     text: str = ""
@@ -68,13 +68,13 @@ class Delta(NamedTuple):
 
 
 ALIVE = Delta()
-"""Comes every PAUSE_S seconds, so that a client knows that the stream lives."""
+"""Comes every PAUSE_S seconds, so that a client can tell a slow stream from a broken one."""
 
 PAUSE_S = 10.0
 
 
 class Usage(NamedTuple):
-    """Tokens: of prompts, of prompts in the KV cache, of answers, and of reasoning in answers."""
+    """Numbers of tokens: of prompts, of prompt tokens from the KV cache, of answers, and of reasoning in answers."""
 
     prompt: int
     cached: int
@@ -83,33 +83,33 @@ class Usage(NamedTuple):
 
 
 class Choice:
-    """One of the answers of a request. Raises what `Model.set_up` raises, before anything is decoded."""
+    """One answer of a request, decoded when `deltas` is iterated. Its constructor raises as `Model.set_up` does."""
 
     def __init__(
         self,
         model: Model,
         count: Callable[[AsyncStream], None],
-        tokens: Sequence[int],
+        prompt: Sequence[int],
         index: int,
         options: AnswerOptions,
         rules: CallRules | None,
         stops: Sequence[str],
     ) -> None:
-        """`count`: called at its end. `index`: its place in the request. `rules`: of calls; `stops`: of other text."""
+        """`count`: called with the ended stream. `index`: of the answer. `stops`: stop texts, used with `rules`."""
         self.index, self._count, self.rules = index, count, rules
-        self.stream = model.set_up(AsyncStream(model.worker, model), tokens, options)
-        self.prompt_text = text = model.engine.text(tokens, special=True)
+        self.stream = model.set_up(AsyncStream(model.worker, model), prompt, options)
+        self.prompt_text = text = model.engine.text(prompt, special=True)
         self._reasoning = None if options.get("raw") else ReasoningSplitter(begun_reasoning(text), bare=True)
         self._splitter = CallSplitter(rules, stops) if rules else None
         self.has_logprobs = options.get("logprobs") is not None
         self.thought = 0
         self._echoes = options.get("prompt_logprobs", False)
-        # Characters of the text whose tokens are listed, and what joins parts of one.
+        # Characters of the tokens that are already listed, and a decoder for characters of several tokens.
         self.listed, self.decoder = 0, getincrementaldecoder("utf-8")("replace")
 
     @property
     def finish_reason(self) -> str:
-        """Why it has ended, in the words of OpenAI's chats."""
+        """Why the answer has ended, in the words of OpenAI's chats: "length", "tool_calls" or "stop"."""
         if self.stream.text.answer().finish_reason == "length":
             return "length"
         return "tool_calls" if self.calls else "stop"
@@ -120,11 +120,11 @@ class Choice:
 
     @property
     def stop(self) -> str | None:
-        """The stop text that has ended it, if one has."""
+        """The stop text that ended the answer; None or "" if none did."""
         return self._splitter.stop if self._splitter else self.stream.text.answer().stop
 
     async def deltas(self) -> AsyncGenerator[Delta]:
-        """Decode the answer, and yield what each step adds."""
+        """Decode the answer. Yields the deltas of the prefill, one for each step, and at last one with `ended`."""
         seen = 0
         try:
             async with aclosing(self.stream.steps()) as steps:
@@ -159,7 +159,7 @@ class Choice:
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delta]]:
-    """Yield the deltas of answers as they come, and ALIVE in between. Ends all answers if it is left early."""
+    """Yield the deltas of all answers as they arrive, and ALIVE every PAUSE_S seconds. Raises an answer's error."""
     news: asyncio.Queue[tuple[Choice, Delta | Exception]] = asyncio.Queue()
 
     async def read(choice: Choice) -> None:
@@ -191,10 +191,10 @@ async def merged(choices: Sequence[Choice]) -> AsyncGenerator[tuple[Choice, Delt
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The reply to a request; each protocol is a subclass. `name`: the model's.
+    """The reply to a request; each protocol has a subclass. `name`: the model's name in the reply.
 
-    `sampling`, `limit`: how tokens are drawn, and how many at most. `id`, `created`: the unique part of its ids, and
-    the second in which it was made.
+    `sampling`: of the answers. `limit`: most tokens of an answer, -1 for no limit. `id`: the unique part of ids in the
+    reply. `created`: when the reply was made, in seconds since 1970.
     """
 
     end: ClassVar[bytes] = b"data: [DONE]\n\n"
@@ -209,7 +209,7 @@ class Reply:
     created: int = field(default_factory=lambda: int(time()))
 
     async def whole(self) -> Any:
-        """Decode the answers and return the body."""
+        """Decode all answers and return the JSON body."""
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         async for choice, delta in merged(self.choices):
             deltas[choice].append(delta)
@@ -223,7 +223,7 @@ class Reply:
         return self._body(answers)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
-        """Yield the events as the answers come."""
+        """Decode all answers and yield the events of the stream as the answers grow."""
         asked = self.asked
         for event in self._first():
             yield event
@@ -254,36 +254,36 @@ class Reply:
             yield event
 
     def frame(self, event: Mapping[str, Any]) -> bytes:
-        """An event as the stream carries it."""
+        """Return the bytes of an event in the stream. An empty event becomes a comment, which clients ignore."""
         return b"data: " + to_json(event) + b"\n\n" if event else b": keep-alive\n\n"
 
     def failure(self, error: dict[str, Any]) -> dict[str, Any]:
-        """The last event of a stream that breaks off. `error`: the body that `error_body` gives."""
+        """Return the last event of a stream that an error ends. `error`: from `error_body`."""
         return error
 
     def _body(self, answers: Sequence[tuple[Choice, Delta]]) -> Any:
-        """The body of answers that have ended, each with all that it is."""
+        """Return the JSON body. `answers`: all answers, each with one delta that holds the whole answer."""
         raise NotImplementedError
 
     def _first(self) -> Iterable[dict[str, Any]]:
-        """The events before the answers."""
+        """Return the events that precede all answers."""
         return ()
 
     def _alive(self) -> dict[str, Any]:
-        """The event that says that the stream lives."""
+        """Return the event that keeps an idle stream open; one is sent for each ALIVE."""
         return {}
 
     def _events(self, choice: Choice, delta: Delta) -> Iterable[dict[str, Any]]:
-        """The events of what `delta` adds to an answer, at least one."""
+        """Return the events, at least one, for what `delta` adds to an answer."""
         raise NotImplementedError
 
     def _last(self) -> Iterable[dict[str, Any]]:
-        """The events after the answers."""
+        """Return the events that follow all answers."""
         return ()
 
     @property
     def _notes(self) -> dict[str, Any]:
-        """Warnings about parts of a schema that are not followed; the first answer's prompt if requested."""
+        """Fields of body or last event: warnings about ignored parts of a schema, and the first prompt if `verbose`."""
         first = self.choices[0]
         warnings = [*first.stream.text.answer().warnings, *(first.rules.warnings if first.rules else ())]
         found: dict[str, Any] = {"warnings": warnings} if warnings else {}
@@ -291,7 +291,7 @@ class Reply:
 
     @property
     def _usage(self) -> Usage:
-        """The tokens of all answers, each prompt's once."""
+        """The numbers of tokens of all answers and prompts. A prompt with several answers counts once."""
         runs = [choice.stream.text.statistics for choice in self.choices]
         first, thought = runs[:: self.asked.n], sum(choice.thought for choice in self.choices)
         prompt, cached = sum(run.prompt_tokens for run in first), sum(run.reused_tokens for run in first)
@@ -300,7 +300,7 @@ class Reply:
 
 @dataclass
 class Block:
-    """A part of an answer. `text`: its text so far, or the arguments of `call`."""
+    """A part of an answer. `text`: so far; for a `call` the JSON text of its arguments."""
 
     index: int
     kind: Literal["reasoning", "text", "call"]
@@ -310,7 +310,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockReply(Reply):
-    """A reply with one answer, whose `blocks` so far each have events when they begin, grow and end."""
+    """A reply with one answer, split into `blocks`. Each block has events when it begins, grows and ends."""
 
     end: ClassVar[bytes] = b""
     blocks: list[Block] = field(default_factory=list)
@@ -346,7 +346,7 @@ class BlockReply(Reply):
 
     @property
     def _ended(self) -> dict[str, Any]:
-        """The body of the answer at its end."""
+        """The JSON body after the end of the answer."""
         raise NotImplementedError
 
     def _begin(self, block: Block) -> Iterable[dict[str, Any]]:
@@ -359,12 +359,12 @@ class BlockReply(Reply):
         raise NotImplementedError
 
     def _close(self) -> Iterable[dict[str, Any]]:
-        """The events after the last block."""
+        """Return the events after the last block."""
         raise NotImplementedError
 
 
 class OpenAIReply(Reply):
-    """A body or events with a list of choices. `kind`, `chunk`: OpenAI's names of its shape and of an event's."""
+    """A reply with a list `choices` in body and events. `kind`, `chunk`: the field `object` of body and events."""
 
     kind: ClassVar[str]
     chunk: ClassVar[str]
@@ -387,17 +387,17 @@ class OpenAIReply(Reply):
         return {**head, "system_fingerprint": f"b-lacli-{__version__}", "choices": entries, **more}
 
     def _entry(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """What `delta` adds to an answer, or all of it."""
+        """Return the entry in `choices` for what `delta` adds. For a body, `delta` holds the whole answer."""
         raise NotImplementedError
 
     def _head_of(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """Which answer it is, why it has ended, and the log probabilities of its tokens."""
+        """Return the index of an answer, why it ended, and log probabilities of the tokens of `delta`."""
         reason = choice.finish_reason if delta.ended else None
         logprobs = {"content": [*map(self._logprob, delta.logprobs)]} if choice.has_logprobs else None
         return {"index": choice.index, "finish_reason": reason, "logprobs": logprobs}
 
     def _logprob(self, found: TokenLogprob) -> dict[str, Any]:
-        """The log probabilities of a token and its rivals, or probabilities after the samplers if requested."""
+        """Return a token and its most probable rivals with log probabilities, or with probabilities if requested."""
         drawn = self.asked.post_sampling_probs
 
         def entry(token: int, logprob: float) -> dict[str, Any]:
@@ -409,7 +409,7 @@ class OpenAIReply(Reply):
         return {**entry(found.token, found.logprob), "top_probs" if drawn else "top_logprobs": best}
 
     def _counts(self) -> dict[str, Any]:
-        """The tokens of all answers, and what the first answer took."""
+        """Return two fields of the reply: `usage` of all answers, and `timings` of the first answer."""
         prompt, cached, predicted, _ = self._usage
         usage = {"prompt_tokens": prompt, "completion_tokens": predicted, "total_tokens": prompt + predicted}
         told = timings(self.choices[0].stream.text.statistics)
@@ -417,7 +417,7 @@ class OpenAIReply(Reply):
 
 
 class ChatReply(OpenAIReply):
-    """POST /v1/chat/completions."""
+    """The reply to POST /v1/chat/completions."""
 
     kind, chunk = "chat.completion", "chat.completion.chunk"
 
@@ -449,7 +449,7 @@ class ChatReply(OpenAIReply):
 
 
 class TextReply(OpenAIReply):
-    """POST /v1/completions."""
+    """The reply to POST /v1/completions."""
 
     kind = chunk = "text_completion"
 
@@ -460,7 +460,7 @@ class TextReply(OpenAIReply):
         return entry
 
     def _lists(self, choice: Choice, delta: Delta) -> dict[str, list[Any]]:
-        """The log probabilities of tokens in OpenAI's lists for completions; offsets count characters of the text."""
+        """Return four lists about a delta's tokens: texts, log probabilities, likeliest tokens, character offsets."""
         model, prompts = self.model.engine.model, self.model.engine.prompts
         printed = [*(model.piece(each.token, special=True) for each in delta.echoed)]
         printed += [prompts.piece(each.token) for each in delta.logprobs]
@@ -477,7 +477,7 @@ class TextReply(OpenAIReply):
 
 
 def _name(piece: bytes) -> str:
-    """A token's text, or its bytes as OpenAI writes them if they are a part of a character."""
+    """Return a token's text, or "bytes:" and hex codes, as OpenAI does, if its bytes are no valid UTF-8."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -485,7 +485,7 @@ def _name(piece: bytes) -> str:
 
 
 class PlainReply(OpenAIReply):
-    """POST /completion, as llama.cpp's server has it."""
+    """The reply to llama.cpp's POST /completion."""
 
     kind = chunk = "completion"
 
@@ -512,7 +512,7 @@ class PlainReply(OpenAIReply):
             return entry
         answer, sequence, sampling = choice.stream.text.answer(), choice.stream.sequence, self.sampling
         forbidden = dict.fromkeys(self.model.engine.model.ends if sampling.ignore_eos else (), float("-inf"))
-        # null for a bias that forbids a token.
+        # JSON has no infinity: a bias that forbids a token is null.
         biases = [
             {"token": token, "bias": None if bias == float("-inf") else bias}
             for token, bias in (*forbidden.items(), *sampling.logit_bias)

@@ -1,4 +1,4 @@
-"""OpenAI's responses: a request is read as a chat, and its answer written as items."""
+"""OpenAI's responses: requests are converted to chat requests, and answers to items."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KINDS = {
     "text": ("msg", "output_text"),
     "call": ("fc", "function_call_arguments"),
 }
-"""What the ids of a block's items begin with, and what its text is called."""
+"""For each kind of block: the first letters of its item's id, and what its text is called in events."""
 
 
 class Item(WithoutNull):
-    """A message, or another part of a conversation."""
+    """An item of a conversation: a message, a function call, the output of a call, or reasoning."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["system", "developer", "user", "assistant"] = "user"
@@ -38,7 +38,7 @@ class Tool(Function):
 
 
 class GivenResponse(WithoutNull, extra="allow"):
-    """The body of a request; fields that are not here are the same in a chat."""
+    """The body of POST /v1/responses: the fields that differ from a chat's. Other fields go into the chat unchanged."""
 
     input: str | list[Item]
     instructions: str = ""
@@ -47,7 +47,7 @@ class GivenResponse(WithoutNull, extra="allow"):
 
 
 class ResponsesRequest(ChatRequest):
-    """POST /v1/responses. `repeated`: fields of the request that the reply's body gives back."""
+    """The body of POST /v1/responses, converted to a chat request. `repeated`: fields that the reply repeats."""
 
     repeated: dict[str, Any] = {}
 
@@ -72,7 +72,7 @@ class ResponsesRequest(ChatRequest):
 
 
 def _messages(given: GivenResponse) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a chat: reasoning, a text and calls that follow each other are one."""
+    """Yield the request's items as messages of a chat. Successive reasoning, text and calls become one message."""
     if given.instructions:
         yield {"role": "system", "content": given.instructions}
     said: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def _messages(given: GivenResponse) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class ResponsesReply(BlockReply):
-    """A response, whole or as events with `numbers`."""
+    """The reply to POST /v1/responses, in one body or as events. `numbers`: the sequence numbers of the events."""
 
     asked: ResponsesRequest
     numbers: Iterator[int] = field(default_factory=count)

@@ -1,4 +1,4 @@
-"""The server process: its addresses, uvicorn's settings, and who may ask."""
+"""The server process: its addresses, uvicorn's settings, and the checks that refuse requests."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from lacli.serve.protocol import error_body
 UNIX = "unix:"
 
 HEADERS_S = 20.0
-"""Seconds for the headers of a request, as in Apache's mod_reqtimeout."""
+"""Seconds that a client has to send the headers of a request, as in Apache's mod_reqtimeout."""
 
 PUBLIC = r"/(health|page/.*)?"
-"""Paths without a key: programs that watch a server have none, and the page asks for one."""
+"""Paths that need no key: programs that monitor a server have none, and the page asks the user for one."""
 
 THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 
@@ -42,16 +42,17 @@ THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 def access_for(
     hosts: Sequence[str], keys: Sequence[str] = (), origins: Sequence[str] = (), *, no_auth: bool = False
 ) -> list[Middleware]:
-    """Return the layers that say who may ask: with one of `keys`, or by a name of this machine if `hosts` are its own.
+    """Return the middleware that refuses requests, outermost first. `keys`: if there are any, a request needs one.
 
-    `origins`: pages whose scripts may ask; `localhost` for this machine's, `*` for all. Raises UsageError for an
-    address that others reach without a key.
+    `hosts`: addresses of the server. If all belong to this machine only, the Host header must name it. `origins`: of
+    pages whose scripts may send requests; `localhost` for this machine's, `*` for all. Raises UsageError if other
+    machines can reach a host and there are neither `keys` nor `no_auth`.
     """
     local = all(host.startswith(UNIX) or is_loopback(host) for host in hosts)
     if not (local or keys or no_auth):
         raise UsageError(
-            f"{', '.join(hosts)} can be reached by others, and no key is asked for",
-            "--api-key KEY asks for one; --no-auth lets everybody in",
+            f"other machines can reach {', '.join(hosts)}, and there is no API key",
+            "set one with --api-key KEY, or accept all requests with --no-auth",
         )
     layers = []
     if origins or not keys:
@@ -65,7 +66,7 @@ def access_for(
 
 
 def is_loopback(host: str) -> bool:
-    """True for an address that only programs of this machine reach."""
+    """Return whether only programs of this machine can reach `host`, an IP address or a name."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -73,12 +74,12 @@ def is_loopback(host: str) -> bool:
 
 
 class Pages(CORSMiddleware):
-    """Answers with 403 what a browser sends for another server's page, which names its origin with each POST."""
+    """Middleware that answers 403 to requests from other servers' pages (header Origin), unless they are allowed."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        # A page cannot set X-Forwarded-Host: a browser asks before it sends such a header.
+        # A page cannot set X-Forwarded-Host: a browser first asks the server whether the page may send this header.
         own = [headers.get("host", ""), *map(str.strip, headers.get("x-forwarded-host", "").split(","))]
         if origin is None or self.is_allowed_origin(origin) or origin.partition("://")[2] in filter(None, own):
             await super().__call__(scope, receive, send)
@@ -88,7 +89,7 @@ class Pages(CORSMiddleware):
 
 
 class Keys:
-    """Answers requests without one of the keys with 401."""
+    """Middleware that answers 401 to requests without one of the keys, except for the paths in PUBLIC."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app, self._keys = app, [key.encode() for key in keys]
@@ -101,7 +102,7 @@ class Keys:
         await JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
 
     def _opens(self, scope: Scope, headers: Headers) -> bool:
-        """Return whether the headers hold one of the keys, comparing with each of them in constant time."""
+        """Return whether the headers hold a valid key, compared in constant time. Puts the key's hash in `scope`."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = (token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")).encode()
         scope["owner"] = f"{sha256(given).hexdigest()[:16]}-"
@@ -109,7 +110,7 @@ class Keys:
 
 
 class TimedProtocol(H11Protocol):
-    """Closes a connection if the headers of a request take longer than `HEADERS_S`."""
+    """uvicorn's HTTP protocol. Closes a connection if the headers of a request take more than HEADERS_S seconds."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -126,13 +127,13 @@ class TimedProtocol(H11Protocol):
 
 
 def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Bind addresses, all to one port, so that it is taken while the model loads. Raises LacliError.
+    """Return sockets bound to `hosts`, all with one `port` (0: any free port), which is taken while the model loads.
 
-    A socket refuses connections until the server listens on it.
+    A socket refuses connections until the server listens on it. Raises LacliError if an address cannot be bound.
     """
     found: list[socket.socket] = []
     for host in hosts:
-        # asyncio sends small parts at once on a socket that names TCP; else a kept connection waits 40 ms for each.
+        # With IPPROTO_TCP asyncio sends small parts at once. Otherwise each takes 40 ms on a kept connection.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -149,12 +150,12 @@ def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
 
 
 class Listener(uvicorn.Server):
-    """uvicorn's server, which calls `begun` when it listens."""
+    """uvicorn's server with lacli's settings."""
 
     def __init__(
         self, app: ASGIApp, *, drain_s: float = 10, begun: Callable[[], None] = lambda: None, **settings: Any
     ) -> None:
-        """`drain_s`: seconds that running answers have when it ends. `settings`: uvicorn's own."""
+        """`drain_s`: seconds for running answers at Ctrl-C. `begun`: called when it listens. `settings`: uvicorn's."""
         settings |= {"http": TimedProtocol, "loop": "asyncio", "ws": "none", "lifespan": "off", "log_config": None}
         # A connection without a request stays open for 75 seconds, as in nginx.
         settings |= {"limit_concurrency": 512, "timeout_keep_alive": 75, "timeout_graceful_shutdown": drain_s}
@@ -163,7 +164,7 @@ class Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if (path := self.config.uds) and not os.path.exists(path):
-            # uvicorn keeps the mode of a socket file that exists; a new one would be open to everybody.
+            # uvicorn keeps the mode of an existing socket file; its own new file would be open to all users.
             with socket.socket(socket.AF_UNIX) as made:
                 made.bind(path)
             os.chmod(path, 0o600)
@@ -172,11 +173,11 @@ class Listener(uvicorn.Server):
 
 
 def serve(server: Listener, sockets: list[socket.socket] | None) -> None:
-    """Serve until Ctrl-C or SIGTERM, then let answers end; a second Ctrl-C ends at once.
+    """Serve until Ctrl-C or SIGTERM, then let running answers end; a second Ctrl-C ends at once.
 
-    Raises LacliError for a certificate or a path that cannot be used.
+    `sockets`: from `open_sockets`, None for a Unix socket. Raises LacliError for an unusable certificate or path.
     """
-    # uvicorn raises the signal once more when all is done; by then this program has something to clean up.
+    # At its end uvicorn raises the signal again. SystemExit then lets this program clean up.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         server.run(sockets)
@@ -187,10 +188,10 @@ def serve(server: Listener, sockets: list[socket.socket] | None) -> None:
 
 
 def log_from(level: int) -> None:
-    """Write uvicorn's log, with a line for each request, and the server's own to stderr."""
+    """Write log messages of `level` and above to stderr: lacli's, and uvicorn's with a line for each request."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    # An answer that the server's end has broken off has no traceback.
+    # If the end of the server breaks off an answer, the log has no traceback.
     handler.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)))
     for name in ("uvicorn", "lacli"):
         logging.getLogger(name).addHandler(handler)

@@ -1,1 +1,1 @@
-"""Text around the model: templates, questions, files, streams of tokens, records and formats."""
+"""Texts outside of the model: chat templates, calls, reasoning, JSON schemas, files, records and words for numbers."""

@@ -1,4 +1,4 @@
-"""Functions that a model may call: the format of its calls, a grammar that forces them, and their way out of a text."""
+"""Function calls of a model: their forms, a grammar that forces a call, and a reader that finds calls in a text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLOSED = re.compile(
 
 TYPES: dict[type, Set[str]] = {str: {"string"}, bool: {"boolean"}, int: {"integer", "number"}, float: {"number"}}
 TYPES |= {dict: {"object"}, list: {"array"}, type(None): {"null"}}
-"""The types of JSON schemas that a value of Python's has."""
+"""The types in JSON schemas that a Python value can have, by its class."""
 
 HERMES = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 
@@ -50,14 +50,14 @@ FORMS = {
     r"<\|channel\|>commentary": "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s",
     r"List of tools: (<\|tool_list_start\|>)?\[": f'{PYTHON}[{{"name": "%s", "arguments": %s}}]<|tool_call_end|>',
 }
-"""Forms of a forced call, by patterns in a template's source; %s: the name, and JSON.
+"""Forms of a forced call, by patterns in a template's source. %s: the function's name, then the arguments as JSON.
 
 Mistral's, Hermes' and Qwen's, Llama 3's, Gemma 4's, gpt-oss's and LFM2's.
 """
 
 
 class Call(NamedTuple):
-    """A model's call of a function; `arguments`: a JSON text."""
+    """A function call by the model. `arguments`: a JSON text. `id`: identifies the call, for example in its result."""
 
     name: str
     arguments: str
@@ -65,16 +65,16 @@ class Call(NamedTuple):
 
 
 class UnreadableError(UsageError):
-    """The calls that a template asks for have a form of its own."""
+    """A chat template asks for calls in a form that lacli cannot read."""
 
 
 def form_of(template: ChatTemplate) -> str:
-    """The form of FORMS in which a model with this template is made to call.
+    """Return the form, one of FORMS, in which a model with this chat template is forced to call.
 
-    Raises UsageError if it knows no tools, UnreadableError if its form is an unknown one.
+    Raises UsageError if the template has no tools, UnreadableError if its form is not in FORMS.
     """
     if not re.search(r"\btools\b", template.source):
-        raise UsageError("the model's chat template knows no tools", "--chat-template qwen, llama3 and mistral do")
+        raise UsageError("the model's chat template supports no tools", "use --chat-template qwen, llama3 or mistral")
     for sign, form in FORMS.items():
         if re.search(sign, template.source):
             return form
@@ -83,11 +83,11 @@ def form_of(template: ChatTemplate) -> str:
 
 @dataclass(frozen=True)
 class CallRules:
-    """What an answer may call: `functions` by name with the JSON schemas of their arguments.
+    """Which calls an answer may have. `functions`: the JSON schemas of their arguments, by the functions' names.
 
-    `form`: of calls that the grammar makes. `several`: more than one call in an answer. `forced`: the answer is a call.
-    `schema`: the JSON schema of an answer that does not call, "" for none. `warnings`: what the grammar does not follow
-    of the schemas.
+    `form`: of a forced call (`form_of`). `several`: an answer may have more than one call. `forced`: the answer must be
+    a call. `schema`: the JSON schema of an answer without a call, "" for none. `warnings`: sentences about ignored
+    parts of the schemas, which `grammar` writes.
     """
 
     form: str
@@ -98,7 +98,7 @@ class CallRules:
     warnings: list[str] = field(default_factory=list)
 
     def grammar(self) -> str:
-        """Return the grammar of an answer: one call, or the schema. Raises UsageError for a wrong one."""
+        """Return a grammar for one call or a text that follows `schema`. Raises UsageError for an invalid schema."""
         answers = [json_value(json.loads(self.schema))] if self.schema else []
         for name, schema in self.functions.items():
             if schema.get("type", "object") != "object":
@@ -116,13 +116,13 @@ def _literal(text: str) -> str:
 
 
 class CallSplitter:
-    """Takes the calls out of a stream of text, wherever it is cut; text that may begin a call is held back.
+    """Separates calls from an answer's text, which comes in chunks of any size; holds back text that may begin a call.
 
-    One reader for the calls of all formats, because models mix them. A call needs the name of a known function and an
-    object as arguments; anything else stays text, without space around calls. `calls`: the calls so far; the
-    arguments of the last call may be incomplete. `parts`: the calls piece by piece, each with its call's number: first
-    the name and the id, then parts of the arguments; the reader may empty it. `stop`: the one of the `stops` that ended
-    the content, or "". Nothing after it is read.
+    One reader finds the calls of all formats, because models mix them. A call needs the name of a known function and an
+    object as arguments; anything else stays text. Space around calls is dropped. `calls`: the calls so far; the
+    arguments of the last may be incomplete. `parts`: new parts of calls, each with the call's index: first the name and
+    the id, then pieces of the arguments. The caller may empty the list. `stop`: which of `stops` ended the text, or "";
+    no later text is read.
     """
 
     def __init__(self, rules: CallRules, stops: Sequence[str] = ()) -> None:
@@ -150,9 +150,9 @@ class CallSplitter:
         self._beginnings = [*MARKS, FENCE, *ENDS, ',"id":"', *heads]
 
     def feed(self, text: str, *, final: bool = False) -> str:
-        """Read on; return the text that belongs to no call.
+        """Read a chunk of the answer. Returns the text outside of calls that is certain now.
 
-        `final`: nothing more comes, so that no text is held back; the mark of a call that was cut there is no text.
+        `final`: no chunk follows, so no text is held back; the opening mark of a call that is cut off is dropped.
         """
         self._held += text
         content = ""
@@ -162,7 +162,7 @@ class CallSplitter:
             self._held = self._held[length if head else len(text) :]
             self._fences += text.count(FENCE)
             self._fresh = bool(head) or (self._fresh and not text)
-            # What may begin a stop text waits, until a call or the end follows.
+            # Text that may begin a stop text is held back until a call or the end follows.
             self._waiting += text
             length, self.stop = until_stop(self._waiting, self._stops)
             if (head or final) and not self.stop:
@@ -174,7 +174,7 @@ class CallSplitter:
         return content
 
     def _next(self, final: bool) -> tuple[int, re.Match[str] | None]:
-        """Return the number of characters that are text, and the beginning of the call after them, or None."""
+        """Return how many held characters are certainly text, and the match of a call's start after them, or None."""
         if self._fresh:
             closed = CLOSED.match(self._held) if self.calls else None
             self._held = self._held[closed.end() :] if closed else self._held.lstrip()
@@ -190,13 +190,13 @@ class CallSplitter:
                 if not final:
                     return at, None
                 if self._fresh and (self._rules.forced or self.calls or held[at] in "<["):
-                    # The answer was cut in a call, whose mark is no text.
+                    # The answer was cut off in a call; the call's mark is no text.
                     self._held = held[:at].rstrip()
                     break
         return len(self._held), None
 
     def _may_begin(self, at: int) -> bool:
-        """Whether the held text from `at` on is the beginning of a call, or a part of its end."""
+        """Return whether the held text from index `at` on can become a call or the end of a call."""
         opened = OPENED.match(self._held, at)
         assert opened
         # A name has at most 128 characters; the rest may be space, and an id of Mistral's.
@@ -204,18 +204,18 @@ class CallSplitter:
         return rest.startswith(',"id":"') or any(beginning.startswith(rest) for beginning in self._beginnings)
 
     def _begin(self, name: str, head: re.Match[str]) -> None:
-        """Begin the call whose head has been read."""
+        """Begin to read the arguments of a call to the function `name`. `head`: the match of all before them."""
         opener = {"(": "(", ">": "<" if head[0].endswith(f"={name}>") else "{"}.get(head[0][-1], "{")
         self._arguments = ArgumentReader(opener, self._rules.functions[name])
         self._held = head.string[head.end() :]
         self._is_kept = self._rules.several or not self.calls
         if self._is_kept:
-            # Mistral's templates refuse other ids than of nine letters.
+            # Mistral's templates refuse ids that do not have nine letters and digits.
             self.calls.append(Call(name, "", token_hex(5)[:9]))
             self.parts.append((len(self.calls) - 1, self.calls[-1]))
 
     def _read_arguments(self) -> bool:
-        """Read on in a call's arguments; False if they go on."""
+        """Read the arguments of the call that has begun, if any. Returns False if they have not ended yet."""
         if not self._arguments:
             return True
         found = self._arguments.feed(self._held)
@@ -231,35 +231,35 @@ class CallSplitter:
 
 
 TEXTS = re.compile(r"""[^"'\\]+|["']|\\(?:u[0-9a-fA-F]{4}|u(?=[0-9a-fA-F]{0,3}[^0-9a-fA-F])|[^u])""", re.DOTALL)
-"""A part of a text in quotes."""
+"""Matches a part of a text in quotes."""
 
 VALUES = re.compile(
     r"""(?P<open>[{\[(])|(?P<close>[}\])]|</function>)|(?P<quote>["']|<\|"\|>)|(?P<space>\s+)"""
     r"""|<parameter=(?P<tag>[^>\n]+)>(?:(?P<line>\n(?=[^<]|<[^/]))|\n(?=</)|(?=[^\n]))"""
     r"""|(?P<key>[\w$.-]+)\s*[:=]|(?P<word>[\w$.+-]+)(?=\s*[^\w$.+:=\s-])|(?P<other>[^\w$.+<\s-]|<(?!\Z|/(?:f|\Z)|\|(?:"|\Z)|p))"""
 )
-"""A part of arguments outside of texts."""
+"""Matches a part of arguments outside of texts in quotes."""
 
 WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 class ArgumentReader:
-    """Reads a call's arguments after their opening bracket, and gives them piece by piece as a JSON object.
+    """Reads a call's arguments in chunks, after their opening bracket, and converts them to the text of a JSON object.
 
-    JSON stays as it is. The others are Gemma's, Python's and Qwen3-Coder's tags; all may be cut anywhere. `rest`: the
-    text after the arguments, None until they end.
+    JSON stays as it is. Gemma's and Python's forms and Qwen3-Coder's tags are converted. `rest`: the text after the
+    arguments, None until they end.
     """
 
     def __init__(self, opener: str, schema: Mapping[str, Any]) -> None:
-        """`opener`: the bracket, or "<" for tags. `schema`: of the arguments; it tells which of the tags are texts."""
+        """`opener`: the bracket, or "<" for tags. `schema`: of the arguments; it tells which tags hold texts."""
         self._stack, self._schema, self._begun = opener, schema, "{"
         self._held = self._closer = ""
-        self._types: Set[str] | None = None  # of a value in tags that may be no text
+        self._types: Set[str] | None = None  # of a tag's value that may be no text
         self._is_empty = True
         self.rest: str | None = None
 
     def feed(self, text: str) -> str:
-        """Read on; return the JSON that is known."""
+        """Read a chunk. Returns the part of the JSON text that it completes."""
         self._held += text
         found, self._begun = self._begun, ""
         while self.rest is None and (part := self._in_text() if self._closer else self._outside()) is not None:
@@ -322,7 +322,7 @@ class ArgumentReader:
 
 
 def _as_value(text: str, types: Set[str]) -> str:
-    """Return the JSON of a value in tags: the text itself if it is JSON of one of the types, else as a text."""
+    """Return a tag's text as JSON: unchanged if it is JSON of one of `types` (empty: any type), else in quotes."""
     word = WORDS.get(text.strip(), text.strip())
     try:
         value = json.loads(word)

@@ -23,7 +23,7 @@ MAX_TEXT = 1 << 26
 
 
 def check_text(text: str, name: str) -> str:
-    """An argument unchanged. Raises LacliError if it is not UTF-8, which Python passes as lone surrogates."""
+    """Return an argument unchanged. Raises LacliError, about `name`, for surrogates: Python's form of invalid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -32,12 +32,12 @@ def check_text(text: str, name: str) -> str:
 
 
 def read_text(name: str) -> str:
-    """A file's text without BOM and last newline. Raises LacliError if it cannot be read, is too large or not UTF-8."""
+    """Return a file's text without BOM and last newline. Raises LacliError if unreadable, too large or not UTF-8."""
     return decode(read_raw(name), name).removeprefix("\ufeff").removesuffix("\n")
 
 
 def read_raw(name: str) -> bytes:
-    """A file's bytes. Raises LacliError if it cannot be read or is too large."""
+    """Return a file's bytes. Raises LacliError if it is unreadable or has more than MAX_TEXT bytes."""
     try:
         with open(os.path.expanduser(name), "rb") as file:
             return read_to_end(file)
@@ -47,7 +47,7 @@ def read_raw(name: str) -> bytes:
 
 
 def decode(raw: bytes, name: str) -> str:
-    """Bytes as text. Raises LacliError naming their source if they are not UTF-8."""
+    """Return bytes as text. Raises LacliError if they are not UTF-8. `name`: their file, for the message."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -56,7 +56,7 @@ def decode(raw: bytes, name: str) -> str:
 
 
 def read_to_end(file: IO[bytes]) -> bytes:
-    """The rest of a file. Raises OSError if it is more than MAX_TEXT."""
+    """Return the remaining bytes of a file. Raises OSError if there are more than MAX_TEXT."""
     found = file.read(MAX_TEXT + 1)
     if len(found) > MAX_TEXT:
         raise OSError(errno.EFBIG, f"it is larger than {size_in_words(MAX_TEXT)}")
@@ -64,12 +64,12 @@ def read_to_end(file: IO[bytes]) -> bytes:
 
 
 def for_owner(name: str, flags: int) -> int:
-    """An `opener` for `open` that lets only the owner read a new file."""
+    """Open a file for `open(..., opener=for_owner)`: only the owner may read a new file. Returns its descriptor."""
     return os.open(name, flags, 0o600)
 
 
 def lock(file: IO[bytes], *, wait: bool = False) -> None:
-    """Lock a file until it is closed. If another process holds it, `wait` or raise BlockingIOError.
+    """Lock a file until it is closed. If another process has it locked, wait if `wait`, else raise BlockingIOError.
 
     Does nothing on Windows, for devices, and on file systems without locks.
     """
@@ -84,7 +84,7 @@ def lock(file: IO[bytes], *, wait: bool = False) -> None:
 
 
 def replace_file(path: Path, *parts: Any) -> None:
-    """Write a file in one go, so that readers see the old or the new file whole; keeps its mode. Raises OSError."""
+    """Replace a file by `parts` (bytes) at once: readers see the old or new file. Keeps its mode. Raises OSError."""
     written = path.parent / f".lacli-{token_hex(8)}"
     try:
         with open(written, "xb", opener=for_owner) as file:
@@ -100,6 +100,6 @@ def replace_file(path: Path, *parts: Any) -> None:
 
 
 def free_disk(path: Path) -> int:
-    """Free bytes on the disk of a folder, which need not exist yet."""
+    """Return the free bytes of the disk of a folder, which need not exist yet."""
     there = next((folder for folder in (path, *path.parents) if os.path.exists(folder)), Path("/"))
     return shutil.disk_usage(there).free

@@ -19,7 +19,7 @@ SIGNS_IN_LINES: dict[int, int | None] = {**SIGNS, **{ord(kept): ord(kept) for ke
 
 
 def suggest(name: str, known: Iterable[str]) -> list[str]:
-    """At most three `known` names that resemble `name`, the most similar first, or begin with it."""
+    """Return at most three `known` names: first names similar to `name`, best first, then names that begin with it."""
     by_folded, folded = {each.casefold(): each for each in known}, name.casefold()
     close = get_close_matches(folded, by_folded, cutoff=0.65)
     begun = [each for each in by_folded if len(folded) > 2 and each.startswith(folded)]
@@ -27,13 +27,13 @@ def suggest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint that suggests similar names, or `otherwise` if there are none."""
+    """Return a hint with the `known` names that are similar to `name`, or `otherwise` if there are none."""
     names = suggest(name, known)
     return f"did you mean {' or '.join(names)}?" if names else otherwise
 
 
 def size_in_words(size: int) -> str:
-    """Bytes on a disk: 4.7 GB, 320 MB, 12 kB."""
+    """Return a size in bytes as words: 4.7 GB, 320 MB, 12 kB."""
     for unit, name in ((10**9, "GB"), (10**6, "MB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}" if size < 100 * unit else f"{size / unit:.0f} {name}"
@@ -41,7 +41,7 @@ def size_in_words(size: int) -> str:
 
 
 def age_in_words(seconds: float) -> str:
-    """An age: just now, 3 days ago."""
+    """Return an age as words: just now, 3 days ago."""
     for unit, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= unit:
             return f"{counted(int(seconds // unit), name)} ago"
@@ -49,7 +49,7 @@ def age_in_words(seconds: float) -> str:
 
 
 def count_in_words(number: int) -> str:
-    """Parameters: 630M, 7.6B."""
+    """Return a model's number of parameters as words: 630M, 7.6B."""
     millions = number / 1e6
     if millions < 10:
         return f"{millions:.1f}M"
@@ -57,22 +57,22 @@ def count_in_words(number: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """1 question, 2 questions."""
+    """Return a number with its noun: 1 question, 2 questions."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def listed(names: Sequence[str]) -> str:
-    """The names joined by commas, with `and` before the last."""
+    """Join one or more names by commas, with `and` before the last."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def shortened(text: str, most: int = 80) -> str:
-    """At most `most` characters of a text for a message: a user may pass a whole prompt as MODEL."""
+    """Return a text for a message, cut to `most` characters and "...": a user may pass a whole prompt as MODEL."""
     return text if len(text) <= most else text[:most] + "..."
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """`text` with a visible sign for each character that would control a terminal.
+    """Return `text` with a visible sign for each character that would control a terminal.
 
     `lines`: keep line breaks and tabs, and drop carriage returns. Otherwise the text becomes one line.
     """
@@ -87,10 +87,10 @@ def align_columns(
     *,
     folds: bool = False,
 ) -> list[str]:
-    """The lines of a table with aligned, printable columns.
+    """Return the lines of a table with aligned, printable columns.
 
-    `right`: columns to align to the right. `width`: wrap the last column to fit a terminal of this width; 0: no
-    wrapping. `folds`: wrap all columns.
+    `right`: indices of the columns to align to the right. `width`: characters of a line, to which the last column is
+    wrapped; 0: no wrapping. `folds`: wrap all columns.
     """
     # These imports take 30 ms, which commands without a table need not spend.
     from rich.console import Console
@@ -110,7 +110,7 @@ def align_columns(
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table in Markdown: the first `left` columns are aligned to the left, the others to the right."""
+    """Return a table in Markdown. The first `left` columns are aligned to the left, the others to the right."""
     first, *others = [[printable(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(first, *others, strict=True)]
     rule = [f"{'-' * (width + 1)}{'-' if place < left else ':'}" for place, width in enumerate(widths)]

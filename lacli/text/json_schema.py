@@ -1,4 +1,4 @@
-"""JSON schemas as llguidance grammars, with warnings about the keywords that it does not enforce; JSON as objects."""
+"""JSON schemas as llguidance grammars, with warnings about ignored keywords; JSON values as pydantic models."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ MOST_INDENT = 32
 
 NAMED = {"properties", "patternProperties", "additionalProperties"}
 HELD = {*NAMED, "items", "prefixItems", "additionalItems"}
-"""Keywords whose values are schemas: of an object's properties; of properties and array items."""
+"""Keywords whose values are schemas: NAMED of an object's properties, HELD of an array's items too."""
 
 SAME = {"allOf", "anyOf", "oneOf", "$ref"}
-"""Keywords that say more about the same value."""
+"""Keywords whose schemas are about the same value as the schema that has the keyword."""
 
 KINDS = ("str", "int", "float", "bool", "Tool")
-"""pydantic's names of types: its errors name one of them if a field may have several."""
+"""pydantic's names of types, which the places in its errors contain if a field may have several types."""
 
 
 def grammar_of(text: str) -> tuple[str, list[str]]:
-    """A JSON schema's grammar, and a sentence for each keyword that the grammar does not enforce.
+    """Return a grammar for a JSON schema's text, and a sentence for each keyword that the grammar ignores.
 
-    Raises UsageError for a schema that cannot be followed.
+    Raises UsageError if the text is no JSON object, or llguidance refuses the schema.
     """
     try:
         schema = json.loads(text)
@@ -53,10 +53,10 @@ def grammar_of(text: str) -> tuple[str, list[str]]:
 
 
 def json_value(schema: Mapping[str, Any]) -> str:
-    """The part of a grammar that stands for a schema's value.
+    """Return the part of an llguidance grammar that allows the JSON values of a schema.
 
     As in llama.cpp, an object has only the properties that its schema names: small models would add properties for
-    ever. Between tokens comes at most one space, or a line break and an indent: small models would repeat them too.
+    ever. Between tokens comes at most one space, or a line break and an indent: small models would repeat white space.
     """
     root = json.loads(json.dumps(schema))
     schemas = _reached([root], HELD | SAME, root)
@@ -72,7 +72,7 @@ def json_value(schema: Mapping[str, Any]) -> str:
 
 
 def _joined(schema: Schema, root: Schema) -> list[Any]:
-    """The parts of a schema that share an object's properties with other parts: the object must stay open."""
+    """Return subschemas of `schema` that describe one object together: none of them may forbid further properties."""
     others = schema.keys() & {*NAMED, *SAME, "required"}
     found = _parts(schema, {"allOf", "$ref"}, root)
     if len(others - {"required"}) > 1:
@@ -81,7 +81,7 @@ def _joined(schema: Schema, root: Schema) -> list[Any]:
 
 
 def _reached(schemas: Iterable[Any], keywords: Set[str], root: Schema) -> list[Schema]:
-    """The `schemas` and all others that `keywords` lead to."""
+    """Return `schemas` and all schemas that `keywords` lead to from them. `root`: the whole schema, for references."""
     found: dict[int, Schema] = {}
     left = [*schemas]
     while left:
@@ -92,13 +92,13 @@ def _reached(schemas: Iterable[Any], keywords: Set[str], root: Schema) -> list[S
 
 
 def types_in(schema: Any, root: Any) -> set[str]:
-    """Return the types that a schema inside of `root` names for its value; none if it takes all."""
+    """Return the types that `schema` names for its value; empty if none. `root`: the whole schema, for references."""
     named = (part.get("type", ()) for part in _reached([schema], SAME, root))
     return {each for types in named for each in ([types] if isinstance(types, str) else types)}
 
 
 def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
-    """The values under `keywords` of a schema, one by one, with the target of a reference."""
+    """Return all values of `keywords` in a schema as one list. A reference gives its target in `root`, or None."""
     found: list[Any] = []
     for keyword in schema.keys() & keywords:
         value = schema[keyword]
@@ -115,20 +115,19 @@ def _parts(schema: Schema, keywords: Set[str], root: Any) -> list[Any]:
 
 
 def checked_grammar(grammar: str, what: str) -> tuple[str, list[str]]:
-    """A grammar with llguidance's warnings about it. `what`: its name in messages. Raises UsageError if it is
-    invalid."""
+    """Return a grammar, unchanged, and llguidance's warnings. Raises UsageError if it is invalid. `what`: its name."""
     from llguidance import LLMatcher
 
     failed, said = LLMatcher.validate_grammar_with_warnings(grammar)
     if failed:
         # llguidance's message ends with the whole grammar, numbered by line.
         reason = said[0].rpartition("failed to compile JSON schema: ")[2].split("\n   1 | ")[0]
-        raise UsageError(f"{what} cannot be followed: {' '.join(printable(reason).split())[:200]}", "change it there")
+        raise UsageError(f"{what} cannot be followed: {' '.join(printable(reason).split())[:200]}", "correct it")
     return grammar, [f"{what}: {printable(each.replace('Unimplemented keys', 'not followed'))}" for each in said]
 
 
 def checked(kind: type[Model], found: Any) -> Model:
-    """Make a `kind` of a JSON value. Raises UsageError, of one sentence, naming the deepest wrong field."""
+    """Return a JSON value as an object of the class `kind`. Raises UsageError about the deepest invalid field."""
     from pydantic import ValidationError
 
     try:
@@ -143,5 +142,5 @@ def checked(kind: type[Model], found: Any) -> Model:
 
 
 def without_null(found: object) -> object:
-    """A JSON object without its null fields, which count as left out; any other value as it is."""
+    """Return a JSON object without its null fields, which count as missing; any other value unchanged."""
     return {k: v for k, v in found.items() if v is not None} if isinstance(found, Mapping) else found

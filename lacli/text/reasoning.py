@@ -1,4 +1,4 @@
-"""Reasoning blocks: their borders in a text, and how a conversation's history carries them."""
+"""Reasoning blocks: how to find them in a text, and in which form a conversation's history has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end
 """GPT-OSS's format: a header of role and channel, then the message. The channel `final` is the answer."""
 
 CALLED = "to=functions."
-"""In a header of GPT-OSS's: the message is the arguments of a call."""
+"""In a header of GPT-OSS it means that the message holds the arguments of a call."""
 
 OPENERS = {**PAIRS, START: MESSAGE, CHANNEL: MESSAGE, CALLED: MESSAGE}
 
@@ -33,11 +33,11 @@ FRAME = re.compile(r"((<\|start\|>[^<]*)?<\|channel\|>.*?<\|message\|>|<\|end\|>
 
 
 class ReasoningSplitter:
-    """Marks the reasoning in a stream of pieces, however the text is cut; the markers count as reasoning.
+    """Marks the reasoning in a stream of pieces, which may cut the text anywhere. Markers belong to the reasoning.
 
     A block begins only at the start or after other blocks: a model that writes about <think> in its answer does not
-    reason. A possible beginning of a marker is held back. `begun`: the opened block at the prompt's end. `bare`: drop
-    the markers' text. `closer`: the marker that would close the open block, "" if none is open.
+    reason. Text that may begin a marker is held back. `begun`: the opening marker at the prompt's end, or "". `bare`:
+    give markers no text. `closer`: the marker that would close the open block, "" if none is open.
     """
 
     def __init__(self, begun: str = "", *, bare: bool = False) -> None:
@@ -48,7 +48,7 @@ class ReasoningSplitter:
         self.feed([Piece(begun)] if begun else [])
 
     def feed(self, pieces: Iterable[Piece]) -> list[Piece]:
-        """The text that is certain to be reasoning or answer, cut at the borders."""
+        """Read pieces. Returns the pieces that are certain to be reasoning or answer; a piece of both is cut in two."""
         self._held.pieces += pieces
         known: list[Piece] = []
         while part := self._advance(self._held.text):
@@ -56,12 +56,12 @@ class ReasoningSplitter:
         return known
 
     def finish(self) -> list[Piece]:
-        """The text held back, after the last piece."""
+        """Return the pieces that are still held back, after the last `feed`."""
         length = len(self._held.text)
         return self._take_marker(length) if self.closer == MESSAGE else self._take(length, bool(self.closer))
 
     def _advance(self, held: str) -> list[Piece]:
-        """The next certain part of the held text, or nothing."""
+        """Take the next certain pieces from the held text. Returns [] if nothing is certain yet."""
         if self.closer:
             return self._inside(held)
         if self._may_begin:
@@ -89,7 +89,7 @@ class ReasoningSplitter:
         return known + self._take_marker(len(closer))
 
     def _header(self, header: str) -> list[Piece]:
-        """The header of a GPT-OSS message; if it is of a call and markers have no text, it belongs to the answer."""
+        """Take a GPT-OSS header as a marker. With `bare`, the header of a call is text of the answer instead."""
         _, channel, name = header.removesuffix(MESSAGE).rpartition(CHANNEL)
         is_call = self._bare and CALLED in header
         # A header without a channel begins the answer too.
@@ -105,7 +105,7 @@ class ReasoningSplitter:
 
 
 def mark_reasoning(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]:
-    """Mark the reasoning in a stream, also if it breaks off. `begun`: the opening tag at the prompt's end, or ""."""
+    """Yield `pieces` with their reasoning marked. Held text comes before an error. `begun`: as in ReasoningSplitter."""
     splitter = ReasoningSplitter(begun)
     try:
         for piece in pieces:
@@ -117,41 +117,41 @@ def mark_reasoning(pieces: Iterable[Piece], begun: str = "") -> Generator[Piece]
 
 
 def answer_of(text: str) -> str:
-    """A generated text without its reasoning."""
+    """Return a generated text without its reasoning."""
     reasoning, answer = _split(text)
     return answer.lstrip() if reasoning else answer
 
 
 def closed(text: str) -> str:
-    """A generated text with its last reasoning block closed, as templates expect it."""
+    """Return a generated text with a closing marker if its last reasoning block has none: templates expect one."""
     splitter = ReasoningSplitter()
     splitter.feed([Piece(text)])
     return f"{text}\n{splitter.closer}\n\n" if splitter.closer else text
 
 
 def begun_reasoning(rendered: str) -> str:
-    """The opened reasoning block at a prompt's end, with the space after it; "" if there is none."""
+    """Return the opening marker at a prompt's end, with the space after it; "" if the prompt opens no block."""
     bare, openers = rendered.rstrip(), (*PAIRS, f"{CHANNEL}analysis{MESSAGE}")
     opener = next((opener for opener in openers if bare.endswith(opener)), "")
     return rendered[len(bare) - len(opener) :] if opener else ""
 
 
 def begun_closer(rendered: str) -> str:
-    """The marker that closes the open reasoning block at a prompt's end; "" if there is none."""
+    """Return the marker that closes the reasoning block opened at a prompt's end, or "" if the prompt opens none."""
     return ReasoningSplitter(begun_reasoning(rendered)).closer
 
 
 def markers_in(template_source: str) -> list[str]:
-    """The markers of reasoning in a template's source."""
+    """Return the markers of reasoning that a chat template's source contains."""
     markers = [marker for pair in PAIRS.items() for marker in pair if marker in template_source]
     return [*markers, START, CHANNEL, MESSAGE, END] if CHANNEL in template_source else markers
 
 
 def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, str]:
-    """An earlier answer with its reasoning, as the message that a template expects.
+    """Return an earlier answer with its reasoning, as the message that a chat template expects.
 
-    The reasoning comes in the content, in `reasoning_content` or in `reasoning`. Most templates drop closed reasoning
-    from the content themselves. GPT-OSS and templates that read only `reasoning_content` expect a field of its own.
+    `message` has the reasoning in its content, in `reasoning_content` or in `reasoning`. Most templates drop closed
+    reasoning themselves. GPT-OSS and templates that read only `reasoning_content` expect a separate field.
     """
     content, apart = message["content"], message.get("reasoning_content") or message.get("reasoning") or ""
     if apart and re.search(r"""[.'"]reasoning(_content)?\b""", template_source):
@@ -172,7 +172,7 @@ def as_history(message: Mapping[str, Any], template_source: str) -> dict[str, st
 
 
 def _split(text: str) -> tuple[str, str]:
-    """The reasoning in a text, markers included, and the rest."""
+    """Return the reasoning in a text, with its markers, and the rest."""
     pieces = list(mark_reasoning([Piece(text)]))
     reasoning, answer = ("".join(p.text for p in pieces if p.reasoning is wanted) for wanted in (True, False))
     return reasoning, answer

@@ -1,4 +1,4 @@
-"""Records that lacli keeps between runs in one JSON file, and the identity of a model file in them."""
+"""Records that lacli keeps between runs in one JSON file, and what identifies a model file in them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ HASHED = 1 << 20
 
 
 def state_file() -> Path:
-    """The path of the saved records in the user's cache folder."""
+    """Return the path of the saved records, in the user's cache folder."""
     from platformdirs import user_cache_path
 
     return user_cache_path("lacli", appauthor=False) / NAME
 
 
 def model_identity(path: Path) -> dict[str, str | int]:
-    """A model file's identity: its name, its size in bytes and a hash of both its ends."""
+    """Return what identifies a model file: its name, its size in bytes and a hash of both its ends."""
     digest, size = sha256(), path.stat().st_size
     with path.open("rb") as file:
         digest.update(file.read(HASHED))
@@ -39,7 +39,7 @@ def model_identity(path: Path) -> dict[str, str | int]:
 
 
 class Records:
-    """Reads and writes saved records. The first write makes the file and its folder, for the user alone.
+    """Reads and writes the records in a JSON file. The first write makes the file and its folder, for the user alone.
 
     A file that cannot be read counts as empty.
     """
@@ -48,20 +48,20 @@ class Records:
         self.path = path
 
     def read(self, kind: str, key: object) -> Any:
-        """The record of a kind and key, or None."""
+        """Return the record with this kind and key, or None if there is none."""
         return self.kinds().get(kind, {}).get(_text(key))
 
     def save(self, kind: str, key: object, value: object) -> str:
-        """Save a record, replacing an older one. Returns why that failed, or ""."""
+        """Save a record and drop an older record of its kind and key. Returns an error message, or "" after success."""
         return self._change(lambda kinds: kinds.setdefault(kind, {}).update({_text(key): value}))
 
     def forget(self, kind: str) -> None:
-        """Remove all records of a kind, if the file can be written."""
+        """Remove all records of a kind. Does nothing if the file cannot be written."""
         if kind in self.kinds():
             self._change(lambda kinds: kinds.pop(kind, None))
 
     def kinds(self) -> dict[str, dict[str, Any]]:
-        """All records by kind and key in JSON."""
+        """Return all records, by their kinds and by their keys as JSON."""
         try:
             found = json.loads(read_raw(str(self.path)))
             return {kind: records for kind, records in found.items() if isinstance(records, dict)}
@@ -82,5 +82,5 @@ class Records:
 
 
 def _text(key: object) -> str:
-    """A key of plain values as JSON; equal keys give equal texts."""
+    """Return a key, made of JSON's types, as JSON. Equal keys give equal texts."""
     return json.dumps(key, sort_keys=True)

@@ -1,4 +1,4 @@
-"""From accepted tokens to text: UTF-8 and stop texts across tokens, and the tokens that a stop leaves."""
+"""Text from accepted tokens: characters and stop texts may span tokens. Counts the tokens before a stop text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lacli.tree import Origin
 
 @dataclass(frozen=True)
 class Piece:
-    """The text of one token. `origin`: what drafted it. `reasoning`: it belongs to a reasoning block."""
+    """The text of a token, or a part of it. `origin`: what drafted the token. `reasoning`: inside a reasoning block."""
 
     text: str
     origin: Origin = Origin.MODEL
@@ -20,7 +20,7 @@ class Piece:
 
 
 class HeldPieces:
-    """Pieces that wait until it is known to which part of a text they belong."""
+    """Pieces that are held back until it is certain whether their text is answer, reasoning or a stop text."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
@@ -30,7 +30,7 @@ class HeldPieces:
         return "".join(piece.text for piece in self.pieces)
 
     def take(self, length: int) -> list[Piece]:
-        """Remove and return the first `length` characters; a longer piece is cut."""
+        """Remove and return the pieces of the first `length` characters. A longer last piece is cut in two."""
         taken: list[Piece] = []
         while length and self.pieces:
             piece = self.pieces.pop(0)
@@ -43,13 +43,13 @@ class HeldPieces:
 
 
 def begun_length(text: str, markers: Sequence[str]) -> int:
-    """How many characters at the end of `text` begin one of the `markers`."""
+    """Return how many characters at the end of `text` are the beginning, but not all, of one of `markers`."""
     longest = min(len(text), max(map(len, markers), default=1) - 1)
     return next((size for size in range(longest, 0, -1) if any(m.startswith(text[-size:]) for m in markers)), 0)
 
 
 def until_stop(text: str, stops: Sequence[str]) -> tuple[int, str]:
-    """How many characters of `text` certainly precede a stop text, and the stop text found, or ""."""
+    """Return how many characters of `text` certainly precede a stop text, and the first stop text in it ("": none)."""
     found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(found, default=(len(text) - begun_length(text, stops), ""))
 
@@ -57,14 +57,14 @@ def until_stop(text: str, stops: Sequence[str]) -> tuple[int, str]:
 class TextStream:
     """Turns tokens into text that is safe to print, and finds the first stop text.
 
-    A possible beginning of a stop text is held back. `read`: tokens up to the one that completes the stop. `kept`:
-    tokens that lie wholly before the stop, all that were read if none came. `stop`: the stop text that came, or "".
+    Text that may begin a stop text is held back. `read`: number of tokens read, up to the token that completes the stop
+    text. `kept`: number of tokens wholly before the stop text, or `read` without one. `stop`: the stop text, or "".
     """
 
     def __init__(
         self, bytes_of: Callable[[int], bytes], stops: Sequence[str] = (), controls: Mapping[int, str] | None = None
     ) -> None:
-        """`controls`: names of tokens without text; such a name may be a stop."""
+        """`bytes_of`: a token's bytes. `controls`: names of tokens without text; one in `stops` ends the text too."""
         self._bytes_of = bytes_of
         self._stops = [stop for stop in stops if stop]
         self._stop_tokens = {token: name for token, name in (controls or {}).items() if name in stops}
@@ -76,15 +76,15 @@ class TextStream:
 
     @property
     def begun(self) -> int:
-        """How many tokens have some of their text returned.
+        """Number of tokens of which at least a part of the text has been returned.
 
-        A token without text, such as the first half of a character, counts as soon as the tokens before it do.
+        A token without text, such as half a character, counts as soon as the tokens before it do.
         """
         whole = bisect_right(self._ends, self._released)
         return whole + (self._released > (self._ends[whole - 1] if whole else 0))
 
     def feed(self, tokens: Sequence[int], origins: Sequence[Origin]) -> list[Piece]:
-        """Read tokens until the first stop text. Returns the certain text. `origins`: what drafted each token."""
+        """Read tokens up to the first stop text; return the certain text. `origins`: what drafted each token."""
         pieces: list[Piece] = []
         for token, origin in zip(tokens, origins, strict=True):
             if self.stop:
@@ -110,7 +110,7 @@ class TextStream:
         return pieces
 
     def finish(self) -> list[Piece]:
-        """The text held back, after the last token; half a character at the end is dropped."""
+        """Return the held text after the last token; [] after a stop text. Half a character at the end is dropped."""
         return [] if self.stop else self._take(self._length - self._released)
 
     def _take(self, length: int) -> list[Piece]:

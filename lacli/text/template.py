@@ -45,7 +45,7 @@ STOPS: dict[str, tuple[str, ...]] = {
 
 VARIABLES = "--chat-template-kwargs"
 
-ANOTHER = "give another with --chat-template; lacli run goes without one by --raw"
+ANOTHER = "give another with --chat-template, or none with lacli run --raw"
 
 MARK = token_hex(8)
 """Marks control tokens' names in messages until the prompt is tokenized. Random, so that no message contains it."""
@@ -62,9 +62,10 @@ CALL_MARKERS = (
 class ChatTemplate:
     """A compiled chat template.
 
-    `name`: the name or file it was chosen by. `source`: its Jinja text. `stops`: texts that end a turn, needed if a
-    bundled template's format differs from the model's end tokens. `variables`: the user's. `stands_in`: the model has
-    no template, so conversations use this one and a prompt alone is continued as it is.
+    `name`: the name or file it was chosen by. `source`: its Jinja text. `formatter`: from `compile_template`. `stops`:
+    texts that end a turn, needed if a bundled template's format differs from the model's end tokens. `variables`: the
+    user's. `stands_in`: the model has no template: conversations use this one, but a prompt alone is continued as it
+    is.
     """
 
     name: str
@@ -75,10 +76,10 @@ class ChatTemplate:
     stands_in: bool = False
 
     def render(self, messages: Messages, tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """A conversation's prompt, up to the beginning of the next answer. Answers are given as generated.
+        """Return the prompt text of a conversation, up to the beginning of the next answer.
 
-        `tools`: the functions that the model may call, in OpenAI's form. If the template refuses a system text, it
-        becomes part of the first question. Raises PromptError if the template fails.
+        Answers in `messages` stand as generated. `tools`: functions that the model may call, in OpenAI's form. A system
+        text that the template refuses becomes part of the first question. Raises PromptError if the template fails.
         """
         variables = {**self.variables, "tools": tools} if tools else self.variables
         written = [
@@ -93,7 +94,7 @@ class ChatTemplate:
 
 
 def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
-    """A Jinja chat template as a function of `messages` and its own variables.
+    """Return a Jinja chat template as a function of `messages` and the template's variables. `bos`, `eos`: token texts.
 
     Raises PromptError if the template is broken. The function raises whatever the template raises.
     """
@@ -114,7 +115,7 @@ def compile_template(source: str, bos: str, eos: str) -> Callable[..., str]:
 
 
 class _GenerationTags(Extension):
-    """The tag `generation`, with which transformers marks answers; its content is rendered as it is."""
+    """The tag `generation`, with which transformers marks answers in templates. Its content is rendered as it is."""
 
     tags = {"generation"}
 
@@ -136,11 +137,11 @@ DEFAULTS: dict[str, object] = {
 
 
 def choose_template(wanted: str | None, model: Any) -> tuple[ChatTemplate, list[str]]:
-    """The template to use, and sentences about a replacement for the model's own.
+    """Return the chat template to use, and a sentence if a bundled template replaces the model's missing one.
 
     `model`: a LlamaModel. `wanted`: a bundled template's name, a file or a Jinja text. "" means the model's own, or a
-    bundled one if it has none. None continues prompts as they are, even if the model has a template.
-    Raises UsageError for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
+    bundled one if it has none. None continues prompts as they are, even if the model has a template. Raises UsageError
+    for an unknown name, LacliError for an unreadable file and PromptError for a broken template.
     """
     if wanted:
         return _wanted_template(check_text(wanted, "--chat-template"), model), []
@@ -156,7 +157,7 @@ def choose_template(wanted: str | None, model: Any) -> tuple[ChatTemplate, list[
 
 
 def read_variables(text: str) -> dict[str, object]:
-    """A template's variables from a JSON object or an empty text. Raises UsageError for anything else."""
+    """Return a template's variables from a JSON object, or none from "". Raises UsageError for another text."""
     example = """give an object, '{"enable_thinking": false}' for example"""
     try:
         found = json.loads(check_text(text, VARIABLES)) if text else {}
@@ -168,13 +169,13 @@ def read_variables(text: str) -> dict[str, object]:
 
 
 def bundled_template(name: str, model: Any) -> ChatTemplate:
-    """A bundled template, by its name in STOPS."""
+    """Return a bundled template, compiled for a LlamaModel. `name`: a key of STOPS."""
     source = (files("lacli") / "data" / "templates" / f"{name}.jinja").read_text(encoding="utf-8")
     return ChatTemplate(name, source, model.compile_template(source), STOPS[name])
 
 
 def as_messages(question: str, system: str = "", history: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
-    """Messages of a conversation that ends with `question`. `history`: earlier questions and answers."""
+    """Return the messages of a conversation that ends with `question`. `history`: earlier questions and answers."""
     messages = [{"role": "system", "content": system}] if system else []
     for asked, answer in history:
         messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
@@ -182,7 +183,7 @@ def as_messages(question: str, system: str = "", history: Sequence[tuple[str, st
 
 
 def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
-    """A rendered prompt whose tokens begin with at most one BOS. `adds_bos`: the tokenizer adds one."""
+    """Return a rendered prompt without BOS texts that would give two BOS tokens. `adds_bos`: the tokenizer adds one."""
     begun = re.match(rf"(\s*{re.escape(bos)})+", prompt) if bos else None
     if not begun:
         return prompt
@@ -191,10 +192,7 @@ def with_one_bos(prompt: str, bos: str, *, adds_bos: bool) -> str:
 
 
 class ControlNames:
-    """Marks control tokens' names in messages so that they stay plain text: only the template may write such tokens.
-
-    Marked text is tokenized as plain text.
-    """
+    """Marks names of control tokens in messages, so that they become plain text: only the template may write them."""
 
     def __init__(self, names: Collection[str]) -> None:
         # The mark follows a name's first character, so one-character names cannot be marked.
@@ -205,20 +203,20 @@ class ControlNames:
                 self._by_start.setdefault(name[:2], []).append(name)
 
     def marked(self, text: str, but: Collection[str] = ()) -> str:
-        """`text` with a mark in every name except the names in `but`."""
+        """Return `text` with MARK in the name of every control token, except the names in `but`."""
         names = self._pattern(text, but)
         # Names may overlap, so each beginning of a name is marked.
         return re.sub(f"(?={names}).", rf"\g<0>{MARK}", text, flags=re.DOTALL) if names else text
 
     def spans(self, text: str) -> Iterator[tuple[str, bool]]:
-        """A rendered text's parts in order. The bool is true if names in the part are plain text."""
+        """Yield a rendered text's parts in order. The bool is true if the part's names are marked as plain text."""
         names = self._pattern(text) if MARK in text else ""
         parts = re.split(f"({names})", text) if names else [text]
         for is_marked, group in groupby(filter(None, parts), key=lambda part: MARK in part):
             yield "".join(group), is_marked
 
     def _pattern(self, text: str, but: Collection[str] = ()) -> str:
-        """A pattern of the names that occur in `text`, longest first; "" if none do."""
+        """Return a pattern for the names that occur in `text`, except the names in `but`, or "" if none occur."""
         begun = (names for start, names in self._by_start.items() if start in text)
         found = {name for names in begun for name in names if name in text and name not in but}
         return "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
@@ -239,7 +237,7 @@ def _wanted_template(wanted: str, model: Any) -> ChatTemplate:
 
 
 def _folded(messages: Messages) -> Messages:
-    """The system text merged into the first question, for templates without a system role."""
+    """Return the messages with the system text in the first question, for templates without a system role."""
     if len(messages) < 2 or messages[0]["role"] != "system":
         return messages
     system, first, *others = messages
@@ -247,7 +245,7 @@ def _folded(messages: Messages) -> Messages:
 
 
 def _merged(messages: Messages) -> Messages:
-    """Consecutive messages of one role merged, for templates whose roles must alternate."""
+    """Return the messages, successive messages of one role merged, for templates whose roles must alternate."""
     merged: list[Mapping[str, Any]] = []
     for message in messages:
         # Function calls and their results stay separate: they hold more than a content.

@@ -63,7 +63,7 @@ def test_a_sweep_is_plain_decoding_and_every_combination_of_what_a_mode_has() ->
     [
         ((["jacobi", "lookahead"], [15, 200], [5]), 2048,
          [("jacobi", 15, 5, 15), ("jacobi", 200, 5, 15), ("lookahead", 15, 5, 15)],
-         "lookahead W=200 N=5 G=200: W + G + 1 = 401 sequences, and llama.cpp has 256"),
+         "lookahead W=200 N=5 G=200: W + G + 1 = 401 sequence ids, and llama.cpp has 256"),
         ((["lookahead"], [5, 15], [5]), 64, [("lookahead", 5, 5, 5)],
          "lookahead W=15 N=5 G=15: a step has up to 120 rows and -b is 64"),
         ((["lookahead"], [5], [1, 5]), 2048, [("lookahead", 5, 5, 15)], "lookahead W=5 N=1 G=15: ngram is 1"),

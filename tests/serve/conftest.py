@@ -28,7 +28,7 @@ NAME = "demo"
 
 @contextmanager
 def serving(app: ASGIApp, **settings: Any) -> Iterator[str]:
-    """The address of a server with this application, which ends with the block. `settings`: uvicorn's."""
+    """Serve an application until the block ends, and yield the server's address. `settings`: uvicorn's."""
     (listening,) = open_sockets(["127.0.0.1"], 0)
     listening.listen()
     server = Listener(app, drain_s=5, **settings)
@@ -43,14 +43,14 @@ def serving(app: ASGIApp, **settings: Any) -> Iterator[str]:
 
 
 def app_of(model: lacli.Model, access: Sequence[Middleware] = (), **settings: Any) -> Starlette:
-    """The application of a server with these fields of ServeSettings."""
+    """Return the application of a server for the model. `settings`: fields of ServeSettings."""
     settings = {"names": (NAME,), "sampling": SamplingSettings(), **settings}
     return Server(model, ServeSettings(**settings)).app(access)
 
 
 @contextmanager
 def serving_7m(max_tokens: int = -1, **loading: Any) -> Iterator[str]:
-    """The address of a server whose model is loaded for it. `loading`: arguments of `load`."""
+    """Serve the 7M model, loaded for this server alone, and yield its address. `loading`: arguments of `load`."""
     with lacli.load(STDLIB_7M, threads=1, **loading) as model, serving(app_of(model, max_tokens=max_tokens)) as address:
         yield address
 
@@ -74,7 +74,7 @@ def client(address: str) -> OpenAI:
 
 @pytest.fixture(scope="session")
 def qwen() -> Iterator[str]:
-    """The address of a server with Qwen's template."""
+    """Yield the address of a server with Qwen's template."""
     with serving_7m(300, parallel=2, template="qwen") as address:
         yield address
 
@@ -85,13 +85,13 @@ def caller(qwen: str) -> OpenAI:
 
 
 def saying(text: str) -> dict[str, str]:
-    """What makes a request's answer this text."""
+    """Return the fields of a request that force its answer to be this text."""
     return {"grammar": f"root ::= {json.dumps(text)}"}
 
 
 @pytest.fixture
 def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets each answer break off at its first step."""
+    """Let each answer fail at its first step."""
 
     def fails(*_: object, **__: object) -> None:
         raise LacliError("it broke")

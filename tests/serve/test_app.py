@@ -1,4 +1,4 @@
-"""The endpoints, asked by OpenAI's own client."""
+"""The endpoints, used with OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def function(name: str, parameters: Any = None) -> Any:
 
 
 def post(url: str, body: Mapping[str, Any]) -> Any:
-    """The JSON that a request is answered with, or its error's."""
+    """Return the JSON reply to a POST request, even if it is an error's."""
     return get(Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}))
 
 
 def get(asked: str | Request) -> Any:
-    """The JSON that an address answers with, or its error's."""
+    """Return the JSON reply to a GET request, even if it is an error's."""
     try:
         with urlopen(asked) as reply:
             return json.load(reply)

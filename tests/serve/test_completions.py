@@ -25,7 +25,7 @@ LOADING = ModelSettings(threads=1, gpu_layers=0, context=512)
 
 
 def log_probabilities(context: LlamaContext, tokens: list[int]) -> list[float]:
-    """The log probability of each token but the first, by the logits of one call of llama.cpp."""
+    """Return the log probability of each token but the first, from the logits of one llama_decode."""
     rows = len(tokens)
     context.clear()
     context.decode(Batch(rows).set_rows(tokens, range(rows), [[0]] * rows, [True] * rows))

@@ -25,7 +25,7 @@ SENTENCE = "It is True if the sun"
 
 
 def events(url: str, body: Mapping[str, Any]) -> list[Any]:
-    """The events of a stream, without its last mark; no proxy keeps or gathers it."""
+    """Return the events of a stream, without [DONE]. Checks the headers that keep proxies from storing the stream."""
     with urlopen(Request(url, json.dumps({**body, "stream": True}).encode())) as reply:
         assert (reply.headers["X-Accel-Buffering"], reply.headers["Cache-Control"]) == ("no", "no-cache")
         lines = [line[6:] for line in reply.read().splitlines() if line.startswith(b"data: ")]
@@ -34,7 +34,7 @@ def events(url: str, body: Mapping[str, Any]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def closed(model: lacli.Model) -> TestClient:
-    """A client of a server that has all its switches off, and two pages that may ask."""
+    """Return a client of a server with a key, without slots, metrics and page, and with two allowed origins."""
     access = access_for(["0.0.0.0"], ["key"], ["https://a.example", "localhost"])
     return TestClient(app_of(model, access, off=("/slots", "/metrics", "/")))
 
@@ -194,7 +194,7 @@ def test_a_field_is_taken_refused_or_named_in_the_log_once(
     for _ in range(2):
         assert client.post("/v1/completions", json={**body, **taken}).json()["choices"]
     named = [record.message for record in caplog.records if record.name.startswith("lacli")]
-    told = [message.removeprefix("a field without effect here: ") for message in named]
+    told = [message.removeprefix("a field of a request is ignored: ") for message in named]
     assert told == ["user", "n_keep", "max_tokenz\N{SYMBOL FOR LINE FEED}"]
     for refused in ({"functions": [{"name": "f"}]}, {"min_tokens": 30}):
         error = client.post("/v1/completions", json={**body, **refused}).json()["error"]

@@ -1,4 +1,4 @@
-"""Anthropic's messages, asked by its own client."""
+"""Anthropic's messages, used with Anthropic's own client."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def thinking() -> Iterator[lacli.Model]:
-    """A model whose template opens a block."""
+    """Yield a model whose template opens a reasoning block."""
     with lacli.load(STDLIB_7M, threads=1, parallel=2, template=THINKS) as model:
         yield model
 
@@ -100,7 +100,7 @@ def test_reasoning_effort_reaches_a_template_that_knows_it(thinker: str, body: M
 
 
 def said_by(message: Mapping[str, Any]) -> str:
-    """What a message says or calls."""
+    """Return the text of a message, or the calls in it."""
     calls = message.get("tool_calls") or ()
     return "".join(call["function"].get("name", "") for call in calls) or message.get("content") or ""
 

@@ -1,4 +1,4 @@
-"""OpenAI's responses, asked by its own client."""
+"""OpenAI's responses, used with OpenAI's own client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses and who may ask: keys, names of this machine, pages; connections that send half of a request."""
+"""Addresses and refused requests: keys, names of this machine, pages; connections that send half of a request."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_each_key_opens_and_without_one_only_health_is_told(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "some.name"])
 def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
-    with pytest.raises(UsageError, match="--no-auth lets everybody in"):
+    with pytest.raises(UsageError, match="or accept all requests with --no-auth"):
         access_for(["127.0.0.1", host])
     assert access_for([host], no_auth=True)
 

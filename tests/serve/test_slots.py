@@ -1,4 +1,4 @@
-"""POST /slots/ID: what a slot has is saved, restored and erased, and a file belongs to the key that saved it."""
+"""POST /slots/ID: a slot's cells are saved, restored and erased, and each API key has files of its own."""
 
 from __future__ import annotations
 

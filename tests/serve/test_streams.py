@@ -1,4 +1,4 @@
-"""Streams to clients that read slowly, go away or send rubbish, and errors in the middle of them."""
+"""Streams to clients that read slowly, disconnect or send rubbish, and errors in the middle of a stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = {"prompt": "def f(", "max_tokens": 1500, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a server with one place, whose answers are the same in any company."""
+    """Yield the port of a server with one slot, whose answers do not depend on other requests."""
     with serving_7m(strict=True) as address:
         yield int(address.rpartition(":")[2])
 
@@ -37,7 +37,7 @@ def test_every_answer_is_the_one_alone_whatever_other_clients_do(port: int) -> N
 
 
 def opened(port: int, body: dict[str, Any]) -> socket.socket:
-    """A connection on which a stream was asked for, that takes little before it is read."""
+    """Return a connection that has requested a stream. Its receive buffer is small, and nothing is read yet."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", port))
@@ -57,7 +57,7 @@ def test_a_stream_without_events_says_that_it_lives(address: str, monkeypatch: p
 
 
 def rest(client: socket.socket) -> list[str]:
-    """The data of all events of a stream."""
+    """Return the data of all events that a stream still has."""
     with client.makefile("rb") as file:
         lines = file.read().decode().splitlines()
     client.close()

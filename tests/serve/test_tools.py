@@ -96,7 +96,7 @@ def splitting(form: str = "", schema: str = "", *, several: bool = True, forced:
 
 
 def read(splitter: CallSplitter, parts: Sequence[str]) -> tuple[str, list[tuple[str, Any]]]:
-    """The content and the calls of a text that comes in parts."""
+    """Return the content and the calls of a text that comes in `parts`."""
     content = "".join(map(splitter.feed, parts)) + splitter.feed("", final=True)
     pieces = dict.fromkeys(range(len(splitter.calls)), "")
     for number, part in splitter.parts:
@@ -111,12 +111,12 @@ def split(parts: Sequence[str], *, several: bool = True) -> tuple[str, list[tupl
 
 
 def written(messages: Sequence[Any]) -> list[dict[str, Any]]:
-    """The messages of a request as a template gets them."""
+    """Return a request's messages in the form that a template gets."""
     return [message.for_template for message in ChatRequest.model_validate({"messages": messages}).messages]
 
 
 def cuts(text: str) -> Iterator[list[str]]:
-    """A text cut at every place, and into its characters."""
+    """Yield a text cut in two at every place, and cut into its characters."""
     for place in range(len(text) + 1):
         yield [text[:place], text[place:]]
     yield [*text]
@@ -374,8 +374,8 @@ def test_a_request_that_is_nested_too_deeply_is_refused(qwen: str, depth: int, w
 
 @pytest.mark.parametrize("asked", [{"messages": QUESTION, "tools": [CLOCK]}, {"messages": HISTORY}])
 def test_a_model_whose_template_knows_no_tools_refuses_them(client: OpenAI, address: str, asked: Any) -> None:
-    assert "knows no tools" in post(f"{address}/apply-template", asked)["error"]["message"]
-    with pytest.raises(BadRequestError, match="knows no tools"):
+    assert "supports no tools" in post(f"{address}/apply-template", asked)["error"]["message"]
+    with pytest.raises(BadRequestError, match="supports no tools"):
         client.chat.completions.create(model="any", **asked)
     assert client.chat.completions.create(
         model="any", messages=QUESTION, tools=[CLOCK], tool_choice="none", max_tokens=3

@@ -21,7 +21,7 @@ Parts = list[tuple[str, bool]]
 
 
 def parts_of(pieces: list[Piece]) -> Parts:
-    """Texts and whether they are reasoning, neighbours of one kind joined."""
+    """Return texts, each with whether it is reasoning; adjacent pieces of one kind are joined."""
     parts: Parts = []
     for piece in pieces:
         if parts and parts[-1][1] == piece.reasoning:

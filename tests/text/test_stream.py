@@ -13,7 +13,7 @@ from lacli.tree import Origin
 
 
 def stream_of(pieces: list[bytes], *stops: str, controls: Mapping[int, str] | None = None) -> tuple[TextStream, str]:
-    """Feed the pieces in runs of up to three tokens and give the stream and all the text it printed."""
+    """Feed the pieces in groups of up to three tokens; return the stream and all text that it gave."""
     stream = TextStream(pieces.__getitem__, stops, controls or {})
     printed = ""
     for first in range(0, len(pieces), 3):
