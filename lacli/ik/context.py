@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lacli.batch import Batch
+from lacli.batch import Batch, BatchRow, from_tokens
 from lacli.errors import ModelLoadError
 from lacli.ik.pin import Pin
 from lacli.interrupts import late_ctrl_c
@@ -23,6 +26,11 @@ from lacli.llamacpp.model import LlamaModel
 from lacli.llamacpp.settings import ContextSize, ModelSettings
 
 OTHERWISE = "--engine llama decodes with llama.cpp"
+
+STEP_COST, MOVE_COST = 6000, 4
+"""Time of one more decode, and of copying one cell to another context and back (docs/internals/measured.md).
+
+The unit is the time in which attention reads one cell for one row."""
 
 POINTER, SEQUENCE, POSITION, FLAGS = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint32
 
@@ -150,7 +158,9 @@ class IkModel(LlamaModel):
 class IkContext(DecodingContext):
     """One context of ik_llama.cpp as a Context; close it before its model, or use it in `with`.
 
-    All sequences share one cache. Raises ModelLoadError if the context does not fit into memory.
+    All sequences share one cache, and each row's attention reads the cells of all of them. So a context of several
+    slots has a second context, the reader: it decodes long prompt chunks, whose cells are then copied. Raises
+    ModelLoadError if the context does not fit into memory.
     """
 
     def __init__(self, model: IkModel, settings: ModelSettings, size: ContextSize) -> None:
@@ -170,8 +180,51 @@ class IkContext(DecodingContext):
         self._positions, self._ids = (
             np.ctypeslib.as_array(each, (self.cells,)) for each in (self._view.positions, self._view.ids)
         )
+        self._reader: IkContext | None = None
+        if size.slots > 1:
+            with suppress(ModelLoadError):
+                alone = replace(settings, context=self.cells // size.slots)
+                self._reader = IkContext(model, alone, ContextSize(ids=1, max_outputs=1, ordered=False))
 
     def decode(self, batch: Batch) -> bool:
+        reader, others = self._reader, list[BatchRow]()
+        if not reader or not self._is_faster_apart(batch.rows - batch.wanted, 0):
+            return self._decode_here(batch)
+        self._update_view()
+        if self._view.used_cells + batch.rows > self.cells:
+            return False
+        for _, group in groupby(batch.read(), lambda row: (row.output, row.ids)):
+            rows = [*group]
+            past = rows[0].position
+            if not rows[0].output and past + len(rows) <= reader.cells and self._is_faster_apart(len(rows), past):
+                self._read_apart(reader, rows)
+            else:
+                others += rows
+        return not others or self._decode_here(Batch(len(others)).set_rows(*zip(*others, strict=True)))
+
+    def _is_faster_apart(self, rows: int, past: int) -> bool:
+        """Return whether the reader decodes a chunk of `rows` tokens sooner; `past` tokens come before the chunk."""
+        return rows * (int(self._view.used_cells) - past) > STEP_COST + MOVE_COST * past
+
+    def _read_apart(self, reader: IkContext, rows: Sequence[BatchRow]) -> None:
+        """Decode a prompt chunk in the reader, and copy its cells into this context, which has enough free cells."""
+        past, ids, spare = rows[0].position, rows[0].ids, self._pin.id + 1
+        reader.clear()
+        if past:
+            reader.set_state(0, self.state(ids[0]))
+        reader.decode(from_tokens([row.token for row in rows], past))
+        reader.remove(0, 0, past)
+        state = reader.state(0)
+        if not self.set_state(spare, state):
+            self._move_together()
+            moved = self.set_state(spare, state)
+            assert moved, "enough cells are free"
+        for each in ids:
+            self.copy(spare, each, past, past + len(rows))
+        self.remove(spare, 0, -1)
+        self._place_pin()
+
+    def _decode_here(self, batch: Batch) -> bool:
         if not super().decode(batch):
             self._update_view()
             # ik_llama.cpp uses free cells for a batch only if they are adjacent.
@@ -180,9 +233,13 @@ class IkContext(DecodingContext):
             self._move_together()
             if not super().decode(batch):
                 return False
-        self._update_view()
-        self._pin.place(self._ids, self._positions, self.copy, self.remove)
+        self._place_pin()
         return True
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        if self._reader:
+            self._reader.interrupt()
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         # For -1, ik_llama.cpp would remove the pin's id too.
@@ -196,7 +253,13 @@ class IkContext(DecodingContext):
     def close(self) -> None:
         if self._handle:
             self._api.llama_kv_cache_view_free(self._view)
+            if self._reader:
+                self._reader.close()
         super().close()
+
+    def _place_pin(self) -> None:
+        self._update_view()
+        self._pin.place(self._ids, self._positions, self.copy, self.remove)
 
     def _update_view(self) -> None:
         self._api.llama_kv_cache_view_update(self._handle, self._view)

@@ -116,27 +116,30 @@ def test_a_batch_without_cells_changes_nothing(engine: IkContext, model: IkModel
     assert plain_tokens(engine, prompt, 2) == text
 
 
-def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(engine: IkContext, model: IkModel) -> None:
+@pytest.mark.parametrize("slots", [1, 2])
+def test_ctrl_c_and_interrupt_end_a_piece_of_a_prompt_and_the_engine_goes_on(slots: int, model: IkModel) -> None:
     prompt = model.tokenize(QUESTION)
-    text = plain_tokens(engine, prompt, 4)
-    engine.clear()
-    piece = from_tokens([*prompt * 20][:400], 0)
-    over = Event()
+    piece, over = [*prompt * 20][:400], Event()
+    size = replace(ContextSize.of(CHAIN), ids=2, slots=slots)
+    with IkContext(model, replace(ONE_THREAD, context=1024), size) as engine:
+        text = plain_tokens(engine, prompt, 4)
+        engine.clear()
+        assert engine.decode(from_tokens(piece, 0, 1))
 
-    def press() -> None:
-        while not over.is_set():
-            engine.interrupt()
+        def press() -> None:
+            while not over.is_set():
+                engine.interrupt()
 
-    presses = Thread(target=press)
-    presses.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            engine.decode(piece)
-    finally:
-        over.set()
-        presses.join()
-    engine.clear()
-    assert plain_tokens(engine, prompt, 4) == text
+        presses = Thread(target=press)
+        presses.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                engine.decode(from_tokens(piece, 0))
+        finally:
+            over.set()
+            presses.join()
+        engine.clear()
+        assert plain_tokens(engine, prompt, 4) == text
 
 
 def test_several_sequences_get_what_each_gets_alone_and_the_library_takes_as_many_ids(model: IkModel) -> None:
@@ -196,3 +199,34 @@ def test_a_state_restored_among_other_sequences_has_the_logits_that_it_has_alone
             engine.remove(sequence, 0, -1)
         assert engine.set_state(3, state) and engine.decode(last)
         assert np.abs(engine.logits() - before).max() < 0.5
+
+
+def wanted(batch: Batch) -> Batch:
+    """Ask for the logits of a batch's last row."""
+    batch.outputs[batch.rows - 1], batch.wanted = 1, 1
+    return batch
+
+
+@pytest.mark.parametrize("cut", [64, 100])
+def test_a_prompt_among_others_is_read_alone_and_has_the_logits_that_it_has_alone(cut: int, model: IkModel) -> None:
+    text, size = [*model.tokenize(Path(__file__).read_text())], ContextSize(4, 4, ordered=False, slots=4)
+    prompt = text[:200]
+    with IkContext(model, replace(ONE_THREAD, context=1024), size) as engine:
+        assert engine.decode(wanted(from_tokens(prompt, 0, 3)))
+        before = engine.logits().copy()
+        engine.clear()
+        for sequence in range(3):
+            assert engine.decode(from_tokens(text[200 * sequence :][:250], 0, sequence))
+        engine.remove(0, 190, -1)
+        count = engine.calls
+        assert engine.decode(from_tokens(prompt[:cut], 0, 3))
+        assert not engine.decode(from_tokens(text[:400], cut, 3)), "too few cells are free"
+        assert engine.calls == count, "the chunk passed no other sequence's cells"
+        rows = [*from_tokens([5], 190, 0).read(), *wanted(from_tokens(prompt[cut:], cut, 3)).read()]
+        assert engine.decode(Batch(len(rows)).set_rows(*zip(*rows, strict=True)))
+        assert engine.calls == count + 1
+        assert np.abs(engine.logits() - before).max() < 0.5
+        assert engine.decode(from_tokens(text[200:300], 200, 3)) and engine.calls > count + 1, "too long for it"
+        for sequence in range(4):
+            engine.remove(sequence, 0, -1)
+        assert engine.decode(from_tokens(text[:512], 0)) and engine.decode(from_tokens(text[512:1023], 512))
