@@ -38,7 +38,7 @@ class Context(Protocol):
     `batch_rows`: the most rows of a call of `decode`. `prefill_rows`: the most rows of a prefill call; Ctrl-C acts
     between two calls. `mixed_rows`: the most rows of a step with prompt chunks and other sequences. `max_outputs`: the
     most rows with logits in a call. `trained_tokens`: the longest sequence of the model's training. `ids`: ids are 0 ..
-    `ids`-1. `can_share`: whether `copy` can share only the beginning of a sequence; False for recurrent states.
+    `ids`-1. `can_share`: whether `copy` can share a part of a sequence, unlike a recurrent state.
     `passes_all_cells`: whether attention reads the cells of all sequences, as on a CPU, so that idle cells cost time.
     """
 

@@ -16,7 +16,7 @@ DECAY, EXPECTED_TRIES, MAX_RATE = 0.98, 6.0, 0.999
 weighs as much as this many drafts. MAX_RATE: the largest rate, below 1. Source: docs/internals/auto.md."""
 
 MAX_OVERDRAFT = 8.0
-"""A step may exceed `max_cost` by half of its further tokens, and at most by this many plain steps (auto.md)."""
+"""The most plain steps by which a step may exceed `max_cost`, if twice as many more tokens are expected (auto.md)."""
 
 
 class HitRates:
@@ -28,7 +28,6 @@ class HitRates:
         self._tries = [EXPECTED_TRIES] * len(expected)
 
     def record(self, kind: int, hit: bool) -> None:
-        """Record one drafted token of this kind. `hit`: whether it was accepted."""
         hits = self._hits[kind] = self._hits[kind] * DECAY + hit
         tries = self._tries[kind] = self._tries[kind] * DECAY + 1.0
         self.rates[kind] = min(hits / tries, MAX_RATE)
@@ -85,7 +84,7 @@ class Draft:
         self._offer()
 
     def take(self) -> bool:
-        """Add the next node, while `chance` is above 0. Return False, without the node, if no branch is left for it."""
+        """Add the next node, if `chance` is above 0. Return False, without the node, if no branch is left for it."""
         negative, _, parent, followers = heappop(self._waiting)
         is_branch = parent in self._parents
         if is_branch and not self._branches_left:
@@ -160,7 +159,10 @@ class Limits(NamedTuple):
     max_wait: float
 
     def allow(self, tokens: float, cost: float) -> bool:
-        """Return whether `cost` is at most `max_cost`, plus half of the `tokens` beyond it, expected per sequence."""
+        """Return whether a step may cost `cost` plain steps. `tokens`: how many it is expected to give each sequence.
+
+        If `max_cost` is above 1, half of (`tokens` - `max_cost`) is added to it, at most MAX_OVERDRAFT.
+        """
         promised = max(min((tokens - self.max_cost) / 2, MAX_OVERDRAFT), 0.0)
         return cost <= self.max_cost + (promised if self.max_cost > 1 else 0.0)
 
@@ -168,7 +170,7 @@ class Limits(NamedTuple):
 def best_step(drafts: Sequence[Draft], sequences: int, limits: Limits) -> tuple[list[int], float]:
     """Choose the step with the most expected tokens a second. Return how many nodes of each draft it has, and its cost.
 
-    Nodes of all drafts are added in the order of their probability, and each beginning of this order is compared. The
+    Nodes of all drafts are added in the order of their probability, and each beginning of this order is a step. All
     numbers are 0 if no step with drafts is within `limits`. `sequences`: their number, with drafts or without.
     """
     costs, slopes = limits.costs, limits.slopes

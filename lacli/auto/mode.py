@@ -19,7 +19,7 @@ MAX_DELAY = 1.5
 """A sequence's token may take this many times as long as if each sequence had an equal share of the machine."""
 
 IDLE_DRAFTS, MAX_PAUSE = 4, 4
-"""After IDLE_DRAFTS unused drafts in a row only every second step is drafted for, at last every MAX_PAUSE-th."""
+"""After each IDLE_DRAFTS unused drafts in a row, drafts are a step rarer, up to one draft in MAX_PAUSE steps."""
 
 INITIAL_BALANCE, MIN_BALANCE, MAX_BALANCE, LEAST_AT_FIRST = 2.0, -12.0, 12.0, 1.0
 """In plain steps. INITIAL_BALANCE: the most that drafts may lose before their first gain. MIN_BALANCE, MAX_BALANCE: the

@@ -58,7 +58,7 @@ VISIT = 3
 """Steps of a size in one visit. The first comes after another size, so llama.cpp builds a new graph for it."""
 
 SURVEY, PREFILL = 0.25, 1 / 3
-"""Shares of the time. SURVEY: for one step of some sizes, to see how many can be measured. PREFILL: at most for it."""
+"""Shares of the time. SURVEY: for one step of some sizes, to see how many fit. PREFILL: the most for a prefill."""
 
 DENSE = 16
 """If time is short, sizes with more rows are left out first: small sizes differ most from each other."""

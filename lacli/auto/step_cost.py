@@ -30,8 +30,8 @@ MEASURED_WEIGHT = 4
 """A size's measured cost weighs as much as this many steps of the size."""
 
 RECENT, MEMORY, PATIENCE = 9, 512, 48
-"""RECENT: a size's time is the median of this many latest steps. MEMORY: if this many steps have other sizes,
-its times are forgotten, so it is tried again. PATIENCE: after this many steps with drafts a plain step is timed."""
+"""RECENT: a size's time is the median of this many latest steps. MEMORY: a size's times are forgotten after this many
+steps of other sizes, so it is tried again. PATIENCE: after this many steps with drafts a plain step is timed."""
 
 CHANGE_S, MAX_CHANGE, LEAST_CHANGE = 2e-4, 2.0, 0.02
 """The extra cost of a step whose rows differ from the last step's. CHANGE_S: assumed seconds (0.2 ms on a 7M model).
@@ -127,7 +127,7 @@ class Cost:
         return bool(self.by_context) and self.at(0).max_rows >= LEAST_MEASURED
 
     def at(self, context: int) -> StepCost:
-        """Return the step cost after `context` tokens: linear between two measured contexts, else the nearest cost."""
+        """Return the step cost after `context` tokens: linear between measured contexts, the nearest outside."""
         place = bisect_left(self.by_context, context, key=lambda each: each.context)
         if place in (0, len(self.by_context)):
             return self.by_context[min(place, len(self.by_context) - 1)]
@@ -162,7 +162,7 @@ class StepCostModel:
         self._expect()
 
     def set_context(self, tokens: int) -> None:
-        """Look up the measured cost after `tokens` tokens, if it was for CONTEXT_STEP more or fewer before."""
+        """Use the cost that was measured after about `tokens` tokens. Changes below CONTEXT_STEP are ignored."""
         if abs(tokens - self._context) >= CONTEXT_STEP:
             self._context = tokens
             self._expect()
@@ -206,7 +206,7 @@ class StepCostModel:
         return (booked + change) / self.single_s if self.single_s else 1.0
 
     def _record_return(self, rows: int, seconds: float) -> None:
-        """Record a plain step after another size: its extra time as the change's cost, or if that is large, as new."""
+        """Record a plain step after another size: its excess is the change's cost, or if large, it is a new time."""
         before = median_low(self._seen[rows])
         if before / JUMP <= seconds <= (JUMP + self.change) * before:
             self._changes.append(max(seconds - before, 0.0))

@@ -118,7 +118,7 @@ class Admission:
         return True
 
     def empty_oldest(self, kept: Cells | None = None) -> bool:
-        """Empty a slot other than `kept`: the longest unused idle one, else a waiting sequence's. False without one."""
+        """Empty the longest unused idle slot, else a waiting sequence's, but not `kept`. False if none has tokens."""
         waiting = (each.cells for each in self.sequences if not each.has_cells)
         slot = next((slot for slot in (*self.idle, *waiting) if slot.past and slot is not kept), None)
         if slot:

@@ -24,7 +24,7 @@ class Cells:
     `past`: the number of tokens in the cache, and the position of the next input. `tokens`: all tokens of the slot's
     present or last sequence. `source`: the slot with which it shares the cells of its first `borrowed` tokens, or None.
     `last_use`: larger for slots used later. `part`: the rows of the latest `lay_out_step` or `lay_out_prompt`.
-    `seconds`: the time of all sequence calls. `whole`: if a cut would keep fewer tokens, it removes all.
+    `seconds`: the time of all sequence calls. `whole`: a cut that would keep fewer tokens than this removes all.
     """
 
     def __init__(self, context: Context, ids: range, limit: int) -> None:

@@ -28,7 +28,7 @@ DECODED_PER_READ_S = 1 / 3
 """Seconds of decoding for each second of prefill, if both take turns."""
 
 OLDEST_PART = 4
-"""One in this many prompt rows of a step is the oldest prompt's: shorter prompts come first, and could always come."""
+"""One in this many prompt rows of a step is kept for the oldest prompt, since shorter prompts come first."""
 
 
 OnPrompt = Callable[[int, int], None]
@@ -331,8 +331,8 @@ class Engine:
     def _chunk_rows(self, others_wait: bool) -> int:
         """Return the most prompt rows of the next step. `others_wait`: whether some sequences could decode instead."""
         whole, apart = self.context.prefill_rows, self.context.mixed_rows + 1
-        # New sequences wait for the whole step. It is short if a row then takes no longer: half of `whole` does not.
-        # For a mixture of experts `apart` is an eighth, which does, so it is used only if sequences wait.
+        # New sequences wait for the whole step, so it is short if this costs no time, as with half of `whole`. With a
+        # mixture of experts `apart` is an eighth of `whole` and costs time: then it is short only if sequences wait.
         is_short = others_wait or (self.slots > 1 and 2 * apart >= whole)
         return min(whole, apart) if is_short else whole
 

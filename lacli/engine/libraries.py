@@ -27,7 +27,7 @@ TYPES = {"iq4_nl", "iq4_xs", "q4_0", "q4_K", "q5_0", "q5_1", "q5_K", "q6_K", "q8
 def choose_library(path: Path, settings: ModelSettings, *, strict: bool = False) -> ModelSettings:
     """Return the settings with `engine` decided. "auto" becomes "ik" if ik_llama.cpp supports them, else "llama".
 
-    `strict`: one row and several must give the same bits. Raises UsageError if `engine` is an impossible "ik".
+    `strict`: one row and several must give the same bits. Raises UsageError if "ik" cannot be used.
     """
     if settings.engine == "llama":
         return settings

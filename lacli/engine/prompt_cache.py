@@ -27,7 +27,7 @@ BEGINNING = b'{"format": "lacli prompt cache", '
 
 
 def key_of(engine: ModelEngine) -> dict[str, str]:
-    """Return all that a saved state depends on, in words. Raises UsageError for an engine with several replicas."""
+    """Return names and values of all that a saved state depends on. Raises UsageError for several replicas."""
     model = engine.model
     if len(engine.weights.plans) > 1:
         raise UsageError("a prompt cache is for one copy of a model", "leave --replicas out")
@@ -82,7 +82,7 @@ class PromptCache:
     """The file of --prompt-cache, with the tokens of the slot used last. `path`: the file's absolute name."""
 
     def __init__(self, name: str | Path, engine: ModelEngine, say: Say, *, read_only: bool = False) -> None:
-        """Fill a slot from the file if it exists. `say`: called with sentences for users. Raises as `load_slot`."""
+        """Fill a slot from the file if it exists. `say`: called with sentences. Raises LacliError for a bad file."""
         self.path = Path(os.path.realpath(os.path.expanduser(name)))
         if not (read_only or os.access(self.path.parent, os.W_OK)):
             raise LacliError(f"cannot write in {self.path.parent}", "give the name of a file in another folder")

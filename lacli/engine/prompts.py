@@ -64,7 +64,7 @@ class PromptWriter:
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:
-        """Return a message with all names of control tokens marked, except the names around an answer's reasoning."""
+        """Mark names of control tokens, which then stay text, except the names around the reasoning of an answer."""
         if role != "assistant" or not self._reasoning_names:
             return self._control_names.marked(content)
         pieces = mark_reasoning([Piece(content)])
@@ -81,7 +81,7 @@ class PromptWriter:
         return [*map(self._all_marked, value)] if isinstance(value, list) else value
 
     def tokenize(self, rendered: str, *, add_special: bool = True) -> list[int]:
-        """Return the tokens of a `render` result. `add_special`: begin with BOS if the model needs it."""
+        """Return the tokens of a `render` result; marked names stay text. `add_special`: begin with BOS if needed."""
         tokens: list[int] = []
         for place, (span, is_marked) in enumerate(self._control_names.spans(rendered)):
             begins = add_special and not place

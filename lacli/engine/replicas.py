@@ -108,7 +108,6 @@ class ReplicaContext(Closing):
         return False
 
     def _note(self, rows: Sequence[Row], parts: Sequence[Sequence[Row]]) -> None:
-        """Note which replica decoded each output row, and which rows each replica lacks."""
         places: dict[Row, tuple[Replica, int]] = {}
         for replica, part in zip(self._replicas, parts, strict=True):
             for place, row in enumerate(row for row in part if row.output):
@@ -148,7 +147,7 @@ class ReplicaContext(Closing):
             replica.context.clear()
 
     def suits(self, decode: DecodeSettings, *, raw_logits: bool) -> bool:
-        """Return whether steps of `decode` fit into all contexts and have several branches."""
+        """Return whether steps of `decode` have branches and fit all contexts. `raw_logits`: as in LlamaContext."""
         fits = (replica.context.suits(decode, raw_logits=raw_logits) for replica in self._replicas)
         return decode.ids > 1 and all(fits)
 
@@ -174,7 +173,7 @@ class ReplicaContext(Closing):
 def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
     """Return `count` parts of a step's rows with about equally many branches. Branches that share rows stay together.
 
-    The input (the first row whose choice is read) and the rows before it are in every part; so is a lone branch.
+    The input (the first row whose choice is read) and the rows before it are in every part. Of one branch, all are.
     """
     root = next(place for place, row in enumerate(rows) if row.output)
     # A step with the sequence's own id and one branch's cannot be divided.
@@ -267,7 +266,6 @@ class Weights(Closing):
             model.close()
 
     def _model(self, model_settings: ModelSettings) -> LlamaModel:
-        """Return the weights on a replica's devices, which all replicas on the same devices share."""
         if model_settings.devices not in self._models:
             self._models[model_settings.devices] = self._open_model(model_settings)
         return self._models[model_settings.devices]

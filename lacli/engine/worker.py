@@ -298,7 +298,7 @@ class Worker(Closing):
 
     @property
     def _reason(self) -> Exception:
-        """A copy of the error that ended the worker. The traceback of a shared error would grow with each raise."""
+        """A new error for a reader: `failure`, or that the model is closed. A shared one's traceback would grow."""
         reason = self.failure or LacliError("the model is closed", "load it again")
         return copy(reason).with_traceback(reason.__traceback__)
 
