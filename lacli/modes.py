@@ -141,7 +141,7 @@ class Jacobi(Mode):
 class Lookahead(Mode):
     """Lookahead decoding (Algorithm 2): a window finds n-grams, and n-grams of the pool are drafts.
 
-    Id 0 is the sequence's. Each window column has one of the ids 1 .. W, and each candidate one of W+1 .. W+G.
+    Id 0 is the sequence's. Window columns have the ids 1 .. W, and candidates, the n-grams, have W+1 .. W+G.
     """
 
     def __init__(self, settings: DecodeSettings, pool: NgramPool, is_end: Callable[[int], bool]) -> None:

@@ -75,7 +75,7 @@ class RunStatistics:
     batches: Counter[int] = field(default_factory=Counter)
 
     def add(self, step: Step, read: int | None = None) -> None:
-        """Add one step. Its first `read` tokens belong to the answer, all for None."""
+        """Add one step. `read`: how many of its first tokens belong to the answer, None for all."""
         origins = step.origins[:read]
         self.steps += 1
         self.tokens += len(origins)

@@ -40,18 +40,18 @@ REGAINED, MAX_REGAINED = 0.25, 6.0
 
 
 class LossBudget:
-    """A balance of time in plain steps: an initial amount, plus what drafts have saved, minus what drafts have lost."""
+    """A balance of time in plain steps, steps without drafts: an initial amount, plus drafts' savings, minus losses."""
 
     def __init__(self) -> None:
         self._balance, self._regained = INITIAL_BALANCE, 0.0
 
     def begin(self) -> None:
-        """Begin a sequence: raise the balance to LEAST_AT_FIRST. Old losses once stopped drafts for 600 tokens."""
+        """Raise a lower balance to LEAST_AT_FIRST for a new sequence. Old losses once stopped drafts for 600 tokens."""
         self._balance, self._regained = max(self._balance, LEAST_AT_FIRST), 0.0
 
     @property
     def max_cost(self) -> float:
-        """The largest cost of the next step in plain steps: the balance, and 1 for the token that each step gives."""
+        """The largest cost of the next step in plain steps: the balance, plus 1 for the token that each step gives."""
         return 1 + self._balance
 
     @property

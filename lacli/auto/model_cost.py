@@ -83,7 +83,7 @@ def machine_key(path: Path, settings: ModelSettings) -> Mapping[str, object]:
 
 
 def device_names(settings: ModelSettings) -> str:
-    """Return the devices that may compute, as one text: `settings.devices` and CPUs, or all (even with -ngl 0)."""
+    """Return the devices that may compute, as one text: `settings.devices` and the CPUs, or all if it is empty."""
     found = devices(memory=False)
     if settings.devices:
         by_name = {device.name.lower(): device for device in found}
@@ -109,8 +109,8 @@ def cost_of(
 ) -> tuple[Cost, bool]:
     """Return the step costs of the model `path`, and whether the file `state` had them.
 
-    If the file's costs do not cover `plan`, or with `fresh`, `measure_now` is called and its result is saved in the
-    file. `progress`: called with the reason if it cannot be saved, which is no error.
+    If the file's costs do not cover `plan`, or with `fresh`, `measure_now` is called, and a usable result is
+    saved. `progress`: called with the reason if it cannot be saved, which is no error.
     """
     saved = saved_cost(state, path, settings)
     if saved and not fresh and saved.plan.covers(fit_plan(plan, settings)):
@@ -123,7 +123,7 @@ def cost_of(
 
 
 def fit_plan(plan: MeasurePlan, settings: ModelSettings, cells: int = 0) -> MeasurePlan:
-    """Return the part of a plan that fits -b and -c. `cells`: the context's size if -c is not set, 0 if free."""
+    """Return the part of a plan that fits -b and -c. `cells`: the limit if -c is not set, 0 for no limit."""
     cells = settings.context or cells or max(plan.contexts) + plan.rows[-1]
     rows = [size for size in plan.rows if size <= min(settings.batch, max(cells // 2, 1))]
     contexts = {max(min(context, cells - max(rows, default=1)), 1) for context in plan.contexts}

@@ -127,7 +127,7 @@ class Cost:
         return bool(self.by_context) and self.at(0).max_rows >= LEAST_MEASURED
 
     def at(self, context: int) -> StepCost:
-        """Return the step cost after `context` tokens: linear between measured contexts, the nearest outside."""
+        """Return the step cost after `context` tokens: linear between measured contexts, else the nearest's."""
         place = bisect_left(self.by_context, context, key=lambda each: each.context)
         if place in (0, len(self.by_context)):
             return self.by_context[min(place, len(self.by_context) - 1)]
@@ -185,7 +185,7 @@ class StepCostModel:
         self._seen_at[rows] = self._step
         seen = self._seen.get(rows) or deque[float](maxlen=RECENT)
         if is_plain and is_change and seen:
-            self._record_return(rows, seconds)
+            self._record_plain_after_change(rows, seconds)
             return self.relative[rows]
         expected = self.relative[rows] * self.single_s
         change = min(self.change * self.single_s, seconds / 2) if is_change else 0.0
@@ -205,9 +205,9 @@ class StepCostModel:
             self._update()
         return (booked + change) / self.single_s if self.single_s else 1.0
 
-    def _record_return(self, rows: int, seconds: float) -> None:
-        """Record a plain step after another size: its excess is the change's cost, or if large, it is a new time."""
+    def _record_plain_after_change(self, rows: int, seconds: float) -> None:
         before = median_low(self._seen[rows])
+        # Near the known time of plain steps, the difference is the cost of the change; otherwise the time is new.
         if before / JUMP <= seconds <= (JUMP + self.change) * before:
             self._changes.append(max(seconds - before, 0.0))
             self._weigh_change()

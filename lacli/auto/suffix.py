@@ -33,14 +33,14 @@ MIN_COPY = 8
 """The fewest tokens of a match that is a copy, which may go on after a change. Source: docs/internals/auto.md."""
 
 NEAR, MAX_CHANGE = 6, 8
-"""NEAR: the tokens of the copied text, from the change on, that are searched for the sequence's next token. MAX_CHANGE:
-the tokens of the sequence after which the search ends."""
+"""NEAR: how many tokens of the copied text after the replaced one are searched for the sequence's next token.
+MAX_CHANGE: after how many tokens of the sequence this search ends."""
 
 PROBES, MAX_OTHERS = 8, 2
 """PROBES: earlier occurrences that are compared when a match ends. MAX_OTHERS: the most drafts of older matches."""
 
 MIN_MATCH, MAX_COMPARED = 2, 32
-"""The fewest and the most tokens of a new match. A match grows by each further token that equals its draft."""
+"""The fewest and the most tokens of a match that `_search` finds. It grows by each token that equals its draft."""
 
 
 def kind_of(length: int) -> int:

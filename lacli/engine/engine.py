@@ -165,7 +165,7 @@ class Engine:
             raise PromptError(what, f"{self.context_hint(len(prompt))}; a shorter prompt fits")
 
     def context_hint(self, tokens: int) -> str:
-        """Return a hint for users: a -c for a prompt of `tokens` tokens and an answer of 512, or the trained tokens."""
+        """Return a hint: the -c for `tokens` tokens and an answer of 512, or that the model was trained for no more."""
         longest = self.context.trained_tokens
         if tokens >= longest:
             return f"the model was trained for {longest:,} at most"
@@ -199,7 +199,7 @@ class Engine:
     def decode(
         self, prompt: Sequence[int], options: SequenceOptions = GREEDY, on_prompt: OnPrompt = lambda done, total: None
     ) -> Generator[Progress]:
-        """Decode one sequence in an engine with one slot: yield each step, or an end without a step.
+        """Decode one sequence in an engine with one slot. Yield each step; an end without a step has no `step`.
 
         If the caller leaves the iteration early, the sequence ends, and its accepted tokens stay in the cache. Raises
         PromptError as `check_prompt`, SamplingError if no token is left to choose, NumbersError for NaN in logits.

@@ -173,7 +173,7 @@ class ModelEngine(Engine, Closing):
             self.reconfigure(self.settings, cost)
 
     def warm_up(self) -> Cost | None:
-        """Time a few steps and return their cost; return None for a model on the CPU or a context without drafts."""
+        """Time a few steps of a model wholly on a GPU; return their cost. None for other models, or without drafts."""
         on_gpu = self.model.offloaded and self.model_settings.gpu_layers < 0 and not self.model.chain_only
         if not on_gpu or self.context.max_outputs < WARM_UP.rows[-1]:
             return None

@@ -41,7 +41,7 @@ def key_of(engine: ModelEngine) -> dict[str, str]:
 
 
 def load_slot(engine: ModelEngine, slot: Cells, path: Path, key: Mapping[str, str]) -> int:
-    """Fill a slot from a file; return the file's bytes. Raises UsageError for another `key`, PromptError if damaged."""
+    """Fill a slot from a file; return the file's size. Raises UsageError for another `key`, PromptError if damaged."""
     try:
         with path.open("rb") as file:
             head = file.readline(MAX_TEXT)

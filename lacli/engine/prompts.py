@@ -64,7 +64,7 @@ class PromptWriter:
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:
-        """Mark names of control tokens, which then stay text, except the names around the reasoning of an answer."""
+        """Return a message with marked names of control tokens, so that they stay text; names around reasoning do not."""
         if role != "assistant" or not self._reasoning_names:
             return self._control_names.marked(content)
         pieces = mark_reasoning([Piece(content)])

@@ -173,7 +173,7 @@ class ReplicaContext(Closing):
 def deal_rows(rows: Sequence[Row], count: int) -> list[list[Row]]:
     """Return `count` parts of a step's rows with about equally many branches. Branches that share rows stay together.
 
-    The input (the first row whose choice is read) and the rows before it are in every part. Of one branch, all are.
+    The input (the first row whose choice is read) and the rows before it are in every part. One branch is not divided.
     """
     root = next(place for place, row in enumerate(rows) if row.output)
     # A step with the sequence's own id and one branch's cannot be divided.

@@ -135,7 +135,7 @@ class Stepper:
                 parts.append(sequence.cells.lay_out_step(sequence.tokens, tree))
             if self._run(parts):
                 return trees
-            # A row that pads a tree is outside the room.
+            # Rows that pad a tree do not count.
             sizes = [min(len(tree), room) for tree, room in zip(trees, rooms, strict=True)]
             if max(sizes) == 1:
                 return None
