@@ -290,7 +290,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
         (
             lambda model: LOAD(model_settings=ModelSettings(replicas=2)),
             UsageError,
-            "several replicas decode one answer",
+            "only one answer is decoded at a time",
         ),
         (lambda model: LOAD(strict=True, parallel=2), UsageError, "--strict decodes one answer at a time"),
     ],

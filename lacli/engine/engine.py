@@ -169,7 +169,7 @@ class Engine:
         longest = self.context.trained_tokens
         if tokens >= longest:
             return f"the model was trained for {longest:,} at most"
-        return f"use a larger context, -c {min(tokens + 512, longest)} or more"
+        return f"a larger context has room, -c {min(tokens + 512, longest)} or more"
 
     def end(self, sequence: TokenSequence, finish: Finish = "interrupt") -> None:
         """End a sequence for the reason `finish`, unless it has ended. Its accepted tokens stay in the idle slot."""

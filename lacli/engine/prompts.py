@@ -64,7 +64,7 @@ class PromptWriter:
         return with_one_bos(rendered, self._model.bos(), adds_bos=self._model.adds_bos)
 
     def marked(self, content: str, role: str) -> str:
-        """Return a message with marked names of control tokens, so that they stay text; names around reasoning do not."""
+        """Return a message with marked names of control tokens, so that they stay text, except around reasoning."""
         if role != "assistant" or not self._reasoning_names:
             return self._control_names.marked(content)
         pieces = mark_reasoning([Piece(content)])
